@@ -1,0 +1,134 @@
+"""Checkpoints: where a consumer stands, as JSON that any relay of the same source understands.
+
+    {"v": 1, "sources": {"shop": {"uuid": "...", "scn": 17, "seq": null, "txid": "...", "ts_us": 1700000000000000,
+                                  "log": null, "snapshots": {}}}}
+
+A consumer resumes after the pair (SCN, `_seq`), never by a count of rows. `seq: null` says that all logged rows of that
+SCN are done. Checkpoints compare per physical source only; there is no order between physical sources.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from databus.core._errors import MalformedRequest
+from databus.core._scn import SEQ_DONE, Pair
+
+VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCheckpoint:
+    """Where a consumer stands in one physical source.
+
+    uuid: identity of the physical source. scn, seq: the last row done; seq None for all logged rows of that SCN.
+    txid: the transaction at `scn`, by which a relay knows its own history. ts_us: its commit time, microseconds since
+    1970. log: uuid of the log, set where `seq` or `snapshots` only make sense there. snapshots: by source, the
+    generation of each snapshot that has begun and not ended for this consumer.
+    """
+
+    uuid: str = ""
+    scn: int = 0
+    seq: int | None = None
+    txid: str = ""
+    ts_us: int = 0
+    log: str | None = None
+    snapshots: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def pair(self) -> Pair:
+        """(SCN, `_seq`) for comparing: everything up to and including it is done."""
+        return self.scn, SEQ_DONE if self.seq is None else self.seq
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that stands under the physical source's name."""
+        return {
+            "uuid": self.uuid,
+            "scn": self.scn,
+            "seq": self.seq,
+            "txid": self.txid,
+            "ts_us": self.ts_us,
+            "log": self.log,
+            "snapshots": dict(self.snapshots),
+        }
+
+    @classmethod
+    def from_json(cls, value: object, where: str) -> Self:
+        """Read what `to_json` wrote. Raises `MalformedRequest` naming `where` and the field."""
+        if not isinstance(value, dict):
+            raise MalformedRequest(f"{where}: expected an object, found {_name_of(value)}")
+        unknown = sorted(set(value) - set(_FIELDS))
+        if unknown:
+            raise MalformedRequest(f"{where}: unknown field {unknown[0]!r}; a position has {', '.join(_FIELDS)}")
+        for name, (kinds, required) in _FIELDS.items():
+            if name not in value:
+                if required:
+                    raise MalformedRequest(f"{where}: field {name!r} is missing")
+                continue
+            found = value[name]
+            if not isinstance(found, kinds) or isinstance(found, bool):
+                raise MalformedRequest(f"{where}.{name}: {_name_of(found)} is not allowed here")
+            if isinstance(found, int) and not 0 <= found < 1 << 63:
+                raise MalformedRequest(f"{where}.{name}: {found} is outside 0..2^63-1")
+        snapshots = value.get("snapshots") or {}
+        for source, generation in snapshots.items():
+            if isinstance(generation, bool) or not isinstance(generation, int):
+                raise MalformedRequest(f"{where}.snapshots.{source}: expected an integer, found {_name_of(generation)}")
+        given = {name: value[name] for name in _FIELDS if name in value and value[name] is not None}
+        return cls(**{**given, "snapshots": dict(snapshots)})
+
+
+_FIELDS: Final[dict[str, tuple[tuple[type, ...], bool]]] = {
+    "uuid": ((str,), False),
+    "scn": ((int,), True),
+    "seq": ((int, type(None)), False),
+    "txid": ((str,), False),
+    "ts_us": ((int,), False),
+    "log": ((str, type(None)), False),
+    "snapshots": ((dict, type(None)), False),
+}
+
+
+def _name_of(value: object) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a consumer stands, for every physical source that it follows; also what a Spark offset is.
+
+    >>> Checkpoint.from_json('{"v": 1, "sources": {"shop": {"scn": 3, "txid": "a"}}}').sources["shop"].pair[0]
+    3
+    """
+
+    sources: Mapping[str, SourceCheckpoint] = field(default_factory=dict)
+
+    def advanced(self, physical: str, position: SourceCheckpoint) -> "Checkpoint":
+        """This checkpoint with one physical source moved."""
+        return Checkpoint({**self.sources, physical: position})
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"v": VERSION, "sources": {name: position.to_json() for name, position in self.sources.items()}}
+
+    def dumps(self) -> str:
+        """As JSON text, keys sorted, one line."""
+        return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: object, where: str = "checkpoint") -> "Checkpoint":
+        """Read JSON text or an object. Raises `MalformedRequest` naming `where` and the path in it."""
+        if isinstance(value, str | bytes):
+            try:
+                value = json.loads(value)
+            except ValueError as error:
+                raise MalformedRequest(f"{where}: not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise MalformedRequest(f"{where}: expected an object, found {_name_of(value)}")
+        if value.get("v") != VERSION:
+            raise MalformedRequest(f"{where}.v: this databus reads version {VERSION}, found {value.get('v')!r}")
+        sources = value.get("sources", {})
+        if not isinstance(sources, dict):
+            raise MalformedRequest(f"{where}.sources: expected an object, found {_name_of(sources)}")
+        return cls({name: SourceCheckpoint.from_json(sources[name], f"{where}.sources.{name}") for name in sources})

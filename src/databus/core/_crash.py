@@ -1,0 +1,69 @@
+"""Crash points: named places at which a test may kill the process.
+
+`DATABUS_CRASH_AT=log.fsync.before` kills the process, with SIGKILL, the first time it comes past that place;
+`log.fsync.before:7` the seventh time. Without the variable a crash point costs one comparison.
+"""
+
+import os
+import signal
+from typing import Final
+
+CRASH_POINTS: Final = (
+    "log.append.before",
+    "log.append.torn",
+    "log.append.after",
+    "log.fsync.before",
+    "log.fsync.after",
+    "log.roll.before_new_segment",
+    "log.roll.after_new_segment",
+    "log.retention.between_unlinks",
+    "capture.before_durable",
+    "capture.after_durable",
+    "sqlite.cut.before_commit",
+    "sqlite.cut.after_commit",
+    "sqlite.trim.before",
+    "sqlite.trim.after",
+    "sqlite.snapshot.after_chunk",
+    "client.window.before_callback",
+    "client.window.after_callback",
+    "client.checkpoint.before_rename",
+    "client.checkpoint.after_rename",
+    "delta.history.before_commit",
+    "delta.history.after_commit",
+    "delta.mirror.before_commit",
+    "delta.mirror.after_commit",
+    "files.before_rename",
+    "files.after_rename",
+    "pipeline.batch.before",
+    "pipeline.batch.after",
+)
+"""Every crash point there is, in the order of the data flow; the kill tests go through all of them."""
+
+_VARIABLE: Final = "DATABUS_CRASH_AT"
+
+
+def _armed() -> tuple[str | None, int]:
+    value = os.environ.get(_VARIABLE)
+    if not value:
+        return None, 0
+    name, _, count = value.partition(":")
+    if name not in CRASH_POINTS:
+        raise ValueError(f"{_VARIABLE}={value}: no crash point called {name!r}; there are {', '.join(CRASH_POINTS)}")
+    return name, int(count or 1)
+
+
+_armed_name, _armed_left = _armed()
+
+
+def crash_point(name: str) -> None:
+    """Die here if this place is armed."""
+    global _armed_left  # noqa: PLW0603 - one countdown a process is the feature
+    if name == _armed_name:
+        _armed_left -= 1
+        if _armed_left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def is_armed(name: str) -> bool:
+    """Whether the next `crash_point(name)` kills; for places that must first arrange a torn state."""
+    return name == _armed_name and _armed_left == 1

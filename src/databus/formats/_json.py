@@ -1,0 +1,99 @@
+"""Rows as JSON, exactly: what `curl` sees, what control bodies carry, what files hold.
+
+Integers are exact JSON integers; decimals and non-finite numbers are strings; binary is base64; timestamps are ISO
+with microseconds (with Z where they are UTC), dates ISO; text is text.
+"""
+
+import base64
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from databus.core import CHANGE_TYPE, ChangeType, Unrepresentable
+from databus.schema import forms_of
+
+_CHANGE_LABELS = {kind.value: kind.label for kind in ChangeType}
+
+
+def to_json_value(value: Any) -> Any:
+    """One value, as Python holds it, as JSON holds it.
+
+    >>> to_json_value(Decimal("1.50")), to_json_value(float("inf")), to_json_value(b"ab")
+    ('1.50', 'Infinity', 'YWI=')
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _name_of_non_finite(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return text if value.tzinfo is None else f"{text}Z"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _name_of_non_finite(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def from_json_value(value: Any, type_name: str) -> Any:
+    """The value of a column of type `type_name` that `to_json_value` wrote. Raises `Unrepresentable` for anything else.
+
+    >>> from_json_value("1.50", "decimal(4,2)")
+    Decimal('1.50')
+    """
+    if value is None:
+        return None
+    arrow = forms_of(type_name).arrow
+    try:
+        return _parse(value, arrow)
+    except (ValueError, TypeError, InvalidOperation) as error:
+        raise Unrepresentable(f"{value!r} is not the JSON form of a {type_name}") from error
+
+
+def _parse(value: Any, arrow: pa.DataType) -> Any:
+    if pa.types.is_decimal(arrow):
+        return Decimal(value)
+    if pa.types.is_floating(arrow):
+        return float(value)
+    if pa.types.is_binary(arrow):
+        return base64.b64decode(value, validate=True)
+    if pa.types.is_date(arrow):
+        return dt.date.fromisoformat(value)
+    if pa.types.is_timestamp(arrow):
+        parsed = dt.datetime.fromisoformat(value)
+        return parsed.astimezone(dt.UTC) if arrow.tz is not None else parsed
+    if pa.types.is_boolean(arrow) and not isinstance(value, bool):
+        raise ValueError(value)
+    if pa.types.is_integer(arrow) and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError(value)
+    if pa.types.is_string(arrow) and not isinstance(value, str):
+        raise ValueError(value)
+    return value
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """A frame's rows as JSON objects, the change type by its name. One Python object a row: not for bulk."""
+    for row in batch.to_pylist():
+        out = {name: to_json_value(value) for name, value in row.items()}
+        if CHANGE_TYPE in out:
+            out[CHANGE_TYPE] = _CHANGE_LABELS.get(out[CHANGE_TYPE], out[CHANGE_TYPE])
+        yield out
+
+
+def json_lines(batch: pa.RecordBatch, **more: Any) -> bytes:
+    """A frame's rows as newline-delimited JSON, each with `more` in front."""
+    lines = [json.dumps({**more, **row}, ensure_ascii=False, separators=(",", ":")) for row in rows_of(batch)]
+    return ("\n".join(lines) + "\n").encode() if lines else b""

@@ -1,0 +1,23 @@
+"""Schemas of tables: one definition, and Arrow, Avro and Spark derived from it. Start with `TableSchema`."""
+
+from databus.schema._compat import SchemaDiff, diff
+from databus.schema._derive import BUS_FIELDS, avro_schema, frame_schema, sink_schema, spark_fields, user_schema
+from databus.schema._table import Column, TableSchema
+from databus.schema._types import TYPE_NAMES, TypeForms, forms_of, widens
+
+__all__ = [
+    "BUS_FIELDS",
+    "TYPE_NAMES",
+    "Column",
+    "SchemaDiff",
+    "TableSchema",
+    "TypeForms",
+    "avro_schema",
+    "diff",
+    "forms_of",
+    "frame_schema",
+    "sink_schema",
+    "spark_fields",
+    "user_schema",
+    "widens",
+]

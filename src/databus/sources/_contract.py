@@ -1,0 +1,103 @@
+"""What a source is: how the changes of one physical source are read. The relay's capture loop is its only caller.
+
+One thread calls everything but `request_snapshot`. The life of a source:
+
+    identify() → tables() → start(resume) → poll() … poll() → close()
+                              ↑ durable() at any time between polls
+
+A source yields whole groups (see `databus.wire.Group`) in commit order. After `start(resume)` the first group continues
+exactly after `resume`, wherever the process that produced `resume` was killed; what it yields for the same transactions
+is the same again, snapshots excepted. A source never skips: if what it needs is gone, or the database is not the one of
+`resume`, it raises `SourceChanged` or `PositionPurged`; if the database does not answer, `Unavailable`, and the capture
+loop closes it, waits and starts anew from the log's end.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from databus.schema import TableSchema
+from databus.wire import Group, OpenSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What physical source this is. uuid: stays for the life of the database, differs from every other's.
+
+    scheme: how its ordinals are made (`cut`, `gtid`, `file-offset`...); it never changes inside a timeline.
+    description: for people, such as a path or an address; carries no secret.
+    """
+
+    uuid: str
+    scheme: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where the log ends: everything up to here is in it. A new log has the defaults.
+
+    position: the last published commit's own position; None for a new log. scn, seq, txid: its pair and transaction.
+    last_seq: the highest `_seq` that this log holds at `scn`. schemas: in force, by source. snapshots: open, by source.
+    log_id: the log's uuid and a path or name for people, for sources that record who captures them.
+    """
+
+    position: Mapping[str, Any] | None = None
+    scn: int = 0
+    seq: int = 0
+    txid: str = ""
+    timeline: int = 0
+    schemas: Mapping[str, TableSchema] = field(default_factory=dict)
+    snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
+    log_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLag:
+    """How far capture is behind the database. Unknown is None.
+
+    behind_ms: age of the oldest change not captured. changes: how many wait. retention_left_ms: how long until the
+    database drops something that we still need.
+    """
+
+    behind_ms: float | None = None
+    changes: int | None = None
+    retention_left_ms: float | None = None
+
+
+class Source(Protocol):
+    """One physical source. See this module's first lines for the order of calls."""
+
+    physical: str
+
+    def identify(self) -> Identity:
+        """Connect if need be, and say what this is. Raises `Unavailable`, `WrongInput`, `SourceChanged`."""
+        ...
+
+    def tables(self) -> Sequence[TableSchema]:
+        """The captured tables as they are now, in a stable order."""
+        ...
+
+    def start(self, resume: Resume) -> None:
+        """Continue after `resume`. Raises `SourceChanged`, `PositionPurged`, `Held`, `Unavailable`."""
+        ...
+
+    def poll(self, wait_ms: int) -> Group | None:
+        """The next group, or None if nothing came within `wait_ms`. Raises as `start` does, and `Unrepresentable`."""
+        ...
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """Everything up to this commit position is safe in the log: the database may be told, its trail trimmed."""
+        ...
+
+    def request_snapshot(self, sources: Sequence[str]) -> None:
+        """Read these tables anew, starting at one of the next polls. Any thread. Raises `UnknownSource`."""
+        ...
+
+    def lag(self) -> SourceLag:
+        """How far behind. Cheap; asked about once a second, between polls."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; callable twice, and after any error."""
+        ...

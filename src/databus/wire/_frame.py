@@ -1,0 +1,170 @@
+"""Frames as a reader sees them, and the parser that cuts a stream of bytes into them without copying bodies."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+from pyarrow import ipc
+
+from databus.core import Corrupt, LimitExceeded, StreamCut
+from databus.wire._header import BODY_BYTES_MAX, COMMIT, CONTROL, HEADER_BYTES_MIN, Header, header_length, unpack_header
+
+ARENA_BYTES: Final = 8 << 20
+_LOOKAHEAD_BYTES: Final = 256 << 10
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame whose checksums were checked. `body` is a view of memory that stays as it is while the frame lives."""
+
+    header: Header
+    body: memoryview
+    place: str = "frame"
+
+    @cached_property
+    def batch(self) -> pa.RecordBatch:
+        """The rows, zero-copy. Raises `Corrupt` if the body is not one Arrow stream of `header.rows` rows."""
+        try:
+            batch = ipc.open_stream(pa.py_buffer(self.body)).read_next_batch()
+        except (pa.ArrowException, StopIteration, OSError) as error:
+            raise Corrupt(f"{self.place}: the body is not an Arrow stream: {error}") from error
+        if batch.num_rows != self.header.rows:
+            raise Corrupt(f"{self.place}: {batch.num_rows} rows in the body, {self.header.rows} in the header")
+        return batch
+
+    @cached_property
+    def control(self) -> dict[str, Any]:
+        """The control's JSON body. Raises `Corrupt` if it is none."""
+        try:
+            value = json.loads(bytes(self.body))
+        except ValueError as error:
+            raise Corrupt(f"{self.place}: the control is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise Corrupt(f"{self.place}: the control is not an object")
+        return value
+
+
+def check_body(header: Header, body: memoryview, place: str) -> None:
+    """Raise `Corrupt` unless the body is the one that the header was written for."""
+    seen = crc32c(body)
+    if seen != header.body_crc:
+        raise Corrupt(f"{place}: the body's checksum is {seen:08x}, expected {header.body_crc:08x}")
+
+
+@dataclass(frozen=True, slots=True)
+class FrameGroup:
+    """A whole group as received: its frames without the commit frame, and the commit frame's header."""
+
+    frames: tuple[Frame, ...]
+    commit: Header
+
+    @property
+    def control(self) -> Frame | None:
+        """The control that the group begins with, if any."""
+        return self.frames[0] if self.frames and self.frames[0].header.kind == CONTROL else None
+
+    @property
+    def rows(self) -> tuple[Frame, ...]:
+        """The frames of rows."""
+        return self.frames if self.control is None else self.frames[1:]
+
+
+def _arena(size: int) -> memoryview:
+    return np.empty(size, np.uint8).data  # not a bytearray: that would be filled with zeros first
+
+
+class FrameParser:
+    """Cuts a stream of bytes into groups. Pure: write into `space()`, then tell `received` how much came.
+
+        parser = FrameParser("relay at 127.0.0.1:11115")
+        while count := sock.recv_into(parser.space()):
+            for group in parser.received(count): ...
+        parser.finish()
+
+    Bytes are received into arenas that frames are views of; a new arena is taken when one is full, so that memory is
+    bounded by what the caller keeps. Every header and body is checked. Errors name `where` and the offset.
+    """
+
+    def __init__(self, where: str, *, frame_bytes_max: int = BODY_BYTES_MAX, group_frames_max: int = 1 << 20) -> None:
+        self._where = where
+        self._frame_bytes_max = frame_bytes_max
+        self._group_frames_max = group_frames_max
+        self._arena = _arena(ARENA_BYTES)
+        self._start = 0  # of the first frame that is not complete
+        self._end = 0  # of what has been received
+        self._offset = 0  # of self._start in the stream
+        self._header: Header | None = None
+        self._frames: list[Frame] = []
+
+    def _place(self) -> str:
+        return f"{self._where}, byte {self._offset}"
+
+    def space(self) -> memoryview:
+        """Where to receive the next bytes; never empty."""
+        needed = HEADER_BYTES_MIN if self._header is None else self._header.frame_bytes
+        if self._header is None and self._end - self._start >= HEADER_BYTES_MIN:
+            needed = header_length(self._arena[self._start : self._end], self._place())
+        frame_end = self._start + needed
+        if frame_end > len(self._arena) or self._end == len(self._arena):
+            arena = _arena(max(ARENA_BYTES, needed + _LOOKAHEAD_BYTES))
+            kept = self._end - self._start
+            arena[:kept] = self._arena[self._start : self._end]
+            self._arena, self._start, self._end, frame_end = arena, 0, kept, needed
+        return self._arena[self._end : max(frame_end, self._end) + _LOOKAHEAD_BYTES]
+
+    def received(self, count: int) -> list[FrameGroup]:
+        """Take note of `count` bytes written to `space()`; returns the groups that are complete now.
+
+        Raises `Corrupt` for bytes that no relay wrote, `LimitExceeded` for a frame above `frame_bytes_max`.
+        """
+        self._end += count
+        groups: list[FrameGroup] = []
+        while (frame := self._next_frame()) is not None:
+            if frame.header.kind == COMMIT:
+                groups.append(FrameGroup(tuple(self._frames), frame.header))
+                self._frames = []
+            elif len(self._frames) >= self._group_frames_max:
+                raise LimitExceeded(f"{frame.place}: more than group_frames_max={self._group_frames_max} frames")
+            else:
+                self._frames.append(frame)
+        return groups
+
+    def _next_frame(self) -> Frame | None:
+        if self._header is None:
+            have = self._end - self._start
+            if have < HEADER_BYTES_MIN:
+                return None
+            view = self._arena[self._start : self._end]
+            if have < header_length(view, self._place()):
+                return None
+            header = unpack_header(view, self._place())
+            if header.frame_bytes > self._frame_bytes_max:
+                raise LimitExceeded(
+                    f"{self._place()}: a frame of {header.frame_bytes} bytes exceeds "
+                    f"frame_bytes_max={self._frame_bytes_max}"
+                )
+            self._header = header
+        header = self._header
+        if self._end - self._start < header.frame_bytes:
+            return None
+        body = self._arena[self._start + header.header_bytes : self._start + header.frame_bytes].toreadonly()
+        place = self._place()
+        check_body(header, body, place)
+        self._start += header.frame_bytes
+        self._offset += header.frame_bytes
+        self._header = None
+        return Frame(header, body, place)
+
+    @property
+    def is_between_groups(self) -> bool:
+        """Whether the stream could end here without cutting anything."""
+        return self._start == self._end and not self._frames
+
+    def finish(self) -> None:
+        """Say that the stream has ended. Raises `StreamCut` if it ended inside a group."""
+        if not self.is_between_groups:
+            raise StreamCut(f"{self._place()}: the stream ended inside a group; it is asked for again")

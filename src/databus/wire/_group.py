@@ -1,0 +1,240 @@
+"""Groups: what a source yields and the log holds; at most one frame of rows per (source, schema), then a commit.
+
+A group ends at the end of a transaction and may hold many. Only a transaction that alone exceeds the limit is spread
+over several groups of its own, all but the last marked `continues`. A control is the first frame of its group. Inside a
+group a reader that wants order merges the rows by (`_commit_version`, `_seq`); it never has to look further.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+from crc32c import crc32c
+from pyarrow import ipc
+
+from databus.core import COMMIT_VERSION, SEQ, ControlKind, Corrupt, Pair
+from databus.schema import TableSchema, frame_schema
+from databus.wire._header import COMMIT, CONTINUES, CONTROL, ROWS, SNAPSHOT, Header, pack_header
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one table: a batch in `frame_schema(table)`, ordered by (`_commit_version`, `_seq`), not empty."""
+
+    table: TableSchema
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Something that happened to a table as a whole. It takes one `_seq` of its SCN.
+
+    body: JSON, with at least `kind` and `source`; see docs/wire-format.md for what each kind adds.
+    """
+
+    kind: ControlKind
+    table: TableSchema
+    scn: int
+    seq: int
+    body: Mapping[str, Any]
+
+    @property
+    def pair(self) -> Pair:
+        """(SCN, `_seq`)."""
+        return self.scn, self.seq
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSnapshot:
+    """A snapshot that has begun and not ended: its generation, and the last key read (JSON values; None before any)."""
+
+    generation: int
+    last_key: tuple[Any, ...] | None = None
+    begin: Pair = (0, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        last_key = None if self.last_key is None else list(self.last_key)
+        return {"generation": self.generation, "last_key": last_key, "begin": list(self.begin)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "OpenSnapshot":
+        """Read what `to_json` wrote."""
+        key = value.get("last_key")
+        begin = value.get("begin", (0, 0))
+        return cls(int(value["generation"]), None if key is None else tuple(key), (int(begin[0]), int(begin[1])))
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The end of a group.
+
+    scn, seq: the last pair of the last transaction in it. txid: that transaction's id. position: the source's own
+    position after it, JSON, opaque to the bus. commit_us: its commit time. snapshots: those open after it, by source.
+    continues: this group is a part of a transaction that goes on in the next.
+    """
+
+    scn: int
+    seq: int
+    txid: str
+    position: Mapping[str, Any]
+    commit_us: int
+    snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
+    continues: bool = False
+
+    @property
+    def pair(self) -> Pair:
+        """(SCN, `_seq`)."""
+        return self.scn, self.seq
+
+    def position_bytes(self) -> bytes:
+        """What the commit frame's header carries: JSON of txid, position and open snapshots."""
+        value: dict[str, Any] = {"txid": self.txid, "position": dict(self.position)}
+        if self.snapshots:
+            value["snapshots"] = {name: snapshot.to_json() for name, snapshot in self.snapshots.items()}
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+    @classmethod
+    def from_header(cls, header: Header, place: str = "commit frame") -> "Commit":
+        """Decode a commit frame's header. Raises `Corrupt` if its position is not what `position_bytes` wrote."""
+        try:
+            value = json.loads(header.position)
+            snapshots = {name: OpenSnapshot.from_json(each) for name, each in value.get("snapshots", {}).items()}
+            txid, position = str(value["txid"]), dict(value["position"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(f"{place}: its position is not readable: {error!r}") from error
+        return cls(
+            header.last_scn, header.last_seq, txid, position, header.commit_us, snapshots, continues=header.continues
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What a source yields. `snapshot`: it holds what was read and not logged, so it is served only after fsync."""
+
+    commit: Commit
+    rows: tuple[Rows, ...] = ()
+    control: Control | None = None
+    snapshot: bool = False
+
+
+class Registry(Protocol):
+    """Who knows the numbers of sources and schemas; a relay's schema store."""
+
+    def number_of(self, table: TableSchema) -> tuple[int, int]:
+        """(source id, schema version) of a table, given at first sight and kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedGroup:
+    """A group as it goes into the log: buffers to write one after the other, and what the log must know of them.
+
+    buffers: headers and bodies in turn. rows_bytes: total length. has_snapshot: serve only after fsync.
+    """
+
+    buffers: tuple[Any, ...]
+    bytes_total: int
+    rows: int
+    first: Pair
+    commit: Commit
+    has_snapshot: bool
+
+
+def encode_body(batch: pa.RecordBatch) -> pa.Buffer:
+    """One self-contained Arrow IPC stream: schema and one batch; its length is a multiple of 8."""
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def _pairs_of(batch: pa.RecordBatch) -> tuple[Pair, Pair]:
+    scns, seqs = batch.column(COMMIT_VERSION), batch.column(SEQ)
+    last = len(batch) - 1
+    return (scns[0].as_py(), seqs[0].as_py()), (scns[last].as_py(), seqs[last].as_py())
+
+
+def _encode_control(control: Control, registry: Registry, flags: int, commit_us: int, capture_us: int) -> list[bytes]:
+    body = json.dumps(dict(control.body), separators=(",", ":"), ensure_ascii=False).encode()
+    body += b" " * (-len(body) % 8)
+    source_id, version = registry.number_of(control.table)
+    header = pack_header(
+        CONTROL,
+        flags=flags,
+        body_crc=crc32c(body),
+        body_bytes=len(body),
+        source_id=source_id,
+        schema_version=version,
+        fingerprint=control.table.fingerprint,
+        first=control.pair,
+        last=control.pair,
+        commit_us=commit_us,
+        capture_us=capture_us,
+    )
+    return [header, body]
+
+
+def _encode_rows(
+    rows: Rows, registry: Registry, flags: int, commit_us: int, capture_us: int
+) -> tuple[list[Any], Pair, Pair]:
+    if not rows.batch.schema.equals(frame_schema(rows.table)):
+        raise ValueError(f"{rows.table.source}: the batch's schema is not the table's: {rows.batch.schema}")
+    first, last = _pairs_of(rows.batch)
+    body = encode_body(rows.batch)
+    source_id, version = registry.number_of(rows.table)
+    header = pack_header(
+        ROWS,
+        flags=flags,
+        body_crc=crc32c(body),
+        rows=len(rows.batch),
+        body_bytes=body.size,
+        source_id=source_id,
+        schema_version=version,
+        fingerprint=rows.table.fingerprint,
+        first=first,
+        last=last,
+        commit_us=commit_us,
+        capture_us=capture_us,
+    )
+    return [header, body], first, last
+
+
+def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGroup:
+    """Encode a source's group as frames. Raises ValueError where it breaks a rule of this module's first lines."""
+    commit = group.commit
+    flags = SNAPSHOT if group.snapshot else 0
+    buffers: list[Any] = []
+    firsts: list[Pair] = []
+    if group.control is not None:
+        buffers += _encode_control(group.control, registry, flags, commit.commit_us, capture_us)
+        firsts.append(group.control.pair)
+    for rows in group.rows:
+        encoded, first, last = _encode_rows(rows, registry, flags, commit.commit_us, capture_us)
+        if last > commit.pair:
+            raise ValueError(f"{rows.table.source}: rows up to {last} in a group that ends at {commit.pair}")
+        buffers += encoded
+        firsts.append(first)
+    first = min(firsts, default=commit.pair)
+    buffers.append(
+        pack_header(
+            COMMIT,
+            flags=flags | (CONTINUES if commit.continues else 0),
+            rows=sum(len(rows.batch) for rows in group.rows),
+            first=first,
+            last=commit.pair,
+            commit_us=commit.commit_us,
+            capture_us=capture_us,
+            position=commit.position_bytes(),
+        )
+    )
+    return EncodedGroup(
+        buffers=tuple(buffers),
+        bytes_total=sum(memoryview(buffer).nbytes for buffer in buffers),
+        rows=sum(len(rows.batch) for rows in group.rows),
+        first=first,
+        commit=commit,
+        has_snapshot=group.snapshot,
+    )
