@@ -1,5 +1,17 @@
 """How changes are read: one folder per database, each a `Source`. Start with `databus.sources._contract`."""
 
+from databus.sources._config import ColumnChoice, SourceConfig
 from databus.sources._contract import Identity, Resume, Source, SourceLag
+from databus.sources._registry import open_source, parse_source, source_types
 
-__all__ = ["Identity", "Resume", "Source", "SourceLag"]
+__all__ = [
+    "ColumnChoice",
+    "Identity",
+    "Resume",
+    "Source",
+    "SourceConfig",
+    "SourceLag",
+    "open_source",
+    "parse_source",
+    "source_types",
+]

@@ -1,0 +1,46 @@
+"""What an output is given: the changes between two positions of one physical source, table by table, in order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from databus.core import ControlKind, Pair, SourceCheckpoint
+from databus.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of one table in one schema, ordered by (`_commit_version`, `_seq`).
+
+    rows: the table's columns in the types of `databus.schema.sink_schema`, then the bus's as users see them
+    (`_change_type` string, `_txid` string, the others as in a frame).
+    """
+
+    table: TableSchema
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class TableControl:
+    """A control, as the frame's JSON body; it stands between the rows before it and those after it."""
+
+    table: TableSchema
+    kind: ControlKind
+    pair: Pair
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """What happened in one physical source after `start` up to and including `end`.
+
+    items: of each table in order; between tables there is none. end: also the version that an exactly-once target
+    stores. `end.log` is always the uuid of the log that the rows came from.
+    """
+
+    physical: str
+    start: SourceCheckpoint
+    end: SourceCheckpoint
+    items: tuple[TableRows | TableControl, ...]

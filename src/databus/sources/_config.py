@@ -1,0 +1,64 @@
+"""Options that every source has, and how tables are chosen by them."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from databus.core import ConfigError
+
+
+class ColumnChoice(BaseModel):
+    """Which columns of a table are left out before the log."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    exclude: list[str] = Field(
+        default_factory=list, description="Columns that never reach the log.", examples=[["ssn"]]
+    )
+
+
+class SourceConfig(BaseModel):
+    """One physical source. Each kind of source adds its own options to these."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str = Field(description="Kind of source, such as `sqlite` or `mock`.")
+    tables: list[str] = Field(
+        default_factory=lambda: ["*"],
+        min_length=1,
+        description="Tables to capture, as `db.table`, `*` standing for any run of characters.",
+        examples=[["main.*"], ["shop.orders", "shop.customers"]],
+    )
+    exclude: list[str] = Field(default_factory=list, description="Tables to leave out of those, same form.")
+    columns: dict[str, ColumnChoice] = Field(
+        default_factory=dict,
+        description="By table: columns to leave out.",
+        examples=[{"main.users": {"exclude": ["ssn"]}}],
+    )
+    ids: dict[str, Annotated[int, Field(ge=1, le=2**32 - 1)]] = Field(
+        default_factory=dict, description="By table: the id it is known by, instead of the next free one."
+    )
+
+    def selects(self, table: str) -> bool:
+        """Whether the table `db.table` is captured.
+
+        >>> SourceConfig(type="mock", tables=["shop.*"], exclude=["shop.tmp_*"]).selects("shop.tmp_1")
+        False
+        """
+        return _matches(table, self.tables) and not _matches(table, self.exclude)
+
+    def excluded_columns(self, table: str, key: Iterable[str]) -> frozenset[str]:
+        """The columns of `table` to leave out. Raises `ConfigError` if one of them is in its `key`."""
+        choice = self.columns.get(table)
+        if choice is None:
+            return frozenset()
+        in_key = sorted(set(choice.exclude) & set(key))
+        if in_key:
+            raise ConfigError(f"columns.{table}.exclude: {in_key[0]!r} is part of the key; a row needs its key")
+        return frozenset(choice.exclude)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern) for pattern in patterns)

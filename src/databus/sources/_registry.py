@@ -1,0 +1,56 @@
+"""Kinds of sources by name: the built-in ones, and users' own by entry points of the group `databus.sources`.
+
+A kind is named by `module:Class`, where the class is called with (physical, config) and has an attribute
+`config_model`, the pydantic model of its options.
+"""
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Final, cast
+
+from pydantic import ValidationError
+
+from databus.core import ConfigError
+from databus.sources._config import SourceConfig
+from databus.sources._contract import Source
+
+_BUILT_IN: Final = {
+    "mock": "databus.sources.mock:MockSource",
+    "sqlite": "databus.sources.sqlite:SqliteSource",
+}
+GROUP: Final = "databus.sources"
+
+
+def source_types() -> list[str]:
+    """The names of all kinds of sources."""
+    return sorted({*_BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def _class_of(type_name: str, where: str) -> Any:
+    if type_name in _BUILT_IN:
+        module, _, name = _BUILT_IN[type_name].partition(":")
+        return getattr(import_module(module), name)
+    for entry in entry_points(group=GROUP, name=type_name):
+        return entry.load()
+    near = difflib.get_close_matches(type_name, source_types(), 1)
+    hint = f'; did you mean "{near[0]}"?' if near else f"; there are {', '.join(source_types())}"
+    raise ConfigError(f'{where}.type: no kind of source called "{type_name}"{hint}')
+
+
+def parse_source(value: Mapping[str, Any], where: str) -> SourceConfig:
+    """Validate one physical source's options. Raises `ConfigError` naming every wrong path below `where` at once."""
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    if not isinstance(kind, str):
+        raise ConfigError(f"{where}.type: missing; there are {', '.join(source_types())}")
+    try:
+        return cast(SourceConfig, _class_of(kind, where).config_model.model_validate(dict(value)))
+    except ValidationError as error:
+        lines = [f"{'.'.join([where, *map(str, e['loc'])])}: {e['msg']}" for e in error.errors()]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def open_source(physical: str, config: SourceConfig) -> Source:
+    """Make the source that `config` describes; it connects when first asked something."""
+    return cast(Source, _class_of(config.type, physical)(physical, config))
