@@ -1,0 +1,54 @@
+# What a newcomer needs: `make demo`, `make test`. `make help` lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help env java demo test lint types unit spark soak bench docs clean
+
+help: ## Lists these targets.
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
+
+env: $(STAMP) ## Makes the environment in .venv.
+
+$(STAMP): pyproject.toml
+	@scripts/need-python $(PYTHON)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing databus and what it needs into $(VENV) (some 500 MB the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[spark]" --group dev
+	@touch $@
+
+java: ## Sees to it that there is a Java for Spark.
+	@scripts/need-java
+
+demo: $(STAMP) java ## Runs the whole of it: a shop in SQLite, a relay, a callback, a Spark pipeline, two kills, and a comparison.
+	@$(BIN)/databus demo
+
+test: $(STAMP) java ## Checks everything: lint, types, architecture, tests.
+	@scripts/check
+
+lint: $(STAMP) ## Lint and format only.
+	@scripts/check lint
+
+types: $(STAMP) ## Types and architecture only.
+	@scripts/check types
+
+unit: $(STAMP) ## Tests that need no Spark.
+	@scripts/check unit
+
+spark: $(STAMP) java ## Tests that need Spark.
+	@scripts/check spark
+
+soak: $(STAMP) java ## The long campaigns; hours.
+	@scripts/check soak
+
+bench: $(STAMP) java ## All benchmarks; see docs/benchmarks.md.
+	@$(BIN)/databus bench all
+
+docs: $(STAMP) ## Writes docs/reference.md anew from the code.
+	@$(BIN)/python scripts/write_reference.py
+
+clean: ## Removes the environment and caches.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
