@@ -1,1 +1,10 @@
-"""To be filled."""
+"""What tests, benchmarks and demos are made with; shipped, so that users' plugins can be put through the same.
+
+Heavy parts are imported from their modules by those who need them.
+"""
+
+from databus.testing._clock import FakeClock
+from databus.testing._proxy import TcpProxy
+from databus.testing._relay_process import RelayProcess
+
+__all__ = ["FakeClock", "RelayProcess", "TcpProxy"]

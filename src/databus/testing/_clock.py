@@ -1,0 +1,26 @@
+"""A clock that stands still until it is told."""
+
+
+class FakeClock:
+    """A `databus.core.Clock` that tests move."""
+
+    def __init__(self, now_ns: int = 1_700_000_000_000_000_000) -> None:
+        self._now_ns = now_ns
+        self._monotonic_ns = 0
+
+    def now_ns(self) -> int:
+        """See `Clock.now_ns`."""
+        return self._now_ns
+
+    def monotonic_ns(self) -> int:
+        """See `Clock.monotonic_ns`."""
+        return self._monotonic_ns
+
+    def advance_ms(self, ms: float) -> None:
+        """Let time pass."""
+        self._now_ns += int(ms * 1_000_000)
+        self._monotonic_ns += int(ms * 1_000_000)
+
+    def set_back_ms(self, ms: float) -> None:
+        """Set the wall clock back, as an operator or NTP may; the monotonic one stands."""
+        self._now_ns -= int(ms * 1_000_000)
