@@ -1,0 +1,177 @@
+"""Configuration files: YAML parsed first, then references substituted in string leaves, then checked by a model.
+
+    token: ${DATABUS_TOKEN}             the environment's variable; an error where it is not set
+    listen: ${HOST:127.0.0.1}:11115     with a default, which may be empty
+    password: ${file:/run/secrets/pw}   a file's text without its last line end; relative to the configuration's folder
+    price: $${not a reference}          two dollars stand for one
+
+A reference never changes the shape of the file: what comes in is a string, whatever it holds. Errors name the path.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from databus.core import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
+    from pydantic import BaseModel, ValidationError
+
+_REFERENCE: Final = re.compile(
+    r"\$\$\{|\$\{(?:file:(?P<file>[^}]*)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:[^}]*)?)\}|\$\{"
+)
+FILE_BYTES_MAX: Final = 4 << 20
+_DEPTH_MAX: Final = 64
+
+M = TypeVar("M", bound="BaseModel")
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file whose top is a mapping, references not yet substituted.
+
+    Raises `ConfigError` naming file, line and column: for what is not YAML, a key that stands twice or is no string,
+    and a file above 4 MiB.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    if len(text) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: {len(text)} bytes; a configuration has at most {FILE_BYTES_MAX}")
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
+    """Like `load_yaml`, of text; `where` names it in errors."""
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is not None:
+            _check(node, where, 0)
+        value = None if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(f"{_place(error.problem_mark, where)}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{where}: not YAML: {error}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: expected keys and values at the top, found {type(value).__name__}")
+    return value
+
+
+def _place(mark: "yaml.Mark | None", where: str) -> str:
+    return where if mark is None else f"{where}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _check(node: "yaml.Node", where: str, depth: int) -> None:
+    import yaml
+
+    if depth > _DEPTH_MAX:
+        raise ConfigError(f"{_place(node.start_mark, where)}: nested deeper than {_DEPTH_MAX}")
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _check(item, where, depth + 1)
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            place = _place(key.start_mark, where)
+            if key.tag != "tag:yaml.org,2002:str":
+                hint = f'; write "{key.value}" with quotes' if isinstance(key, yaml.ScalarNode) else ""
+                raise ConfigError(f"{place}: a key must be a string{hint}")
+            if key.value in seen:
+                raise ConfigError(f"{place}: key {key.value!r} stands twice")
+            seen.add(key.value)
+            _check(value, where, depth + 1)
+
+
+def substitute(
+    value: Any, where: str = "", *, folder: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Any:
+    """`value` with the references in its string leaves replaced; keys are left alone.
+
+    folder: where relative `${file:...}` start, the working directory by default. Raises `ConfigError` naming the path
+    of the leaf.
+    """
+    if isinstance(value, dict):
+        return {
+            key: substitute(each, f"{where}.{key}" if where else str(key), folder=folder, environ=environ)
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [substitute(each, f"{where}[{i}]", folder=folder, environ=environ) for i, each in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    environment = os.environ if environ is None else environ
+    return _REFERENCE.sub(lambda match: _replacement(match, where, folder or Path(), environment), value)
+
+
+def _replacement(match: re.Match[str], where: str, folder: Path, environ: Mapping[str, str]) -> str:
+    if match[0] == "$${":
+        return "${"
+    if match[0] == "${":
+        raise ConfigError(f"{where}: neither ${{NAME}}, ${{NAME:default}} nor ${{file:PATH}}; $${{ stands for itself")
+    if match["file"] is not None:
+        path = folder / match["file"]
+        try:
+            return path.read_text().removesuffix("\n")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise ConfigError(f"{where}: ${{file:{match['file']}}}: {path}: {reason}") from error
+    found = environ.get(match["name"])
+    if found is not None:
+        return found
+    if match["default"] is None:
+        raise ConfigError(
+            f"{where}: the environment has no variable {match['name']}; set it, or write ${{{match['name']}:default}}"
+        )
+    return match["default"][1:]
+
+
+def has_reference(value: object) -> bool:
+    """Whether a leaf has something to substitute, so that what stands there after may be a secret."""
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def validated(model: type[M], value: object, where: str = "", context: Any = None) -> M:
+    """`value` as `model`. Raises `ConfigError` with a line for each thing that is wrong, beginning with its path."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate(value, context=context)
+    except ValidationError as error:
+        raise ConfigError("\n".join(lines_of(error, model, where))) from None
+
+
+def lines_of(error: "ValidationError", model: "type[BaseModel] | None" = None, where: str = "") -> list[str]:
+    """What pydantic found, one line each: `outputs.copy.path: Field required`. Shows no value: it may be secret."""
+    known = [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+    lines = []
+    for each in error.errors(include_url=False, include_input=False):
+        path = path_of(where, each["loc"])
+        if each["type"] == "extra_forbidden":
+            name = str(each["loc"][-1])
+            near = difflib.get_close_matches(name, known, 1) if len(each["loc"]) == 1 else []
+            hint = f'; did you mean "{near[0]}"?' if near else ""
+            lines.append(f"{path}: there is no such option{hint}")
+        else:
+            lines.append(f"{path}: {each['msg'].removeprefix('Value error, ')}")
+    return lines
+
+
+def path_of(where: str, loc: Iterable[int | str]) -> str:
+    """A path in a configuration.
+
+    >>> path_of("outputs", ("search", "from", 1))
+    'outputs.search.from[1]'
+    """
+    path = where
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path or "configuration"

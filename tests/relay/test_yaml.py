@@ -1,0 +1,52 @@
+from pathlib import Path
+
+import pytest
+
+from databus.core import ConfigError
+from databus.formats import load_yaml, parse_yaml, substitute
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb:\n  c: 1\n  c: 2", "f.yml:4:3: key 'c' stands twice"),
+        ("on: 1", 'f.yml:1:1: a key must be a string; write "on" with quotes'),
+        ("a: [", "f.yml:1:5: expected the node content"),
+        ("- 1", "f.yml: expected keys and values at the top, found list"),
+        ("a: !!python/object:os.system x", "f.yml:1:4: could not determine a constructor"),
+        ("a: &a [*a]", "f.yml:1:4: nested deeper than 64"),
+        ("a: \x00", "f.yml: not YAML"),
+    ],
+)
+def test_a_file_that_is_not_a_configuration_is_refused_with_the_place(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml(text, "f.yml")
+    assert message in str(caught.value)
+
+
+def test_references_are_replaced_in_string_leaves_only_and_never_change_the_shape(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("pw: [1, 2]\n")
+    value = parse_yaml(
+        "${NAME}: '${NAME}'\nlist: ['${GONE:}', '${GONE:a:b}x', '$${NAME}']\nfile: '${file:secret}'\nnumber: 7\n",
+        "f.yml",
+    )
+    assert substitute(value, folder=tmp_path, environ={"NAME": "{a: ${OTHER}}"}) == {
+        "${NAME}": "{a: ${OTHER}}",
+        "list": ["", "a:bx", "${NAME}"],
+        "file": "pw: [1, 2]",
+        "number": 7,
+    }
+
+
+@pytest.mark.parametrize("leaf", ["${GONE}", "${file:gone}", "${", "${A-B}"])
+def test_a_reference_to_nothing_names_the_path(leaf: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^outputs\.search\[1\]\.url: "):
+        substitute({"outputs": {"search": ["x", {"url": leaf}]}}, folder=tmp_path, environ={})
+
+
+def test_a_missing_or_oversized_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.yml: No such file"):
+        load_yaml(tmp_path / "gone.yml")
+    (tmp_path / "big.yml").write_bytes(b"#" * (4 << 20) + b"\n")
+    with pytest.raises(ConfigError, match="at most"):
+        load_yaml(tmp_path / "big.yml")
