@@ -1,0 +1,51 @@
+"""A caller tells wrong input, try again and stop apart by type; crash points kill where they say."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from databus import core
+from databus.core import CRASH_POINTS, DatabusError, Stop, TryAgain, WrongInput
+
+
+def test_every_error_is_wrong_input_try_again_or_stop():
+    leaves = [each for each in vars(core).values() if isinstance(each, type) and issubclass(each, DatabusError)]
+    for each in leaves:
+        if each is not DatabusError:
+            assert sum(issubclass(each, kind) for kind in (WrongInput, TryAgain, Stop)) == 1
+    assert len({kind.exit_code for kind in (WrongInput, TryAgain, Stop)}) == 3
+
+
+def run(point: str, passes: int) -> int:
+    code = f"from databus.core import crash_point\nfor _ in range({passes}): crash_point('log.fsync.before')"
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "DATABUS_CRASH_AT": point}, check=False, capture_output=True
+    ).returncode
+
+
+@pytest.mark.parametrize(
+    ("point", "passes", "code"),
+    [
+        ("log.fsync.before", 1, -signal.SIGKILL),
+        ("log.fsync.before:3", 3, -signal.SIGKILL),
+        ("log.fsync.before:3", 2, 0),
+        ("log.fsync.after", 5, 0),
+        ("no.such.point", 1, 1),
+    ],
+)
+def test_a_crash_point_kills_at_the_pass_it_is_armed_for(point, passes, code):
+    assert run(point, passes) == code
+
+
+def test_every_crash_point_is_placed_in_the_code():
+    """A name that no code passes would make a kill test that cannot fail."""
+    root = str(Path(core.__file__).parents[1])
+    text = subprocess.run(
+        ["grep", "-rhoE", r'(crash_point|is_armed)\("[a-z_.]+"\)', root], capture_output=True, text=True, check=True
+    ).stdout
+    missing = [name for name in CRASH_POINTS if f'crash_point("{name}")' not in text]
+    assert missing == []
