@@ -1,0 +1,201 @@
+"""Options of the data source, each declared once: parsing, check and the reference page come from here."""
+
+import datetime as dt
+import difflib
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from databus.core import Checkpoint, ConfigError, MalformedRequest
+
+_STARTS: Final = ("startingVersion", "startingTimestamp", "startingCheckpoint")
+_KEYWORDS: Final = ("beginning", "earliest", "latest")
+_SECRETS: Final = frozenset({"token", "password", "secret"})
+
+
+class DatabusOptions(BaseModel):
+    """Options of `spark.read.format("databus")` and `spark.readStream.format("databus")`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
+
+    relay: str = Field(
+        description="Address of the relay.", examples=["http://127.0.0.1:11115"], pattern=r"^https?://[^/\s]+/?$"
+    )
+    shape: Literal["typed", "frames"] = Field(
+        description="`typed`: one table as typed columns. `frames`: any number of tables as runs of whole frames."
+    )
+    sources: str = Field(
+        "",
+        description="Tables, separated by commas: full names, short ones where they are unique, ids, or with "
+        "shape=frames patterns with `*`. shape=typed takes one; shape=frames reads all if left out.",
+        examples=["shop/main.orders", "main.orders", "shop/main.*"],
+    )
+    physical: str | None = Field(
+        None, description="The physical source, where the names in `sources` leave it open.", min_length=1
+    )
+    meta: Literal["full", "basic"] = Field(
+        "basic",
+        description="With shape=typed: `full` adds `_seq`, `_txid`, `_snapshot` and `_control`, and controls as rows.",
+    )
+    controls: Literal["stop", "ignore"] = Field(
+        "stop",
+        description="With shape=typed and without meta=full: what a control other than `schema` does to the query.",
+    )
+    starting_version: int | Literal["beginning", "earliest", "latest"] | None = Field(
+        None,
+        alias="startingVersion",
+        description="First `_commit_version` to read, itself included; or `beginning` (an error if the relay no longer "
+        "has it), `earliest` (what it still has) or `latest` (only what comes now). Default: beginning.",
+    )
+    starting_timestamp: int | None = Field(
+        None,
+        alias="startingTimestamp",
+        description="First commit time to read: ISO 8601 (UTC where it names no zone), or microseconds since 1970.",
+        examples=["2026-11-21T12:00:00Z"],
+    )
+    starting_checkpoint: str | None = Field(
+        None, alias="startingCheckpoint", description="Read after this checkpoint (JSON), as a consumer's or an offset."
+    )
+    ending_version: int | None = Field(
+        None, alias="endingVersion", ge=0, le=2**63 - 1, description="Last `_commit_version` to read, itself included."
+    )
+    rows_max: int | None = Field(
+        None, alias="maxRowsPerTrigger", ge=1, le=2**31 - 1, description="Most rows in a micro-batch."
+    )
+    bytes_max: int = Field(
+        256 << 20,
+        alias="maxBytesPerTrigger",
+        ge=1,
+        description="Most bytes of frames in a micro-batch, to the precision of a group (4 MiB).",
+    )
+    partitions: int = Field(1, ge=1, le=1024, description="Into how many contiguous ranges a batch is cut.")
+    schema_fingerprint: str | None = Field(
+        None,
+        alias="schemaFingerprint",
+        pattern=r"^[0-9a-f]{16}$",
+        description="With shape=typed: read with this version of the table's schema instead of the current one.",
+    )
+    token_file: str | None = Field(
+        None,
+        description="File that holds the relay's token, readable by driver and executors. Default: the environment "
+        "variable DATABUS_TOKEN.",
+    )
+    wait_ms: int = Field(
+        1_000,
+        alias="waitMs",
+        ge=0,
+        le=10_000,
+        description="How long the driver waits at the relay for rows before it tells Spark that there are none.",
+    )
+    retry_ms: int = Field(
+        30_000,
+        alias="retryMs",
+        ge=0,
+        le=600_000,
+        description="How long a relay that does not answer is asked again before the query fails.",
+    )
+
+    @field_validator("starting_version", mode="before")
+    @classmethod
+    def _version(cls, value: Any) -> Any:
+        if isinstance(value, str) and value.lstrip("-").isdigit():
+            value = int(value)
+        if isinstance(value, int) and not 0 <= value < 1 << 63:
+            raise ValueError(f"{value} is outside 0..2^63-1")
+        if isinstance(value, str) and value not in _KEYWORDS:
+            raise ValueError(f"{value!r} is neither a number nor one of {', '.join(_KEYWORDS)}")
+        return value
+
+    @field_validator("starting_timestamp", mode="before")
+    @classmethod
+    def _timestamp(cls, value: Any) -> Any:
+        if not isinstance(value, str) or value.isdigit():
+            return value
+        try:
+            parsed = dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is neither ISO 8601 nor microseconds since 1970") from None
+        if parsed.tzinfo is None:
+            parsed = parsed.replace(tzinfo=dt.UTC)
+        return (parsed - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+
+    @field_validator("starting_checkpoint")
+    @classmethod
+    def _checkpoint(cls, value: str) -> str:
+        try:
+            Checkpoint.from_json(value, "startingCheckpoint")
+        except MalformedRequest as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        starts = (self.starting_version, self.starting_timestamp, self.starting_checkpoint)
+        given = [name for name, value in zip(_STARTS, starts, strict=True) if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} both say where to begin; leave one out")
+        if self.shape == "typed" and (len(self.names) != 1 or "*" in self.sources):
+            raise ValueError("shape=typed reads one table, named by the option sources")
+        if self.shape == "frames":
+            typed_only = {"meta": "basic", "controls": "stop", "schema_fingerprint": None}
+            for name, default in typed_only.items():
+                if getattr(self, name) != default:
+                    raise ValueError(f"{_spelling(name)} says something about shape=typed; leave it out")
+        first, last = self.starting_version, self.ending_version
+        if isinstance(first, int) and last is not None and last < first:
+            raise ValueError(f"endingVersion {last} is below startingVersion {first}")
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in `sources`."""
+        return tuple(name.strip() for name in self.sources.split(",") if name.strip())
+
+    @property
+    def meta_full(self) -> bool:
+        """Whether controls come as rows."""
+        return self.meta == "full"
+
+
+def _spelling(field: str) -> str:
+    return DatabusOptions.model_fields[field].alias or field
+
+
+_SPELLINGS: Final = {_spelling(field).lower(): _spelling(field) for field in DatabusOptions.model_fields}
+
+
+def parse_options(given: Mapping[str, str]) -> DatabusOptions:
+    """Check the options as Spark hands them over, in any case. Raises `ConfigError` naming all wrong ones."""
+    wrong: list[str] = []
+    spelled: dict[str, str] = {}
+    for key, value in given.items():
+        name = _SPELLINGS.get(key.lower())
+        if name is not None:
+            spelled[name] = value
+        elif key.lower() in _SECRETS:
+            wrong.append(
+                f'option "{key}": a secret in an option ends in plans and logs; use token_file or DATABUS_TOKEN'
+            )
+        else:
+            near = difflib.get_close_matches(key.lower(), _SPELLINGS, 1)
+            hint = f'did you mean "{_SPELLINGS[near[0]]}"?' if near else f"there are {', '.join(_SPELLINGS.values())}"
+            wrong.append(f'option "{key}": not known; {hint}')
+    for name in ("relay", "shape"):
+        if name not in spelled:
+            field = DatabusOptions.model_fields[name]
+            wrong.append(f'option "{name}": missing; {field.description}')
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    try:
+        return DatabusOptions.model_validate(spelled)
+    except ValidationError as error:
+        lines = [_line_of(each) for each in error.errors()]
+        raise ConfigError("; ".join(lines)) from None
+
+
+def _line_of(error: Any) -> str:
+    message = error["msg"].removeprefix("Value error, ")
+    if not error["loc"]:
+        return f"options: {message}"
+    return f'option "{error["loc"][0]}": {message} (found {error["input"]!r})'

@@ -1,0 +1,150 @@
+"""Session settings: what a micro-batch of 50 ms instead of 200 ms needs, and where Spark's own words go.
+
+Four settings carry most of it, none of them a default (measured: docs/decisions/spark-session.md): Unix domain sockets
+between the JVM and Python, a checkpoint manager that does not start a process for each file, no checksum files beside
+the checkpoints, and Hadoop's raw local file system. The last three are for checkpoints on a local disk, so they are
+set for local masters only. Start with `tuned_session`.
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from databus.core import ConfigError
+
+_EVERYWHERE: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.python.worker.reuse": "true",
+}
+
+_LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+_LOG4J: Final = """\
+rootLogger.level = {level}
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {path}
+appender.file.filePattern = {path}.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd'T'HH:mm:ss.SSSX}}{{UTC}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 16MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+"""
+
+LOG_FILE: Final = "spark.log"
+"""Spark's own log, in the session's folder."""
+
+OUTPUT_FILE: Final = "spark-output.log"
+"""What the JVM and its Python workers print, in the session's folder."""
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs inside this process's own JVM.
+
+    >>> is_local("local[2]"), is_local("spark://127.0.0.1:7077")
+    (True, False)
+    """
+    return master == "local" or master.startswith("local[")
+
+
+def tuned_settings(master: str) -> dict[str, str]:
+    """The settings for a master; `tuned_session` adds those that need a folder."""
+    if not is_local(master):
+        return dict(_EVERYWHERE)
+    return {**_EVERYWHERE, **_LOCAL}
+
+
+def _java_path() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").exists():
+        return str(Path(home) / "bin" / "java")
+    return shutil.which("java")
+
+
+def _log_settings(folder: Path, level: str) -> str:
+    config = folder / "log4j2.properties"
+    config.write_text(_LOG4J.format(level=level.lower(), path=folder / LOG_FILE), encoding="utf-8")
+    return f'"-Dlog4j2.configurationFile={config.as_uri()}"'
+
+
+def tuned_session(
+    app: str,
+    master: str = "local[*]",
+    *,
+    folder: Path,
+    log_level: str = "WARN",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The one classic session of this process, with the tuned settings; `settings` are added and win.
+
+    folder: where the session keeps its log (`spark.log`), what its processes print and its warehouse; made if missing.
+    Python workers run this process's own Python, unless the environment says otherwise by `PYSPARK_PYTHON`.
+    If this process has a session already, that one is returned, and only settings that can change at run time do.
+    Raises `ConfigError` where there is no Java.
+    """
+    if _java_path() is None:
+        raise ConfigError(
+            "Spark needs Java 17 or newer, and there is no `java` on the PATH and none in JAVA_HOME; "
+            "install a JRE (on Debian: apt-get install openjdk-17-jre-headless)"
+        )
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = {**tuned_settings(master), "spark.sql.warehouse.dir": str(folder / "warehouse"), **(settings or {})}
+    java_options = chosen.get("spark.driver.extraJavaOptions", "")
+    chosen["spark.driver.extraJavaOptions"] = f"{_log_settings(folder, log_level)} {java_options}".strip()
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app).setAll(list(chosen.items()))
+    if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark has no public way to ask
+        _start(conf, folder)
+    session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
+    if not is_local(master):
+        _ship(session)
+    return session
+
+
+def _start(conf: SparkConf, folder: Path) -> None:
+    """Start the JVM with what it prints in a file, and a context in it."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM and its workers take it from here alone
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - a JVM that an earlier session of this process left
+    if gateway is None:
+        with (folder / OUTPUT_FILE).open("ab") as output:
+            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+    SparkContext(conf=conf, gateway=gateway)
+
+
+def _ship(session: SparkSession) -> None:
+    """Send this package to the executors; what it depends on (PyArrow, crc32c, pydantic) has to be there."""
+    packages = Path(__file__).resolve().parents[2]
+    with tempfile.TemporaryDirectory(prefix="databus-ship-") as folder:
+        archive = Path(folder) / "databus.zip"
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+            for name in ("databus", "pyspark_databus"):
+                for path in sorted((packages / name).rglob("*.py")):
+                    out.write(path, path.relative_to(packages))
+        session.sparkContext.addPyFile(str(archive))

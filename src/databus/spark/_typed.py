@@ -1,0 +1,139 @@
+"""Groups of frames to typed batches: in order, bounded by two pairs, small frames joined to batches worth sending.
+
+Each batch that Spark takes has a price of its own, so rows wait until there are enough; a large frame goes as it is.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    SEQ,
+    SNAPSHOT,
+    TXID,
+    ControlKind,
+    Pair,
+    Unsupported,
+)
+from databus.spark._cast import Caster, between, join_frames
+from databus.spark._schema import CONTROL, CONTROL_LABEL
+from databus.wire import Commit, Frame, FrameGroup
+
+ROWS_WORTH_SENDING: Final = 32_768
+BYTES_WORTH_SENDING: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What of the rows belongs to a batch: those above `after`, up to and including `until`."""
+
+    after: Pair
+    until: Pair
+
+    def holds(self, pair: Pair) -> bool:
+        """Whether this pair belongs to it."""
+        return self.after < pair <= self.until
+
+    def holds_all(self, frame: Frame) -> bool:
+        """Whether every row of the frame belongs to it."""
+        return self.holds(frame.header.first) and self.holds(frame.header.last)
+
+    def holds_none(self, frame: Frame) -> bool:
+        """Whether no row of the frame belongs to it."""
+        return frame.header.last <= self.after or frame.header.first > self.until
+
+
+class TypedDecoder:
+    """Turns groups of one table's frames, as a relay filtered them, into batches. Pure: feed, then finish.
+
+    controls_as_rows: with `meta=full`. controls_ignored: with `controls=ignore`. With neither, a control other than
+    `schema` raises `Unsupported`.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, where: str, bounds: Bounds, *, controls_as_rows: bool, controls_ignored: bool
+    ) -> None:
+        self._schema = schema
+        self._where = where
+        self._bounds = bounds
+        self._controls_as_rows = controls_as_rows
+        self._controls_ignored = controls_ignored
+        self._caster = Caster(schema, where)
+        self._waiting: list[Frame] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+
+    def feed(self, group: FrameGroup) -> Iterator[pa.RecordBatch]:
+        """Take a group; yields the batches that are complete now."""
+        control = group.control
+        if control is not None and self._bounds.holds(control.header.first):
+            yield from self._control(control, group)
+        frames = group.rows
+        if len(frames) > 1:
+            yield from self.finish()
+            yield self._merged(frames)
+            return
+        for frame in frames:
+            if self._bounds.holds_all(frame):
+                yield from self._wait(frame)
+            elif not self._bounds.holds_none(frame):
+                yield from self.finish()
+                yield self._caster.cast(between(join_frames([frame]), self._bounds.after, self._bounds.until))
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """Yield what still waits."""
+        if self._waiting:
+            frames, self._waiting, self._waiting_rows, self._waiting_bytes = self._waiting, [], 0, 0
+            yield self._caster.cast(join_frames(frames))
+
+    def _wait(self, frame: Frame) -> Iterator[pa.RecordBatch]:
+        if self._waiting and self._waiting[0].header.fingerprint != frame.header.fingerprint:
+            yield from self.finish()
+        self._waiting.append(frame)
+        self._waiting_rows += frame.header.rows
+        self._waiting_bytes += frame.header.body_bytes
+        if self._waiting_rows >= ROWS_WORTH_SENDING or self._waiting_bytes >= BYTES_WORTH_SENDING:
+            yield from self.finish()
+
+    def _merged(self, frames: tuple[Frame, ...]) -> pa.RecordBatch:
+        """Rows of one table in several schemas, in one group: merged by their pairs."""
+        parts = [between(join_frames([frame]), self._bounds.after, self._bounds.until) for frame in frames]
+        pairs = pa.concat_tables([part.select([COMMIT_VERSION, SEQ]) for part in parts])
+        order = pc.sort_indices(pairs, sort_keys=[(COMMIT_VERSION, "ascending"), (SEQ, "ascending")])
+        return pa.concat_batches([self._caster.cast(part) for part in parts]).take(order)
+
+    def _control(self, frame: Frame, group: FrameGroup) -> Iterator[pa.RecordBatch]:
+        if self._controls_as_rows:
+            yield from self.finish()
+            yield self._control_row(frame, group)
+        elif not self._controls_ignored and frame.control.get("kind") != ControlKind.SCHEMA:
+            raise refusal(self._where, str(frame.control.get("kind")), frame.header.first)
+
+    def _control_row(self, frame: Frame, group: FrameGroup) -> pa.RecordBatch:
+        header = frame.header
+        values = {
+            CHANGE_TYPE: CONTROL_LABEL,
+            COMMIT_VERSION: header.first_scn,
+            SEQ: header.first_seq,
+            COMMIT_TIMESTAMP: header.commit_us,
+            TXID: Commit.from_header(group.commit, frame.place).txid,
+            SNAPSHOT: False,
+            CONTROL: bytes(frame.body).decode().rstrip(" "),
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array([values.get(field.name)], field.type) for field in self._schema], schema=self._schema
+        )
+
+
+def refusal(where: str, kind: str, pair: Pair) -> Unsupported:
+    """The error for a control that nobody asked to see."""
+    return Unsupported(
+        f"{where}: a control of kind {kind!r} stands at SCN {pair[0]}, seq {pair[1]}, and typed rows alone do not show "
+        "it; read with meta=full to get controls as rows, or with controls=ignore to pass over them"
+    )
