@@ -2,20 +2,32 @@
 
 An edge of the graph carries either *tables* (any number of tables, as frames) or *typed* rows of one table. An output
 runs in the driver, where it is given a `ChangeBatch` at a time, or in Spark, where it is given the micro-batch.
+
+Modules of plugins import pyspark only inside functions: `validate` loads them and starts no Spark.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.pipeline._batch import ChangeBatch
+from databus.pipeline._tables import TableChoice
+from databus.schema import TableSchema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Shape(StrEnum):
+    """What an edge of the graph carries."""
+
+    TABLES = "tables"
+    TYPED = "typed"
 
 
 class Delivery(StrEnum):
@@ -34,16 +46,36 @@ class NodeConfig(BaseModel):
     type: str = Field(description="Kind of node.")
 
 
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
+"""One or more names; one may stand without brackets."""
+
+
+class InputConfig(NodeConfig):
+    """What every input has."""
+
+
 class FilterConfig(NodeConfig):
     """What every filter has."""
 
-    from_: list[str] = Field(alias="from", min_length=1, description="Names of the inputs and filters before it.")
+    from_: Names = Field(
+        alias="from",
+        description="Names of the inputs and filters before it; `name.branch` for one branch of a route.",
+        examples=["shop", ["shop", "split.large"]],
+    )
 
 
 class OutputConfig(NodeConfig):
     """What every output has."""
 
-    from_: list[str] = Field(alias="from", min_length=1, description="Names of the inputs and filters before it.")
+    from_: Names = Field(
+        alias="from",
+        description="Names of the inputs and filters before it; `name.branch` for one branch of a route.",
+        examples=["shop", ["shop", "split.large"]],
+    )
     lane: str | None = Field(None, description="Outputs of the same lane share one query, and wait for each other.")
 
 
@@ -54,6 +86,84 @@ class OutputContext:
     pipeline: str
     output: str
     folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What inputs and filters work with at run time.
+
+    relay: the relay's URL, where there is one. token_file: the file with its token. folder: where relative paths start.
+    """
+
+    pipeline: str
+    node: str
+    folder: Path
+    relay: str | None = None
+    token_file: str | None = None
+
+
+class Input(ABC):
+    """Base of inputs. Streaming DataFrames of the shapes `frames` and `typed` with `meta=full` come out of it."""
+
+    config_model: ClassVar[type[InputConfig]]
+    emits: ClassVar[Shape]
+    needs_relay: ClassVar[bool] = False
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def choice(self) -> TableChoice:
+        """The tables that come out of it, by pattern."""
+        return TableChoice()
+
+    def frames(self, spark: "SparkSession", context: RunContext, patterns: Sequence[str]) -> "DataFrame":
+        """Frames of all tables that match one of `patterns`; of inputs that emit tables."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
+        """Rows of one table; an input that emits typed rows has but one, and is given None."""
+
+    @abstractmethod
+    def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
+        """The physical source of that table, and its definition now. Raises `UnknownSource` or `Unavailable`."""
+
+
+class Filter(ABC):
+    """Base of filters. One between typed edges overrides `apply`; one between tables edges overrides `choose`."""
+
+    config_model: ClassVar[type[FilterConfig]]
+
+    def __init__(self, config: Any, folder: Path) -> None:
+        self.config = config
+        self.folder = folder
+
+    @property
+    def takes(self) -> Shape:
+        """What it takes and gives. TYPED also accepts a tables edge, of which it takes the table it names."""
+        return Shape.TYPED
+
+    @property
+    def table(self) -> str | None:
+        """The table that it names; a typed filter after a tables edge has to name one."""
+        return None
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """Names of what comes out of it, read as `filter.branch`; none if there is but one."""
+        return ()
+
+    def problems(self) -> list[tuple[str, str]]:
+        """What is wrong with its options beyond their model, as (path below the filter, message). Starts no Spark."""
+        return []
+
+    def choose(self, branch: str | None) -> TableChoice:
+        """Which tables go on, or into that branch."""
+        raise NotImplementedError(branch)
+
+    def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
+        """The typed rows that go on, or into that branch; the bus's columns and the rows of controls always go on."""
+        raise NotImplementedError(branch)
 
 
 class Output(ABC):

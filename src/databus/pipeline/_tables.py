@@ -1,0 +1,115 @@
+"""Choosing tables by pattern: what an input asks for, what a route sends where, and whether two choices meet.
+
+A table's full name is `physical/db.table`. A pattern without a slash is for the tables of every physical source, one
+without a dot too for those of every database; `*` stands for any run of characters, dots and slashes included.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+
+
+def full_pattern(pattern: str) -> str:
+    """A pattern over full names.
+
+    >>> full_pattern("orders"), full_pattern("main.orders"), full_pattern("shop/*")
+    ('*/*.orders', '*/main.orders', 'shop/*')
+    """
+    if "/" in pattern or pattern == "*":
+        return pattern
+    return f"*/{pattern}" if "." in pattern else f"*/*.{pattern}"
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a full name matches one of the patterns.
+
+    >>> matches("shop/main.orders", ["customers", "main.ord*"])
+    True
+    """
+    return any(fnmatchcase(name, full_pattern(pattern)) for pattern in patterns)
+
+
+@lru_cache(maxsize=4096)
+def _meet(one: str, other: str) -> bool:
+    """Whether some text matches both globs of `*`."""
+    if not one or not other:
+        return not one.strip("*") and not other.strip("*")
+    if one[0] == "*":
+        return _meet(one[1:], other) or (other[0] != "*" and _meet(one, other[1:])) or _meet(one[1:], other[1:])
+    if other[0] == "*":
+        return _meet(other, one)
+    return one[0] == other[0] and _meet(one[1:], other[1:])
+
+
+def patterns_meet(one: str, other: str) -> bool:
+    """Whether some table could match both patterns.
+
+    >>> patterns_meet("shop/*", "main.orders"), patterns_meet("shop/a*", "shop/b*")
+    (True, False)
+    """
+    return _meet(full_pattern(one), full_pattern(other))
+
+
+def _covers(wide: str, narrow: str) -> bool:
+    return fnmatchcase(full_pattern(narrow), full_pattern(wide))
+
+
+@dataclass(frozen=True, slots=True)
+class TableChoice:
+    """Tables that match one of `include` and none of `exclude`."""
+
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+
+    def selects(self, name: str) -> bool:
+        """Whether the table of this full name is chosen."""
+        return matches(name, self.include) and not matches(name, self.exclude)
+
+    def may_select(self, pattern: str) -> bool:
+        """Whether a table of this pattern, or this very table, could be chosen."""
+        if any(_covers(wide, pattern) for wide in self.exclude):
+            return False
+        return any(patterns_meet(pattern, mine) for mine in self.include)
+
+
+Selection = tuple[TableChoice, ...]
+"""Choices one after the other; a table has to pass them all."""
+
+
+def selects(selection: Selection, name: str) -> bool:
+    """Whether the table of this full name passes every choice."""
+    return all(choice.selects(name) for choice in selection)
+
+
+def may_select(selection: Selection, pattern: str) -> bool:
+    """Whether a table of this pattern could pass every choice."""
+    return all(choice.may_select(pattern) for choice in selection)
+
+
+def selections_meet(one: Selection, other: Selection) -> bool:
+    """Whether some table could pass both."""
+    return any(may_select(other, pattern) and may_select(one, pattern) for pattern in patterns_of((*one, *other)))
+
+
+def patterns_of(selection: Selection) -> tuple[str, ...]:
+    """Patterns that every table of the selection matches, narrow enough to ask a relay with.
+
+    >>> patterns_of((TableChoice(("shop/*",)), TableChoice(("shop/main.orders", "shop/main.o*"))))
+    ('shop/main.orders', 'shop/main.o*')
+    """
+    kept: Sequence[str] = ("*",)
+    for choice in selection:
+        kept = _narrowed(kept, choice.include)
+    return tuple(dict.fromkeys(kept))
+
+
+def _narrowed(before: Sequence[str], after: Sequence[str]) -> Sequence[str]:
+    found: list[str] = []
+    for pattern in after:
+        for wide in before:
+            if _covers(wide, pattern):
+                found.append(pattern)
+            elif _covers(pattern, wide) or patterns_meet(pattern, wide):
+                found.append(wide)
+    return found or before
