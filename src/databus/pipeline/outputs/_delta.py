@@ -1,0 +1,230 @@
+"""Delta tables kept identical to their sources (`mode: mirror`), or holding every change (`mode: history`).
+
+Exactly once: the commit that holds a batch's rows also stores the pair at the batch's end, and rows at or below the
+stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.write`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Final, Literal
+from urllib.parse import quote
+
+import pyarrow as pa
+from pydantic import Field
+
+from databus.core import ConfigError, ControlKind, SourceCheckpoint, Unsupported
+from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
+from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
+from databus.pipeline._decode import user_rows_schema
+from databus.pipeline.outputs._delta_history import History
+from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
+from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
+from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
+from databus.schema import TableSchema
+
+_KEEP: Final = Upkeep()
+
+
+class DeltaConfig(OutputConfig):
+    """Options of the output `delta`."""
+
+    type: Literal["delta"] = "delta"
+    mode: Literal["mirror", "history"] = Field(
+        description="`mirror`: the rows that the source has now. `history`: every change, appended."
+    )
+    path: str = Field(
+        description="Folder of the Delta tables. `{physical}`, `{db}` and `{table}` stand for the source's names; "
+        "without any of them, `/{table}` is added.",
+        examples=["lake/mirror", "lake/{physical}/{db}.{table}"],
+    )
+    engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
+    key: list[str] | dict[str, list[str]] | None = Field(
+        None,
+        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
+        examples=[["id"], {"main.log": ["host", "at"]}],
+    )
+    on_gap: Literal["stop", "continue"] = Field(
+        "stop",
+        description="What a mirror does where changes are missing and no snapshot is said to follow: stop, or go on "
+        "because you have asked for one.",
+    )
+    merge_rows_max: int = Field(
+        1_000_000, ge=1, le=100_000_000, description="Most rows of one merge; larger batches are several commits."
+    )
+    rewrite_bytes_max: int = Field(
+        _KEEP.rewrite_bytes_max, ge=0, description="Largest table that a change of its schema may write anew, in bytes."
+    )
+    file_bytes_max: int = Field(
+        _KEEP.file_bytes_max,
+        ge=1 << 20,
+        le=1 << 34,
+        description="Size at which a file is full, in bytes. A mirror writes every file anew that a change falls into.",
+    )
+    compact_every_commits: int = Field(
+        _KEEP.compact_every_commits, ge=1, le=1_000_000, description="After how many commits small files are joined."
+    )
+    checkpoint_every_commits: int = Field(
+        _KEEP.checkpoint_every_commits, ge=1, le=10_000, description="Every how many commits Delta sums up its log."
+    )
+    vacuum_hours: int = Field(
+        _KEEP.vacuum_hours, ge=1, le=87_600, description="How long files of older versions are kept, in hours."
+    )
+    log_hours: int = Field(
+        _KEEP.log_hours, ge=1, le=87_600, description="How long entries of Delta's log are kept, in hours."
+    )
+
+    def upkeep(self) -> Upkeep:
+        """The options that concern a table's files."""
+        return Upkeep(
+            compact_every_commits=self.compact_every_commits,
+            vacuum_hours=self.vacuum_hours,
+            log_hours=self.log_hours,
+            checkpoint_every_commits=self.checkpoint_every_commits,
+            file_bytes_max=self.file_bytes_max,
+            rewrite_bytes_max=self.rewrite_bytes_max,
+        )
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """The copy of one source, in one of the two modes."""
+
+    target: DeltaTarget
+    kind: Mirror | History
+
+
+class DeltaOutput(Output):
+    """Writes Delta tables with delta-rs, in the driver: one for each source, one writer for each table."""
+
+    config_model: ClassVar[type[OutputConfig]] = DeltaConfig
+    delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
+    config: DeltaConfig
+
+    def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
+        super().__init__(config, context)
+        self._copies: dict[tuple[str, str], _Copy] = {}
+
+    def table_path(self, physical: str, source: str) -> Path:
+        """Where the copy of `source` (`db.table`) is."""
+        db, _, table = source.rpartition(".")
+        template = self.config.path if "{" in self.config.path else f"{self.config.path}/{{table}}"
+        names = {"physical": physical, "db": db, "table": table}
+        try:
+            path = template.format(**{name: quote(value, safe=" ") for name, value in names.items()})
+        except (KeyError, IndexError, ValueError) as error:
+            raise ConfigError(
+                f"outputs.{self.context.output}.path: {self.config.path!r} is not a template ({error!r}); it may name "
+                f"{{physical}}, {{db}} and {{table}}"
+            ) from error
+        return self.context.folder / path
+
+    def write(self, batch: ChangeBatch) -> None:
+        """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""
+        by_source: dict[str, list[TableRows | TableControl]] = {}
+        for item in batch.items:
+            by_source.setdefault(item.table.source, []).append(item)
+        for source, items in by_source.items():
+            self._write_source(batch, source, items)
+
+    def close(self) -> None:
+        """See `Output.close`."""
+        self._copies.clear()
+
+    def _write_source(self, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]) -> None:
+        copy = self._copy(batch.physical, source)
+        new = self._new_items(copy, batch, source, items)
+        if not new:
+            return
+        if not copy.target.exists:
+            copy.target.create(self._schema(new[0].table))
+        for index, item in enumerate(new):
+            is_last = index == len(new) - 1
+            pair = batch.end.pair if is_last else _pair_of(item)
+            stored = Stored(pair, log_number(batch.end.log))
+            if isinstance(item, TableControl):
+                copy.kind.control(item, stored)
+            elif isinstance(copy.kind, Mirror):
+                copy.kind.write(item.table, item.rows, self._key(item.table), stored)
+            else:
+                copy.kind.write(item.table, item.rows, stored)
+        copy.target.maintain()
+
+    def _new_items(
+        self, copy: _Copy, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]
+    ) -> list[TableRows | TableControl]:
+        """What is above the stored pair, without controls that change nothing here."""
+        stored = copy.target.stored() if copy.target.exists else None
+        if stored is not None:
+            self._check_log(copy, stored, batch.end, source, batch.physical)
+        pair = stored.pair if stored is not None else (0, 0)
+        new: list[TableRows | TableControl] = []
+        for item in items:
+            if isinstance(item, TableControl):
+                if item.pair > pair and item.kind is not ControlKind.SNAPSHOT_BEGIN:
+                    new.append(item)
+                continue
+            rows = rows_above(item.rows, pair)
+            if rows.num_rows:
+                new.append(TableRows(item.table, rows))
+        return new
+
+    def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
+        if stored.is_part and stored.log != log_number(end.log):
+            raise Unsupported(
+                f"{copy.target.path}: holds a part of the transaction at SCN {stored.pair[0]} of {physical}/{source}, "
+                f"from another log than {end.log}, whose rows cannot be told from those. "
+                f"{self._reset(physical, source)}"
+            )
+
+    def _reset(self, physical: str, source: str) -> str:
+        return (
+            f"Remove the folder {self.table_path(physical, source)} and have the table read anew: "
+            f"`curl -X POST 'http://RELAY/controlSources/snapshot?sources={physical}&tables={source}'`"
+        )
+
+    def _copy(self, physical: str, source: str) -> _Copy:
+        copy = self._copies.get((physical, source))
+        if copy is not None:
+            return copy
+        application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
+        path = self.table_path(physical, source)
+        taken = [name for name, other in self._copies.items() if other.target.path == path]
+        if taken:
+            both = f"{physical}/{source} and {'/'.join(taken[0])}"
+            raise ConfigError(
+                f"outputs.{self.context.output}.path: {both} would be {path}; put `{{db}}` or `{{physical}}` into it"
+            )
+        crash_prefix = f"delta.{self.config.mode}"
+        target = DeltaTarget(path, f"{physical}/{source}", application, self.config.upkeep(), crash_prefix)
+        how = self._reset(physical, source)
+        kind = (
+            Mirror(target, on_gap=self.config.on_gap, rows_max=self.config.merge_rows_max, how_to_reset=how)
+            if self.config.mode == "mirror"
+            else History(target, how_to_reset=how)
+        )
+        copy = self._copies[physical, source] = _Copy(target, kind)
+        return copy
+
+    def _schema(self, table: TableSchema) -> pa.Schema:
+        if self.config.mode == "history":
+            return user_rows_schema(table)
+        self._key(table)
+        return mirror_schema(table)
+
+    def _key(self, table: TableSchema) -> tuple[str, ...]:
+        """The columns that identify a row. Raises `Unsupported` for a mirror of a table that has none."""
+        chosen = self.config.key.get(table.source) if isinstance(self.config.key, dict) else self.config.key
+        key = tuple(chosen) if chosen else table.key
+        missing = [name for name in key if name not in table.names]
+        if not key or missing:
+            what = f"has no column {missing[0]!r}" if missing else "has no key"
+            raise Unsupported(
+                f"outputs.{self.context.output}: {table.source} {what}, by which a mirror tells its rows apart; name "
+                f"columns that identify a row (`key: {{{table.source}: [...]}}`), or use `mode: history`"
+            )
+        return key
+
+
+def _pair_of(item: TableRows | TableControl) -> tuple[int, int]:
+    return item.pair if isinstance(item, TableControl) else last_pair(item.rows)

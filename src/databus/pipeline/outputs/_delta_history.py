@@ -1,0 +1,88 @@
+"""Histories: every change, appended. A history never fills, drops or renames.
+
+A column that did not exist is null, a dropped one stays and is null from then on, a renamed one is a new column.
+`truncate`, `drop` and `gap` are rows too, with that word as `_change_type` and the table's columns null, since what a
+history says of the rows before would be wrong without them.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, Unsupported
+from databus.pipeline._batch import TableControl
+from databus.pipeline._decode import user_rows_schema
+from databus.pipeline.outputs._delta_schema import Move, Plan, widens_to
+from databus.pipeline.outputs._delta_table import DeltaTarget
+from databus.pipeline.outputs._pairs import Stored
+from databus.schema import TableSchema
+
+RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
+
+
+class History:
+    """The history of one table in a Delta table."""
+
+    def __init__(self, target: DeltaTarget, *, how_to_reset: str) -> None:
+        self._target = target
+        self._how_to_reset = how_to_reset
+
+    def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> None:
+        """Append rows, with the columns and types that the history has."""
+        have = self._target.schema()
+        if not rows.schema.equals(have):
+            have = self._fit(table, rows.schema, stored)
+            columns = [
+                rows.column(field.name).cast(field.type, safe=True)
+                if field.name in rows.column_names
+                else pa.nulls(rows.num_rows, field.type)
+                for field in have
+            ]
+            rows = pa.table(columns, schema=have)
+        self._target.append(rows, stored)
+
+    def control(self, control: TableControl, stored: Stored) -> None:
+        """Record what the rows do not show; `schema` makes columns before their first row comes."""
+        if control.kind is ControlKind.SCHEMA:
+            self._fit(control.table, user_rows_schema(control.table), stored)
+        elif control.kind in RECORDED:
+            scn, seq = control.pair
+            told = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
+            row = pa.Table.from_pylist([told], schema=self._target.schema())
+            self._target.append(row, stored)
+
+    def _fit(self, table: TableSchema, want: pa.Schema, stored: Stored) -> pa.Schema:
+        """Make room for columns and types. A commit of its own keeps the pair that the table has."""
+        have = self._target.schema()
+        kept = self._target.stored() or Stored((0, 0), stored.log)
+        added = [field for field in want if field.name not in have.names]
+        wider = {
+            field.name: field.type
+            for field in want
+            if field.name in have.names and not widens_to(field.type, have.field(field.name).type)
+        }
+        for name, kind in wider.items():
+            if not widens_to(have.field(name).type, kind):
+                raise Unsupported(
+                    f"{self._target.path}: column {name} of {table.source} became {kind}, and the history holds "
+                    f"{have.field(name).type}, neither of which holds every value of the other. {self._how_to_reset}"
+                )
+        if added:
+            self._target.add_columns(added, kept)
+        if wider:
+            self._widen(table, wider, kept)
+        return self._target.schema()
+
+    def _widen(self, table: TableSchema, wider: dict[str, pa.DataType], kept: Stored) -> None:
+        size, limit = self._target.bytes_total(), self._target.upkeep.rewrite_bytes_max
+        if size > limit:
+            raise LimitExceeded(
+                f"{self._target.path}: {', '.join(wider)} of {table.source} became wider, for which all {size} bytes "
+                f"of the history are written anew, more than rewrite_bytes_max={limit}. Raise `rewrite_bytes_max` "
+                f"of this output and start the pipeline again. Or: {self._how_to_reset}"
+            )
+        moves = tuple(
+            Move(pa.field(field.name, wider.get(field.name, field.type)), field) for field in self._target.schema()
+        )
+        steps = Plan(moves, (), {}, (0, 0))
+        self._target.overwrite(steps.schema, steps.apply(self._target.batches()), kept)

@@ -1,0 +1,208 @@
+"""Mirrors: per key the last image in (`_commit_version`, `_seq`) wins.
+
+insert and update_postimage put, delete and update_preimage remove. A batch is reduced to the last image of each key
+with Arrow and merged in one commit; a row of the mirror that is younger than the image stays. Controls that speak of
+the rows before them (`truncate`, `snapshot_end`...) touch only rows whose pair is below theirs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, ControlKind, LimitExceeded, Pair, Unsupported
+from databus.formats import from_json_value
+from databus.pipeline._batch import TableControl
+from databus.pipeline.outputs._delta_schema import Plan, converts_exactly, plan
+from databus.pipeline.outputs._delta_table import DeltaTarget
+from databus.pipeline.outputs._pairs import Stored
+from databus.schema import TableSchema, sink_schema
+
+_PUTS: Final = pa.array([ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label])
+_PUT: Final = "__put"
+_ROW: Final = "__row"
+_CLASS_NEEDS_SNAPSHOT: Final = 3
+PAIR_FIELDS: Final = (pa.field(COMMIT_VERSION, pa.int64()), pa.field(SEQ, pa.int64()))
+
+
+def mirror_schema(table: TableSchema) -> pa.Schema:
+    """The columns of a mirror: the table's, and the pair of the image that each row is."""
+    return pa.schema([*sink_schema(table), *PAIR_FIELDS])
+
+
+def last_images(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last row of each key, in the order of the rows. Null equals null in a key."""
+    numbered = rows.select(list(key)).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
+    last = numbered.group_by(list(key)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max").to_numpy()
+    if len(last) == rows.num_rows:
+        return rows
+    return rows.take(pa.array(np.sort(last)))
+
+
+def quoted(name: str) -> str:
+    """A column's name as the engine's SQL has it.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def below(pair: Pair) -> str:
+    """The engine's SQL for: rows whose pair is below `pair`."""
+    scn, seq = pair
+    return f"({COMMIT_VERSION} < {scn} OR ({COMMIT_VERSION} = {scn} AND {SEQ} < {seq}))"
+
+
+_YOUNGER: Final = (
+    f"(source.{COMMIT_VERSION} > target.{COMMIT_VERSION} OR "
+    f"(source.{COMMIT_VERSION} = target.{COMMIT_VERSION} AND source.{SEQ} > target.{SEQ}))"
+)
+
+
+class Mirror:
+    """The mirror of one table in a Delta table.
+
+    key: names of the columns that identify a row; `needs_snapshot` says what to do where only that helps.
+    """
+
+    def __init__(self, target: DeltaTarget, *, on_gap: str, rows_max: int, how_to_reset: str) -> None:
+        self._target = target
+        self._on_gap = on_gap
+        self._rows_max = rows_max
+        self._how_to_reset = how_to_reset
+
+    def write(self, table: TableSchema, rows: pa.Table, key: Sequence[str], stored: Stored) -> None:
+        """Apply rows. Large ones are applied in slices, each a commit with the pair of its last row."""
+        self._check_columns(table)
+        total = rows.num_rows
+        for start in range(0, total, self._rows_max):
+            part = rows.slice(start, self._rows_max)
+            is_last = start + part.num_rows == total
+            pair = stored.pair if is_last else _last(part)
+            self._apply(part, key, Stored(pair, stored.log))
+
+    def _apply(self, rows: pa.Table, key: Sequence[str], stored: Stored) -> None:
+        images = last_images(rows, key)
+        puts = pc.is_in(images.column(CHANGE_TYPE), _PUTS)
+        names = self._target.schema().names
+        images = images.select(names)
+        if self._target.is_empty:
+            self._target.append(images.filter(puts), stored)
+            return
+        source = images.append_column(_PUT, puts)
+        values = {quoted(name): f"source.{quoted(name)}" for name in names}
+        merger = self._target.merge(source, _same_key(images, key), stored, prunes=_can_prune(images, key))
+        merger = (
+            merger.when_matched_delete(f"NOT source.{_PUT} AND {_YOUNGER}")
+            .when_matched_update(values, predicate=f"source.{_PUT} AND {_YOUNGER}")
+            .when_not_matched_insert(values, predicate=f"source.{_PUT}")
+        )
+        self._target.merged(merger)
+
+    def _check_columns(self, table: TableSchema) -> None:
+        have, want = self._target.schema(), mirror_schema(table)
+        if set(have.names) != set(want.names) or any(have.field(f.name).type != f.type for f in want):
+            raise Unsupported(
+                f"{self._target.path}: has {_columns(have)}, and rows of {table.source} came with {_columns(want)}, "
+                f"without the `schema` control that says what became of the rows before. {self._how_to_reset}"
+            )
+
+    def control(self, control: TableControl, stored: Stored) -> None:
+        """Apply a control. Raises `Unsupported` where only a new snapshot helps, and none is said to follow."""
+        if control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
+            self._target.delete(below(control.pair), stored)
+        elif control.kind is ControlKind.SNAPSHOT_END:
+            if control.body.get("complete", False):
+                scn, seq = control.body["begin"]
+                self._target.delete(below((int(scn), int(seq))), stored)
+        elif control.kind is ControlKind.SCHEMA:
+            self._follow(control, stored)
+        elif control.kind is ControlKind.GAP and not (control.body.get("resnapshot") or self._on_gap == "continue"):
+            raise Unsupported(
+                f"{self._target.path}: changes of {control.table.source} are missing ({_told(control.body)}), so that "
+                f"this mirror would be wrong. {self._how_to_reset} With a snapshot asked for, `on_gap: continue` "
+                f"lets the mirror go on; it is right again when that snapshot has ended"
+            )
+
+    def _follow(self, control: TableControl, stored: Stored) -> None:
+        """Give the mirror the columns that its source has now."""
+        have = self._target.schema()
+        body = control.body
+        needs_snapshot = int(body.get("class", 1)) >= _CLASS_NEEDS_SNAPSHOT
+        steps = plan(
+            have,
+            mirror_schema(control.table),
+            renamed=body.get("renamed") or {},
+            fill=_fill_of(control),
+            below=control.pair,
+        )
+        if steps.is_nothing:
+            return
+        if steps.only_adds_nulls:
+            self._target.add_columns(steps.added, stored)
+        elif self._is_exact(steps):
+            self._check_size(control)
+            self._target.overwrite(steps.schema, steps.apply(self._target.batches()), stored)
+        elif needs_snapshot:
+            self._target.overwrite(steps.schema, (), stored)
+        else:
+            raise Unsupported(
+                f"{self._target.path}: {control.table.source} changed the type of "
+                f"{', '.join(move.field.name for move in steps.converted)}, and the values that the mirror has do not "
+                f"become the new type exactly. {self._how_to_reset}"
+            )
+
+    def _is_exact(self, steps: Plan) -> bool:
+        moves = [(move.old.name, move.field.type) for move in steps.converted if move.old is not None]
+        if not moves:
+            return True
+        return all(
+            converts_exactly(batch.column(name), kind)
+            for batch in self._target.batches([name for name, _ in moves])
+            for name, kind in moves
+        )
+
+    def _check_size(self, control: TableControl) -> None:
+        size, limit = self._target.bytes_total(), self._target.upkeep.rewrite_bytes_max
+        if size > limit:
+            raise LimitExceeded(
+                f"{self._target.path}: the change of {control.table.source} ({control.body.get('ddl') or 'no DDL'}) "
+                f"needs all {size} bytes of the mirror written anew, more than rewrite_bytes_max={limit}. Raise "
+                f"`rewrite_bytes_max` of this output and start the pipeline again. Or: {self._how_to_reset}"
+            )
+
+
+def _last(rows: pa.Table) -> Pair:
+    return rows.column(COMMIT_VERSION)[-1].as_py(), rows.column(SEQ)[-1].as_py()
+
+
+def _same_key(images: pa.Table, key: Sequence[str]) -> str:
+    """The merge's condition. Equality alone is a fast join, and right where no key of the batch is null."""
+    terms = []
+    for name in key:
+        column = quoted(name)
+        sign = "IS NOT DISTINCT FROM" if images.column(name).null_count else "="
+        terms.append(f"(target.{column} {sign} source.{column})")
+    return " AND ".join(terms)
+
+
+def _can_prune(images: pa.Table, key: Sequence[str]) -> bool:
+    """Whether files may be skipped by least and greatest key: integers only, whose statistics are exact."""
+    return all(pa.types.is_integer(images.column(name).type) and not images.column(name).null_count for name in key)
+
+
+def _fill_of(control: TableControl) -> dict[str, Any]:
+    fill: Mapping[str, Any] = control.body.get("fill") or {}
+    types = {column.name: column.type for column in control.table.columns}
+    return {name: from_json_value(value, types[name]) for name, value in fill.items() if name in types}
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (COMMIT_VERSION, SEQ))
+
+
+def _told(body: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {body[name]}" for name in ("from", "to", "reason") if name in body) or "no reason given"

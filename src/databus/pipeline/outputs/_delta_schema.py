@@ -1,0 +1,139 @@
+"""From the columns that a Delta table has to those that its source has now.
+
+The engine is never asked to cast: it silently cuts 1.5 down to 1. We compare before each write and convert by
+ourselves, and only what stays exact.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import COMMIT_VERSION, SEQ, Pair
+
+_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
+_INTEGERS: Final = tuple(_DIGITS)
+
+
+def widens_to(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether each value of `old` is exactly a value of `new`.
+
+    >>> widens_to(pa.int64(), pa.decimal128(20, 0)), widens_to(pa.int64(), pa.float64())
+    (True, False)
+    """
+    if old == new:
+        return True
+    if old in _INTEGERS and new in _INTEGERS:
+        return bool(_DIGITS[old] <= _DIGITS[new])
+    if pa.types.is_decimal(new):
+        whole = new.precision - new.scale
+        if pa.types.is_decimal(old):
+            return bool(new.scale >= old.scale and whole >= old.precision - old.scale)
+        return old in _INTEGERS and whole >= _DIGITS[old]
+    return bool(old == pa.float32() and new == pa.float64())
+
+
+def converts_exactly(values: pa.ChunkedArray | pa.Array, new: pa.DataType) -> bool:
+    """Whether these values, numbers to numbers, are the same in `new`; between other types, never."""
+    old = values.type
+    if widens_to(old, new):
+        return True
+    if not (_is_number(old) and _is_number(new)):
+        return False
+    try:
+        there = values.cast(new, safe=True)
+        back = there.cast(old, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    same = pc.fill_null(pc.equal(back, values), pc.is_null(values))
+    return bool(pc.all(same).as_py() in (True, None))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Where a column of the new schema comes from: `old`, an existing column, or nothing, and then it is null."""
+
+    field: pa.Field
+    old: pa.Field | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to get from the columns a table has to those it shall have.
+
+    moves: the new columns in order. fill: by name, the value of rows below `below`.
+    """
+
+    moves: tuple[Move, ...]
+    dropped: tuple[str, ...]
+    fill: Mapping[str, pa.Scalar]
+    below: Pair
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the table is right as it is (the order of columns does not matter)."""
+        return self.only_adds_nulls and not self.added
+
+    @property
+    def added(self) -> tuple[pa.Field, ...]:
+        """Columns that did not exist."""
+        return tuple(move.field for move in self.moves if move.old is None)
+
+    @property
+    def only_adds_nulls(self) -> bool:
+        """Whether the schema's words alone change, no row."""
+        kept = all(m.old is None or (m.old.name == m.field.name and m.old.type == m.field.type) for m in self.moves)
+        return kept and not self.dropped and not self.fill
+
+    @property
+    def converted(self) -> tuple[Move, ...]:
+        """Columns whose type changes to one that does not hold every value of the old."""
+        return tuple(
+            move for move in self.moves if move.old is not None and not widens_to(move.old.type, move.field.type)
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The new schema."""
+        return pa.schema([move.field for move in self.moves])
+
+    def apply(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The table's rows in the new schema. Pairs stay as they are."""
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays([self._column(move, batch) for move in self.moves], schema=self.schema)
+
+    def _column(self, move: Move, batch: pa.RecordBatch) -> pa.Array:
+        if move.old is None:
+            column = pa.nulls(batch.num_rows, move.field.type)
+        else:
+            column = batch.column(move.old.name).cast(move.field.type, safe=True)
+        value = self.fill.get(move.field.name)
+        if value is None:
+            return column
+        scn, seq = self.below
+        scns, seqs = batch.column(COMMIT_VERSION), batch.column(SEQ)
+        is_below = pc.or_(pc.less(scns, scn), pc.and_(pc.equal(scns, scn), pc.less(seqs, seq)))
+        return pc.if_else(is_below, value, column)
+
+
+def plan(have: pa.Schema, want: pa.Schema, *, renamed: Mapping[str, str], fill: Mapping[str, Any], below: Pair) -> Plan:
+    """Compare. renamed: old name to new name. fill: Python values by new name, in a form that `want`'s types take."""
+    olds = {new: old for old, new in renamed.items() if old in have.names and new not in have.names}
+    moves = []
+    for field in want:
+        name = field.name if field.name in have.names else olds.get(field.name)
+        moves.append(Move(field, None if name is None else have.field(name)))
+    used = {move.old.name for move in moves if move.old is not None}
+    dropped = tuple(name for name in have.names if name not in used)
+    filled = {
+        name: pa.scalar(value, want.field(name).type)
+        for name, value in fill.items()
+        if value is not None and name in want.names
+    }
+    return Plan(tuple(moves), dropped, filled, below)

@@ -1,0 +1,253 @@
+"""One Delta table on disk: what it holds, the pair that it has, commits that store the next pair, upkeep.
+
+The pair (SCN, `_seq`) and the log's number are `txn` actions of the same commit as the rows they speak of, so that a
+commit is either there with its pair or not at all. Nothing here knows what the rows mean.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+
+from databus.core import Corrupt, DatabusError, Held, Unsupported, crash_point
+from databus.pipeline.outputs._pairs import Stored
+
+_OWNER: Final = "databus.source"
+_LATEST_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """How a table is kept small; see `DeltaConfig`, where each of these is an option."""
+
+    compact_every_commits: int = 200
+    vacuum_hours: int = 168
+    log_hours: int = 24
+    checkpoint_every_commits: int = 50
+    file_bytes_max: int = 64 << 20
+    rewrite_bytes_max: int = 16 << 30
+
+    def properties(self, owner: str) -> dict[str, str]:
+        """As properties of a Delta table."""
+        return {
+            _OWNER: owner,
+            "delta.checkpointInterval": str(self.checkpoint_every_commits),
+            "delta.logRetentionDuration": f"interval {self.log_hours} hours",
+            "delta.deletedFileRetentionDuration": f"interval {self.vacuum_hours} hours",
+            "delta.targetFileSize": str(self.file_bytes_max),
+        }
+
+
+class DeltaTarget:
+    """A Delta table that this output alone writes.
+
+    owner: full name of the source, kept in the table, so that two sources never share one. application: the id that
+    the pair is stored under. `exists` is false until it is created. crash_prefix: of the crash points around a commit.
+    """
+
+    def __init__(self, path: Path, owner: str, application: str, upkeep: Upkeep, crash_prefix: str) -> None:
+        self.path = path
+        self._crash_prefix = crash_prefix
+        self.owner = owner
+        self.upkeep = upkeep
+        self._application = application
+        self._commits = 0  # since the last compaction
+        self._vacuumed_s: float | None = None
+        self._table: DeltaTable | None = None
+        if (path / "_delta_log").exists():
+            with self._errors("open"):
+                self._table = DeltaTable(path)
+            self._check_owner(self._table)
+
+    def _check_owner(self, table: DeltaTable) -> None:
+        found = table.metadata().configuration.get(_OWNER)
+        if found != self.owner:
+            whose = f"the copy of {found}" if found else "a Delta table that databus did not make"
+            raise Unsupported(
+                f"{self.path}: is {whose}, and would get {self.owner}; give this output another `path` "
+                f"(`{{physical}}`, `{{db}}` and `{{table}}` stand for the source's names), or remove the folder"
+            )
+        if self.stored() is None and table.file_uris():
+            raise Unsupported(
+                f"{self.path}: holds rows, but not of {self._application}; a renamed pipeline or output does not know "
+                f"where its table stands. Give it its name back, or remove the folder and start the output anew"
+            )
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table has been created."""
+        return self._table is not None
+
+    @property
+    def table(self) -> DeltaTable:
+        """The open table; for a table that exists."""
+        if self._table is None:
+            raise RuntimeError(f"{self.path}: not created yet")
+        return self._table
+
+    def create(self, schema: pa.Schema) -> None:
+        """Make an empty table."""
+        with self._errors("create"):
+            self._table = DeltaTable.create(
+                self.path, schema, configuration=self.upkeep.properties(self.owner), raise_if_key_not_exists=False
+            )
+
+    def stored(self) -> Stored | None:
+        """The pair that the table has; None where nothing was stored."""
+        scn = self.table.transaction_version(self._application)
+        if scn is None:
+            return None
+        seq = self.table.transaction_version(f"{self._application}/seq")
+        log = self.table.transaction_version(f"{self._application}/log")
+        if seq is None:
+            raise Corrupt(f"{self.path}: stores SCN {scn} and no `_seq`; another program changed its transactions")
+        return Stored((scn, seq), log)
+
+    def schema(self) -> pa.Schema:
+        """The table's columns in Arrow, as we write them."""
+        return pa.schema(self.table.schema().to_arrow())
+
+    def bytes_total(self) -> int:
+        """Size of the files that the table is made of."""
+        sizes = pa.table(self.table.get_add_actions()).column("size_bytes")
+        return sum(sizes.to_pylist())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table has no files."""
+        return not self.table.file_uris()
+
+    def commit(self, stored: Stored, **more: Any) -> CommitProperties:
+        """Properties of a commit that stores the pair. `more`: words for the table's history."""
+        scn, seq = stored.pair
+        transactions = [Transaction(self._application, scn), Transaction(f"{self._application}/seq", seq)]
+        if stored.log is not None:
+            transactions.append(Transaction(f"{self._application}/log", stored.log))
+        told = {name: str(value) for name, value in more.items()}
+        return CommitProperties(app_transactions=transactions, custom_metadata=told or None, max_commit_retries=0)
+
+    def append(self, rows: pa.Table, stored: Stored, **more: Any) -> None:
+        """Add rows and store the pair."""
+        with self._committing("append to"):
+            write_deltalake(self.table, rows, mode="append", commit_properties=self.commit(stored, **more))
+
+    def add_columns(self, fields: Iterable[pa.Field], stored: Stored) -> None:
+        """Add columns that are null in all rows, and store the pair."""
+        wider = pa.schema([*self.schema(), *(pa.field(f.name, f.type) for f in fields)])
+        with self._committing("add columns to"):
+            write_deltalake(
+                self.table,
+                wider.empty_table(),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=self.commit(stored),
+            )
+        self._check_schema(wider)
+
+    def overwrite(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], stored: Stored) -> None:
+        """Put other rows, in another schema, in the place of all rows, in one commit that stores the pair."""
+        reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
+        with self._committing("rewrite"):
+            write_deltalake(
+                self.table,
+                reader,
+                mode="overwrite",
+                schema_mode="overwrite",
+                commit_properties=self.commit(stored),
+            )
+        self._check_schema(schema)
+
+    def _check_schema(self, wanted: pa.Schema) -> None:
+        found = self.schema()
+        if found.names != wanted.names or found.types != wanted.types:
+            raise Corrupt(f"{self.path}: wrote columns {wanted.names} and found {found.names}, or other types")
+
+    def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows, in bounded batches."""
+        with self._errors("read"):
+            dataset = self.table.to_pyarrow_dataset(schema=self.schema())
+            yield from dataset.scanner(columns=columns, batch_size=_LATEST_ROWS).to_batches()
+
+    def read(self) -> pa.Table:
+        """All rows at once: for tests and comparisons."""
+        with self._errors("read"):
+            return self.table.to_pyarrow_dataset(schema=self.schema()).to_table()
+
+    def merge(self, rows: pa.Table, predicate: str, stored: Stored, *, prunes: bool) -> Any:
+        """A merge of `rows` (as `source`) into the table (as `target`), to be completed by the caller.
+
+        prunes: whether files may be skipped by the least and greatest value of the rows' columns.
+        """
+        return self.table.merge(
+            rows,
+            predicate,
+            source_alias="source",
+            target_alias="target",
+            streamed_exec=not prunes,
+            commit_properties=self.commit(stored),
+        )
+
+    def merged(self, merger: Any) -> None:
+        """Carry a merge out."""
+        with self._committing("merge into"):
+            merger.execute()
+
+    def delete(self, predicate: str, stored: Stored) -> None:
+        """Delete rows and store the pair; where there is none to delete, nothing is committed."""
+        with self._committing("delete from"):
+            self.table.delete(predicate, commit_properties=self.commit(stored))
+
+    def maintain(self) -> None:
+        """Join small files now and then, and remove files and log entries that nobody needs any more."""
+        if self._commits < self.upkeep.compact_every_commits:
+            return
+        self._commits = 0
+        with self._errors("compact"):
+            self.table.optimize.compact(target_size=self.upkeep.file_bytes_max)
+            now_s = time.monotonic()
+            if self._vacuumed_s is None or now_s - self._vacuumed_s >= 3600:
+                self._vacuumed_s = now_s
+                self.table.vacuum(
+                    self.upkeep.vacuum_hours,
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
+                )
+
+    @contextlib.contextmanager
+    def _committing(self, verb: str) -> Iterator[None]:
+        crash_point(f"{self._crash_prefix}.before_commit")
+        with self._errors(verb):
+            yield
+        crash_point(f"{self._crash_prefix}.after_commit")
+        self._commits += 1
+
+    @contextlib.contextmanager
+    def _errors(self, verb: str) -> Iterator[None]:
+        """Turn the engine's errors into ours, which say what to do."""
+        try:
+            yield
+        except DatabusError:
+            raise
+        except CommitFailedError as error:
+            raise Held(
+                f"{self.path}: could not {verb} the table, because another process writes it ({error}); a table has "
+                f"one writer. Stop the other one, and start this pipeline again"
+            ) from error
+        except (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, DeltaError, OSError, ValueError) as error:
+            raise Corrupt(
+                f"{self.path}: could not {verb} the table of {self.owner}: {error}. Nothing was committed. Restore "
+                f"the folder; or remove it and start the output anew from a snapshot of the table"
+            ) from error

@@ -1,0 +1,57 @@
+"""Pairs in rows: what is above a pair, and how a target remembers which pair it has."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from databus.core import COMMIT_VERSION, SEQ, SEQ_DONE, Pair, SourceCheckpoint
+
+Int = npt.NDArray[np.int64]
+
+
+def pairs_of(rows: pa.Table) -> tuple[Int, Int]:
+    """The SCNs and the `_seq`s of rows."""
+    return rows.column(COMMIT_VERSION).to_numpy(), rows.column(SEQ).to_numpy()
+
+
+def last_pair(rows: pa.Table) -> Pair:
+    """The pair of the last row."""
+    return rows.column(COMMIT_VERSION)[-1].as_py(), rows.column(SEQ)[-1].as_py()
+
+
+def first_pair(rows: pa.Table) -> Pair:
+    """The pair of the first row."""
+    return rows.column(COMMIT_VERSION)[0].as_py(), rows.column(SEQ)[0].as_py()
+
+
+def rows_above(rows: pa.Table, pair: Pair) -> pa.Table:
+    """The rows whose pair is above `pair`; the same object where all are."""
+    scns, seqs = pairs_of(rows)
+    above = (scns > pair[0]) | ((scns == pair[0]) & (seqs > pair[1]))
+    return rows if above.all() else rows.filter(pa.array(above))
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a target says of itself: all up to `pair` is in it, and came from the log of this number."""
+
+    pair: Pair = (0, 0)
+    log: int | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the target may hold a part of a transaction, whose `_seq`s only its own log can tell."""
+        return self.pair[0] > 0 and self.pair[1] < SEQ_DONE
+
+
+def log_number(log: str | None) -> int:
+    """63 bits that stand for a log's uuid where only an integer can be stored."""
+    return int.from_bytes(hashlib.blake2b((log or "").encode(), digest_size=8).digest(), "little") >> 1
+
+
+def stored_at(position: SourceCheckpoint) -> Stored:
+    """What a target stores that has taken everything up to `position`."""
+    return Stored(position.pair, log_number(position.log))
