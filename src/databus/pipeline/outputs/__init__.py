@@ -1,5 +1,19 @@
 """Outputs: where changes end up. Start with `DeltaOutput`."""
 
+from databus.pipeline.outputs._console import ConsoleConfig, ConsoleOutput
 from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
+from databus.pipeline.outputs._files import FilesConfig, FilesOutput
+from databus.pipeline.outputs._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
 
-__all__ = ["DeltaConfig", "DeltaOutput"]
+__all__ = [
+    "ConsoleConfig",
+    "ConsoleOutput",
+    "CountOutput",
+    "CountOutputConfig",
+    "DeltaConfig",
+    "DeltaOutput",
+    "FilesConfig",
+    "FilesOutput",
+    "MockOutput",
+    "MockOutputConfig",
+]

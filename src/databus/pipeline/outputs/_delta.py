@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final, Literal
-from urllib.parse import quote
 
 import pyarrow as pa
 from pydantic import Field
 
-from databus.core import ConfigError, ControlKind, SourceCheckpoint, Unsupported
+from databus.core import ControlKind, SourceCheckpoint, Unsupported
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
 from databus.pipeline._decode import user_rows_schema
@@ -21,6 +20,7 @@ from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
+from databus.pipeline.outputs._paths import Places, path_of
 from databus.schema import TableSchema
 
 _KEEP: Final = Upkeep()
@@ -104,20 +104,11 @@ class DeltaOutput(Output):
     def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
         super().__init__(config, context)
         self._copies: dict[tuple[str, str], _Copy] = {}
+        self._places = Places(config.path, context)
 
     def table_path(self, physical: str, source: str) -> Path:
         """Where the copy of `source` (`db.table`) is."""
-        db, _, table = source.rpartition(".")
-        template = self.config.path if "{" in self.config.path else f"{self.config.path}/{{table}}"
-        names = {"physical": physical, "db": db, "table": table}
-        try:
-            path = template.format(**{name: quote(value, safe=" ") for name, value in names.items()})
-        except (KeyError, IndexError, ValueError) as error:
-            raise ConfigError(
-                f"outputs.{self.context.output}.path: {self.config.path!r} is not a template ({error!r}); it may name "
-                f"{{physical}}, {{db}} and {{table}}"
-            ) from error
-        return self.context.folder / path
+        return path_of(self.config.path, self.context, physical, source)
 
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""
@@ -188,13 +179,7 @@ class DeltaOutput(Output):
         if copy is not None:
             return copy
         application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
-        path = self.table_path(physical, source)
-        taken = [name for name, other in self._copies.items() if other.target.path == path]
-        if taken:
-            both = f"{physical}/{source} and {'/'.join(taken[0])}"
-            raise ConfigError(
-                f"outputs.{self.context.output}.path: {both} would be {path}; put `{{db}}` or `{{physical}}` into it"
-            )
+        path = self._places.take(physical, source)
         crash_prefix = f"delta.{self.config.mode}"
         target = DeltaTarget(path, f"{physical}/{source}", application, self.config.upkeep(), crash_prefix)
         how = self._reset(physical, source)

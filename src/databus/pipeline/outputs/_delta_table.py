@@ -20,12 +20,13 @@ from deltalake.exceptions import (
     SchemaMismatchError,
     TableNotFoundError,
 )
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from databus.core import Corrupt, DatabusError, Held, Unsupported, crash_point
 from databus.pipeline.outputs._pairs import Stored
 
 _OWNER: Final = "databus.source"
-_LATEST_ROWS: Final = 65_536
+_BATCH_ROWS: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +178,18 @@ class DeltaTarget:
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, in bounded batches."""
         with self._errors("read"):
-            dataset = self.table.to_pyarrow_dataset(schema=self.schema())
-            yield from dataset.scanner(columns=columns, batch_size=_LATEST_ROWS).to_batches()
+            yield from self._dataset().scanner(columns=columns, batch_size=_BATCH_ROWS).to_batches()
 
     def read(self) -> pa.Table:
         """All rows at once: for tests and comparisons."""
         with self._errors("read"):
-            return self.table.to_pyarrow_dataset(schema=self.schema()).to_table()
+            return self._dataset().to_table()
+
+    def _dataset(self) -> Any:
+        # Arrow's own file system: threads of a dataset over the engine's, which calls back into Python, may still run
+        # when the interpreter ends, and abort the process.
+        files = SubTreeFileSystem(str(self.path.absolute()), LocalFileSystem())
+        return self.table.to_pyarrow_dataset(filesystem=files, schema=self.schema())
 
     def merge(self, rows: pa.Table, predicate: str, stored: Stored, *, prunes: bool) -> Any:
         """A merge of `rows` (as `source`) into the table (as `target`), to be completed by the caller.

@@ -1,0 +1,169 @@
+"""Files: each batch of each table as Parquet or JSON lines, named by the pairs that it holds.
+
+    orders/<first SCN>.<first seq>-<last SCN>.<last seq>.<log>.parquet
+
+A file appears whole, by a rename, after it is on the disk. What its name says is done stays done: rows at or below the
+greatest pair in the folder are not written again, so a repeated batch adds nothing, whatever its boundaries. Controls
+are files too (`.control.json`).
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from databus.core import DiskFull, Pair, Unsupported, WrongInput, crash_point
+from databus.formats import json_lines
+from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
+from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
+from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
+from databus.pipeline.outputs._paths import Places
+
+_NAME: Final = re.compile(r"(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
+_JSON_ROWS: Final = 8_192
+_PARTIAL: Final = ".partial"
+_NO_SPACE: Final = (28, 122)  # ENOSPC, EDQUOT
+
+
+class FilesConfig(OutputConfig):
+    """Options of the output `files`."""
+
+    type: Literal["files"] = "files"
+    path: str = Field(
+        description="Folder of the files. `{physical}`, `{db}` and `{table}` stand for the source's names; without "
+        "any of them, `/{table}` is added.",
+        examples=["out", "out/{physical}/{db}.{table}"],
+    )
+    format: Literal["parquet", "json"] = Field("parquet", description="`parquet`, or `json`: one object a line.")
+    compression: Literal["none", "snappy", "zstd"] = Field("zstd", description="Of Parquet files.")
+    rows_per_file_max: int = Field(
+        1_000_000, ge=1, le=100_000_000, description="Most rows of one file; a larger batch makes several."
+    )
+
+
+def file_name(first: Pair, last: Pair, log: int, suffix: str) -> str:
+    """The name that says what a file holds; names sort as their pairs do."""
+    return f"{first[0]:019d}.{first[1]:019d}-{last[0]:019d}.{last[1]:019d}.{log:016x}.{suffix}"
+
+
+class _Folder:
+    """The files of one source."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.stored = Stored()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            names = [each.name for each in path.iterdir()]
+        except OSError as error:
+            raise WrongInput(f"{path}: is not a folder to write to: {error.strerror}") from error
+        for name in names:
+            if name.startswith(".") and name.endswith(_PARTIAL):
+                (path / name).unlink(missing_ok=True)
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                last = (int(match[3]), int(match[4]))
+                self.stored = max(self.stored, Stored(last, int(match[5], 16)), key=lambda each: each.pair)
+
+    def put(self, first: Pair, stored: Stored, suffix: str, pieces: Iterator[bytes] | pa.Table, codec: str) -> None:
+        """Make one file, whole or not at all."""
+        name = file_name(first, stored.pair, stored.log or 0, suffix)
+        partial = self.path / f".{name}{_PARTIAL}"
+        try:
+            with partial.open("wb") as file:
+                if isinstance(pieces, pa.Table):
+                    pq.write_table(pieces, file, compression=codec)
+                else:
+                    file.writelines(pieces)
+                file.flush()
+                os.fsync(file.fileno())
+            crash_point("files.before_rename")
+            partial.replace(self.path / name)
+            _sync_folder(self.path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            if error.errno in _NO_SPACE:
+                raise DiskFull(f"{self.path / name}: {error.strerror}; make room, the file is written again") from error
+            raise WrongInput(f"{self.path / name}: could not be written: {error}") from error
+        crash_point("files.after_rename")
+        self.stored = stored
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class FilesOutput(Output):
+    """Writes files. Repeats are harmless: as long as the last file stays in its folder, there are none."""
+
+    config_model: ClassVar[type[OutputConfig]] = FilesConfig
+    delivery: ClassVar[Delivery] = Delivery.REPEATS_HARMLESS
+    config: FilesConfig
+
+    def __init__(self, config: FilesConfig, context: OutputContext) -> None:
+        super().__init__(config, context)
+        self._folders: dict[tuple[str, str], _Folder] = {}
+        self._places = Places(config.path, context)
+
+    def write(self, batch: ChangeBatch) -> None:
+        """See `Output.write`."""
+        by_source: dict[str, list[TableRows | TableControl]] = {}
+        for item in batch.items:
+            by_source.setdefault(item.table.source, []).append(item)
+        for source, items in by_source.items():
+            folder = self._folder(batch.physical, source)
+            self._check_log(folder, batch, source)
+            before = folder.stored.pair
+            for index, item in enumerate(items):
+                end = batch.end.pair if index == len(items) - 1 else None
+                self._put(folder, item, before, end, log_number(batch.end.log))
+
+    def _put(self, folder: _Folder, item: TableRows | TableControl, before: Pair, end: Pair | None, log: int) -> None:
+        if isinstance(item, TableControl):
+            if item.pair > before:
+                scn, seq = item.pair
+                body = {"_commit_version": scn, "_seq": seq, **item.body}
+                text = f"{json.dumps(body, ensure_ascii=False)}\n".encode()
+                folder.put(item.pair, Stored(end or item.pair, log), "control.json", iter([text]), "none")
+            return
+        rows = rows_above(item.rows, before)
+        for start in range(0, rows.num_rows, self.config.rows_per_file_max):
+            part = rows.slice(start, self.config.rows_per_file_max)
+            is_last = start + part.num_rows == rows.num_rows
+            last = end if end is not None and is_last else last_pair(part)
+            stored = Stored(last, log)
+            if self.config.format == "parquet":
+                folder.put(first_pair(part), stored, "parquet", part, self.config.compression)
+            else:
+                lines = (json_lines(each) for each in part.to_batches(max_chunksize=_JSON_ROWS))
+                folder.put(first_pair(part), stored, "jsonl", lines, "none")
+
+    def _check_log(self, folder: _Folder, batch: ChangeBatch, source: str) -> None:
+        stored = folder.stored
+        if stored.is_part and stored.log != log_number(batch.end.log):
+            raise Unsupported(
+                f"{folder.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/{source}, "
+                f"from another log than {batch.end.log}, whose rows cannot be told from those. Move the files away, "
+                f"and have the table read anew: "
+                f"`curl -X POST 'http://RELAY/controlSources/snapshot?sources={batch.physical}&tables={source}'`"
+            )
+
+    def _folder(self, physical: str, source: str) -> _Folder:
+        folder = self._folders.get((physical, source))
+        if folder is None:
+            folder = self._folders[physical, source] = _Folder(self._places.take(physical, source))
+        return folder
+
+    def close(self) -> None:
+        """See `Output.close`."""
+        self._folders.clear()
