@@ -1,6 +1,7 @@
 """One YAML file to a graph to streaming queries. Start with `databus.pipeline._contract`."""
 
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
+from databus.pipeline._config import PipelineConfig, Problem
 from databus.pipeline._contract import (
     Delivery,
     Filter,
@@ -15,23 +16,32 @@ from databus.pipeline._contract import (
     Shape,
     SparkOutput,
 )
+from databus.pipeline._graph import Graph
+from databus.pipeline._render import render
 from databus.pipeline._tables import TableChoice
+from databus.pipeline._validate import load_pipeline, validate
 
 __all__ = [
     "ChangeBatch",
     "Delivery",
     "Filter",
     "FilterConfig",
+    "Graph",
     "Input",
     "InputConfig",
     "NodeConfig",
     "Output",
     "OutputConfig",
     "OutputContext",
+    "PipelineConfig",
+    "Problem",
     "RunContext",
     "Shape",
     "SparkOutput",
     "TableChoice",
     "TableControl",
     "TableRows",
+    "load_pipeline",
+    "render",
+    "validate",
 ]

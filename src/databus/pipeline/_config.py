@@ -1,0 +1,297 @@
+"""The configuration of a pipeline: YAML to typed objects, every error at once.
+
+Parsed first, then references substituted in string leaves, then each section checked by the model of its type. Nothing
+here imports pyspark. Start with `read_pipeline`.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from databus.core import ConfigError
+from databus.formats import lines_of, load_yaml, path_of, substitute
+from databus.pipeline._registry import Kind, plugin_class, plugin_types
+from databus.sources import SourceConfig, parse_source
+
+NODES_MAX: Final = 1_000
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One thing that is wrong in a configuration: where, and what to do about it."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class RelaySection(BaseModel):
+    """The relay that the pipeline reads: one that runs elsewhere, or one that it starts itself for its `sources`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: str | None = Field(
+        None,
+        pattern=r"^https?://[^/\s]+/?$",
+        description="Address of a relay that runs elsewhere; without it, the pipeline starts its own.",
+        examples=["http://relay.internal:11115"],
+    )
+    token_file: str | None = Field(
+        None, description="File with the relay's token, readable by the executors too; needed beyond the loopback."
+    )
+    folder: str = Field(".databus/relay", description="Where its own relay keeps its logs.")
+    listen: str = Field(
+        "127.0.0.1:0",
+        pattern=r"^.+:\d{1,5}$",
+        description="Where its own relay listens; port 0 takes a free one. Executors on other machines must reach it.",
+    )
+    log: dict[str, Any] = Field(default_factory=dict, description="The logs of its own relay; see the relay's `log`.")
+    capture: dict[str, Any] = Field(default_factory=dict, description="How its own relay reads; see `capture` there.")
+    serve: dict[str, Any] = Field(default_factory=dict, description="How its own relay serves; see `serve` there.")
+
+
+class SparkSection(BaseModel):
+    """The Spark session that the pipeline runs in."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    master: str = Field("local[*]", description="Spark's master; `--master` wins.", examples=["spark://host:7077"])
+    settings: dict[str, str] = Field(
+        default_factory=dict,
+        description="More settings of Spark; they win over the tuned ones.",
+        examples=[{"spark.executor.memory": "2g"}],
+    )
+
+
+class RunSection(BaseModel):
+    """How queries are run and restarted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    trigger_ms: int = Field(0, ge=0, le=3_600_000, description="Least time between the starts of two micro-batches.")
+    retry_ms_min: int = Field(
+        200, ge=1, le=600_000, description="First wait before a query is restarted after an error."
+    )
+    retry_ms_max: int = Field(30_000, ge=1, le=3_600_000, description="Longest such wait; each is twice the last.")
+    retries_max: int = Field(
+        10, ge=0, le=1_000_000, description="Restarts after an unknown error without a batch done between them."
+    )
+    start_ms_max: int = Field(60_000, ge=1_000, le=3_600_000, description="How long its own relay may take to answer.")
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _defaults(model: type[M]) -> Callable[[], M]:
+    return lambda: model.model_validate({})
+
+
+class PipelineSections(BaseModel):
+    """The top of a pipeline's file. Nodes are checked by the models of their types."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
+        description="The pipeline's name; exactly-once targets know it by this. Default: the file's name.",
+    )
+    state: str | None = Field(None, description="Where its checkpoints are. Default: `.databus/pipelines/<name>`.")
+    relay: RelaySection = Field(default_factory=_defaults(RelaySection), description="The relay that it reads.")
+    spark: SparkSection = Field(default_factory=_defaults(SparkSection), description="The Spark session.")
+    run: RunSection = Field(default_factory=_defaults(RunSection), description="How queries are run.")
+    sources: dict[str, Any] = Field(default_factory=dict, description="Physical sources that its own relay captures.")
+    inputs: dict[str, Any] = Field(default_factory=dict, description="Where rows come from, by name.")
+    filters: dict[str, Any] = Field(default_factory=dict, description="What is done to them, by name.")
+    outputs: dict[str, Any] = Field(default_factory=dict, description="Where they go, by name.")
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """A node whose options have been checked: its class, and its options as the class's model."""
+
+    kind: Kind
+    name: str
+    type: str
+    plugin: Any
+    config: Any
+
+    @property
+    def path(self) -> str:
+        """Where it stands in the file."""
+        return f"{self.kind}.{self.name}"
+
+    @property
+    def sources(self) -> list[str]:
+        """What stands in its `from`."""
+        return [] if self.kind is Kind.INPUT else list(self.config.from_)
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """A pipeline's file, read and typed. folder: the file's own, where relative paths start."""
+
+    path: Path
+    folder: Path
+    name: str
+    state: Path
+    sections: PipelineSections
+    sources: Mapping[str, SourceConfig]
+    nodes: Mapping[str, NodeSpec]
+
+    @property
+    def relay(self) -> RelaySection:
+        """The relay's section."""
+        return self.sections.relay
+
+    @property
+    def embeds_relay(self) -> bool:
+        """Whether the pipeline starts a relay of its own."""
+        return self.relay.url is None and bool(self.sources)
+
+    @property
+    def relay_folder(self) -> Path:
+        """Where its own relay keeps its logs."""
+        return self.folder / self.relay.folder
+
+    @property
+    def token_file(self) -> Path | None:
+        """The file with the relay's token."""
+        return None if self.relay.token_file is None else self.folder / self.relay.token_file
+
+
+@dataclass
+class _Reader:
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, where: str, message: str) -> None:
+        self.problems.append(Problem(where, message))
+
+    def add_lines(self, text: str) -> None:
+        for line in text.splitlines():
+            where, _, message = line.partition(": ")
+            self.add(where, message)
+
+    def substituted(self, value: Any, where: str = "") -> Any:
+        """Like `databus.formats.substitute`, but goes on after an error, which leaves the leaf as it stands."""
+        if isinstance(value, dict):
+            return {key: self.substituted(each, path_of(where, (key,))) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.substituted(each, path_of(where, (i,))) for i, each in enumerate(value)]
+        try:
+            return substitute(value, where, folder=self.path.parent)
+        except ConfigError as error:
+            self.add_lines(str(error))
+            return value
+
+    def sections(self, value: dict[str, Any]) -> PipelineSections:
+        """The top sections; those that are wrong are noted, and taken as if they were left out."""
+        known = set(PipelineSections.model_fields)
+        for name in sorted(set(value) - known):
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(PipelineSections.model_fields)}"
+            self.add(name, f"there is no such section; {hint}")
+        kept = {name: each for name, each in value.items() if name in known and each is not None}
+        try:
+            return PipelineSections.model_validate(kept)
+        except ValidationError as error:
+            self.add_lines("\n".join(_lines(error, PipelineSections)))
+            wrong = {str(each["loc"][0]) for each in error.errors()}
+            return PipelineSections.model_validate({name: each for name, each in kept.items() if name not in wrong})
+
+    def sources(self, given: Mapping[str, Any]) -> Iterator[tuple[str, SourceConfig]]:
+        for name, options in given.items():
+            if not _NAME.fullmatch(name):
+                self.add(f"sources.{name}", "a name begins with a letter and has letters, digits, _ and - only")
+                continue
+            if not isinstance(options, dict):
+                self.add(f"sources.{name}", "expected options, such as `type: sqlite`")
+                continue
+            try:
+                yield name, parse_source(options, f"sources.{name}")
+            except ConfigError as error:
+                self.add_lines(str(error))
+
+    def nodes(self, sections: PipelineSections) -> Iterator[NodeSpec]:
+        seen: dict[str, Kind] = {}
+        for kind in Kind:
+            for name, options in getattr(sections, kind).items():
+                where = f"{kind}.{name}"
+                if len(seen) >= NODES_MAX:
+                    self.add(where, f"more than {NODES_MAX} nodes")
+                    return
+                if not _NAME.fullmatch(name):
+                    self.add(where, "a name begins with a letter and has letters, digits, _ and - only")
+                elif name in seen and kind is not Kind.OUTPUT:
+                    self.add(where, f"{seen[name]}.{name} has the same name; a `from` could not tell them apart")
+                node = self.node(kind, name, options)
+                if kind is not Kind.OUTPUT:
+                    seen.setdefault(name, kind)
+                if node is not None:
+                    yield node
+
+    def node(self, kind: Kind, name: str, options: Any) -> NodeSpec | None:
+        where = f"{kind}.{name}"
+        if not isinstance(options, dict):
+            self.add(where, f"expected options, with at least `type: {plugin_types(kind)[0]}`")
+            return None
+        type_name = options.get("type")
+        if not isinstance(type_name, str):
+            self.add(f"{where}.type", f"missing; there are {', '.join(plugin_types(kind))}")
+            return None
+        try:
+            plugin = plugin_class(kind, type_name)
+        except ConfigError as error:
+            self.add(f"{where}.type", str(error))
+            return None
+        try:
+            config = plugin.config_model.model_validate(options)
+        except ValidationError as error:
+            self.add_lines("\n".join(_lines(error, plugin.config_model, where)))
+            return None
+        return NodeSpec(kind, name, type_name, plugin, config)
+
+
+_WORDS: Final = {
+    "Field required": "missing",
+    "Input should be a valid string": "expected text",
+    "Input should be a valid list": "expected a list",
+    "Input should be a valid dictionary": "expected keys and values",
+}
+
+
+def _lines(error: ValidationError, model: type[BaseModel], where: str = "") -> Iterator[str]:
+    for line in lines_of(error, model, where):
+        path, _, message = line.partition(": ")
+        yield f"{path}: {_WORDS.get(message, message)}"
+
+
+def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
+    """Read a pipeline's file. What could be read comes back together with all that is wrong in it; None if nothing."""
+    reader = _Reader(path)
+    try:
+        value = load_yaml(path)
+    except ConfigError as error:
+        return None, [Problem("", str(error).removeprefix(f"{path}: "))]
+    sections = reader.sections(reader.substituted(value))
+    name = sections.name or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
+    folder = path.resolve().parent
+    config = PipelineConfig(
+        path=path,
+        folder=folder,
+        name=name,
+        state=folder / (sections.state or f".databus/pipelines/{name}"),
+        sections=sections,
+        sources=dict(reader.sources(sections.sources)),
+        nodes={node.path: node for node in reader.nodes(sections)},
+    )
+    return config, reader.problems

@@ -1,0 +1,270 @@
+"""What is wrong with a pipeline: everything at once, without Spark. Start with `validate`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Final
+
+from databus.core import ConfigError
+from databus.formats import validated
+from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
+from databus.pipeline._contract import Delivery, Shape
+from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
+from databus.pipeline._registry import Kind
+from databus.pipeline._tables import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
+
+_WILDCARDS: Final = frozenset("*?[")
+
+
+def validate(path: Path | str, *, master: str | None = None) -> list[Problem]:
+    """Everything that is wrong with a pipeline's file; empty if it can run.
+
+    master: what `--master` says, instead of `spark.master` in the file.
+    """
+    return _read(Path(path), master)[1]
+
+
+def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
+    """A pipeline's graph. Raises `ConfigError` with a line for each problem, beginning with the file's name."""
+    graph, problems = _read(Path(path), master)
+    if problems or graph is None:
+        raise ConfigError("\n".join(f"{path}: {problem}" for problem in problems))
+    return graph
+
+
+def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
+    config, problems = read_pipeline(path)
+    if config is None:
+        return None, problems
+    graph, joined = Graph.of(config)
+    problems += joined
+    is_whole = not problems
+    problems += _check_options(graph)
+    problems += _check_relay(config, graph, master or config.sections.spark.master)
+    cycle = graph.cycle()
+    if cycle:
+        problems.append(Problem(cycle[0], f"a cycle: {' -> '.join(_name(each) for each in reversed(cycle))}"))
+    else:
+        problems += _check_edges(graph, is_whole=is_whole)
+    return graph, sorted(set(problems))
+
+
+def _name(path: str) -> str:
+    return path.partition(".")[2]
+
+
+def _check_options(graph: Graph) -> Iterator[Problem]:
+    for path, each in graph.filters.items():
+        for below, message in each.problems():
+            yield Problem(f"{path}.{below}", message)
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark runs inside the pipeline's own process."""
+    return master == "local" or master.startswith("local[")
+
+
+def _check_relay(config: PipelineConfig, graph: Graph, master: str) -> Iterator[Problem]:
+    relay = config.relay
+    if relay.url is not None and config.sources:
+        yield Problem("relay.url", "names a relay that runs elsewhere, and `sources` asks for one here; leave one out")
+    if relay.url is None and not config.sources and any(each.needs_relay for each in graph.inputs.values()):
+        yield Problem("relay", "there is none to read: name one (`relay: {url: ...}`) or give `sources` to capture")
+    if config.sources:
+        yield from _check_own_relay(config, master)
+    if config.token_file is not None and not config.token_file.is_file():
+        yield Problem("relay.token_file", f"{config.token_file}: there is no such file")
+
+
+def _check_own_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
+    from databus.relay._config import RelayConfig, is_loopback
+
+    relay = config.relay
+    given: Mapping[str, Any] = {"log": relay.log, "capture": relay.capture, "serve": relay.serve}
+    try:
+        validated(RelayConfig, {**given, "listen": relay.listen, "sources": {}}, "relay")
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            where, _, message = line.partition(": ")
+            yield Problem(where, message)
+    host = relay.listen.rpartition(":")[0]
+    if not is_loopback(host) and relay.token_file is None:
+        yield Problem("relay.token_file", f"missing: {host} can be reached from other machines, so a token is needed")
+    if is_local(master) or not any(each.plugin.needs_relay for each in _of(config, Kind.INPUT)):
+        return
+    if is_loopback(host):
+        yield Problem(
+            "relay.listen",
+            f"executors of {master} cannot reach a relay on {host}; listen on an address of this machine and set "
+            "`token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)",
+        )
+    elif host in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound to
+        yield Problem("relay.listen", f"{host} tells executors no address to connect to; write this machine's own")
+
+
+def _of(config: PipelineConfig, kind: Kind) -> list[NodeSpec]:
+    return [node for node in config.nodes.values() if node.kind is kind]
+
+
+def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
+    config = graph.config
+    if not config.sections.outputs:
+        yield Problem("outputs", "there is none; a pipeline needs at least one input and one output")
+    if not config.sections.inputs:
+        yield Problem("inputs", "there is none; a pipeline needs at least one input and one output")
+    for path, each in graph.inputs.items():
+        yield from _check_tables(config, path, each.choice())
+    for edge in graph.edges:
+        target = config.nodes[edge.target]
+        if target.kind is Kind.FILTER:
+            yield from _check_into_filter(graph, edge.source, edge.place, target)
+    if is_whole:
+        yield from _check_unused(graph)
+    branches = {node.path: graph.branches(node.path) for node in _of(config, Kind.OUTPUT)}
+    for path, ways in branches.items():
+        if len(ways) > BRANCHES_MAX:
+            yield Problem(path, f"more than {BRANCHES_MAX} ways lead here; split the pipeline")
+            continue
+        yield from _check_output(graph, config.nodes[path], ways)
+    yield from _check_paths(graph, branches)
+
+
+def _check_tables(config: PipelineConfig, path: str, choice: TableChoice) -> Iterator[Problem]:
+    """Patterns of an input that can match nothing that the pipeline's own relay captures."""
+    import difflib
+
+    if not config.sources:
+        return
+    for index, pattern in enumerate(choice.include):
+        physical, slash, table = full_pattern(pattern).partition("/")
+        if not slash:
+            continue
+        named = [name for name in config.sources if patterns_meet(f"{physical}/*", f"{name}/*")]
+        where = f"{path}.tables[{index}]"
+        if not named:
+            near = difflib.get_close_matches(physical, config.sources, 1)
+            hint = f'did you mean "{near[0]}/{table}"?' if near else f"there are {', '.join(config.sources)}"
+            yield Problem(where, f'no physical source called "{physical}"; {hint}')
+        elif not _WILDCARDS & set(table) and not any(config.sources[name].selects(table) for name in named):
+            yield Problem(where, f"{pattern} is not captured; see `sources.{named[0]}.tables` and `.exclude`")
+
+
+def _check_into_filter(graph: Graph, source: str, place: str, target: NodeSpec) -> Iterator[Problem]:
+    shape = graph.shape_out(source)
+    this = graph.filters[target.path]
+    before = _name(source)
+    if this.takes is Shape.TABLES and shape is Shape.TYPED:
+        yield Problem(place, f'"{before}" gives typed rows of one table; a route by table takes tables')
+    if this.takes is Shape.TYPED and shape is Shape.TABLES and this.table is None:
+        yield Problem(
+            f"{target.path}.table", f'missing: "{before}" carries tables, and {target.type} works on one of them'
+        )
+    if this.takes is Shape.TYPED and shape is Shape.TYPED and this.table is not None and source in graph.inputs:
+        yield Problem(f"{target.path}.table", f'"{before}" has rows of one table already; leave this out')
+
+
+def _check_unused(graph: Graph) -> Iterator[Problem]:
+    used = graph.reaching()
+    for path, node in graph.config.nodes.items():
+        if path not in used:
+            yield Problem(
+                path,
+                f"nothing that it gives reaches an output; name it in a `from`, or take this {node.kind.word} out",
+            )
+
+
+def _check_output(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
+    for branch in branches:
+        yield from _check_branch(graph, node, branch)
+    if node.plugin.delivery is not Delivery.EXACTLY_ONCE:
+        return
+    for one, other in combinations(branches, 2):
+        shared = _shared(one, other)
+        if shared is not None:
+            yield Problem(
+                other.edge.place,
+                f'{shared} reaches {node.name} by "{one.edge_name}" and by "{other.edge_name}"; a table has one way into '
+                "an exactly-once output: leave it out of one of them, or give it an output of its own",
+            )
+
+
+def _shared(one: Branch, other: Branch) -> str | None:
+    """A table, or a pattern of tables, that both branches carry."""
+    if one.shape is Shape.TABLES and other.shape is Shape.TABLES:
+        if one.input == other.input:
+            return None  # one query reads both, each table once
+        meets = selections_meet(one.selection, other.selection)
+        return f"a table of {' and '.join(patterns_of(one.selection)[:2])}" if meets else None
+    if one.shape is Shape.TABLES:
+        one, other = other, one
+    table = one.table
+    if table is None:
+        return "its table" if one.input == other.input else None
+    if other.shape is Shape.TABLES:
+        return table if may_select(other.selection, table) else None
+    return table if other.table is not None and patterns_meet(table, other.table) else None
+
+
+def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Problem]:
+    if branch.shape is Shape.TABLES and node.plugin.runs == "spark":
+        yield Problem(
+            branch.edge.place,
+            f'"{branch.edge_name}" carries tables, and {node.type} takes typed rows of one table; put a filter between '
+            "that names one, such as `type: sql` with `table` and `where`",
+        )
+    if branch.table is None or not branch.steps:
+        return
+    if not may_select(branch.selection, branch.table):
+        first = next(step.node for step in branch.steps if graph.filters[step.node].table is not None)
+        yield Problem(f"{first}.table", f'{branch.table} does not come out of "{_name(branch.input)}" on this way')
+    tables = {graph.filters[step.node].table for step in branch.steps} - {None}
+    for step in branch.steps[1:]:
+        named = graph.filters[step.node].table
+        if len(tables) > 1 and named is not None and not patterns_meet(named, branch.table):
+            yield Problem(
+                f"{step.node}.table", f"{named}, but what comes here is rows of {branch.table}; leave this out"
+            )
+
+
+def _check_paths(graph: Graph, branches: Mapping[str, list[Branch]]) -> Iterator[Problem]:
+    """Targets that would be fed by several tables, several physical sources, or several outputs."""
+    outputs = [node for node in _of(graph.config, Kind.OUTPUT) if isinstance(getattr(node.config, "path", None), str)]
+    for node in outputs:
+        yield from _check_path(graph, node, branches[node.path])
+    for one, other in combinations(outputs, 2):
+        if _is_one_place(graph.config.folder, one.config.path, other.config.path) and any(
+            _may_share(a, b) for a in branches[one.path] for b in branches[other.path]
+        ):
+            yield Problem(f"{other.path}.path", f"{one.path} writes the same tables to {other.config.path} already")
+
+
+def _is_one_place(folder: Path, one: str, other: str) -> bool:
+    plain: Callable[[str], Path] = lambda path: folder / path.removesuffix("/").removesuffix("/{table}")  # noqa: E731
+    return plain(one) == plain(other)
+
+
+def _may_share(one: Branch, other: Branch) -> bool:
+    return _shared(one, other) is not None or (
+        one.shape is Shape.TABLES and selections_meet(one.selection, other.selection)
+    )
+
+
+def _check_path(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
+    if not hasattr(node.plugin, "table_path"):
+        return
+    path = node.config.path
+    physicals = {name for branch in branches for name in physicals_of(graph, branch) or ()}
+    if len(physicals) > 1 and "{physical}" not in path:
+        yield Problem(
+            f"{node.path}.path",
+            f"tables of {' and '.join(sorted(physicals))} would meet in one target where they have one name; put "
+            "`{physical}` into the path",
+        )
+    many = any(branch.shape is Shape.TABLES and _is_many(branch) for branch in branches)
+    if many and "{" in path and "{table}" not in path:
+        yield Problem(f"{node.path}.path", "several tables would become one target; put `{table}` into the path")
+
+
+def _is_many(branch: Branch) -> bool:
+    patterns = patterns_of(branch.selection)
+    return len(patterns) > 1 or bool(_WILDCARDS & set(patterns[0]))

@@ -1,0 +1,142 @@
+"""Whether SQL handles each row alone, which is what lets the bus's columns, and a mirror, go along with it.
+
+A mirror judges each image of a row by itself: what a row becomes must depend on nothing but that row, and be the same
+on a replay. So joins, aggregates, windows, subqueries, limits, and functions of the clock or of chance are found here.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, cast
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+DIALECT: Final = "spark"
+SQL_CHARS_MAX: Final = 100_000
+
+_CLAUSES: Final[tuple[tuple[Any, str], ...]] = (
+    (exp.Window, "a window function"),
+    (exp.AggFunc, "an aggregate"),
+    (exp.Join, "a join"),
+    (exp.Lateral, "LATERAL VIEW"),
+    (exp.Group, "GROUP BY"),
+    (exp.Having, "HAVING"),
+    (exp.Qualify, "QUALIFY"),
+    (exp.Distinct, "DISTINCT"),
+    (exp.Limit, "LIMIT"),
+    (exp.Fetch, "LIMIT"),
+    (exp.Offset, "OFFSET"),
+    (exp.Order, "ORDER BY"),
+    (exp.Sort, "SORT BY"),
+    (exp.Cluster, "CLUSTER BY"),
+    (exp.Distribute, "DISTRIBUTE BY"),
+    (exp.SetOperation, "a set operation"),
+    (exp.With, "WITH"),
+    (exp.Subquery, "a subquery"),
+    (exp.Exists, "a subquery"),
+    (exp.TableSample, "TABLESAMPLE"),
+    (exp.Pivot, "PIVOT"),
+    (exp.UDTF, "a function that makes several rows"),
+    (exp.Explode, "a function that makes several rows"),
+    (exp.Inline, "a function that makes several rows"),
+    (exp.Rand, "chance"),
+    (exp.Randn, "chance"),
+    (exp.Uuid, "chance"),
+    (exp.CurrentTimestamp, "the clock"),
+    (exp.CurrentDate, "the clock"),
+    (exp.CurrentTime, "the clock"),
+)
+
+_FUNCTIONS: Final = {
+    **dict.fromkeys(("inline", "inline_outer", "stack", "json_tuple", "posexplode", "posexplode_outer"), "several"),
+    **dict.fromkeys(("explode", "explode_outer", "variant_explode", "variant_explode_outer"), "several"),
+    **dict.fromkeys(("random", "shuffle", "monotonically_increasing_id", "spark_partition_id", "uniform"), "chance"),
+    **dict.fromkeys(("randstr", "input_file_name"), "chance"),
+    **dict.fromkeys(("now", "curdate", "localtimestamp", "unix_timestamp"), "clock"),
+    **dict.fromkeys(
+        (
+            "any",
+            "bool_and",
+            "bool_or",
+            "count_min_sketch",
+            "every",
+            "grouping",
+            "grouping_id",
+            "histogram_numeric",
+            "listagg",
+            "max_by",
+            "mean",
+            "min_by",
+            "mode",
+            "percentile",
+            "schema_of_variant_agg",
+            "some",
+            "string_agg",
+            "try_avg",
+            "try_sum",
+        ),
+        "aggregate",
+    ),
+}
+_WORDS: Final = {
+    "several": "a function that makes several rows",
+    "chance": "chance",
+    "clock": "the clock",
+    "aggregate": "an aggregate",
+}
+
+
+def parse(text: str) -> exp.Expression:
+    """One statement. Raises ValueError with a message for people if it does not parse or is more than one."""
+    if len(text) > SQL_CHARS_MAX:
+        raise ValueError(f"{len(text)} characters of SQL; at most {SQL_CHARS_MAX} are taken")
+    try:
+        statements = [each for each in sqlglot.parse(text, dialect=DIALECT) if each is not None]
+    except (SqlglotError, RecursionError) as error:
+        said = str(error).splitlines()[0] if str(error) else "too deeply nested"
+        raise ValueError(f"does not parse: {said.replace(chr(27) + '[4m', '').replace(chr(27) + '[0m', '')}") from None
+    if len(statements) != 1:
+        raise ValueError(f"expected one statement, found {len(statements)}")
+    return cast(exp.Expression, statements[0])
+
+
+def parse_predicate(text: str) -> exp.Expression:
+    """What stands after WHERE. Raises ValueError for anything more."""
+    statement = parse(f"SELECT 1 FROM t WHERE {text}")  # noqa: S608 - parsed, never run
+    where = statement.args.get("where")
+    more = [name for name, value in statement.args.items() if value and name not in ("expressions", "from_", "where")]
+    if not isinstance(statement, exp.Select) or where is None or more or "from_" not in statement.args:
+        raise ValueError("expected a condition, as after WHERE, and nothing else")
+    return cast(exp.Expression, where.this)
+
+
+def _function_name(node: Any) -> str:
+    if isinstance(node, exp.Anonymous):
+        return str(node.this).lower()
+    return node.sql_name().lower() if isinstance(node, exp.Func) else ""
+
+
+def not_row_wise(tree: exp.Expression) -> Iterator[str]:
+    """What in `tree`, a predicate or a SELECT, does not handle each row alone; words for people, each once.
+
+    >>> list(not_row_wise(parse("SELECT a, sum(b) FROM t GROUP BY a")))
+    ['an aggregate', 'GROUP BY']
+    """
+    seen: set[str] = set()
+    for node in tree.walk():
+        for word in _words_of(node, tree):
+            if word not in seen:
+                seen.add(word)
+                yield word
+
+
+def _words_of(node: Any, tree: exp.Expression) -> Iterator[str]:
+    if isinstance(node, exp.Select) and node is not tree:
+        yield "a subquery"
+    for kind, word in _CLAUSES:
+        if isinstance(node, kind):
+            yield word
+            return
+    group = _FUNCTIONS.get(_function_name(node))
+    if group is not None:
+        yield _WORDS[group]

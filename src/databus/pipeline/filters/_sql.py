@@ -1,0 +1,152 @@
+"""Filter `sql`: a WHERE, or a SELECT, over one table.
+
+The user's columns are the SQL's; the bus's columns and the rows of controls go along by themselves.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+from sqlglot import exp
+
+from databus.core import ConfigError
+from databus.pipeline._contract import Filter, FilterConfig
+from databus.pipeline.filters._columns import META_COLUMNS, is_control, is_meta, meta_columns
+from databus.pipeline.filters._rowwise import DIALECT, not_row_wise, parse, parse_predicate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_ALLOWED_ARGS = frozenset({"expressions", "from_", "where", "kind", "hint"})
+
+
+class SqlConfig(FilterConfig):
+    """Rows that a condition holds for, or a SELECT over one table, each row by itself."""
+
+    type: Literal["sql"] = "sql"
+    table: str | None = Field(
+        None,
+        description="The table, as `db.table` or `physical/db.table`. Needed with `where` after an edge of many "
+        "tables; a `select` may name it itself after FROM.",
+        examples=["main.orders"],
+    )
+    where: str | None = Field(
+        None, min_length=1, description="Condition, in Spark's SQL.", examples=["total_cents > 10000"]
+    )
+    select: str | None = Field(
+        None,
+        min_length=1,
+        description="SELECT over the table, in Spark's SQL. No join, aggregate, window, subquery, limit, clock or "
+        "chance; the bus's columns are carried along.",
+        examples=["SELECT id, total_cents / 100 AS total FROM orders WHERE status <> 'draft'"],
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if (self.where is None) == (self.select is None):
+            raise ValueError("give either `where` or `select`")
+        return self
+
+
+class SqlFilter(Filter):
+    """See this module's first lines."""
+
+    config_model: ClassVar[type[FilterConfig]] = SqlConfig
+
+    def __init__(self, config: SqlConfig, folder: Path) -> None:
+        super().__init__(config, folder)
+        self.config: SqlConfig = config
+
+    @property
+    def table(self) -> str | None:
+        """The table named by `table`, or by the SELECT's FROM."""
+        if self.config.table is not None or self.config.select is None:
+            return self.config.table
+        try:
+            return _name_of(_from_of(self._tree))
+        except ValueError:
+            return None  # `problems` says what is wrong
+
+    @cached_property
+    def _tree(self) -> exp.Select:
+        tree = parse(self.config.select or "")
+        if not isinstance(tree, exp.Select):
+            raise ValueError("expected a SELECT")  # noqa: TRY004 - it is the text that is wrong
+        return tree
+
+    def problems(self) -> list[tuple[str, str]]:
+        """What is not SQL, or does not handle each row alone."""
+        option = "where" if self.config.where is not None else "select"
+        try:
+            tree = (
+                parse_predicate(self.config.where) if self.config.where is not None else parse(self.config.select or "")
+            )
+            found = list(not_row_wise(tree))
+            if not found and option == "select":
+                return [(option, message) for message in self._select_problems()]
+        except ValueError as error:
+            return [(option, str(error))]
+        return [
+            (option, f"{word} does not handle each row alone, as a change must be; do that in a query over the copy")
+            for word in found
+        ]
+
+    def _select_problems(self) -> Iterator[str]:
+        tree = self._tree
+        unknown = [name for name, value in tree.args.items() if value and name not in _ALLOWED_ARGS]
+        if unknown:
+            what = unknown[0].rstrip("_").upper()
+            yield f"{what} is not taken here; beside its columns there are FROM with one table, and WHERE"
+        named = _name_of(_from_of(tree))
+        table = self.config.table
+        if table is not None and table.rpartition("/")[2].rpartition(".")[2] != named.rpartition(".")[2]:
+            yield f'reads FROM {named}, but `table` says "{table}"'
+        for projection in tree.expressions:
+            if projection.alias_or_name in META_COLUMNS:
+                yield f"{projection.alias_or_name} is one of the bus's own columns, which go along by themselves"
+
+    def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
+        """The rows that the condition holds for, the columns that the SELECT makes; see `Filter.apply`."""
+        del branch
+        from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+        if self.config.where is not None:
+            return rows.where(is_control(rows) | F.expr(self.config.where))
+        tree = self._tree
+        table = _from_of(tree)
+        rows = rows.alias(table.alias or table.name)
+        where = tree.args.get("where")
+        if where is not None:
+            rows = rows.where(is_control(rows) | F.expr(where.this.sql(DIALECT)))
+        columns = [column for projection in tree.expressions for column in _expanded(projection, rows)]
+        result = rows.select(*columns, *meta_columns(rows))
+        names = [name.lower() for name in result.columns]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"select: two columns are called {name!r}; give one of them another name with AS")
+        return result
+
+
+def _from_of(tree: exp.Select) -> exp.Table:
+    clause = tree.args.get("from_")
+    table = None if clause is None else clause.this
+    if not isinstance(table, exp.Table):
+        raise ValueError("expected FROM and the name of a table")  # noqa: TRY004 - it is the text that is wrong
+    return table
+
+
+def _name_of(table: exp.Table) -> str:
+    return ".".join(part for part in (table.catalog, table.db, table.name) if part)
+
+
+def _expanded(projection: exp.Expression, rows: "DataFrame") -> list[Any]:
+    """A projection as columns of Spark; a star stands for the table's columns without the bus's."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not projection.is_star:
+        return [F.expr(projection.sql(DIALECT))]
+    star = projection if isinstance(projection, exp.Star) else projection.this
+    left_out = {each.name.lower() for each in star.args.get("except_") or ()}
+    return [F.col(f"`{name}`") for name in rows.columns if not is_meta(name) and name.lower() not in left_out]

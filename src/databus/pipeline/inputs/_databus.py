@@ -1,0 +1,112 @@
+"""Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from databus.core import ConfigError, UnknownSource
+from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
+from databus.pipeline._tables import TableChoice
+from databus.schema import TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+
+
+class DatabusInputConfig(InputConfig):
+    """Tables of a relay. Each output reads them by a query of its own."""
+
+    type: Literal["databus"] = "databus"
+    tables: _Patterns = Field(
+        default_factory=lambda: ["*"],
+        min_length=1,
+        description="Tables, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of characters.",
+        examples=[["shop/main.*"], ["orders", "customers"]],
+    )
+    starting_version: int | Literal["beginning", "earliest", "latest"] | None = Field(
+        None,
+        description="Where a query without a checkpoint begins: an SCN, itself included, `beginning` (an error if the "
+        "relay no longer has it), `earliest` (what it has) or `latest`. Default: `beginning`.",
+    )
+    starting_timestamp: str | None = Field(
+        None, description="Or a commit time, ISO 8601.", examples=["2026-11-21T12:00:00Z"]
+    )
+    max_rows_per_trigger: int | None = Field(None, ge=1, le=2**31 - 1, description="Most rows in a micro-batch.")
+    max_bytes_per_trigger: int = Field(
+        64 << 20,
+        ge=1,
+        le=2**31 - 1,
+        description="Most bytes of frames in a micro-batch, to the precision of a group (4 MiB). An output in the "
+        "driver holds a batch in memory.",
+    )
+    partitions: int = Field(1, ge=1, le=1024, description="Into how many ranges a batch is cut for the executors.")
+    wait_ms: int = Field(
+        1_000,
+        ge=0,
+        le=10_000,
+        description="How long the relay is asked to wait for rows before it says there are none.",
+    )
+    retry_ms: int = Field(
+        30_000, ge=0, le=600_000, description="How long a relay that does not answer is asked again in a query."
+    )
+
+
+class DatabusInput(Input):
+    """See this module's first lines."""
+
+    config_model: ClassVar[type[InputConfig]] = DatabusInputConfig
+    emits: ClassVar[Shape] = Shape.TABLES
+    needs_relay: ClassVar[bool] = True
+    config: DatabusInputConfig
+
+    def choice(self) -> TableChoice:
+        """The tables that match `tables`."""
+        return TableChoice(tuple(self.config.tables))
+
+    def frames(self, spark: "SparkSession", context: RunContext, patterns: Sequence[str]) -> "DataFrame":
+        """Runs of whole frames."""
+        options = {**self._options(context), "shape": "frames"}
+        if "*" not in patterns:
+            options["sources"] = ",".join(patterns)
+        return spark.readStream.format("databus").options(**options).load()
+
+    def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
+        """Typed rows of one table, with everything that the bus adds."""
+        options = {**self._options(context), "shape": "typed", "meta": "full", "sources": table or ""}
+        return spark.readStream.format("databus").options(**options).load()
+
+    def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
+        """What the relay says."""
+        from databus.client import RelayClient
+
+        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        found = [each for each in client.sources() if table in (each.name, each.table, each.table.rpartition(".")[2])]
+        if len(found) != 1:
+            what = "has no" if not found else "has several called"
+            raise UnknownSource(f"the relay at {context.relay} {what} {table}")
+        return found[0].physical, client.table_of(found[0].fingerprint)
+
+    def _options(self, context: RunContext) -> dict[str, str]:
+        options = {
+            "relay": _relay_of(context),
+            "partitions": str(self.config.partitions),
+            "maxBytesPerTrigger": str(self.config.max_bytes_per_trigger),
+            "waitMs": str(self.config.wait_ms),
+            "retryMs": str(self.config.retry_ms),
+        }
+        more = {
+            "maxRowsPerTrigger": self.config.max_rows_per_trigger,
+            "startingVersion": self.config.starting_version,
+            "startingTimestamp": self.config.starting_timestamp,
+            "token_file": context.token_file,
+        }
+        return {**options, **{name: str(value) for name, value in more.items() if value is not None}}
+
+
+def _relay_of(context: RunContext) -> str:
+    if context.relay is None:
+        raise ConfigError(f"inputs.{context.node}: there is no relay to read")
+    return context.relay
