@@ -132,7 +132,9 @@ class Registry(Protocol):
 class EncodedGroup:
     """A group as it goes into the log: buffers to write one after the other, and what the log must know of them.
 
-    buffers: headers and bodies in turn. rows_bytes: total length. has_snapshot: serve only after fsync.
+    buffers: headers and bodies in turn, the commit frame's header last. bytes_total: their length. first: the first
+    pair. has_snapshot: serve only after fsync. schemas: (source id, fingerprint) of each frame but the commit frame; 0
+    for the fingerprint where the frame says that the table is gone.
     """
 
     buffers: tuple[Any, ...]
@@ -141,6 +143,7 @@ class EncodedGroup:
     first: Pair
     commit: Commit
     has_snapshot: bool
+    schemas: tuple[tuple[int, int], ...] = ()
 
 
 def encode_body(batch: pa.RecordBatch) -> pa.Buffer:
@@ -208,15 +211,20 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
     flags = SNAPSHOT if group.snapshot else 0
     buffers: list[Any] = []
     firsts: list[Pair] = []
+    schemas: list[tuple[int, int]] = []
     if group.control is not None:
         buffers += _encode_control(group.control, registry, flags, commit.commit_us, capture_us)
         firsts.append(group.control.pair)
+        is_gone = group.control.kind is ControlKind.DROP
+        table = group.control.table
+        schemas.append((registry.number_of(table)[0], 0 if is_gone else table.fingerprint))
     for rows in group.rows:
         encoded, first, last = _encode_rows(rows, registry, flags, commit.commit_us, capture_us)
         if last > commit.pair:
             raise ValueError(f"{rows.table.source}: rows up to {last} in a group that ends at {commit.pair}")
         buffers += encoded
         firsts.append(first)
+        schemas.append((registry.number_of(rows.table)[0], rows.table.fingerprint))
     first = min(firsts, default=commit.pair)
     buffers.append(
         pack_header(
@@ -237,4 +245,5 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
         first=first,
         commit=commit,
         has_snapshot=group.snapshot,
+        schemas=tuple(schemas),
     )
