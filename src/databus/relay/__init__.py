@@ -1,16 +1,27 @@
-"""The relay: captures physical sources into logs of frames and serves them. Start with `Log`, then `Cursor`."""
+"""Captures physical sources into logs of frames and serves them over HTTP. Start with `Relay` and `Log`."""
 
+from databus.relay._capture import State
+from databus.relay._config import CaptureConfig, RelayConfig, ServeConfig, load_relay, parse_relay
 from databus.relay._cursor import Cursor, Measure, Span
 from databus.relay._log import Log, LogConfig, LogHead
+from databus.relay._relay import Relay, run_relay
 from databus.relay._schemas import SchemaStore, SchemaVersion
 
 __all__ = [
+    "CaptureConfig",
     "Cursor",
     "Log",
     "LogConfig",
     "LogHead",
     "Measure",
+    "Relay",
+    "RelayConfig",
     "SchemaStore",
     "SchemaVersion",
+    "ServeConfig",
     "Span",
+    "State",
+    "load_relay",
+    "parse_relay",
+    "run_relay",
 ]

@@ -1,0 +1,375 @@
+"""Capture: one thread for each physical source that moves its changes into its log, and survives what goes wrong.
+
+    INITIALIZING ──► RUNNING ◄──► PAUSED
+         ▲              │
+         │   TryAgain   ▼   Stop, WrongInput, a defect
+         └──────── ERROR_RETRY   SUSPENDED_ON_ERROR ──(unpause)──► INITIALIZING            SHUTDOWN at the end
+
+Each round opens the source, starts it at the log's end and moves groups until something happens. An error of one source
+touches no other. The log stays open between rounds, so consumers are served what it holds while the database is away.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from random import random
+from typing import Any, Final
+
+import structlog
+
+from databus.core import (
+    Clock,
+    DatabusError,
+    DiskFull,
+    SourceChanged,
+    SystemClock,
+    TryAgain,
+    Unavailable,
+    crash_point,
+)
+from databus.relay._config import CaptureConfig
+from databus.relay._log import Log, LogConfig
+from databus.sources import Identity, Resume, Source, SourceConfig, SourceLag
+from databus.wire import Commit, EncodedGroup, Group, encode_group
+
+OpenSource = Callable[[str, SourceConfig], Source]
+
+_UPKEEP_NS: Final = 1_000_000_000  # lag and retention are looked at once a second
+_DURABLE_NS: Final = 50_000_000  # and what may be trimmed at the source, twenty times
+_STOP_S_MAX: Final = 30.0
+
+
+class State(IntEnum):
+    """What a capture is doing; the numbers are the original's."""
+
+    INITIALIZING = 0
+    RUNNING = 100
+    PAUSED = 200
+    ERROR_RETRY = 300
+    SUSPENDED_ON_ERROR = 400
+    SHUTDOWN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A capture at one moment. error: the class of what went wrong, empty while nothing is."""
+
+    state: State
+    message: str = ""
+    error: str = ""
+    since_us: int = 0
+
+
+class Counters:
+    """What a capture has done since it was started. Written by its thread, read by any."""
+
+    __slots__ = ("bytes", "controls", "errors", "groups", "progress", "restarts", "rows", "snapshot_rows")
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self.rows = 0
+        self.snapshot_rows = 0
+        self.controls = 0
+        self.bytes = 0
+        self.progress = 0
+        self.restarts = 0
+        self.errors = 0
+
+
+class Capture:
+    """One physical source and its log. `start` once, `stop` once; everything else from any thread."""
+
+    def __init__(
+        self,
+        physical: str,
+        config: SourceConfig,
+        folder: Path,
+        *,
+        open_source: OpenSource,
+        options: CaptureConfig,
+        log_config: LogConfig,
+        published: Callable[[], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self.physical = physical
+        self.counters = Counters()
+        self.lag = SourceLag()
+        self.log: Log | None = None
+        self._config = config
+        self._folder = folder
+        self._open_source = open_source
+        self._options = options
+        self._log_config = log_config
+        self._published = published
+        self._clock = clock or SystemClock()
+        self._logger = structlog.get_logger("databus.relay").bind(physical=physical)
+        self._thread = threading.Thread(target=self._run, name=f"capture-{physical}", daemon=True)
+        self._changed = threading.Condition()
+        self._status = Status(State.INITIALIZING)
+        self._is_stopping = False
+        self._is_paused = False
+        self._wishes = 0  # how often somebody wanted something; ends a wait
+        self._source: Source | None = None
+        self._last_commit: Commit | None = None
+        self._told: Any = None  # the position that the source was last told to be durable
+        self._next_upkeep_ns = 0
+        self._next_durable_ns = 0
+        self._quiet_since_ns = 0
+        self._retry_ms = options.retry_ms_min
+
+    # What the server and the operator see and do
+
+    @property
+    def status(self) -> Status:
+        """What it is doing."""
+        return self._status
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End in good order: the group at hand is finished, the log closed. Waits half a minute at most."""
+        self.ask_to_stop()
+        self._thread.join(_STOP_S_MAX)
+        if self._thread.is_alive():
+            self._logger.error("capture does not stop", waited_s=_STOP_S_MAX)
+
+    def ask_to_stop(self) -> None:
+        """Begin to stop, without waiting for it."""
+        with self._changed:
+            self._is_stopping = True
+            self._wishes += 1
+            self._changed.notify_all()
+
+    def pause(self) -> None:
+        """Take no more changes until `unpause`; the source keeps them meanwhile."""
+        with self._changed:
+            self._is_paused = True
+            self._wishes += 1
+            self._changed.notify_all()
+
+    def unpause(self) -> None:
+        """Go on after `pause`, or try again at once after an error, one that stopped the source included."""
+        with self._changed:
+            self._is_paused = False
+            self._wishes += 1
+            self._changed.notify_all()
+
+    def snapshot(self, tables: Sequence[str]) -> None:
+        """Have tables (`db.table`) read anew. Raises `Unavailable` while the source is not connected."""
+        source = self._source
+        if source is None:
+            raise Unavailable(f"{self.physical}: not connected now ({self.describe()}); ask again")
+        source.request_snapshot(tables)
+
+    def wait_until_settled(self, wait_s: float) -> bool:
+        """Wait until it runs, or has met the first error; returns whether that happened in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._status.state is not State.INITIALIZING, wait_s)
+
+    def describe(self) -> str:
+        """State and message as one line for people."""
+        status = self._status
+        return f"{status.state.name}: {status.error}: {status.message}" if status.message else status.state.name
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._round()
+        finally:
+            self._let_go()
+            try:
+                if self.log is not None:
+                    self.log.close()
+            finally:
+                self._note(State.SHUTDOWN)
+
+    def _round(self) -> None:
+        """Open, start, move; returns when it is time for another round or for the end."""
+        try:
+            source, log = self._open()
+            self._follow(source, log)
+        except TryAgain as error:
+            self._let_go()
+            self._retry(error)
+        except Exception as error:  # noqa: BLE001 - shown and logged; the other sources go on whatever this one did
+            self._let_go()
+            self._suspend(error)
+
+    def _open(self) -> tuple[Source, Log]:
+        if self._status.state is not State.ERROR_RETRY:
+            self._note(State.INITIALIZING)
+        source = self._source = self._open_source(self.physical, self._config)
+        identity = source.identify()
+        log = self._open_log(identity)
+        for table in source.tables():
+            log.schemas.number_of(table)
+        resume = log.resume()
+        self._last_commit = self._commit_of(resume, log)
+        source.start(resume)
+        self._logger.info("capture started", identity=identity.description, scn=resume.scn, log=log.uuid)
+        self._told = None
+        self._quiet_since_ns = self._clock.monotonic_ns()
+        return source, log
+
+    def _commit_of(self, resume: Resume, log: Log) -> Commit | None:
+        """The log's last commit frame, to be written again when nothing happens."""
+        if resume.position is None:
+            return None
+        at_us = log.head().published.ts_us
+        return Commit(resume.scn, resume.seq, resume.txid, resume.position, at_us, resume.snapshots)
+
+    def _open_log(self, identity: Identity) -> Log:
+        if self.log is None:
+            self.log = Log.open(
+                self._folder,
+                physical=self.physical,
+                identity=identity,
+                config=self._log_config,
+                clock=self._clock,
+                ids=self._config.ids,
+            )
+            self.log.subscribe(self._published)
+        check_identity(self.physical, self.log.identity, identity)
+        return self.log
+
+    def _follow(self, source: Source, log: Log) -> None:
+        while not self._is_stopping:
+            if self._is_paused:
+                self._rest(source, log)
+                continue
+            if self._status.state is not State.RUNNING:
+                self._note(State.RUNNING)
+            group = source.poll(self._options.poll_ms)
+            if group is not None:
+                self._append(group, log)
+                self._retry_ms = self._options.retry_ms_min
+            self._look_around(source, log)
+
+    def _rest(self, source: Source, log: Log) -> None:
+        self._note(State.PAUSED)
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping or not self._is_paused, _UPKEEP_NS / 1e9)
+        self._quiet_since_ns = self._clock.monotonic_ns()
+        self._look_around(source, log)
+
+    def _append(self, group: Group, log: Log) -> None:
+        """Encode and append one group; while there is no room, say so and try again with the same group."""
+        encoded: EncodedGroup | None = None
+        while not self._is_stopping:
+            try:
+                if encoded is None:
+                    encoded = encode_group(group, log.schemas, self._clock.now_ns() // 1000)
+                log.append_encoded(encoded)
+            except DiskFull as error:
+                self._retry(error)
+                log.retain()
+                continue
+            self._count(group, encoded)
+            if self._status.state is not State.RUNNING:
+                self._note(State.RUNNING)
+            return
+
+    def _count(self, group: Group, encoded: EncodedGroup) -> None:
+        self._last_commit = group.commit
+        self._quiet_since_ns = self._clock.monotonic_ns()
+        counters = self.counters
+        counters.groups += 1
+        counters.rows += encoded.rows
+        counters.bytes += encoded.bytes_total
+        counters.controls += group.control is not None
+        counters.snapshot_rows += encoded.rows if group.snapshot else 0
+
+    def _look_around(self, source: Source, log: Log) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._next_durable_ns:
+            self._next_durable_ns = now_ns + _DURABLE_NS
+            self._tell_durable(source, log)
+        if now_ns >= self._next_upkeep_ns:
+            self._next_upkeep_ns = now_ns + _UPKEEP_NS
+            self.lag = source.lag()
+            log.retain()
+        if now_ns - self._quiet_since_ns >= self._options.progress_ms * 1_000_000:
+            self._progress(log)
+
+    def _tell_durable(self, source: Source, log: Log) -> None:
+        position = log.durable()
+        if position is None or position == self._told:
+            return
+        crash_point("capture.before_durable")
+        source.durable(position)
+        self._told = position
+        crash_point("capture.after_durable")
+
+    def _progress(self, log: Log) -> None:
+        """Write the last commit frame again: nothing has happened up to now, and everybody may know it."""
+        self._quiet_since_ns = self._clock.monotonic_ns()
+        last = self._last_commit
+        if last is not None and not last.continues:
+            self._append(Group(last), log)
+            self.counters.progress += 1
+
+    def _let_go(self) -> None:
+        """Close the source and drop an unfinished transaction; it will come again, whole."""
+        source, self._source = self._source, None
+        if source is not None:
+            try:
+                source.close()
+            except Exception:
+                self._logger.exception("the source did not close cleanly")
+        if self.log is not None:
+            try:
+                self.log.cut_back()
+            except DatabusError:
+                self._logger.exception("the log could not be cut back to its last published group")
+
+    def _retry(self, error: TryAgain) -> None:
+        """Show the error and wait, longer each time, or until somebody wants something."""
+        self.counters.errors += 1
+        self.counters.restarts += not isinstance(error, DiskFull)
+        wait_ms = self._retry_ms * (0.5 + random() / 2)
+        self._retry_ms = min(self._retry_ms * 2, self._options.retry_ms_max)
+        if self._status.message != str(error):
+            self._logger.warning("capture waits", error=type(error).__name__, message=str(error), retry_ms=int(wait_ms))
+        self._note(State.ERROR_RETRY, str(error), type(error).__name__)
+        self._wait_for_a_wish(wait_ms / 1e3)
+
+    def _suspend(self, error: Exception) -> None:
+        self.counters.errors += 1
+        if isinstance(error, DatabusError):
+            self._logger.error("capture stopped", error=type(error).__name__, message=str(error))
+        else:
+            self._logger.error("capture stopped by a defect", exc_info=error)
+        self._note(State.SUSPENDED_ON_ERROR, str(error) or repr(error), type(error).__name__)
+        self._wait_for_a_wish(None)
+
+    def _wait_for_a_wish(self, wait_s: float | None) -> None:
+        with self._changed:
+            seen = self._wishes
+            self._changed.wait_for(lambda: self._is_stopping or self._wishes != seen, wait_s)
+
+    def _note(self, state: State, message: str = "", error: str = "") -> None:
+        if (state, message) == (self._status.state, self._status.message):
+            return
+        with self._changed:
+            self._status = Status(state, message, error, self._clock.now_ns() // 1000)
+            self._changed.notify_all()
+
+
+def check_identity(physical: str, known: Identity, found: Identity) -> None:
+    """Raise `SourceChanged` unless this is the physical source that the log belongs to."""
+    if known.uuid != found.uuid:
+        raise SourceChanged(
+            f"{physical}: the log holds changes of {known.description} ({known.uuid}), and this is {found.description} "
+            f"({found.uuid}); put the old one back, or give this one another name or a new log folder"
+        )
+    if known.scheme != found.scheme:
+        raise SourceChanged(
+            f"{physical}: its SCNs were made by the scheme {known.scheme!r} and now are by {found.scheme!r}; "
+            f"a scheme never changes inside a timeline; start a new log"
+        )

@@ -1,0 +1,208 @@
+"""The catalogue: which source a request means, by full name, short name, pattern or id, over all logs of the relay."""
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from databus.core import Checkpoint, MalformedRequest, Unavailable, UnknownSource
+from databus.relay._capture import Capture
+from databus.relay._log import Log
+from databus.relay._schemas import SchemaStore, SchemaVersion
+from databus.schema import avro_schema
+
+_WILD: Final = frozenset("*?[")
+_NAMED_MAX: Final = 10  # how many names an error lists
+
+
+class Selection:
+    """Sources of one physical source, by names and patterns that may come to match more while a stream is followed."""
+
+    def __init__(self, physical: str, names: Sequence[str] | None) -> None:
+        self.physical = physical
+        self.names = names
+        self._ids: frozenset[int] | None = None
+        self._seen: Mapping[str, int] | None = None
+
+    def ids(self, store: SchemaStore) -> frozenset[int] | None:
+        """The ids that are selected now; None for all. Cheap while no table is new."""
+        if self.names is None:
+            return None
+        known = store.ids()
+        if known is not self._seen:
+            self._ids = frozenset(id_ for name in self.names for id_ in _matching(self.physical, known, name))
+            self._seen = known
+        return self._ids
+
+    def check(self, store: SchemaStore) -> None:
+        """Raise `UnknownSource` for a name that matches nothing, `MalformedRequest` for one that matches several."""
+        known = store.ids()
+        for name in self.names or ():
+            found = _matching(self.physical, known, name)
+            if _is_pattern(name):
+                continue
+            if not found:
+                raise unknown(name, [store.full_name(each) for each in known])
+            if len(found) > 1:
+                several = sorted(store.full_name(each) for each, id_ in known.items() if id_ in found)
+                raise MalformedRequest(f"sources: {name!r} may be {' or '.join(several)}; write the full name")
+
+
+def _is_pattern(name: str) -> bool:
+    return bool(_WILD & set(name))
+
+
+def _matching(physical: str, known: Mapping[str, int], name: str) -> list[int]:
+    """Ids of the tables that `name` means in one physical source."""
+    if name.isascii() and name.isdigit():
+        return [id_ for id_ in known.values() if id_ == int(name)]
+    owner, slash, table = name.rpartition("/")
+    if slash and not _is(owner, physical):
+        return []
+    exact = [id_ for each, id_ in known.items() if each == table]
+    return exact or [id_ for each, id_ in known.items() if _is(table, each) or _is(table, each.rpartition(".")[2])]
+
+
+def _is(pattern: str, name: str) -> bool:
+    return name == pattern or (_is_pattern(pattern) and fnmatchcase(name, pattern))
+
+
+def unknown(name: str, there_are: Iterable[str], what: str = "source") -> UnknownSource:
+    """The error for a name that nothing has: the nearest one, or the first few there are."""
+    all_names = sorted(there_are)
+    near = difflib.get_close_matches(name, all_names, 1)
+    if near:
+        return UnknownSource(f"no {what} called {name[:200]!r}; did you mean {near[0]!r}?")
+    listed = ", ".join(all_names[:_NAMED_MAX]) + (", ..." if len(all_names) > _NAMED_MAX else "")
+    return UnknownSource(f"no {what} called {name[:200]!r}; there are {listed or 'none'}")
+
+
+class Catalog:
+    """All physical sources of a relay."""
+
+    def __init__(self, captures: Mapping[str, Capture]) -> None:
+        self.captures = captures
+
+    def physical(self, name: str) -> Capture:
+        """The physical source of that name. Raises `UnknownSource`."""
+        found = self.captures.get(name)
+        if found is None:
+            raise unknown(name, self.captures, "physical source")
+        return found
+
+    def log_of(self, capture: Capture) -> Log:
+        """Its log. Raises `Unavailable` while it has not been opened."""
+        if capture.log is None:
+            raise Unavailable(f"{capture.physical}: its log is not open yet ({capture.describe()}); ask again")
+        return capture.log
+
+    def logs(self) -> Iterator[Log]:
+        """The logs that are open."""
+        return (capture.log for capture in self.captures.values() if capture.log is not None)
+
+    def choose(
+        self, physical: str | None, sources: Sequence[str] | None, checkpoint: Checkpoint | None = None
+    ) -> Capture:
+        """The one physical source that a request means.
+
+        By its name, else by the sources' names, else by a checkpoint that holds only one, else because there is only
+        one. Raises `UnknownSource`, or `MalformedRequest` naming the candidates.
+        """
+        if physical is not None:
+            return self.physical(physical)
+        candidates = list(self.captures.values())
+        if sources is not None:
+            candidates = self._holding(sources)
+        if len(candidates) > 1 and checkpoint is not None:
+            candidates = [each for each in candidates if each.physical in checkpoint.sources] or candidates
+        if len(candidates) > 1:
+            names = ", ".join(sorted(each.physical for each in candidates))
+            raise MalformedRequest(f"physical: say which physical source is meant; it may be {names}")
+        return candidates[0]
+
+    def _holding(self, sources: Sequence[str]) -> list[Capture]:
+        """The physical sources in which each of these names means something."""
+        candidates = list(self.captures.values())
+        for name in sources:
+            owner, slash, _ = name.rpartition("/")
+            if slash:
+                left = [each for each in candidates if _is(owner, each.physical)]
+                if not left and not any(_is(owner, each) for each in self.captures):
+                    raise unknown(owner, self.captures, "physical source")
+            elif _is_pattern(name):
+                left = candidates
+            else:
+                left = [
+                    each
+                    for each in candidates
+                    if each.log is None or _matching(each.physical, each.log.schemas.ids(), name)
+                ]
+            if not left:
+                if len(self.captures) > 1 and len(candidates) < len(self.captures):
+                    raise MalformedRequest(
+                        f"sources: {', '.join(sources)[:200]} are not of one physical source; ask for each by itself"
+                    )
+                raise unknown(name, self.all_names())
+            candidates = left
+        return candidates
+
+    def all_names(self) -> list[str]:
+        """The full names of all sources."""
+        return [log.schemas.full_name(name) for log in self.logs() for name in log.schemas.ids()]
+
+    def sources(self, *, detailed: bool) -> list[dict[str, Any]]:
+        """What `/sources` answers."""
+        return [
+            _source_json(log.schemas, each, detailed=detailed)
+            for log in self.logs()
+            for each in log.schemas.current().values()
+        ]
+
+    def definitions(
+        self, physical: str | None, names: Sequence[str] | None, fingerprint: int | None
+    ) -> list[dict[str, Any]]:
+        """What `/register` answers: all versions of the sources named, or the one of a fingerprint."""
+        captures = self.captures.values() if physical is None else [self.physical(physical)]
+        found: list[dict[str, Any]] = []
+        matched: set[str] = set()
+        for capture in captures:
+            if capture.log is None:
+                continue
+            store = capture.log.schemas
+            current = {each.table.fingerprint for each in store.current().values()}
+            by_name = {name: set(_matching(capture.physical, store.ids(), name)) for name in names or ()}
+            matched |= {name for name, ids in by_name.items() if ids}
+            wanted = set().union(*by_name.values())
+            for each in store.all():
+                is_wanted = names is None or each.source_id in wanted
+                if is_wanted and fingerprint in (None, each.table.fingerprint):
+                    found.append(_definition_json(store, each, is_current=each.table.fingerprint in current))
+        if fingerprint is not None and not found:
+            raise UnknownSource(f"fingerprint: no definition {fingerprint:016x} in any log of this relay")
+        for name in names or ():
+            if name not in matched and not _is_pattern(name):
+                raise unknown(name, self.all_names())
+        return found
+
+
+def _source_json(store: SchemaStore, each: SchemaVersion, *, detailed: bool) -> dict[str, Any]:
+    value: dict[str, Any] = {"name": store.full_name(each.table.source), "id": each.source_id}
+    if detailed:
+        value |= {
+            "physical": store.physical,
+            "table": each.table.source,
+            "version": each.version,
+            "fingerprint": f"{each.table.fingerprint:016x}",
+            "key": list(each.table.key),
+        }
+    return value
+
+
+def _definition_json(store: SchemaStore, each: SchemaVersion, *, is_current: bool) -> dict[str, Any]:
+    return {
+        **_source_json(store, each, detailed=True),
+        "schema": json.dumps(avro_schema(each.table), separators=(",", ":")),
+        "current": is_current,
+        "table": each.table.to_json(),
+    }

@@ -1,0 +1,257 @@
+"""The commands of the relay's HTTP interface, each a function of its parameters; `COMMANDS` lists them.
+
+What reads the disk runs in a few threads, so that one consumer's cold read does not delay another's live stream.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from aiohttp import web
+
+from databus.core import Checkpoint, MalformedRequest, TooMany
+from databus.relay import _control
+from databus.relay._catalog import Catalog, Selection
+from databus.relay._config import RelayConfig
+from databus.relay._feed import Feed
+from databus.relay._metrics import render_metrics
+from databus.relay._params import START_NAMES, Place, check_names, fingerprint, integer, names, start_of
+from databus.relay._range import RANGE_NAMES, RangeAsk, measure_range
+from databus.relay._stats import Stats
+from databus.relay._stream import StreamAsk, Streaming, open_cursor
+
+T = TypeVar("T")
+
+_READ_THREADS: Final = 4
+_SMALL_THREADS: Final = 4
+_EVERYWHERE: Final = frozenset({"client"})
+
+
+class Commands:
+    """Answers requests from a catalogue; `close` when no more will come."""
+
+    def __init__(self, config: RelayConfig, catalog: Catalog, feeds: Mapping[str, Feed]) -> None:
+        self.stats = Stats(config.serve.clients_max)
+        self._config = config
+        self._limits = config.serve
+        self._catalog = catalog
+        self._feeds = feeds
+        self._readers = ThreadPoolExecutor(_READ_THREADS, "relay-read")
+        self._small = ThreadPoolExecutor(_SMALL_THREADS, "relay-small")
+        self._waiting = 0  # streams and long polls
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._small.shutdown(wait=False, cancel_futures=True)
+
+    async def run(self, command: str, request: web.Request, client: str) -> web.StreamResponse:
+        """Answer one request. Raises a `DatabusError` to be made an answer."""
+        found = COMMANDS.get(command)
+        if found is None:
+            raise web.HTTPNotFound(
+                text=f"no command /{command[:100]}; there are {', '.join(f'/{c}' for c in COMMANDS)}"
+            )
+        if request.method not in ("GET", "POST", "HEAD"):
+            raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST"], text=f"{request.method}: GET or POST")
+        query = await _query_of(request)
+        path = [part for part in request.match_info["rest"].split("/") if part]
+        return await found(self, _Ask(request, path, query, client))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._small, work)
+
+    @contextmanager
+    def _a_place(self) -> Iterator[None]:
+        """One of the places for those who wait or stream."""
+        if self._waiting >= self._limits.streams_max:
+            raise TooMany(f"{self._waiting} streams and long polls are open, streams_max={self._limits.streams_max}")
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    # Sources and their definitions
+
+    async def sources(self, ask: "_Ask") -> web.Response:
+        """GET /sources?v=1|2."""
+        ask.check(frozenset({"v"}))
+        version = integer(ask.query, "v", 1, least=1, most=2)
+        return _json(self._catalog.sources(detailed=version == 2))
+
+    async def register(self, ask: "_Ask") -> web.Response:
+        """GET /register?sources=|fingerprint=."""
+        ask.check(frozenset({"physical", "sources", "fingerprint", "protocolVersion"}))
+        return _json(
+            self._catalog.definitions(
+                ask.query.get("physical"), names(ask.query, "sources"), fingerprint(ask.query, "fingerprint")
+            )
+        )
+
+    # Positions and changes
+
+    async def stream(self, ask: "_Ask") -> web.StreamResponse:
+        """GET /stream: see `databus.relay._stream`."""
+        wanted = StreamAsk.parse(ask.query, ask.request.headers.get("Accept", ""), self._limits.wait_ms_max)
+        capture = self._catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
+        log = self._catalog.log_of(capture)
+        with self._a_place():
+            streaming = Streaming(
+                ask.request,
+                wanted,
+                log=log,
+                feed=self._feeds[log.physical],
+                reader=self._readers,
+                stats=self.stats,
+                client=ask.client,
+                now_us=time.time_ns() // 1000,
+                write_ms_max=self._limits.write_ms_max,
+            )
+            return await streaming.serve()
+
+    async def position(self, ask: "_Ask") -> web.Response:
+        """GET /position: the checkpoint that a start means, and what the log holds."""
+        ask.check(START_NAMES | {"physical", "sources"})
+        start = start_of(ask.query, Place.LATEST)
+        checkpoint = start if isinstance(start, Checkpoint) else None
+        capture = self._catalog.choose(ask.query.get("physical"), names(ask.query, "sources"), checkpoint)
+        log = self._catalog.log_of(capture)
+
+        def find() -> dict[str, Any]:
+            position = open_cursor(log, start).position
+            head = log.head()
+            return {
+                "physical": log.physical,
+                "uuid": log.identity.uuid,
+                "log": log.uuid,
+                "position": position.to_json(),
+                "oldest": head.oldest.to_json(),
+                "published": head.published.to_json(),
+                "published_us": head.published.ts_us,
+            }
+
+        return _json(await self._in_thread(find))
+
+    async def range(self, ask: "_Ask") -> web.Response:
+        """GET /range: how far some rows or bytes reach, and where to split them; see `databus.relay._range`."""
+        ask.check(RANGE_NAMES)
+        wanted = RangeAsk.parse(ask.query, self._limits.wait_ms_max)
+        capture = self._catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
+        log = self._catalog.log_of(capture)
+        selection = Selection(log.physical, wanted.sources)
+        selection.check(log.schemas)
+        feed = self._feeds[log.physical]
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wanted.wait_ms / 1e3
+        with self._a_place():
+            cursor = await self._in_thread(lambda: open_cursor(log, wanted.start))
+            while True:
+                seen = feed.count
+                found = await self._in_thread(lambda: measure_range(log, cursor, wanted, selection))
+                wait_s = deadline - loop.time()
+                if found.is_something or wait_s <= 0:
+                    return _json(found.to_json())
+                await feed.wait(seen, wait_s)
+
+    # What there is to see and to do
+
+    async def buffer_info(self, ask: "_Ask") -> web.Response:
+        """GET /bufferInfo/inbound/<physical>."""
+        ask.check()
+        if len(ask.path) < 2 or ask.path[0] != "inbound":
+            raise MalformedRequest("/bufferInfo: write /bufferInfo/inbound/<physical source>")
+        log = self._catalog.log_of(self._catalog.physical(ask.path[1]))
+        return _json(await self._in_thread(lambda: _control.buffer_info(log)))
+
+    async def relay_stats(self, ask: "_Ask") -> web.Response:
+        """GET /relayStats/outbound/http/{clients,client/<name>,total}."""
+        ask.check()
+        return _json(_control.relay_stats(self.stats, ask.path))
+
+    async def container_stats(self, ask: "_Ask") -> web.Response:
+        """GET /containerStats/{inbound,outbound}/..."""
+        ask.check()
+        return _json(_control.container_stats(self._catalog, self.stats, ask.path))
+
+    async def control_sources(self, ask: "_Ask") -> web.Response:
+        """GET or POST /controlSources/{status,pause,unpause,snapshot}."""
+        ask.check(frozenset({"sources", "tables"}))
+        wanted = names(ask.query, "sources")
+        tables = names(ask.query, "tables")
+        return _json(await self._in_thread(lambda: _control.control(self._catalog, ask.path, wanted, tables)))
+
+    async def config(self, ask: "_Ask") -> web.Response:
+        """GET /config: without secrets."""
+        ask.check()
+        return _json(self._config.shown())
+
+    async def admin(self, ask: "_Ask") -> web.Response:
+        """GET /admin: GOOD or BAD; /admin/status: why."""
+        ask.check()
+        status = await self._in_thread(lambda: _control.admin_status(self._catalog))
+        if ask.path == ["status"]:
+            return _json(status)
+        if ask.path:
+            raise MalformedRequest("/admin: there are /admin and /admin/status")
+        is_good = status["status"] in ("RUNNING", "PAUSED")
+        return web.Response(text="GOOD\n" if is_good else "BAD\n", status=200 if is_good else 503)
+
+    async def metrics(self, ask: "_Ask") -> web.Response:
+        """GET /metrics, for Prometheus."""
+        ask.check()
+        body, content_type = await self._in_thread(lambda: render_metrics(self._catalog, self.stats))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+
+class _Ask:
+    """One request: its path behind the command, its parameters, and who asks."""
+
+    def __init__(self, request: web.Request, path: list[str], query: Mapping[str, str], client: str) -> None:
+        self.request = request
+        self.path = path
+        self.query = query
+        self.client = client
+
+    def check(self, allowed: frozenset[str] = frozenset()) -> None:
+        """Refuse parameters that the command does not have."""
+        check_names(self.query, allowed | _EVERYWHERE)
+
+
+async def _query_of(request: web.Request) -> dict[str, str]:
+    """The parameters in the address, and those in the body of a form, which may be longer."""
+    pairs = list(request.query.items())
+    if request.method == "POST" and request.content_type == "application/x-www-form-urlencoded":
+        pairs += [(name, str(value)) for name, value in (await request.post()).items()]
+    query: dict[str, str] = {}
+    for name, value in pairs:
+        if name in query:
+            raise MalformedRequest(f"{name[:100]}: given twice")
+        query[name] = value
+    return query
+
+
+def _json(value: Any) -> web.Response:
+    return web.Response(
+        body=json.dumps(value, ensure_ascii=False).encode() + b"\n", content_type="application/json", charset="utf-8"
+    )
+
+
+COMMANDS: Final[Mapping[str, Callable[[Commands, _Ask], Awaitable[web.StreamResponse]]]] = {
+    "sources": Commands.sources,
+    "register": Commands.register,
+    "stream": Commands.stream,
+    "position": Commands.position,
+    "range": Commands.range,
+    "bufferInfo": Commands.buffer_info,
+    "relayStats": Commands.relay_stats,
+    "containerStats": Commands.container_stats,
+    "controlSources": Commands.control_sources,
+    "config": Commands.config,
+    "admin": Commands.admin,
+    "metrics": Commands.metrics,
+}

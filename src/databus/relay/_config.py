@@ -1,0 +1,192 @@
+"""The relay's configuration: one YAML file, whose sections are the models of this module."""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, ValidationError, field_validator
+
+from databus.core import ConfigError
+from databus.formats import has_reference, lines_of, load_yaml, substitute
+from databus.relay._log import LogConfig
+from databus.sources import SourceConfig, parse_source
+
+PORT: Final = 11115
+_SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "credential", "private_key")
+_HIDDEN: Final = "(hidden)"
+
+
+class CaptureConfig(BaseModel):
+    """How sources are read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    poll_ms: int = Field(
+        250, ge=1, le=10_000, description="How long a source waits for a change before the loop looks around."
+    )
+    progress_ms: int = Field(
+        10_000,
+        ge=100,
+        le=3_600_000,
+        description="How often an idle source writes a commit frame, so that consumers see that it is alive.",
+    )
+    retry_ms_min: int = Field(100, ge=1, le=60_000, description="First wait after an error that waiting may cure.")
+    retry_ms_max: int = Field(30_000, ge=1, le=3_600_000, description="Longest such wait; each is twice the last.")
+
+
+class ServeConfig(BaseModel):
+    """How consumers are served."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    streams_max: int = Field(256, ge=1, le=100_000, description="Streams and long polls at once; the next gets 429.")
+    connections_max: int = Field(
+        2_000, ge=1, le=1_000_000, description="Connections at once; a request on one more gets 429."
+    )
+    request_bytes_max: int = Field(
+        64 << 10, ge=8 << 10, le=16 << 20, description="Length of a request's address, of a header or of its body."
+    )
+    wait_ms_max: int = Field(60_000, ge=0, le=3_600_000, description="Longest long poll.")
+    write_ms_max: int = Field(
+        300_000, ge=10, le=86_400_000, description="A client that reads nothing for this long is cut off."
+    )
+    clients_max: int = Field(1_000, ge=1, le=1_000_000, description="Names of clients that statistics are kept for.")
+
+
+_Physical = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
+
+
+class RelayConfig(BaseModel):
+    """A relay: where it listens, where its logs are, what it captures."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    listen: str = Field(
+        f"127.0.0.1:{PORT}", description="Address and port; port 0 takes a free one and tells it in `relay.json`."
+    )
+    folder: Path = Field(Path(".databus/relay"), description="Where the logs are; relative to this file.")
+    token_file: Path | None = Field(
+        None, description="File with the bearer token that every request must carry; needed beyond the loopback."
+    )
+    log: LogConfig = Field(default_factory=LogConfig, description="The logs: segments, retention, durability.")
+    capture: CaptureConfig = Field(default_factory=CaptureConfig, description="How sources are read.")
+    serve: ServeConfig = Field(default_factory=ServeConfig, description="How consumers are served.")
+    sources: dict[_Physical, SerializeAsAny[SourceConfig]] = Field(
+        description="The physical sources, by name.", examples=[{"shop": {"type": "sqlite", "path": "shop.db"}}]
+    )
+
+    _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, value: str) -> str:
+        address_of(value)
+        return value
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port to bind to."""
+        return address_of(self.listen)
+
+    def token(self) -> str | None:
+        """The bearer token, from its file. Raises `ConfigError` if that is no good, or missing where it is needed."""
+        host = self.address[0]
+        if self.token_file is None:
+            if not is_loopback(host):
+                raise ConfigError(
+                    f"listen: {host} can be reached from other machines; set token_file, or listen on 127.0.0.1"
+                )
+            return None
+        try:
+            token = self.token_file.read_text().strip()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not text"
+            raise ConfigError(f"token_file: {self.token_file}: {reason}") from error
+        if len(token) < 8 or not token.isascii() or any(c.isspace() for c in token):
+            raise ConfigError(f"token_file: {self.token_file}: a token is 8 or more ASCII characters without blanks")
+        return token
+
+    def shown(self) -> dict[str, Any]:
+        """As JSON for `/config`, without secrets: references as written, nothing under a name that sounds secret."""
+        shown: dict[str, Any] = _hide(self.model_dump(mode="json"), self._written)
+        return shown
+
+    def written_as(self, value: Mapping[str, Any]) -> None:
+        """Remember how the file said it, references not replaced."""
+        self._written = dict(value)
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """Split `host:port`; IPv6 in brackets. Raises ValueError for anything else.
+
+    >>> address_of("[::1]:0")
+    ('::1', 0)
+    """
+    host, colon, port = listen.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{listen!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect to what is bound there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _hide(value: Any, written: Any, name: str = "") -> Any:
+    if isinstance(value, dict):
+        beside = written if isinstance(written, Mapping) else {}
+        return {key: _hide(each, beside.get(key), str(key)) for key, each in value.items()}
+    if isinstance(value, list):
+        beside_list = written if isinstance(written, list) and len(written) == len(value) else [None] * len(value)
+        return [_hide(each, other, name) for each, other in zip(value, beside_list, strict=True)]
+    if has_reference(written):
+        return written
+    if value is not None and name != "token_file" and any(word in name.lower() for word in _SECRET_WORDS):
+        return _HIDDEN
+    return value
+
+
+def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "") -> RelayConfig:
+    """Check a relay's configuration as it was read from YAML, references not yet replaced.
+
+    folder: where relative paths start. Raises `ConfigError` with a line for each thing that is wrong.
+    """
+    replaced = substitute(dict(value), where, folder=folder)
+    lines: list[str] = []
+    sources: dict[str, SourceConfig] = {}
+    given = replaced.get("sources")
+    if isinstance(given, dict):
+        for name, options in given.items():
+            try:
+                sources[name] = parse_source(options, f"{where}.sources.{name}" if where else f"sources.{name}")
+            except ConfigError as error:
+                lines.append(str(error))
+        replaced["sources"] = sources
+        if not given:
+            lines.append(f"{where}.sources: at least one is needed" if where else "sources: at least one is needed")
+    try:
+        config = RelayConfig.model_validate(replaced)
+    except ValidationError as error:
+        lines = lines_of(error, RelayConfig, where) + lines
+    if lines:
+        raise ConfigError("\n".join(lines))
+    config.folder = folder / config.folder
+    config.token_file = None if config.token_file is None else folder / config.token_file
+    config.written_as(value)
+    return config
+
+
+def load_relay(path: Path) -> RelayConfig:
+    """Read a relay's configuration file; relative paths in it start at its folder."""
+    value = load_yaml(path)
+    try:
+        return parse_relay(value, folder=path.parent)
+    except ConfigError as error:
+        raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error

@@ -1,0 +1,174 @@
+"""What operators see and do: states, statistics, pausing, snapshots. Plain functions that return JSON."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from databus.core import MalformedRequest
+from databus.relay._capture import Capture, State
+from databus.relay._catalog import Catalog, unknown
+from databus.relay._log import Log
+from databus.relay._stats import Stats
+
+_STATE_WORDS: Final = {
+    State.INITIALIZING: "initializing",
+    State.RUNNING: "running",
+    State.PAUSED: "paused",
+    State.ERROR_RETRY: "retrying",
+    State.SUSPENDED_ON_ERROR: "suspended",
+    State.SHUTDOWN: "shutdown",
+}
+_WORST_FIRST: Final = (
+    State.SUSPENDED_ON_ERROR,
+    State.ERROR_RETRY,
+    State.INITIALIZING,
+    State.SHUTDOWN,
+    State.PAUSED,
+    State.RUNNING,
+)
+
+
+def _capture_json(capture: Capture) -> dict[str, Any]:
+    """One physical source's state."""
+    status, lag, counters = capture.status, capture.lag, capture.counters
+    return {
+        "name": capture.physical,
+        "status": _STATE_WORDS[status.state],
+        "state": status.state.name,
+        "error": status.error or None,
+        "message": status.message,
+        "sinceMs": status.since_us // 1000,
+        "SCN": None if capture.log is None else capture.log.head().published.scn,
+        "lagMs": lag.behind_ms,
+        "lagChanges": lag.changes,
+        "retentionLeftMs": lag.retention_left_ms,
+        "restarts": counters.restarts,
+    }
+
+
+def admin_status(catalog: Catalog) -> dict[str, Any]:
+    """The relay's state: the worst of its sources'."""
+    captures = list(catalog.captures.values())
+    states = {capture.physical: capture.status for capture in captures}
+    worst = next(state for state in _WORST_FIRST if any(status.state is state for status in states.values()))
+    messages = [f"{name}: {status.message}" for name, status in states.items() if status.message]
+    return {
+        "status": worst.name,
+        "code": worst.value,
+        "message": "; ".join(messages),
+        "sources": [_capture_json(capture) for capture in captures],
+    }
+
+
+def control(
+    catalog: Catalog, path: Sequence[str], sources: Sequence[str] | None, tables: Sequence[str] | None
+) -> list[dict[str, Any]]:
+    """/controlSources: look at physical sources, or have them do something; answers with their states."""
+    verb = path[0] if len(path) == 1 else ""
+    if verb not in ("status", "pause", "unpause", "snapshot"):
+        raise MalformedRequest("/controlSources: there are status, pause, unpause and snapshot")
+    captures = list(catalog.captures.values()) if sources is None else [catalog.physical(name) for name in sources]
+    if (tables is not None) != (verb == "snapshot"):
+        raise MalformedRequest(
+            "tables: goes with snapshot, which needs it: /controlSources/snapshot?tables=main.orders"
+        )
+    for capture in captures:
+        if verb == "pause":
+            capture.pause()
+        elif verb == "unpause":
+            capture.unpause()
+    if verb == "snapshot":
+        _snapshot(catalog, captures, tables or ())
+    return [_capture_json(capture) for capture in captures]
+
+
+def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[str]) -> None:
+    """Have tables read anew: full names, or `db.table` where one physical source is meant."""
+    wanted: dict[str, list[str]] = {}
+    for table in tables:
+        owner, slash, name = table.rpartition("/")
+        if slash:
+            wanted.setdefault(catalog.physical(owner).physical, []).append(name)
+        elif len(captures) == 1:
+            wanted.setdefault(captures[0].physical, []).append(name)
+        else:
+            raise MalformedRequest(
+                f"tables: {table[:100]!r} does not say of which physical source; write NAME/{table[:100]}"
+            )
+    for physical, names in wanted.items():
+        catalog.physical(physical).snapshot(names)
+
+
+def buffer_info(log: Log) -> dict[str, Any]:
+    """/bufferInfo: what a log holds; the original's four names first."""
+    head = log.head()
+    return {
+        "minScn": head.oldest.scn,
+        "maxScn": head.published.scn,
+        "timestampFirstEvent": head.oldest.ts_us // 1000,
+        "timestampLatestEvent": head.published.ts_us // 1000,
+        "log": log.uuid,
+        "uuid": log.identity.uuid,
+        "oldest": head.oldest.to_json(),
+        "published": head.published.to_json(),
+        "bytes": head.bytes,
+        "segments": head.segments,
+        "unsyncedBytes": head.unsynced_bytes,
+        "isInsideTransaction": head.is_inside_transaction,
+        "retentionBytesMax": log.config.retention_bytes_max,
+        "retentionMsMax": log.config.retention_ms_max,
+    }
+
+
+def relay_stats(stats: Stats, path: Sequence[str]) -> Any:
+    """/relayStats/outbound/http/...: the clients, one of them, all together."""
+    match list(path):
+        case ["outbound", "http", "clients"]:
+            return stats.names()
+        case ["outbound", "http", "total"]:
+            return {**stats.total.to_json(), "numClients": len(stats.names()), "numStreams": len(stats.streams)}
+        case ["outbound", "http", "client", name]:
+            found = stats.known(name)
+            if found is None:
+                raise unknown(name, stats.names(), "client")
+            streams = [stream.to_json() for stream in stats.streams if stream.client == name]
+            return {"name": name, **found.to_json(), "streams": streams}
+    raise MalformedRequest(
+        "/relayStats: there are outbound/http/total, outbound/http/clients, outbound/http/client/NAME"
+    )
+
+
+def container_stats(catalog: Catalog, stats: Stats, path: Sequence[str]) -> Any:
+    """/containerStats/...: what came in, what went out."""
+    match list(path):
+        case ["inbound", "events", "total"]:
+            each = [_inbound(capture) for capture in catalog.captures.values()]
+            return {name: sum(one[name] for one in each) for name in _inbound_names(each)}
+        case ["inbound", "events", "psources"]:
+            return sorted(catalog.captures)
+        case ["inbound", "events", "psource", name]:
+            return {"name": name, **_inbound(catalog.physical(name))}
+        case ["outbound", "total"]:
+            return {"numBytes": stats.total.sent_bytes, "openStreams": len(stats.streams)}
+        case ["outbound", "clients"]:
+            return stats.names()
+    raise MalformedRequest(
+        "/containerStats: there are inbound/events/total, inbound/events/psources, inbound/events/psource/NAME, "
+        "outbound/total, outbound/clients"
+    )
+
+
+def _inbound_names(each: Sequence[dict[str, int]]) -> list[str]:
+    return list(each[0]) if each else []
+
+
+def _inbound(capture: Capture) -> dict[str, int]:
+    counters = capture.counters
+    return {
+        "numDataEvents": counters.rows,
+        "sizeDataEvents": counters.bytes,
+        "numSysEvents": counters.controls,
+        "numGroups": counters.groups,
+        "numSnapshotEvents": counters.snapshot_rows,
+        "numErrors": counters.errors,
+        "numRestarts": counters.restarts,
+    }

@@ -1,0 +1,53 @@
+"""Feeds: how a published group wakes the streams that wait for it, at once and without polling."""
+
+import asyncio
+
+
+class Feed:
+    """One physical source's publishes, as seen from the server's event loop.
+
+    The log calls `published` from its own threads; that is one comparison while a wake-up is already on its way, so a
+    burst of groups costs one. Streams remember `count` before they read and wait for another one.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._is_scheduled = False
+        self.count = 0
+
+    def published(self) -> None:
+        """Say that there is something new; any thread."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:  # the loop has ended: nobody is left to wake
+                return
+
+    def _wake(self) -> None:
+        self._is_scheduled = False
+        self.count += 1
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            _resolve(future)
+
+    async def wait(self, seen: int, wait_s: float | None = None) -> bool:
+        """Wait until `count` is not `seen`; returns whether that happened within `wait_s`."""
+        if self.count != seen:
+            return True
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.add(future)
+        timer = None if wait_s is None else self._loop.call_later(wait_s, _resolve, future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
+            if timer is not None:
+                timer.cancel()
+        return self.count != seen
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

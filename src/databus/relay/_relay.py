@@ -1,0 +1,154 @@
+"""The relay: captures physical sources into logs and serves them. Start with `Relay.start`.
+
+    with Relay(load_relay(Path("relay.yml"))) as relay:
+        print(relay.url)
+
+`run_relay` is the same for a process of its own, with signals.
+"""
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Final, Self
+
+import structlog
+
+from databus.core import Clock, ConfigError, SystemClock
+from databus.relay._capture import Capture, OpenSource
+from databus.relay._catalog import Catalog
+from databus.relay._commands import Commands
+from databus.relay._config import RelayConfig
+from databus.relay._feed import Feed
+from databus.relay._files import replace_file
+from databus.relay._lock import FolderLock
+from databus.relay._server import Server
+from databus.sources import open_source
+
+RELAY_FILE: Final = "relay.json"
+_SETTLE_S_MAX: Final = 2.0
+_SWITCH_INTERVAL_S: Final = 0.0005
+_FILES_WANTED: Final = 65_536
+
+_logger = structlog.get_logger("databus.relay")
+
+
+class Relay:
+    """A relay in this process. `start` and `stop` once each; also a context manager.
+
+    open_source: how sources are made, for those that are no plugin.
+    """
+
+    def __init__(
+        self, config: RelayConfig, *, open_source: OpenSource = open_source, clock: Clock | None = None
+    ) -> None:
+        self.config = config
+        self._server = Server(config, config.token())
+        self._feeds = {name: Feed(self._server.loop) for name in config.sources}
+        self.captures = {
+            name: Capture(
+                name,
+                options,
+                config.folder / name,
+                open_source=open_source,
+                options=config.capture,
+                log_config=config.log,
+                published=self._feeds[name].published,
+                clock=clock or SystemClock(),
+            )
+            for name, options in config.sources.items()
+        }
+        self._commands = Commands(config, Catalog(self.captures), self._feeds)
+        self._lock: FolderLock | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it answers, once started."""
+        host = self.config.address[0]
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+        return f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}"
+
+    def start(self) -> Self:
+        """Own the folder, bind, begin to capture, and tell the address in `relay.json`.
+
+        Returns when every source runs or has met its first error, after two seconds at most. Raises `Held` naming the
+        relay that owns the folder, `ConfigError` if the address cannot be had.
+        """
+        folder = self.config.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"folder: {folder}: {error.strerror}") from error
+        self._lock = FolderLock.take(folder)
+        try:
+            self._server.start(self._commands)
+        except BaseException:
+            self.stop()
+            raise
+        for capture in self.captures.values():
+            capture.start()
+        for capture in self.captures.values():
+            capture.wait_until_settled(_SETTLE_S_MAX)
+        told = json.dumps({"url": self.url, "pid": os.getpid()}) + "\n"
+        replace_file(folder / RELAY_FILE, [told.encode()], durable=False)
+        _logger.info("relay ready", url=self.url, sources=sorted(self.captures))
+        return self
+
+    def stop(self) -> None:
+        """End in good order: streams first, then capture, then the logs. Callable twice."""
+        self._server.stop()
+        for capture in self.captures.values():
+            capture.ask_to_stop()
+        for capture in self.captures.values():
+            capture.stop()
+        self._commands.close()
+        if self._lock is not None:
+            (self.config.folder / RELAY_FILE).unlink(missing_ok=True)
+            self._lock.release()
+            self._lock = None
+            _logger.info("relay stopped")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = None) -> None:
+    """Run a relay in this process, which is its own, until SIGINT or SIGTERM. Call it from the main thread.
+
+    ready: called once it answers.
+    """
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)  # a thread that serves waits no longer for one that captures
+    _allow_many_files()
+    ended = threading.Event()
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        _logger.info("relay stops", signal=signal.Signals(number).name)
+        ended.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with Relay(config) as relay:
+            if ready is not None:
+                ready(relay)
+            ended.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _allow_many_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, _FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,137 @@
+"""Sending: bytes of the log to a client's socket, past every buffer in between.
+
+The kernel copies from the page cache to the socket (`sendfile`); nothing is buffered in this process, so a client that
+does not read costs a file descriptor and nothing else, and is cut off when it has read nothing for `write_ms_max`.
+The socket is asyncio's; it is written to through a duplicate of its descriptor, once asyncio has sent the headers.
+"""
+
+import asyncio
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Final
+
+from databus.core import Corrupt, DatabusError
+from databus.relay._cursor import Span
+
+SENDFILE_BYTES_MIN: Final = 64 << 10
+"""Below this, copying a span through user space is cheaper than a system call of its own."""
+
+_BURST_BYTES_MAX: Final = 1 << 20  # what one client may send before others get their turn
+_GATHER_BYTES_MAX: Final = 256 << 10
+
+
+class ClientGone(DatabusError):
+    """The client closed the connection, or did not read for too long; ends its request and nothing else."""
+
+
+class Sender:
+    """Writes to one client. `sent_bytes` counts; `close` gives the descriptor back, `abort` resets the connection."""
+
+    def __init__(self, transport: asyncio.Transport, write_ms_max: int) -> None:
+        sock = transport.get_extra_info("socket")
+        if sock is None or transport.is_closing():
+            raise ClientGone("the client closed the connection")
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._write_s_max = write_ms_max / 1e3
+        self._fd = os.dup(sock.fileno())
+        self.sent_bytes = 0
+
+    def close(self) -> None:
+        """Give the descriptor back; callable twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def abort(self) -> None:
+        """Reset the connection, so that the client cannot take what came for the whole."""
+        sock = self._transport.get_extra_info("socket")
+        if sock is not None and not self._transport.is_closing():
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+        self._transport.abort()
+
+    async def after_headers(self) -> None:
+        """Wait until asyncio has handed all its bytes to the kernel; they come before ours."""
+        while self._transport.get_write_buffer_size():
+            await self._writable()
+
+    async def send(self, spans: Sequence[Span]) -> None:
+        """Send spans in order. Raises `ClientGone`."""
+        small: list[Span] = []
+        small_bytes = 0
+        for span in spans:
+            if span.length < SENDFILE_BYTES_MIN:
+                small.append(span)
+                small_bytes += span.length
+                if small_bytes >= _GATHER_BYTES_MAX:
+                    await self._send_small(small)
+                    small, small_bytes = [], 0
+                continue
+            if small:
+                await self._send_small(small)
+                small, small_bytes = [], 0
+            await self._send_file(span)
+        if small:
+            await self._send_small(small)
+
+    async def _send_small(self, spans: Sequence[Span]) -> None:
+        await self.write(b"".join(os.pread(span.fd, span.length, span.offset) for span in spans))
+
+    async def write(self, content: bytes) -> None:
+        """Send bytes. Raises `ClientGone`."""
+        left = memoryview(content)
+        while left:
+            try:
+                count = os.write(self._fd, left[:_BURST_BYTES_MAX])
+            except BlockingIOError:
+                await self._writable()
+                continue
+            except OSError as error:
+                raise ClientGone(f"the client closed the connection: {error.strerror}") from error
+            self.sent_bytes += count
+            left = left[count:]
+            if left:
+                await asyncio.sleep(0)
+
+    async def _send_file(self, span: Span) -> None:
+        offset, left = span.offset, span.length
+        while left:
+            try:
+                count = os.sendfile(self._fd, span.fd, offset, min(left, _BURST_BYTES_MAX))
+            except BlockingIOError:
+                await self._writable()
+                continue
+            except OSError as error:
+                raise ClientGone(f"the client closed the connection: {error.strerror}") from error
+            if count == 0:
+                raise Corrupt(f"{span.file.path} at {offset}: the file ends here, {left} bytes too early")
+            self.sent_bytes += count
+            offset += count
+            left -= count
+            if left:
+                await asyncio.sleep(0)
+
+    async def _writable(self) -> None:
+        future: asyncio.Future[None] = self._loop.create_future()
+
+        def ready() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        def late() -> None:
+            if not future.done():
+                future.set_exception(
+                    ClientGone(f"the client read nothing for write_ms_max={self._write_s_max * 1e3:.0f}")
+                )
+
+        self._loop.add_writer(self._fd, ready)
+        timer = self._loop.call_later(self._write_s_max, late)
+        try:
+            await future
+        finally:
+            timer.cancel()
+            if self._fd >= 0:
+                self._loop.remove_writer(self._fd)

@@ -1,0 +1,105 @@
+"""Statistics of serving: what each client has asked for and been sent. All of it belongs to the event loop's thread."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from databus.core import SourceCheckpoint
+
+NAME_LENGTH_MAX: Final = 100
+_CALLS: Final = ("sources", "register", "stream", "position", "range", "other")
+
+
+@dataclass
+class ClientStats:
+    """Counters of one client, or of all of them."""
+
+    calls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_CALLS, 0))
+    errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_CALLS, 0))
+    sent_bytes: int = 0
+    seconds: float = 0.0
+    last_us: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """With the original's names where it had them."""
+        value: dict[str, Any] = {}
+        for command in _CALLS:
+            name = command.capitalize()
+            value[f"num{name}Calls"] = self.calls[command]
+            value[f"numErr{name}Calls"] = self.errors[command]
+        return {
+            **value,
+            "timeStreamCallsMs": round(self.seconds * 1000),
+            "numBytes": self.sent_bytes,
+            "timestampLastAccessMs": self.last_us // 1000,
+        }
+
+
+@dataclass(eq=False)
+class OpenStream:
+    """A stream that is being served. position: up to where it has been sent; at_tail: whether nothing is left."""
+
+    client: str
+    physical: str
+    selected: str
+    output: str
+    since_us: int
+    position: SourceCheckpoint
+    sent_bytes: int = 0
+    at_tail: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """For /relayStats and /admin/status."""
+        return {
+            "physical": self.physical,
+            "sources": self.selected,
+            "output": self.output,
+            "sinceMs": self.since_us // 1000,
+            "position": self.position.to_json(),
+            "numBytes": self.sent_bytes,
+            "atTail": self.at_tail,
+        }
+
+
+class Stats:
+    """All clients, up to a number of names; who has been away longest is forgotten first."""
+
+    def __init__(self, clients_max: int) -> None:
+        self.total = ClientStats()
+        self.streams: set[OpenStream] = set()
+        self._clients: OrderedDict[str, ClientStats] = OrderedDict()
+        self._clients_max = clients_max
+
+    def client(self, name: str) -> ClientStats:
+        """The counters of a client, made at its first request."""
+        found = self._clients.get(name)
+        if found is None:
+            found = self._clients[name] = ClientStats()
+            while len(self._clients) > self._clients_max:
+                self._clients.popitem(last=False)
+        self._clients.move_to_end(name)
+        return found
+
+    def note(self, name: str, command: str, *, is_error: bool, seconds: float, now_us: int) -> None:
+        """A request has been answered."""
+        command = command if command in _CALLS else "other"
+        for each in (self.total, self.client(name)):
+            each.calls[command] += 1
+            each.errors[command] += is_error
+            each.last_us = now_us
+            each.seconds += seconds if command == "stream" else 0.0
+
+    def sent(self, stream: OpenStream, count: int, position: SourceCheckpoint) -> None:
+        """A stream got on."""
+        stream.sent_bytes += count
+        stream.position = position
+        self.total.sent_bytes += count
+        self.client(stream.client).sent_bytes += count
+
+    def names(self) -> list[str]:
+        """The clients that are known."""
+        return sorted(self._clients)
+
+    def known(self, name: str) -> ClientStats | None:
+        """The counters of a client, if it has ever asked."""
+        return self._clients.get(name)

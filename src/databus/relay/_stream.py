@@ -1,0 +1,339 @@
+"""/stream: groups of a log, from any place in it to one client, as they are or as JSON.
+
+A live stream waits for its log's feed and reads what is new at once, in the event loop: a few kilobytes that are still
+in memory. One that is behind reads larger runs in a thread, the next while the last is being sent, so that a disk's
+slowness is its own. Either way a client that does not read stops here, at its socket, and nowhere else.
+
+An error before the first byte is an answer with its status. After that the connection is reset, so that nobody takes
+what came for the whole; the client asks again from where it is and is told what is wrong.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import structlog
+from aiohttp import web
+
+from databus.core import Checkpoint, DatabusError, MalformedRequest, Pair, SourceCheckpoint
+from databus.relay._catalog import Selection
+from databus.relay._cursor import Cursor, Span
+from databus.relay._feed import Feed
+from databus.relay._log import Log
+from databus.relay._ndjson import Renderer
+from databus.relay._params import (
+    START_NAMES,
+    AtTime,
+    Place,
+    Query,
+    Start,
+    check_names,
+    flag,
+    integer,
+    names,
+    optional_integer,
+    pair,
+    start_of,
+)
+from databus.relay._send import ClientGone, Sender
+from databus.relay._stats import OpenStream, Stats
+
+FRAMES: Final = "application/vnd.databus.frames"
+NDJSON: Final = "application/x-ndjson"
+
+BULK_BYTES: Final = 4 << 20  # read at once by a stream that is behind
+TAIL_BYTES: Final = 256 << 10  # and by one that is not; as much at a time becomes JSON
+ANSWER_BYTES_MAX: Final = 64 << 20  # the largest answer to a long poll
+WAIT_MS_DEFAULT: Final = 10_000
+
+_NAMES: Final = START_NAMES | {
+    "physical", "sources", "to", "follow", "wait_ms", "max_bytes", "size", "output", "client"
+}  # fmt: skip
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAsk:
+    """What a client wants of /stream, checked."""
+
+    physical: str | None
+    sources: list[str] | None
+    start: Start
+    to: Pair | None
+    follow: bool
+    wait_ms: int
+    bytes_max: int | None
+    is_json: bool
+
+    @classmethod
+    def parse(cls, query: Query, accept: str, wait_ms_max: int) -> "StreamAsk":
+        """Read the parameters. Raises `MalformedRequest` naming the one that is wrong."""
+        check_names(query, _NAMES)
+        if "max_bytes" in query and "size" in query:
+            raise MalformedRequest("max_bytes, size: they mean the same; give one")
+        is_json = _is_json(query, accept)
+        follow = flag(query, "follow")
+        limit = "size" if "size" in query else "max_bytes"
+        bytes_max = optional_integer(query, limit, least=1)
+        if follow and bytes_max is not None:
+            raise MalformedRequest(f"{limit}: a stream that follows has no end in bytes")
+        default = Place.LATEST if is_json and follow else Place.BEGINNING
+        wait_ms = integer(query, "wait_ms", min(WAIT_MS_DEFAULT, wait_ms_max), most=wait_ms_max)
+        return cls(
+            query.get("physical"),
+            names(query, "sources"),
+            start_of(query, default),
+            pair(query, "to"),
+            follow,
+            wait_ms,
+            bytes_max,
+            is_json,
+        )
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The whole checkpoint that was given to start from, if it was one."""
+        return self.start if isinstance(self.start, Checkpoint) else None
+
+
+def _is_json(query: Query, accept: str) -> bool:
+    output = query.get("output")
+    if output is None:
+        return FRAMES not in accept
+    if output not in ("frames", "json"):
+        raise MalformedRequest(f"output: {output[:100]!r} is neither frames nor json")
+    return output == "json"
+
+
+def open_cursor(log: Log, start: Start) -> Cursor:
+    """Find the place to start from; reads the disk. Raises `PositionPurged`, `PositionForeign`, `Unavailable`."""
+    if isinstance(start, AtTime):
+        return log.at_time(start.us)
+    if isinstance(start, Checkpoint):
+        mine = start.sources.get(log.physical)
+        if mine is None:
+            held = ", ".join(sorted(start.sources)) or "none"
+            raise MalformedRequest(f"from.sources: the checkpoint holds no {log.physical!r}, but {held}")
+        return log.locate(mine)
+    if isinstance(start, SourceCheckpoint):
+        return log.locate(start)
+    if start is Place.BEGINNING:
+        return log.beginning()
+    return log.earliest() if start is Place.EARLIEST else log.latest()
+
+
+class Streaming:
+    """One request for a stream, from its first read to its end."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        ask: StreamAsk,
+        *,
+        log: Log,
+        feed: Feed,
+        reader: Executor,
+        stats: Stats,
+        client: str,
+        now_us: int,
+        write_ms_max: int,
+    ) -> None:
+        self._request = request
+        self._ask = ask
+        self._log = log
+        self._feed = feed
+        self._reader = reader
+        self._stats = stats
+        self._write_ms_max = write_ms_max
+        self._selection = Selection(log.physical, ask.sources)
+        self._renderer: Renderer | None = None
+        self._published = SourceCheckpoint()
+        self._until = ask.to
+        self._logger = structlog.get_logger("databus.relay").bind(physical=log.physical, client=client)
+        output = "json" if ask.is_json else "frames"
+        selected = "all" if ask.sources is None else ",".join(ask.sources)
+        self._stream = OpenStream(client, log.physical, selected, output, now_us, SourceCheckpoint())
+
+    async def serve(self) -> web.StreamResponse:
+        """Answer the request. Raises a `DatabusError` only while nothing has been sent."""
+        self._selection.check(self._log.schemas)
+        cursor = await self._in_thread(lambda: open_cursor(self._log, self._ask.start))
+        self._stream.position = cursor.position
+        if self._ask.is_json:
+            self._renderer = Renderer(self._log, cursor.position.pair)
+        self._stats.streams.add(self._stream)
+        try:
+            return await self._serve(cursor)
+        finally:
+            self._stats.streams.discard(self._stream)
+
+    async def _serve(self, cursor: Cursor) -> web.StreamResponse:
+        if not self._ask.follow:
+            return await self._once(cursor)
+        first = await self._in_thread(lambda: self._read_first(cursor, self._bulk_bytes))
+        return await self._flow(cursor, first)
+
+    async def _once(self, cursor: Cursor) -> web.StreamResponse:
+        """Wait for something, then answer with what is there by then."""
+        size = min(self._ask.bytes_max or self._bulk_bytes, ANSWER_BYTES_MAX)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._ask.wait_ms / 1e3
+        while True:
+            seen = self._feed.count
+            found = await self._in_thread(lambda: self._read_first(cursor, size))
+            wait_s = deadline - loop.time()
+            if found or self._is_over(cursor) or wait_s <= 0:
+                break
+            await self._feed.wait(seen, wait_s)
+        self._until = self._published.pair if self._until is None else min(self._published.pair, self._until)
+        if self._ask.bytes_max is not None or not found or self._is_over(cursor):
+            return await self._answer(cursor, found)
+        return await self._flow(cursor, found)
+
+    def _is_over(self, cursor: Cursor) -> bool:
+        return cursor.has_reached(self._until)
+
+    @property
+    def _bulk_bytes(self) -> int:
+        return BULK_BYTES if self._renderer is None else TAIL_BYTES
+
+    def _read_first(self, cursor: Cursor, bytes_max: int) -> "list[Span] | bytes":
+        self._published = self._log.head().published
+        return self._read(cursor, bytes_max)
+
+    def _read(self, cursor: Cursor, bytes_max: int) -> "list[Span] | bytes":
+        """What comes next: spans of the log, or JSON; empty at the published end or at the end of what was asked."""
+        if self._is_over(cursor):
+            return []
+        spans = cursor.read(bytes_max, sources=self._selection.ids(self._log.schemas), to=self._until)
+        if self._renderer is None or not spans:
+            return spans
+        return self._renderer.lines(spans, cursor.position)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._reader, work)
+
+    async def _answer(self, cursor: Cursor, found: "list[Span] | bytes") -> web.StreamResponse:
+        """A whole answer whose length is known; the connection is kept."""
+        response = web.StreamResponse(headers=self._headers())
+        response.content_length = _length(found)
+        await response.prepare(self._request)
+        if self._request.method == "HEAD":
+            return response
+        sender = self._sender()
+        try:
+            await sender.after_headers()
+            await self._send(sender, found, cursor.position)
+        except ClientGone as gone:
+            self._note_gone(gone)
+            sender.abort()
+        except BaseException:
+            sender.abort()
+            raise
+        finally:
+            sender.close()
+        return response
+
+    async def _flow(self, cursor: Cursor, first: "list[Span] | bytes") -> web.StreamResponse:
+        """An answer whose end is the end of the connection."""
+        response = _Endless(headers=self._headers())
+        response.force_close()
+        await response.prepare(self._request)
+        if self._request.method == "HEAD":
+            return response
+        sender = self._sender()
+        try:
+            await sender.after_headers()
+            await self._run(cursor, first, sender)
+        except ClientGone as gone:
+            self._note_gone(gone)
+            sender.abort()
+        except DatabusError as error:
+            self._logger.warning("stream cut off", error=type(error).__name__, message=str(error))
+            sender.abort()
+        except BaseException:  # cancelled, or a defect: in neither case may what came be taken for the whole
+            sender.abort()
+            raise
+        finally:
+            sender.close()
+        return response
+
+    async def _run(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> None:
+        stream = self._stream
+        while True:
+            if found:
+                found = await self._send_and_read(cursor, found, sender)
+                continue
+            if self._is_over(cursor):
+                return
+            seen = self._feed.count
+            if stream.at_tail and self._renderer is None:
+                found = self._read(cursor, TAIL_BYTES)
+                stream.at_tail = _length(found) < TAIL_BYTES
+            else:
+                found = await self._in_thread(lambda: self._read(cursor, self._bulk_bytes))
+                stream.at_tail = not found
+            if not found:
+                await self._feed.wait(seen)
+
+    async def _send_and_read(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> "list[Span] | bytes":
+        """Send, and while that takes its time read on, if there is a lot to read."""
+        position = cursor.position
+        if self._stream.at_tail or self._is_over(cursor):
+            await self._send(sender, found, position)
+            return []
+        ahead = asyncio.ensure_future(self._in_thread(lambda: self._read(cursor, self._bulk_bytes)))
+        try:
+            await self._send(sender, found, position)
+        except BaseException:
+            ahead.add_done_callback(_look_at)
+            raise
+        return await ahead
+
+    async def _send(self, sender: Sender, found: "list[Span] | bytes", position: SourceCheckpoint) -> None:
+        before = sender.sent_bytes
+        if isinstance(found, bytes):
+            await sender.write(found)
+        else:
+            await sender.send(found)
+        self._stats.sent(self._stream, sender.sent_bytes - before, position)
+
+    def _sender(self) -> Sender:
+        transport = self._request.transport
+        if transport is None:
+            raise ConnectionResetError("the client closed the connection")
+        return Sender(transport, self._write_ms_max)
+
+    def _note_gone(self, gone: ClientGone) -> None:
+        self._logger.info("client gone", message=str(gone), scn=self._stream.position.scn)
+
+    def _headers(self) -> dict[str, str]:
+        published = self._published
+        seq = "" if published.seq is None else f":{published.seq}"
+        return {
+            "Content-Type": NDJSON if self._ask.is_json else FRAMES,
+            "Cache-Control": "no-store",
+            "x-dbus-physical": self._log.physical,
+            "x-dbus-uuid": self._log.identity.uuid,
+            "x-dbus-log": self._log.uuid,
+            "x-dbus-published": f"{published.scn}{seq}",
+        }
+
+
+def _length(found: "list[Span] | bytes") -> int:
+    return len(found) if isinstance(found, bytes) else sum(span.length for span in found)
+
+
+def _look_at(future: "asyncio.Future[Any]") -> None:
+    """Take note of the result of a read that nobody waits for any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+class _Endless(web.StreamResponse):
+    """A response without a length and without chunks: its end is the connection's."""
+
+    _length_check = False
