@@ -1,0 +1,290 @@
+"""Following: a thread that reads one physical source for as long as it is wanted, over any number of connections.
+
+It hands what arrives to a `Channel`, in order: where it starts, which log it is connected to, groups, and how it ended.
+A channel is bounded in bytes, so a consumer that does not take what came stops its own reader and nothing else.
+"""
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from databus.client._relay import RelayClient, Start
+from databus.client._window import ControlEvent, done_by, snapshots_after
+from databus.core import BUS_SEQ_MIN, Pair, PositionForeign, SourceCheckpoint, TryAgain, Unavailable
+from databus.wire import Commit, FrameGroup, Header
+
+
+@dataclass(frozen=True, slots=True)
+class FollowConfig:
+    """Bounds of following a relay.
+
+    buffer_bytes_max: what may wait for the consumer, for each physical source (one group may always wait).
+    backoff_first_ms, backoff_ms_max: how long to wait before connecting again, doubled each time. outage_ms_max: how
+    long the relay may be away before `Unavailable` is raised.
+    """
+
+    buffer_bytes_max: int = 32 << 20
+    backoff_first_ms: int = 50
+    backoff_ms_max: int = 5_000
+    outage_ms_max: int = 24 * 3_600_000
+
+
+class Backoff:
+    """Waiting times: doubled up to a bound, and jittered so that many clients do not come at once. Pure."""
+
+    def __init__(self, first_ms: int, ms_max: int, rng: random.Random | None = None) -> None:
+        self._first_ms, self._ms_max = first_ms, ms_max
+        self._rng = rng or random.Random()
+        self._tries = 0
+
+    def reset(self) -> None:
+        """It worked: begin anew."""
+        self._tries = 0
+
+    def next_ms(self) -> float:
+        """How long to wait now: between a half and the whole of the doubled time."""
+        whole = min(self._first_ms * 2 ** min(self._tries, 30), self._ms_max)
+        self._tries += 1
+        return whole * (0.5 + self._rng.random() / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Where this source is followed from."""
+
+    position: SourceCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A connection stands; what follows comes from this log."""
+
+    uuid: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Groups, in order."""
+
+    groups: list[FrameGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more comes: `until` was reached, or, with an error, somebody has to decide."""
+
+    error: BaseException | None = None
+
+
+Event = Started | Connected | Arrived | Ended
+
+
+class Channel:
+    """Events of one reader on their way to one consumer, bounded in bytes. `bell` rings for all of its channels."""
+
+    def __init__(self, bell: threading.Condition, bytes_max: int) -> None:
+        self._bell = bell
+        self._bytes_max = bytes_max
+        self._events: deque[tuple[Event, int]] = deque()
+        self._room = threading.Condition()
+        self._is_closed = False
+        self.bytes_waiting = 0
+
+    def put(self, event: Event, size: int = 0) -> bool:
+        """Add an event, waiting for room. False if the channel was closed: nobody wants it."""
+        with self._room:
+            while self.bytes_waiting and self.bytes_waiting + size > self._bytes_max and not self._is_closed:
+                self._room.wait()
+            if self._is_closed:
+                return False
+            self.bytes_waiting += size
+            self._events.append((event, size))
+        with self._bell:
+            self._bell.notify_all()
+        return True
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def take(self) -> Event | None:
+        """The next event, or None; never waits."""
+        with self._room:
+            if not self._events:
+                return None
+            event, size = self._events.popleft()
+            if size:
+                self.bytes_waiting -= size
+                self._room.notify()
+        return event
+
+    def close(self) -> None:
+        """Nobody takes any more: whoever waits for room gives up, and what is here is dropped."""
+        with self._room:
+            self._is_closed = True
+            self._events.clear()
+            self.bytes_waiting = 0
+            self._room.notify_all()
+
+
+class ReaderState(StrEnum):
+    """What a reader is doing."""
+
+    CONNECTING = "connecting"
+    STREAMING = "streaming"
+    WAITING = "waiting"
+    ENDED = "ended"
+    FAILED = "failed"
+
+
+_JOIN_MS_MAX: Final = 10_000
+
+
+class Reader:
+    """Follows one physical source from a position on, in a thread of its own. `close` ends it from any other."""
+
+    def __init__(
+        self,
+        relay: RelayClient,
+        physical: str,
+        start: Start,
+        channel: Channel,
+        *,
+        sources: Iterable[str] | None = None,
+        until: Pair | None = None,
+        config: FollowConfig | None = None,
+    ) -> None:
+        self._config = config or FollowConfig()
+        self._relay = relay.another()
+        self.physical = physical
+        self.channel = channel
+        self._sources = None if sources is None else tuple(sources)
+        self._until = until
+        self._start = start
+        self._closing = threading.Event()
+        self._backoff = Backoff(self._config.backoff_first_ms, self._config.backoff_ms_max)
+        self._away_since: float | None = None
+        self._position = start if isinstance(start, SourceCheckpoint) else SourceCheckpoint()
+        self._last: tuple[Header, str, str] | None = None  # commit of the last group put, and whence
+        self._snapshots: Mapping[str, int] = self._position.snapshots
+        self._known: set[int] = set()
+        self.state = ReaderState.CONNECTING
+        self.connections = 0
+        self.last_error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"databus-read-{physical}")
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading, at once; waits for the thread. Callable twice."""
+        self._closing.set()
+        self.channel.close()
+        self._relay.close()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_MS_MAX / 1e3)
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            self._follow()
+        except BaseException as raised:  # noqa: BLE001 - it is raised again where the consumer takes it
+            error = raised
+        self.last_error = error or self.last_error
+        self.state = ReaderState.ENDED if error is None else ReaderState.FAILED
+        self.channel.put(Ended(error))
+        self._relay.close()
+
+    def _follow(self) -> None:
+        is_started = False
+        while not self._closing.is_set():
+            self.state = ReaderState.CONNECTING
+            try:
+                if not is_started:
+                    self._resolve(self._start)
+                    is_started = True
+                if self._stream_once():
+                    return
+            except TryAgain as error:
+                if self._closing.is_set():
+                    return
+                self._note_outage(error)
+            if self._closing.wait(self._backoff.next_ms() / 1e3):
+                return
+
+    def _note_outage(self, error: TryAgain) -> None:
+        now = time.monotonic()
+        self.last_error, self.state = error, ReaderState.WAITING
+        self._away_since = self._away_since or now
+        if (now - self._away_since) * 1e3 > self._config.outage_ms_max:
+            raise Unavailable(
+                f"{self.physical}: no relay for outage_ms_max={self._config.outage_ms_max} ms; last: {error}"
+            ) from error
+
+    def _resolve(self, start: Start) -> None:
+        if not isinstance(start, SourceCheckpoint):
+            self._position = self._relay.position(self.physical, start=start)
+        self.channel.put(Started(self._position))
+
+    def _stream_once(self) -> bool:
+        """Read one response to its end; whether that was all there is to read."""
+        position = self.position
+        if self._is_done(position.pair):
+            return True
+        with self._relay.stream(self.physical, position, sources=self._sources, to=self._until, follow=True) as stream:
+            if position.uuid and stream.uuid not in ("", position.uuid):
+                raise PositionForeign(
+                    f"{self.physical}: the relay serves {stream.uuid}, the checkpoint is of {position.uuid}; "
+                    f"it belongs to another database"
+                )
+            self.state = ReaderState.STREAMING
+            self.connections += 1
+            if not self.channel.put(Connected(stream.uuid, stream.log)):
+                return True
+            for groups in stream:
+                self._backoff.reset()
+                self._away_since = None
+                if not self._pass_on(groups, stream.uuid, stream.log) or self._is_done(done_by(groups[-1].commit)):
+                    return True
+        return False
+
+    def _is_done(self, pair: Pair) -> bool:
+        return self._until is not None and pair >= self._until
+
+    def _pass_on(self, groups: list[FrameGroup], uuid: str, log: str) -> bool:
+        size = 0
+        for group in groups:
+            size += group.commit.frame_bytes
+            for frame in group.frames:
+                header = frame.header
+                size += header.frame_bytes
+                if header.fingerprint not in self._known:
+                    self._relay.table_of(header.fingerprint)  # so that the consumer never waits for it
+                    self._known.add(header.fingerprint)
+            if (control := group.control) is not None:
+                table = self._relay.table_of(control.header.fingerprint)
+                self._snapshots = snapshots_after(self._snapshots, ControlEvent(table.source, table, control))
+        if not self.channel.put(Arrived(groups), size):
+            return False
+        self._last = groups[-1].commit, uuid, log
+        return True
+
+    @property
+    def position(self) -> SourceCheckpoint:
+        """The end of what has been put into the channel."""
+        if self._last is None:
+            return self._position
+        header, uuid, log = self._last
+        has_seq = header.continues or header.last_seq >= BUS_SEQ_MIN
+        return SourceCheckpoint(
+            uuid=uuid,
+            scn=header.last_scn,
+            seq=header.last_seq if has_seq else None,
+            txid=Commit.from_header(header).txid,
+            ts_us=header.commit_us,
+            log=log if has_seq or self._snapshots else None,
+            snapshots=self._snapshots,
+        )

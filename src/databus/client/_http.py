@@ -1,0 +1,280 @@
+"""HTTP to a relay: one connection a request, every wait bounded, errors as the classes of `databus.core`.
+
+`Endpoint` knows the address and the token and which sockets are open, so that `close` from another thread ends whatever
+waits on one of them. `Body` reads a response as it comes, straight into the caller's memory.
+"""
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import urlencode, urlsplit
+
+import databus.core
+from databus.core import (
+    ConfigError,
+    DatabusError,
+    LimitExceeded,
+    MalformedRequest,
+    PositionForeign,
+    PositionPurged,
+    StreamCut,
+    TooMany,
+    Unauthorized,
+    Unavailable,
+    UnknownSource,
+)
+
+PORT: Final = 11115
+JSON_BYTES_MAX: Final = 64 << 20
+_LINE_BYTES_MAX: Final = 1024
+_BY_STATUS: Final[dict[int, type[DatabusError]]] = {
+    400: MalformedRequest,
+    401: Unauthorized,
+    404: UnknownSource,
+    409: PositionForeign,
+    410: PositionPurged,
+    429: TooMany,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a relay is and how it is asked. token_file is read again for each request, so a token can be renewed."""
+
+    host: str
+    port: int
+    prefix: str
+    token: str | None
+    token_file: Path | None
+    connect_ms_max: int
+    read_ms_max: int
+
+    @classmethod
+    def of(cls, url: str, *, token: str | None, token_file: Path | None, connect_ms_max: int, read_ms_max: int) -> Self:
+        """Parse `http://host:port`, `host:port` or `host`. Raises `ConfigError` for anything else."""
+        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+        try:
+            port = parts.port or PORT
+        except ValueError as error:
+            raise ConfigError(f"relay {url!r}: {error}") from error
+        if parts.scheme != "http" or not parts.hostname or parts.query or parts.username:
+            raise ConfigError(f"relay {url!r}: expected http://host:port, such as http://127.0.0.1:{PORT}")
+        if token is not None and token_file is not None:
+            raise ConfigError("a token and a token_file: give one of them")
+        return cls(parts.hostname, port, parts.path.rstrip("/"), token, token_file, connect_ms_max, read_ms_max)
+
+    @property
+    def name(self) -> str:
+        """How errors call it."""
+        return f"relay at {self.host}:{self.port}"
+
+    def headers(self, accept: str) -> dict[str, str]:
+        """What each request carries. Raises `ConfigError` if the token's file cannot be read."""
+        headers = {"Accept": accept, "Connection": "close"}
+        token = self.token
+        if self.token_file is not None:
+            try:
+                token = self.token_file.read_text().strip()
+            except OSError as error:
+                raise ConfigError(f"token_file {self.token_file}: {error.strerror or error}") from error
+        if token is not None:
+            if not token.isascii() or not token.isprintable() or not token:
+                raise ConfigError(f"the token for the {self.name} is empty or not printable ASCII")
+            headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+
+class Sockets:
+    """The sockets that are open now. `close` shuts them all, from any thread, and lets no new one in."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self.is_closed = False
+
+    def add(self, sock: socket.socket) -> None:
+        """Keep it. Raises `Unavailable` after `close`."""
+        with self._lock:
+            if self.is_closed:
+                raise Unavailable("this relay client has been closed")
+            self._open.add(sock)
+
+    def discard(self, sock: socket.socket) -> None:
+        """Forget it."""
+        with self._lock:
+            self._open.discard(sock)
+
+    def close(self) -> None:
+        """Shut every socket: whoever reads from one sees its end."""
+        with self._lock:
+            self.is_closed = True
+            for sock in self._open:
+                shut(sock)
+
+
+def shut(sock: socket.socket) -> None:
+    """End both directions; whoever blocks on it wakes up."""
+    with contextlib.suppress(OSError):  # it was not connected any more
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+class Body:
+    """A response whose status was good. One thread reads; `close` may come from another."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sockets: Sockets,
+        path: str,
+        query: Mapping[str, Any],
+        *,
+        accept: str = "application/json",
+        wait_ms: int = 0,
+    ) -> None:
+        """Send the request and read the response's headers. wait_ms: how long the relay was asked to wait, at most."""
+        self._where = f"{endpoint.name}{path}"
+        self._sockets = sockets
+        self._is_closed = False
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=endpoint.connect_ms_max / 1e3)
+        try:
+            connection.connect()
+        except OSError as error:
+            raise Unavailable(
+                f"{endpoint.name} does not answer: {error.strerror or error}; it is started with `databus relay FILE`"
+            ) from error
+        self._sock: socket.socket = connection.sock
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sock.settimeout((endpoint.read_ms_max + wait_ms) / 1e3)
+        try:
+            sockets.add(self._sock)
+            target = f"{endpoint.prefix}{path}"
+            connection.request(
+                "GET", f"{target}?{urlencode(query)}" if query else target, None, endpoint.headers(accept)
+            )
+            self._response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            self._release(connection)
+            raise Unavailable(f"{self._where}: no answer: {error or type(error).__name__}") from error
+        except BaseException:
+            self._release(connection)
+            raise
+        self._connection = connection
+        self.headers = self._response.headers
+        self._stream: Any = self._response.fp
+        self._is_chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
+        self._left: int | None = 0 if self._is_chunked else self._response.length
+        self._is_at_end = False
+        if self._response.status != http.HTTPStatus.OK:
+            self._raise()
+
+    def _release(self, connection: http.client.HTTPConnection) -> None:
+        self._sockets.discard(self._sock)
+        connection.close()
+
+    def _raise(self) -> None:
+        status, name = self._response.status, self.headers.get("x-dbus-error", "")
+        message = self.headers.get("x-dbus-error-message") or self._response.reason
+        try:
+            told = json.loads(self.read_all())
+            name, message = str(told.get("error") or name), str(told.get("message") or message)
+        except (ValueError, AttributeError, DatabusError):
+            name = name or ""  # not our JSON: the headers and the status must do
+        finally:
+            self.close()
+        kind = getattr(databus.core, name, None)
+        if not (isinstance(kind, type) and issubclass(kind, DatabusError)):
+            kind = _BY_STATUS.get(status, Unavailable)
+            message = f"{self._where}: status {status}: {message}"
+        raise kind(message)
+
+    def read_into(self, space: memoryview) -> int:
+        """Receive what is there, waiting for at least one byte; 0 at the end of the response.
+
+        Raises `StreamCut` if the connection ended before the response did, `Unavailable` if nothing came in time.
+        """
+        try:
+            if self._is_chunked and not self._left:
+                self._left = self._next_chunk()
+                if not self._left:
+                    self._is_at_end = True
+            if self._is_at_end or self._left == 0:
+                return 0
+            wanted = space if self._left is None or self._left >= len(space) else space[: self._left]
+            count: int = self._stream.readinto1(wanted)
+        except TimeoutError as error:
+            raise Unavailable(f"{self._where}: nothing came within {self._sock.gettimeout()} s") from error
+        except (OSError, ValueError) as error:
+            raise StreamCut(f"{self._where}: the connection broke: {error}") from error
+        if self._left is None:
+            return count
+        if count == 0:
+            raise StreamCut(f"{self._where}: the connection ended inside the response")
+        self._left -= count
+        if self._is_chunked and self._left == 0:
+            self._pending_line = True
+        return count
+
+    _pending_line = False
+
+    def _next_chunk(self) -> int:
+        if self._is_at_end:
+            return 0
+        if self._pending_line:
+            self._line()
+            self._pending_line = False
+        line = self._line()
+        size = int(line.split(b";", 1)[0], 16)
+        if size == 0:
+            while self._line().strip():
+                pass
+        return size
+
+    def _line(self) -> bytes:
+        line: bytes = self._stream.readline(_LINE_BYTES_MAX)
+        if not line.endswith(b"\n"):
+            raise StreamCut(f"{self._where}: the connection ended inside the response")
+        return line
+
+    def read_all(self, bytes_max: int = JSON_BYTES_MAX) -> bytes:
+        """The whole response. Raises `LimitExceeded` beyond `bytes_max`."""
+        out = bytearray()
+        piece = memoryview(bytearray(64 << 10))
+        while count := self.read_into(piece):
+            out += piece[:count]
+            if len(out) > bytes_max:
+                raise LimitExceeded(f"{self._where}: a response of more than {bytes_max} bytes")
+        return bytes(out)
+
+    def json(self) -> Any:
+        """The whole response as JSON; closes it."""
+        try:
+            return json.loads(self.read_all())
+        except ValueError as error:
+            raise Unavailable(f"{self._where}: the answer is not JSON: {error}; is this a relay?") from error
+        finally:
+            self.close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `interrupt` or `close` was called."""
+        return self._is_closed or self._sockets.is_closed
+
+    def interrupt(self) -> None:
+        """From any thread: whoever reads sees the end."""
+        self._is_closed = True
+        shut(self._sock)
+
+    def close(self) -> None:
+        """Let go of the connection; by the reading thread, when it has stopped reading. Callable twice."""
+        self._is_closed = True
+        shut(self._sock)
+        self._sockets.discard(self._sock)
+        self._response.close()
+        self._connection.close()

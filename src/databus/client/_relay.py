@@ -1,0 +1,350 @@
+"""RelayClient: what a relay can be asked, as Python objects. It blocks, and never asks twice: `_follow` reconnects."""
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from databus.client._http import Body, Endpoint, Sockets
+from databus.core import Corrupt, Pair, SourceCheckpoint, StreamCut, TryAgain, Unavailable, UnknownSource
+from databus.schema import TableSchema
+from databus.wire import FrameGroup, FrameParser
+
+FRAMES: Final = "application/vnd.databus.frames"
+StartName = Literal["beginning", "earliest", "latest"]
+Start = SourceCheckpoint | StartName
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """One source as /sources tells it. name: `physical/db.table`; table: `db.table`."""
+
+    name: str
+    id: int
+    physical: str
+    table: str
+    version: int
+    fingerprint: int
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """One version of a source's schema, as /register tells it."""
+
+    name: str
+    id: int
+    version: int
+    fingerprint: int
+    is_current: bool
+    table: TableSchema
+    avro: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a log stands. position: the one asked for; oldest: before the first frame that it still holds."""
+
+    physical: str
+    uuid: str
+    log: str
+    position: SourceCheckpoint
+    oldest: SourceCheckpoint
+    published: SourceCheckpoint
+    published_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them."""
+
+    position: SourceCheckpoint
+    rows: int
+    bytes: int
+    groups: int
+    published: SourceCheckpoint
+    splits: tuple[SourceCheckpoint, ...]
+
+
+class FrameStream:
+    """A response of frames: iterate it for lists of groups. Every checksum is checked.
+
+    Ends at the end of the response, or when `close` is called, by any thread. Raises `StreamCut` if the response ended
+    before it was complete, `Unavailable` if nothing came in time, `Corrupt` for bytes that no relay wrote.
+    """
+
+    def __init__(self, body: Body, where: str, physical: str) -> None:
+        self._body = body
+        self._parser = FrameParser(where)
+        self.physical = body.headers.get("x-dbus-physical") or physical
+        self.uuid = body.headers.get("x-dbus-uuid") or ""
+        self.log = body.headers.get("x-dbus-log") or ""
+        self.published: Pair = _pair(body.headers.get("x-dbus-published"))
+
+    def __iter__(self) -> Iterator[list[FrameGroup]]:
+        return self
+
+    def __next__(self) -> list[FrameGroup]:
+        parser, body = self._parser, self._body
+        try:
+            while count := body.read_into(parser.space()):
+                groups = parser.received(count)
+                if groups:
+                    return groups
+            parser.finish()
+        except TryAgain:
+            if not body.is_closed:
+                self.close()
+                raise
+        except BaseException:
+            self.close()
+            raise
+        self.close()
+        raise StopIteration
+
+    def interrupt(self) -> None:
+        """End a read that blocks in another thread."""
+        self._body.interrupt()
+
+    def close(self) -> None:
+        """Let go of the connection; from any thread, callable twice."""
+        self._body.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class RelayClient:
+    """One relay. Any thread may ask; each question has a connection of its own.
+
+        relay = RelayClient("http://127.0.0.1:11115")
+        with relay.stream("shop", relay.position("shop", start="earliest"), follow=True) as stream:
+            for groups in stream: ...
+
+    Errors come as the relay's own, by class: `PositionPurged`, `PositionForeign`, `Unauthorized`, `UnknownSource`...;
+    `Unavailable` if it does not answer within `connect_ms_max`, or falls silent for `read_ms_max`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        connect_ms_max: int = 5_000,
+        read_ms_max: int = 60_000,
+    ) -> None:
+        self._endpoint = Endpoint.of(
+            url,
+            token=token,
+            token_file=None if token_file is None else Path(token_file),
+            connect_ms_max=connect_ms_max,
+            read_ms_max=read_ms_max,
+        )
+        self.url = url
+        self._sockets = Sockets()
+        self._tables: dict[int, TableSchema] = {}
+        self._tables_lock = threading.Lock()
+
+    def another(self) -> "RelayClient":
+        """One for the same relay that is closed by itself; what is known of schemas is shared."""
+        other = object.__new__(RelayClient)
+        other.url, other._endpoint, other._sockets = self.url, self._endpoint, Sockets()
+        other._tables, other._tables_lock = self._tables, self._tables_lock
+        return other
+
+    def close(self) -> None:
+        """End whatever waits for this relay, in any thread; nothing can be asked any more. Callable twice."""
+        self._sockets.close()
+
+    def _get(self, path: str, query: Mapping[str, Any], *, wait_ms: int = 0) -> Any:
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            return Body(self._endpoint, self._sockets, path, given, wait_ms=wait_ms).json()
+        except StreamCut as error:
+            raise Unavailable(str(error)) from error
+
+    def sources(self) -> list[SourceInfo]:
+        """The sources that the relay serves."""
+        return [
+            SourceInfo(
+                str(each["name"]),
+                int(each["id"]),
+                str(each["physical"]),
+                str(each["table"]),
+                int(each["version"]),
+                int(each["fingerprint"], 16),
+                tuple(each["key"]),
+            )
+            for each in self._get("/sources", {"v": 2})
+        ]
+
+    def register(self, sources: Iterable[str | int]) -> list[RegisteredSchema]:
+        """Every version of these sources' schemas. Raises `UnknownSource`."""
+        return [_registered(each) for each in self._get("/register", {"sources": _joined(sources)})]
+
+    def table_of(self, fingerprint: int) -> TableSchema:
+        """The definition of a table by the fingerprint that stands in its frames; asked for once."""
+        with self._tables_lock:
+            found = self._tables.get(fingerprint)
+        if found is not None:
+            return found
+        told = self._get("/register", {"fingerprint": f"{fingerprint:016x}"})
+        if not told:
+            raise UnknownSource(f"{self._endpoint.name} knows no schema {fingerprint:016x}")
+        table = TableSchema.from_json(told[0]["table"])
+        if table.fingerprint != fingerprint:
+            raise Corrupt(
+                f"{self._endpoint.name}: asked for schema {fingerprint:016x}, was told {table.fingerprint:016x}"
+            )
+        with self._tables_lock:
+            return self._tables.setdefault(fingerprint, table)
+
+    def head(
+        self,
+        physical: str | None = None,
+        *,
+        start: Start | None = None,
+        scn: int | None = None,
+        time_us: int | None = None,
+    ) -> Head:
+        """Where the log of a physical source stands, and the position asked for (without one, its end).
+
+        Raises `PositionPurged` or `PositionForeign` for a position that this log cannot go on from.
+        """
+        query = {"physical": physical, "scn": scn, "time": time_us, **_start(start)}
+        if scn is None and time_us is None and start is None:
+            query["start"] = "latest"
+        told = self._get("/position", query)
+        return Head(
+            str(told["physical"]),
+            str(told["uuid"]),
+            str(told["log"]),
+            SourceCheckpoint.from_json(told["position"], "position"),
+            SourceCheckpoint.from_json(told["oldest"], "oldest"),
+            SourceCheckpoint.from_json(told["published"], "published"),
+            int(told["published_us"]),
+        )
+
+    def position(
+        self,
+        physical: str | None = None,
+        *,
+        start: Start | None = None,
+        scn: int | None = None,
+        time_us: int | None = None,
+    ) -> SourceCheckpoint:
+        """The position that a start means: `beginning`, `earliest`, `latest`, after an SCN, or at a time."""
+        return self.head(physical, start=start, scn=scn, time_us=time_us).position
+
+    def range(
+        self,
+        physical: str,
+        start: SourceCheckpoint,
+        *,
+        sources: Iterable[str | int] | None = None,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+        to: Pair | None = None,
+        partitions: int = 1,
+        wait_ms: int = 0,
+    ) -> Range:
+        """Where a batch of whole groups after `start` ends that fits the limits (one group at least, if there is one).
+
+        wait_ms: how long to wait for a first group. splits: positions that cut it into `partitions` of like size.
+        """
+        query = {
+            "physical": physical,
+            "sources": _joined(sources),
+            "rows_max": rows_max,
+            "bytes_max": bytes_max,
+            "to": _to(to),
+            "partitions": partitions,
+            "wait_ms": wait_ms,
+            **_start(start),
+        }
+        told = self._get("/range", query, wait_ms=wait_ms)
+        return Range(
+            SourceCheckpoint.from_json(told["position"], "position"),
+            int(told["rows"]),
+            int(told["bytes"]),
+            int(told["groups"]),
+            SourceCheckpoint.from_json(told["published"], "published"),
+            tuple(SourceCheckpoint.from_json(each, "splits") for each in told["splits"]),
+        )
+
+    def stream(
+        self,
+        physical: str,
+        start: Start,
+        *,
+        sources: Iterable[str | int] | None = None,
+        to: Pair | None = None,
+        follow: bool = False,
+        wait_ms: int = 10_000,
+        bytes_max: int | None = None,
+    ) -> FrameStream:
+        """The groups after `start`, as they stand in the log: the first may begin below it.
+
+        follow: stay on; else wait up to `wait_ms` for a first group and end with what is there. to: end after the group
+        that reaches this pair. Raises the relay's errors here, not at the first group.
+        """
+        query = {
+            "physical": physical,
+            "sources": _joined(sources),
+            "to": _to(to),
+            "follow": 1 if follow else None,
+            "wait_ms": None if follow else wait_ms,
+            "max_bytes": bytes_max,
+            "output": "frames",
+            **_start(start),
+        }
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            body = Body(
+                self._endpoint, self._sockets, "/stream", given, accept=FRAMES, wait_ms=0 if follow else wait_ms
+            )
+        except StreamCut as error:
+            raise Unavailable(str(error)) from error
+        return FrameStream(body, f"{self._endpoint.name}, {physical}", physical)
+
+
+def _joined(sources: Iterable[str | int] | None) -> str | None:
+    return None if sources is None else ",".join(str(each) for each in sources)
+
+
+def _to(to: Pair | None) -> str | None:
+    return None if to is None else f"{to[0]}:{to[1]}"
+
+
+def _start(start: Start | None) -> dict[str, str]:
+    if start is None:
+        return {}
+    if isinstance(start, SourceCheckpoint):
+        return {"from": json.dumps(start.to_json(), separators=(",", ":"))}
+    return {"start": start}
+
+
+def _pair(text: str | None) -> Pair:
+    scn, _, seq = (text or "0:0").partition(":")
+    return int(scn), int(seq or 0)
+
+
+def _registered(told: Mapping[str, Any]) -> RegisteredSchema:
+    return RegisteredSchema(
+        str(told["name"]),
+        int(told["id"]),
+        int(told["version"]),
+        int(told["fingerprint"], 16),
+        bool(told["current"]),
+        TableSchema.from_json(told["table"]),
+        str(told["schema"]),
+    )

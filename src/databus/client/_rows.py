@@ -1,0 +1,139 @@
+"""Rows as Python objects, for those who want them. A frame's columns become lists once; a row is an index into them."""
+
+import datetime as dt
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from databus.core import CHANGE_TYPE, SEQ, ChangeType, Pair, Unrepresentable
+from databus.schema import TableSchema
+from databus.wire import Frame
+
+_INSERT: Final = ChangeType.INSERT
+_PREIMAGE: Final = int(ChangeType.UPDATE_PREIMAGE)
+_POSTIMAGE: Final = int(ChangeType.UPDATE_POSTIMAGE)
+_KINDS: Final[dict[int, ChangeType]] = {kind.value: kind for kind in ChangeType}
+
+
+class Row:
+    """One change of one row; both images of an update together.
+
+    source: `physical/db.table`. change_type: `update_postimage` for an update. before, after: the images, by column
+    name; None where there is none (an insert has no `before`; where a filter took one image of an update away, neither
+    has it). scn, seq: the pair of the last image.
+    """
+
+    __slots__ = ("_after", "_before", "change_type", "scn", "seq", "source", "table")
+
+    def __init__(
+        self,
+        source: str,
+        table: TableSchema,
+        change_type: ChangeType,
+        scn: int,
+        seq: int,
+        before: tuple[Any, ...] | None,
+        after: tuple[Any, ...] | None,
+    ) -> None:
+        self.source = source
+        self.table = table
+        self.change_type = change_type
+        self.scn = scn
+        self.seq = seq
+        self._before = before
+        self._after = after
+
+    @property
+    def pair(self) -> Pair:
+        """(SCN, `_seq`)."""
+        return self.scn, self.seq
+
+    @property
+    def before(self) -> dict[str, Any] | None:
+        """The row as it was."""
+        return None if self._before is None else dict(zip(self.table.names, self._before, strict=True))
+
+    @property
+    def after(self) -> dict[str, Any] | None:
+        """The row as it is now."""
+        return None if self._after is None else dict(zip(self.table.names, self._after, strict=True))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The row as it is now, or as it was if it is gone."""
+        image = self._before if self._after is None else self._after
+        return dict(zip(self.table.names, image or (), strict=True))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The values of the key's columns; empty where the table has none."""
+        image = self._before if self._after is None else self._after
+        names = self.table.names
+        return tuple((image or ())[names.index(name)] for name in self.table.key)
+
+    def __repr__(self) -> str:
+        images = f"{self.before} -> {self.after}" if self._before and self._after else str(self.values)
+        return f"<{self.source} {self.change_type.label} {self.scn}:{self.seq} {images}>"
+
+
+class Cells:
+    """The columns of one frame as Python lists."""
+
+    __slots__ = ("images", "kinds", "seqs", "source", "table")
+
+    def __init__(self, frame: Frame, source: str, table: TableSchema) -> None:
+        batch = frame.batch
+        self.source = source
+        self.table = table
+        columns = [
+            python_values(batch.column(i), f"{frame.place}, {source}.{name}") for i, name in enumerate(table.names)
+        ]
+        self.images: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * len(batch)
+        self.kinds: list[int] = batch.column(CHANGE_TYPE).to_pylist()
+        self.seqs: list[int] = batch.column(SEQ).to_pylist()
+
+
+def merged_rows(cells: list[Cells], frame_numbers: list[int], row_numbers: list[int], scn: int) -> list[Row]:
+    """Rows in the order given, both images of an update joined."""
+    out: list[Row] = []
+    joined = (-1, -1)  # the place at which the other image of the update before would stand
+    for number, index in zip(frame_numbers, row_numbers, strict=True):
+        of = cells[number]
+        kind, image = of.kinds[index], of.images[index]
+        if kind == _POSTIMAGE:
+            if joined == (number, index):
+                row = out[-1]
+                row.change_type, row.seq, row._after = ChangeType.UPDATE_POSTIMAGE, of.seqs[index], image  # noqa: SLF001
+                continue
+            out.append(Row(of.source, of.table, ChangeType.UPDATE_POSTIMAGE, scn, of.seqs[index], None, image))
+        elif kind == _INSERT:
+            out.append(Row(of.source, of.table, _INSERT, scn, of.seqs[index], None, image))
+        else:
+            out.append(Row(of.source, of.table, _KINDS[kind], scn, of.seqs[index], image, None))
+            if kind == _PREIMAGE:
+                joined = (number, index + 1)
+    return out
+
+
+def python_values(array: pa.Array, place: str) -> list[Any]:
+    """A column's values as Python holds them.
+
+    Timestamps, dates apart, take a way that is twenty times faster than Arrow's own. Raises `Unrepresentable` naming
+    `place` for one that lies outside Python's years 1 to 9999.
+    """
+    if not pa.types.is_timestamp(array.type):
+        values: list[Any] = array.to_pylist()
+        return values
+    times: list[Any] = array.to_numpy(zero_copy_only=False).astype("datetime64[us]", copy=False).tolist()
+    nulls = 0
+    for index, value in enumerate(times):
+        if value is None:
+            nulls += 1
+        elif not isinstance(value, dt.datetime):
+            raise Unrepresentable(f"{place}, row {index}: {np.datetime64(value, 'us')} is beyond Python's datetime")
+    if nulls != array.null_count:
+        raise Unrepresentable(f"{place}: the smallest 64-bit timestamp is beyond Python's datetime")
+    if array.type.tz is None:
+        return times
+    return [value if value is None else value.replace(tzinfo=dt.UTC) for value in times]
