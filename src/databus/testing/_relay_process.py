@@ -53,7 +53,7 @@ class RelayProcess:
         """Start it and wait until it answers. Raises `Unavailable` with the end of its log if it does not."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "relay.yml"
-        config.write_text(yaml.safe_dump(self._config))
+        config.write_text(yaml.safe_dump(self._config, sort_keys=False))
         told = Path(self._config["folder"]) / "relay.json"
         told.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
