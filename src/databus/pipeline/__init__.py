@@ -18,6 +18,7 @@ from databus.pipeline._contract import (
 )
 from databus.pipeline._graph import Graph
 from databus.pipeline._render import render
+from databus.pipeline._run import run
 from databus.pipeline._tables import TableChoice
 from databus.pipeline._validate import load_pipeline, validate
 
@@ -43,5 +44,6 @@ __all__ = [
     "TableRows",
     "load_pipeline",
     "render",
+    "run",
     "validate",
 ]

@@ -7,14 +7,15 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from databus.core import Checkpoint, SourceCheckpoint
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._tables import TableChoice
 from databus.schema import TableSchema
@@ -116,8 +117,8 @@ class Input(ABC):
         """The tables that come out of it, by pattern."""
         return TableChoice()
 
-    def frames(self, spark: "SparkSession", context: RunContext, patterns: Sequence[str]) -> "DataFrame":
-        """Frames of all tables that match one of `patterns`; of inputs that emit tables."""
+    def frames(self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]) -> "DataFrame":
+        """Frames of a physical source's tables that match one of `patterns`; of inputs that emit tables."""
         raise NotImplementedError
 
     @abstractmethod
@@ -127,6 +128,16 @@ class Input(ABC):
     @abstractmethod
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
         """The physical source of that table, and its definition now. Raises `UnknownSource` or `Unavailable`."""
+
+    def log_of(self, context: RunContext, physical: str) -> str:
+        """The uuid of the log that its rows come from."""
+        del context
+        return physical
+
+    def position_of(self, offset: Mapping[str, Any], physical: str, log: str) -> SourceCheckpoint:
+        """An offset of its stream as a position in the log of that uuid."""
+        position = Checkpoint.from_json(dict(offset), "offset").sources.get(physical, SourceCheckpoint())
+        return replace(position, log=log)
 
 
 class Filter(ABC):
@@ -193,7 +204,12 @@ class Output(ABC):
 
 
 class SparkOutput(ABC):
-    """Base of outputs that run in Spark: they are given the micro-batch as a DataFrame."""
+    """Base of outputs that run in Spark: they are given the micro-batch as a DataFrame.
+
+    rows: how many have been written since the start; an output that can tell adds them here.
+    """
+
+    rows: int = 0
 
     config_model: ClassVar[type[OutputConfig]]
     delivery: ClassVar[Delivery]

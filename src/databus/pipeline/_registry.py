@@ -41,7 +41,6 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
     Kind.OUTPUT: {
         "console": "databus.pipeline.outputs:ConsoleOutput",
         "count": "databus.pipeline.outputs:CountOutput",
-        "count": "databus.pipeline.outputs:CountOutput",
         "delta": "databus.pipeline.outputs:DeltaOutput",
         "files": "databus.pipeline.outputs:FilesOutput",
         "mock": "databus.pipeline.outputs:MockOutput",

@@ -13,10 +13,13 @@ from functools import lru_cache
 def full_pattern(pattern: str) -> str:
     """A pattern over full names.
 
-    >>> full_pattern("orders"), full_pattern("main.orders"), full_pattern("shop/*")
-    ('*/*.orders', '*/main.orders', 'shop/*')
+    >>> full_pattern("orders"), full_pattern("main.orders"), full_pattern("shop/orders"), full_pattern("shop/*")
+    ('*/*.orders', '*/main.orders', 'shop/*.orders', 'shop/*')
     """
-    if "/" in pattern or pattern == "*":
+    physical, slash, table = pattern.partition("/")
+    if slash:
+        return pattern if "." in table or "*" in table else f"{physical}/*.{table}"
+    if pattern == "*":
         return pattern
     return f"*/{pattern}" if "." in pattern else f"*/*.{pattern}"
 

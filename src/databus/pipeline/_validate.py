@@ -183,8 +183,8 @@ def _check_output(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Itera
         if shared is not None:
             yield Problem(
                 other.edge.place,
-                f'{shared} reaches {node.name} by "{one.edge_name}" and by "{other.edge_name}"; a table has one way into '
-                "an exactly-once output: leave it out of one of them, or give it an output of its own",
+                f'{shared} reaches {node.name} by "{one.edge_name}" and by "{other.edge_name}"; a table has one way '
+                "into an exactly-once output: leave it out of one of them, or give it an output of its own",
             )
 
 

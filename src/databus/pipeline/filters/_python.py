@@ -117,7 +117,7 @@ class PythonFilter(Filter):
         del branch
         from pyspark.sql.types import StructField, StructType
 
-        from databus.spark._schema import arrow_schema
+        from databus.spark import arrow_schema
 
         meta = [field for field in rows.schema.fields if is_meta(field.name)]
         if self.config.columns is None:

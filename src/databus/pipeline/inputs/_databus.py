@@ -66,9 +66,9 @@ class DatabusInput(Input):
         """The tables that match `tables`."""
         return TableChoice(tuple(self.config.tables))
 
-    def frames(self, spark: "SparkSession", context: RunContext, patterns: Sequence[str]) -> "DataFrame":
+    def frames(self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]) -> "DataFrame":
         """Runs of whole frames."""
-        options = {**self._options(context), "shape": "frames"}
+        options = {**self._options(context), "shape": "frames", "physical": physical}
         if "*" not in patterns:
             options["sources"] = ",".join(patterns)
         return spark.readStream.format("databus").options(**options).load()
@@ -88,6 +88,12 @@ class DatabusInput(Input):
             what = "has no" if not found else "has several called"
             raise UnknownSource(f"the relay at {context.relay} {what} {table}")
         return found[0].physical, client.table_of(found[0].fingerprint)
+
+    def log_of(self, context: RunContext, physical: str) -> str:
+        """What the relay says."""
+        from databus.client import RelayClient
+
+        return RelayClient(_relay_of(context), token_file=context.token_file).head(physical).log
 
     def _options(self, context: RunContext) -> dict[str, str]:
         options = {

@@ -1,9 +1,11 @@
 """Input `mock`: rows made inside Spark, without source, log and relay, to try what comes after it, and its speed."""
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from databus.core import SourceCheckpoint
 from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
 from databus.schema import Column, TableSchema
 
@@ -59,3 +61,9 @@ class MockInput(Input):
         """The made-up table."""
         del context, table
         return PHYSICAL, TABLE
+
+    def position_of(self, offset: Mapping[str, Any], physical: str, log: str) -> SourceCheckpoint:
+        """The pair of the last row."""
+        del physical
+        scn, seq = divmod(max(0, int(offset["rows"]) - 1), self.config.rows_per_transaction)
+        return SourceCheckpoint(scn=scn + 1, seq=seq, log=log)

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ
 from databus.pipeline.inputs._mock import TABLE, MockInputConfig
-from databus.spark._schema import arrow_schema, typed_schema
+from databus.spark import arrow_schema, typed_schema
 
 BATCH_ROWS: Final = 20_000
 _KEY_CHARS: Final = 16

@@ -1,0 +1,223 @@
+"""The pipeline's own relay: a child process that lives as long as the pipeline does, and is restarted when it dies.
+
+It hangs on a pipe from us: however this process ends, the pipe closes, and the relay stops by itself, with its log in
+order. The port of its first start is kept, so that queries find it again.
+"""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import yaml
+
+from databus.core import TryAgain, Unavailable
+from databus.pipeline._config import PipelineConfig
+
+_ASK_S: Final = 0.02
+_STOP_S_MAX: Final = 20.0
+_RESTART_S: Final = (0.05, 5.0)
+_SETTLED_S: Final = 10.0
+_LAG_S: Final = 1.5
+_LOG_TAIL_BYTES: Final = 3_000
+_REQUEST_S_MAX: Final = 10.0
+
+_ON_A_LEASH: Final = """\
+import os, runpy, signal, sys, threading, time
+def hold():
+    while sys.stdin.buffer.raw.read(1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(15)
+    os._exit(1)
+threading.Thread(target=hold, daemon=True).start()
+sys.argv = ["databus.relay", *sys.argv[1:]]
+runpy.run_module("databus.relay", run_name="__main__", alter_sys=True)
+"""
+"""What the child runs: the relay, and a thread that ends it when the pipe from us closes."""
+
+
+class OwnRelay:
+    """Start, watch, stop; `url` is where it answers. Used by one thread, which `on_death` tells of an end."""
+
+    def __init__(self, config: PipelineConfig, on_death: Callable[[], None]) -> None:
+        self._config = config
+        self._on_death = on_death
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_stopping = False
+        self._listen = config.relay.listen
+        self._started_at = 0.0
+        self._pause_s = _RESTART_S[0]
+        self.url = ""
+        self.log_file = config.state / "relay.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises `Unavailable` with the end of its log if it does not in time."""
+        deadline = time.monotonic() + self._config.sections.run.start_ms_max / 1e3
+        while True:
+            self._spawn()
+            if self._wait_until_it_answers(deadline):
+                break
+            if time.monotonic() + self._pause_s >= deadline:
+                self.stop()
+                raise Unavailable(
+                    f"the pipeline's own relay did not start within start_ms_max="
+                    f"{self._config.sections.run.start_ms_max}; the end of {self.log_file}:\n{self._log_end()}"
+                )
+            time.sleep(self._pause_s)  # the one before it may still be letting go of the log
+            self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
+        self._started_at = time.monotonic()
+        self._listen = f"{self._listen.rpartition(':')[0]}:{self.url.rstrip('/').rpartition(':')[2]}"
+        process = self._process
+        assert process is not None  # noqa: S101 - just started
+        threading.Thread(target=self._watch, args=(process,), name="relay-watch", daemon=True).start()
+
+    def restart(self) -> None:
+        """Start it again after its death, later the sooner it died."""
+        if time.monotonic() - self._started_at > _SETTLED_S:
+            self._pause_s = _RESTART_S[0]
+        time.sleep(self._pause_s)  # back-off
+        self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
+        self.start()
+
+    def stop(self) -> None:
+        """End it in good order, or, if it takes too long, by force; callable twice."""
+        self._is_stopping = True
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(_STOP_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+        process.wait()
+        if not self._is_stopping:
+            self._on_death()
+
+    def _spawn(self) -> None:
+        state = self._config.state
+        state.mkdir(parents=True, exist_ok=True)
+        path = state / "relay.yml"
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, stat.S_IRUSR | stat.S_IWUSR)
+        with os.fdopen(fd, "w", encoding="utf-8") as out:  # it may hold secrets
+            yaml.safe_dump(_escaped(self._relay_config()), out, sort_keys=False)
+        (self._config.relay_folder / "relay.json").unlink(missing_ok=True)
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own file
+                [sys.executable, "-c", _ON_A_LEASH, str(path)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=self._config.folder,
+                start_new_session=True,  # Ctrl-C is for us; we tell it when the queries have stopped
+            )
+
+    def _relay_config(self) -> dict[str, Any]:
+        relay = self._config.relay
+        token_file = self._config.token_file
+        written = {
+            "listen": self._listen,
+            "folder": str(self._config.relay_folder),
+            "token_file": None if token_file is None else str(token_file),
+            "log": relay.log,
+            "capture": relay.capture,
+            "serve": relay.serve,
+        }
+        given = {name: value for name, value in written.items() if value}
+        return {**given, "sources": dict(self._config.sections.sources)}
+
+    def _wait_until_it_answers(self, deadline: float) -> bool:
+        process = self._process
+        assert process is not None  # noqa: S101 - just started
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                return False
+            if self._answers(process.pid):
+                return True
+            time.sleep(_ASK_S)  # a file in a folder is all that tells, once at each start
+        process.kill()
+        process.wait()
+        return False
+
+    def _answers(self, pid: int) -> bool:
+        try:
+            said = json.loads((self._config.relay_folder / "relay.json").read_text(encoding="utf-8"))
+            if said["pid"] != pid:
+                return False
+            self.url = str(said["url"])
+            self.states()
+        except (OSError, ValueError, KeyError, TryAgain):
+            return False
+        return True
+
+    def states(self) -> list[Mapping[str, Any]]:
+        """What each physical source is doing, as /controlSources/status says it."""
+        request = urllib.request.Request(f"{self.url.rstrip('/')}/controlSources/status")  # noqa: S310 - our own relay
+        if self._config.token_file is not None:
+            token = self._config.token_file.read_text(encoding="utf-8").strip()
+            request.add_header("Authorization", f"Bearer {token}")
+        try:
+            with urllib.request.urlopen(request, timeout=_REQUEST_S_MAX) as response:  # noqa: S310 - as above
+                said: list[Mapping[str, Any]] = json.load(response)
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            raise Unavailable(f"the relay at {self.url} does not answer: {error}") from error
+        return said
+
+    def wait_until_caught_up(self, is_stopping: threading.Event) -> None:
+        """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`."""
+        began = time.monotonic()
+        deadline = began + self._config.sections.run.start_ms_max / 1e3
+        scns: dict[str, Any] = {}
+        while time.monotonic() < deadline:
+            states = self._states_if_there()
+            waiting = any(_is_behind(each, scns) for each in states)
+            scns = {each["name"]: each["SCN"] for each in states}
+            if scns and not waiting and time.monotonic() - began > _LAG_S:  # lag is measured once a second
+                return
+            if is_stopping.wait(_LAG_S / 3):
+                return
+
+    def _states_if_there(self) -> list[Mapping[str, Any]]:
+        try:
+            return self.states()
+        except Unavailable:
+            return []  # it is being restarted
+
+    def _log_end(self) -> str:
+        try:
+            return self.log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        except OSError as error:
+            return str(error)
+
+
+def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:
+    """Whether a source has more to capture and can: what has stopped is not waited for."""
+    if state["state"] == "RUNNING":
+        return bool(state["lagChanges"]) or scns.get(state["name"], -1) != state["SCN"]
+    return state["state"] not in ("SUSPENDED_ON_ERROR", "PAUSED")
+
+
+def _escaped(value: Any) -> Any:
+    """Text as a file must hold it to come back as it is: references have been replaced already."""
+    if isinstance(value, dict):
+        return {key: _escaped(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_escaped(each) for each in value]
+    return value.replace("${", "$${") if isinstance(value, str) else value

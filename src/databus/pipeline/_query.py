@@ -1,0 +1,234 @@
+"""One query's life: built, started, waited for, started again; in a thread of its own, so that no other waits for it.
+
+build ──► run ──► ends: done (`once`), stopped (by us)
+  ▲        │
+  │        ├─ SchemaChanged ──────► at once, with the new schema
+  └────────┼─ TryAgain, unknown ──► after a back-off that grows, and forgets where a batch was done
+           └─ Stop, WrongInput ───► failed: this query stays down, the others go on
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import random
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from databus.core import DatabusError, SchemaChanged, Stop, TryAgain, UnknownSource, WrongInput
+from databus.pipeline._config import PipelineConfig
+from databus.pipeline._contract import RunContext, Shape
+from databus.pipeline._decode import result_table
+from databus.pipeline._graph import Graph
+from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline._writer import FramesWriter, OutputHandle, Report, TypedWriter, Writer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_SCHEMA_CHANGES_MAX: Final = 1_000
+
+
+@dataclass
+class RunSettings:
+    """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted."""
+
+    config: PipelineConfig
+    graph: Graph
+    spark: "SparkSession"
+    once: bool
+    relay: Callable[[], str | None]
+    report: Report
+    began: float = field(default_factory=time.monotonic)
+    is_stopping: threading.Event = field(default_factory=threading.Event)
+
+    def context_of(self, path: str) -> RunContext:
+        """What a node works with."""
+        token_file = self.config.token_file
+        return RunContext(
+            self.config.name,
+            path.partition(".")[2],
+            self.config.folder,
+            self.relay(),
+            None if token_file is None else str(token_file),
+        )
+
+
+class QueryThread(threading.Thread):
+    """Runs one query until it is done, stopped or failed; `on_end` is told. `error` says what it failed with."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        plan: QueryPlan,
+        feeds: Sequence[tuple[Feed, OutputHandle]],
+        on_end: Callable[["QueryThread"], None],
+    ) -> None:
+        super().__init__(name=f"query {plan.name}", daemon=True)
+        self.plan = plan
+        self.error: DatabusError | None = None
+        self._settings = settings
+        self._feeds = feeds
+        self._on_end = on_end
+        self._query: StreamingQuery | None = None
+        self._lock = threading.Lock()
+        self._retry_ms = settings.config.sections.run.retry_ms_min
+        self._failures = 0
+        self._logger = structlog.get_logger("databus.pipeline").bind(query=plan.name)
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of its checkpoint."""
+        return self._settings.config.state / "queries" / self.plan.name
+
+    def run(self) -> None:
+        """See the class."""
+        try:
+            schema_changes = 0
+            while not self._settings.is_stopping.is_set():
+                error = self._round()
+                if error is None:
+                    return
+                if isinstance(error, SchemaChanged) and schema_changes < _SCHEMA_CHANGES_MAX:
+                    schema_changes += 1
+                    self._say("restart", error)
+                elif not self._waits_for(error):
+                    self.error = error
+                    self._say("failed", error)
+                    return
+        except Exception as error:
+            self.error = Stop(f"{self.plan.name}: a defect: {type(error).__name__}: {error}")
+            self._logger.exception("a query ended by a defect")
+        finally:
+            self._on_end(self)
+
+    def stop(self) -> None:
+        """End it, from another thread: what is being written is not waited for, and comes again."""
+        with self._lock:
+            query = self._query
+        if query is not None:
+            query.stop()
+
+    def _round(self) -> DatabusError | None:
+        """Build, start and wait; returns what it failed with, None if it ended as it should."""
+        writer: Writer | None = None
+        try:
+            for _, handle in self._feeds:
+                handle.open()
+            rows, writer = self._build()
+            query = self._start(rows, writer)
+            self._say("started", None)
+            try:
+                query.awaitTermination()
+            finally:
+                if writer.batches:
+                    self._failures, self._retry_ms = 0, self._settings.config.sections.run.retry_ms_min
+        except Exception as error:  # noqa: BLE001 - Spark raises many kinds; each becomes one of ours below
+            return None if self._settings.is_stopping.is_set() else self._named(error, writer)
+        return None
+
+    def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":
+        run = self._settings.config.sections.run
+        stream = rows.writeStream.foreachBatch(writer).queryName(self.plan.name)
+        stream = stream.option("checkpointLocation", self.checkpoint.as_uri())
+        if self._settings.once:
+            stream = stream.trigger(availableNow=True)
+        else:
+            stream = stream.trigger(processingTime=f"{run.trigger_ms} milliseconds")
+        with self._lock:
+            self._query = query = stream.start()
+        if self._settings.is_stopping.is_set():
+            query.stop()
+        return query
+
+    def _build(self) -> "tuple[DataFrame, Writer]":
+        settings, plan = self._settings, self.plan
+        origin = settings.graph.inputs[plan.input]
+        context = settings.context_of(plan.input)
+        if plan.shape is Shape.TABLES:
+            assert plan.physical is not None  # noqa: S101 - the plan's promise
+            from databus.client import RelayClient
+
+            client = RelayClient(context.relay or "", token_file=context.token_file)
+            frames = origin.frames(settings.spark, context, plan.physical, plan.patterns)
+            return frames, FramesWriter(plan.name, self._feeds, settings.report, client.table_of)
+        physical, table = origin.schema_of(context, plan.table)
+        rows = origin.typed(settings.spark, context, plan.table)
+        for step in plan.steps:
+            try:
+                rows = settings.graph.filters[step.node].apply(rows, step.branch)
+            except DatabusError:
+                raise
+            except Exception as error:
+                raise _analysis_error(step.node, error) from error
+        from databus.spark import arrow_schema
+
+        result = result_table(table.source, arrow_schema(rows.schema), table.key)
+        return rows, TypedWriter(
+            plan.name,
+            self._feeds,
+            settings.report,
+            physical=physical,
+            table=result,
+            origin=origin,
+            log=origin.log_of(context, physical),
+            checkpoint=self.checkpoint,
+        )
+
+    def _named(self, error: Exception, writer: Writer | None) -> DatabusError:
+        """What went wrong as one of our errors; anything unknown is tried again some times."""
+        from databus.spark import error_of
+
+        found = error_of(writer.error) if writer is not None and writer.error is not None else None
+        found = found or error_of(error)
+        if found is None:
+            cause = error if writer is None or writer.error is None else writer.error
+            self._logger.error("a query failed with an error that is not databus's own", exc_info=cause)
+            found = TryAgain(f"{type(cause).__name__}: {_first_lines(str(cause))}")
+            found.__cause__ = cause
+        return found
+
+    def _waits_for(self, error: DatabusError) -> bool:
+        """Wait before another try; False if there is none to be."""
+        run = self._settings.config.sections.run
+        if isinstance(error, Stop | WrongInput) and not self._may_come(error):
+            return False
+        self._failures += 1
+        is_ours = type(error) is not TryAgain
+        if self._failures > run.retries_max and (self._settings.once or not is_ours):
+            return False
+        wait_ms = self._retry_ms * (0.5 + random() / 2)
+        self._retry_ms = min(self._retry_ms * 2, run.retry_ms_max)
+        self._say("retry", error, wait_ms=round(wait_ms))
+        self._settings.is_stopping.wait(wait_ms / 1e3)
+        return True
+
+    def _may_come(self, error: DatabusError) -> bool:
+        """Whether a table that is not there may only not have been captured yet: our own relay has just begun."""
+        config = self._settings.config
+        waited_ms = (time.monotonic() - self._settings.began) * 1e3
+        return isinstance(error, UnknownSource) and config.embeds_relay and waited_ms < config.sections.run.start_ms_max
+
+    def _say(self, event: str, error: DatabusError | None, **more: Any) -> None:
+        said: Mapping[str, Any] = {
+            "event": event,
+            "query": self.plan.name,
+            "outputs": [handle.name for _, handle in self._feeds],
+            "at_us": time.time_ns() // 1000,
+            **({} if error is None else {"error": type(error).__name__, "message": str(error)}),
+            **more,
+        }
+        self._settings.report(said)
+        log = self._logger.info if error is None or event == "restart" else self._logger.warning
+        log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})
+
+
+def _analysis_error(node: str, error: Exception) -> DatabusError:
+    return WrongInput(f"{node}: Spark refuses it: {_first_lines(str(error))}")
+
+
+def _first_lines(text: str, lines: int = 5) -> str:
+    return "\n".join(text.splitlines()[:lines])

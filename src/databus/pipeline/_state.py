@@ -1,0 +1,46 @@
+"""A pipeline's state folder: checkpoints, logs, and the lock that lets one process at a time have it."""
+
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from databus.core import Held
+
+_LOCK: Final = "lock"
+_NOTE_BYTES_MAX: Final = 4096
+
+
+class StateLock:
+    """Held while a pipeline runs; the kernel lets go of it however the process ends."""
+
+    def __init__(self, folder: Path, pipeline: str) -> None:
+        self._path = folder / _LOCK
+        self._pipeline = pipeline
+        self._fd: int | None = None
+
+    def take(self) -> None:
+        """Take it. Raises `Held` naming who has it."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, _NOTE_BYTES_MAX, 0).decode(errors="replace").strip() or "another process"
+            os.close(fd)
+            raise Held(
+                f"{self._path.parent}: the pipeline {self._pipeline} runs already, as {holder}; stop that one, or give "
+                "this one another `state`"
+            ) from None
+        self._fd = fd
+        note = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, note.encode(), 0)
+
+    def release(self) -> None:
+        """Let go; callable twice."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
