@@ -1,0 +1,79 @@
+"""Options of the SQLite source."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from databus.sources._config import SourceConfig
+
+
+class SqliteConfig(SourceConfig):
+    """A SQLite database file, captured by triggers that write a change table in the users' own transactions."""
+
+    type: str = Field("sqlite", description="`sqlite`.", pattern="^sqlite$")
+    path: str = Field(description="The database file; it must be in WAL mode.", examples=["shop.db"])
+    tables: list[str] = Field(
+        default_factory=lambda: ["main.*"],
+        min_length=1,
+        description="Tables to capture, as `main.table`, `*` standing for any run of characters.",
+        examples=[["main.*"], ["main.orders", "main.customers"]],
+    )
+    snapshot: Literal["initial", "never"] = Field(
+        "initial",
+        description="Whether a new log begins with the rows that are there. A table that appears later is always read.",
+    )
+    types: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="By table and column: the type to capture it as (`int64`, `float64`, `string`, `binary`, or `any`: "
+        "the SQL literal of the value, exact for every value).",
+        examples=[{"main.t": {"anything": "any"}}],
+    )
+    on_class3: Literal["resnapshot", "stop"] = Field(
+        "resnapshot",
+        description="After a change of a table that may have changed data unseen: read the table again, or stop.",
+    )
+    set_wal: bool = Field(False, description="Switch the database to WAL mode if it is in another.")
+    poll_ms: int = Field(
+        50, ge=1, le=10_000, description="Longest time between two looks for changes, where no file event tells sooner."
+    )
+    cut_interval_ms: int = Field(
+        5, ge=0, le=60_000, description="Shortest time between two cuts; each is a small write transaction."
+    )
+    busy_ms_max: int = Field(1_000, ge=1, le=60_000, description="How long a cut waits for another writer at a time.")
+    group_bytes_max: int = Field(4 << 20, ge=1024, le=256 << 20, description="Where a group ends, in bytes of rows.")
+    group_rows_max: int = Field(65_536, ge=2, le=1 << 20, description="Where a group ends, in rows.")
+    chunk_bytes_max: int = Field(4 << 20, ge=1024, le=256 << 20, description="Bytes of one snapshot chunk.")
+    chunk_rows_max: int = Field(16_384, ge=1, le=1 << 20, description="Rows of one snapshot chunk.")
+    trim_rows_max: int = Field(
+        10_000, ge=1, le=1 << 20, description="Change rows deleted in one transaction, once they are safe in the log."
+    )
+
+    def selects(self, table: str) -> bool:
+        """Whether the table is captured; SQLite's names do not tell cases apart.
+
+        >>> SqliteConfig(path="shop.db", tables=["main.Orders"]).selects("main.ORDERS")
+        True
+        """
+        folded = {
+            "tables": [name.lower() for name in self.tables],
+            "exclude": [name.lower() for name in self.exclude],
+        }
+        return SourceConfig(type=self.type, **folded).selects(table.lower())
+
+    def names_exactly(self, table: str) -> bool:
+        """Whether the table is asked for by its name, not by a pattern that happens to fit."""
+        return table.lower() in {name.lower() for name in self.tables}
+
+    def left_out(self, table: str) -> frozenset[str]:
+        """The columns of the table that never reach the log, in lower case."""
+        for name, choice in self.columns.items():
+            if name.lower() == table.lower():
+                return frozenset(column.lower() for column in choice.exclude)
+        return frozenset()
+
+    def type_of(self, table: str, column: str) -> str | None:
+        """The type that the column is captured as by `types:`, if it says."""
+        for name, columns in self.types.items():
+            if name.lower() == table.lower():
+                return {each.lower(): kind for each, kind in columns.items()}.get(column.lower())
+        return None

@@ -1,0 +1,295 @@
+"""Renew: bring the triggers in line with the schema, and say what happened to the tables meanwhile.
+
+Runs in the transaction of a cut, whenever SQLite's schema version has moved. What it finds is classed as DESIGN 4.6:
+(1) only metadata, (2) columns added whose value in existing rows is known, (3) anything else; a table whose triggers
+were missing, or could miss something, is a gap. Gaps and class 3 have the table read anew.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from databus.core import ControlKind, Unrepresentable, Unsupported
+from databus.formats import to_json_value
+from databus.schema import TableSchema, diff
+from databus.sources.sqlite._config import SqliteConfig
+from databus.sources.sqlite._describe import Described, describe
+from databus.sources.sqlite._store import (
+    Event,
+    Version,
+    add_version,
+    drop_triggers,
+    live_versions,
+    retire,
+    schema_version,
+    set_state,
+    want_snapshot,
+)
+from databus.sources.sqlite._tables import OWN_PREFIX, ColumnShape, TableShape, list_tables, quoted, read_shape
+from databus.sources.sqlite._tokens import is_literal
+from databus.sources.sqlite._triggers import (
+    CHANGE_TABLE,
+    TriggerPlan,
+    scratch_name,
+    scratch_sql,
+    trigger_names,
+    trigger_sql,
+)
+from databus.sources.sqlite._types import ACCEPTED, Kind, exact_sql
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What may have happened since the last cut. change_id: the last change before it.
+
+    told: the caller did the DDL in this very transaction, after removing the triggers itself (`alter`), so nothing was
+    written under the new schema and a missing trigger says nothing. ddl: its text.
+    """
+
+    change_id: int
+    told: bool = False
+    ddl: str | None = None
+
+
+def renew(db: sqlite3.Connection, config: SqliteConfig, since: Since) -> list[Event]:
+    """Renew what differs, in the caller's transaction. Returns the controls for its cut, in a stable order.
+
+    Raises `ConfigError` and `Unsupported` for tables that cannot be captured as asked.
+    """
+    live = live_versions(db)
+    present = list_tables(db)
+    chosen = {f"main.{name}": name for name in present if config.selects(f"main.{name}")}
+    for source, name in chosen.items():
+        if present[name] == "virtual" and config.names_exactly(source):
+            raise Unsupported(f"{source} is a virtual table: SQLite fires no triggers on it, so it cannot be captured")
+    chosen = {source: name for source, name in chosen.items() if present[name] == "table"}
+    events: list[Event] = []
+    for source, version in live.items():
+        if source not in chosen:
+            retire(db, version)
+            if source.removeprefix("main.") not in present:
+                events.append(Event(ControlKind.DROP, version, {"kind": ControlKind.DROP, "source": source}))
+    for source, name in chosen.items():
+        shape = read_shape(db, name)
+        described = describe(config, shape)
+        if source in live:
+            events += _renew_table(db, shape, described, live[source], since)
+        else:
+            version = add_version(db, None, described.table, described.kinds)
+            _install(db, _plan(shape, version))
+            want_snapshot(db, source)
+    set_state(db, "schema_version", str(schema_version(db)))
+    return events
+
+
+def _plan(shape: TableShape, version: Version) -> TriggerPlan:
+    return TriggerPlan(shape, version.number, version.t, version.table.names)
+
+
+def _install(db: sqlite3.Connection, plan: TriggerPlan) -> None:
+    drop_triggers(db, plan.number)
+    db.execute(f"DROP TABLE IF EXISTS {scratch_name(plan.number)}")
+    (slots,) = db.execute(
+        "SELECT count(*) FROM pragma_table_info(?, 'main') WHERE name LIKE 'c%'", (CHANGE_TABLE,)
+    ).fetchone()
+    for slot in range(slots, len(plan.columns)):
+        db.execute(f"ALTER TABLE {CHANGE_TABLE} ADD COLUMN c{slot}")
+    for statement in (*scratch_sql(plan), *trigger_sql(plan)):
+        db.execute(statement)
+
+
+def _renew_table(
+    db: sqlite3.Connection, shape: TableShape, described: Described, old: Version, since: Since
+) -> list[Event]:
+    found = dict(
+        db.execute(
+            "SELECT name, sql FROM main.sqlite_schema WHERE type = 'trigger' AND tbl_name = ?", (shape.name,)
+        ).fetchall()
+    )
+    complete = since.told or all(name in found for name in trigger_names(old.number))
+    same = described.table == old.table and described.kinds == old.kinds
+    plan = _plan(shape, old)
+    if same and _is_as_planned(db, plan, found):
+        return []
+    touched = not since.told and _is_touched(db, old, since)
+    if not same:
+        new = add_version(db, old.number, described.table, described.kinds)
+        _install(db, _plan(shape, new))
+        event = _schema_event(db, shape, old, new, since, complete=complete, touched=touched)
+        if event.body["class"] == 3:
+            want_snapshot(db, old.source)
+        return [event]
+    _install(db, plan)
+    if complete and not touched:
+        return []
+    want_snapshot(db, old.source)
+    reason = (
+        "a unique index or a trigger was added while rows were written; some may have been replaced or changed unseen"
+        if complete
+        else "the table was made anew, or its triggers were removed; changes until now were not captured"
+    )
+    return [_gap(old, reason)]
+
+
+def _gap(version: Version, reason: str) -> Event:
+    body = {"kind": ControlKind.GAP, "source": version.source, "from": None, "to": None, "reason": reason}
+    return Event(ControlKind.GAP, version, body)
+
+
+def _is_as_planned(db: sqlite3.Connection, plan: TriggerPlan, found: Mapping[str, str]) -> bool:
+    """Whether the triggers are those that we would make, and are fired before the user's.
+
+    SQLite fires the newest first. A user's AFTER trigger that is fired before ours may change the row again, which
+    would be logged before the change that it follows, or end with RAISE(IGNORE), after which ours is not fired at all.
+    """
+    names = trigger_names(plan.number)
+    if [found.get(name) for name in names] != trigger_sql(plan):
+        return False
+    order = db.execute(
+        "SELECT name FROM main.sqlite_schema WHERE type = 'trigger' AND tbl_name = ? ORDER BY rowid DESC LIMIT ?",
+        (plan.shape.name, len(names)),
+    )
+    return {name for (name,) in order} == set(names)
+
+
+def _is_touched(db: sqlite3.Connection, version: Version, since: Since) -> bool:
+    found = db.execute(
+        f"SELECT EXISTS (SELECT 1 FROM {CHANGE_TABLE} WHERE id > ? AND t = ?)", (since.change_id, version.t)
+    )
+    return bool(found.fetchone()[0])
+
+
+def _schema_event(
+    db: sqlite3.Connection,
+    shape: TableShape,
+    old: Version,
+    new: Version,
+    since: Since,
+    *,
+    complete: bool,
+    touched: bool,
+) -> Event:
+    number, fill = 3, None
+    if complete:
+        number, fill = _classify(db, shape, old, new, since, touched=touched)
+    body = schema_body(new.table, old.table, number, fill or {}, since.ddl)
+    return Event(ControlKind.SCHEMA, new, body)
+
+
+def schema_body(
+    table: TableSchema, previous: TableSchema, number: int, fill: Mapping[str, Any], ddl: str | None
+) -> dict[str, Any]:
+    """The body of a `schema` control."""
+    return {
+        "kind": ControlKind.SCHEMA,
+        "source": table.source,
+        "ddl": ddl,
+        "class": number,
+        "table": table.to_json(),
+        "previous": f"{previous.fingerprint:016x}",
+        "fill": fill,
+    }
+
+
+def _classify(
+    db: sqlite3.Connection, shape: TableShape, old: Version, new: Version, since: Since, *, touched: bool
+) -> tuple[int, dict[str, Any] | None]:
+    changed = diff(old.table, new.table)
+    kinds = dict(zip(new.table.names, new.kinds, strict=True))
+    retyped = any(kinds.get(name, kind) != kind for name, kind in zip(old.table.names, old.kinds, strict=True))
+    if retyped or changed.narrowed or changed.widened or changed.key_changed:
+        return 3, None
+    if not changed.added:
+        return (1, None) if since.told or not changed.dropped else (3, None)
+    columns = {column.name: column for column in shape.columns}
+    added = [columns[column.name] for column in changed.added]
+    stored = [column.name for column in shape.columns]
+    appended = stored[-len(added) :] == [column.name for column in added]
+    if changed.dropped or not appended or not all(_has_known_value(column) for column in added):
+        return 3, None
+    fill = {column.name: _default(column, kinds[column.name], old.source) for column in added}
+    if touched and not _still_filled(db, shape, old, added, fill, since):
+        return 3, None
+    return 2, {name: value.json for name, value in fill.items()}
+
+
+def _has_known_value(column: ColumnShape) -> bool:
+    return not column.is_generated and (column.default is None or is_literal(column.default))
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """What an added column holds in the rows that were there: as JSON, and as the SQL literal."""
+
+    json: Any
+    literal: str
+
+
+def _default(column: ColumnShape, kind: Kind, source: str) -> _Filled:
+    """A literal default as SQLite stores it in a column of that declaration."""
+    memory = sqlite3.connect(":memory:")
+    try:
+        memory.execute(f"CREATE TABLE d(v {column.declared} DEFAULT {column.default or 'NULL'})")
+        memory.execute("INSERT INTO d DEFAULT VALUES")
+        value, literal = memory.execute(f"SELECT {exact_sql(kind, 'v')}, {exact_sql('any', 'v')} FROM d").fetchone()
+    finally:
+        memory.close()
+    if type(value) not in ACCEPTED[kind]:
+        raise Unrepresentable(
+            f"{source}.{column.name}: its default {column.default} is not a value of {kind}; capture the column as "
+            f"literals with `types: {{{source}: {{{column.name}: any}}}}`"
+        )
+    return _Filled(to_json_value(value), literal or "NULL")
+
+
+def _still_filled(
+    db: sqlite3.Connection,
+    shape: TableShape,
+    old: Version,
+    added: list[ColumnShape],
+    fill: Mapping[str, _Filled],
+    since: Since,
+) -> bool:
+    """Whether each row written since the last cut holds the default in the new columns, so that nothing was missed."""
+    if not old.table.key:
+        return False
+    table = quoted(shape.name)
+    slots = {name: slot for slot, name in enumerate(old.table.names)}
+    same = " AND ".join(f"{table}.{quoted(name)} = c.c{slots[name]}" for name in old.table.key)
+    differs = " OR ".join(f"{exact_sql('any', f'{table}.{quoted(c.name)}')} IS NOT ?" for c in added)
+    literals = [None if fill[c.name].literal == "NULL" else fill[c.name].literal for c in added]
+    found = db.execute(
+        f"SELECT EXISTS (SELECT 1 FROM {CHANGE_TABLE} AS c CROSS JOIN {table} ON {same} "
+        f"WHERE c.id > ? AND c.t = ? AND ({differs}))",
+        (since.change_id, old.t, *literals),
+    )
+    return not found.fetchone()[0]
+
+
+def recast(db: sqlite3.Connection, config: SqliteConfig, installed: SqliteConfig, change_id: int) -> list[Event]:
+    """Where `types:` now says otherwise for a table that is itself unchanged, read its waiting change rows anew, too.
+
+    Change rows hold values as they were written, so those after `change_id` can be read as the new types say: this is
+    how a value that stopped capture is got past. Returns the class 3 controls that come before them.
+    """
+    if config.types == installed.types:
+        return []
+    events = []
+    present = list_tables(db)
+    for source, old in live_versions(db).items():
+        name = source.removeprefix("main.")
+        if present.get(name) != "table" or not config.selects(source):
+            continue
+        shape = read_shape(db, name)
+        described = describe(config, shape)
+        is_old = describe(installed, shape) == Described(old.table, old.kinds)
+        if not is_old or described.kinds == old.kinds or described.table.names != old.table.names:
+            continue
+        new = add_version(db, old.number, described.table, described.kinds)
+        db.execute(f"UPDATE {OWN_PREFIX}table SET recast = ?, recast_after = ? WHERE t = ?", (new.t, change_id, old.t))
+        _install(db, _plan(shape, new))
+        want_snapshot(db, source)
+        events.append(Event(ControlKind.SCHEMA, new, schema_body(new.table, old.table, 3, {}, None)))
+    set_state(db, "schema_version", str(schema_version(db)))
+    return events

@@ -1,0 +1,105 @@
+"""Snapshot: a table's rows in chunks, each read exactly at a cut.
+
+The reader's transaction is opened while the relay holds the write lock of a cut: it sees what the changes up to that
+cut make, no more and no less. So the low and the high watermark of a chunk, and the boundary where it is placed, are
+one and the same, nothing has to be dropped, and "the last pair wins" is right.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from databus.sources.sqlite._config import SqliteConfig
+from databus.sources.sqlite._decode import decode_columns, fetch
+from databus.sources.sqlite._store import Cut, Version
+from databus.sources.sqlite._tables import KeyPart, TableShape, quoted, read_shape
+from databus.sources.sqlite._types import exact_sql, size_sql
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of a table as they are at a cut. last_key: of the last of them. is_last: there are none after it."""
+
+    version: Version
+    generation: int
+    cut: Cut
+    arrays: tuple[pa.Array, ...]
+    rows: int
+    last_key: tuple[Any, ...] | None
+    is_last: bool
+
+
+def read_chunk(
+    reader: sqlite3.Connection,
+    config: SqliteConfig,
+    version: Version,
+    generation: int,
+    cut: Cut,
+    last_key: Sequence[Any] | None,
+) -> Chunk:
+    """The next rows after `last_key`, in the transaction that `reader` has open; at least one if there is any.
+
+    Keys are the rowid, or the SQL literals of a WITHOUT ROWID table's primary key. Raises `Unrepresentable`.
+    """
+    shape = read_shape(reader, version.source.removeprefix("main."))
+    tail, parameters = _tail(shape, last_key)
+    limit = _rows_that_fit(reader, config, version, tail, parameters)
+    keys = _key_sql(shape)
+    columns = [exact_sql(k, quoted(n)) for n, k in zip(version.table.names, version.kinds, strict=True)]
+    sql = f"SELECT {', '.join([keys, *columns])} {tail} LIMIT ?"
+    rows = fetch(reader, version, sql, (*parameters, limit), 1)
+    if not rows:
+        return Chunk(version, generation, cut, (), 0, None, is_last=True)
+    transposed = list(zip(*rows, strict=True))
+    place = f"among rows {rows[0][0]} to {rows[-1][0]}"
+    arrays = tuple(decode_columns(version, transposed[1:], place))
+    key = (rows[-1][0],) if shape.has_rowid else _literals(reader, shape, tail, parameters, len(rows) - 1)
+    return Chunk(version, generation, cut, arrays, len(rows), key, is_last=len(rows) < limit)
+
+
+def _key_sql(shape: TableShape) -> str:
+    return quoted(shape.identity.parts[0].text)
+
+
+def _collated(part: KeyPart) -> str:
+    return f"{quoted(part.text)} COLLATE {quoted(part.collation)}"
+
+
+def _tail(shape: TableShape, last_key: Sequence[Any] | None) -> tuple[str, tuple[Any, ...]]:
+    """FROM, WHERE and ORDER BY for the rows after a key."""
+    parts = shape.identity.parts
+    order = ", ".join(_collated(part) for part in parts)
+    where = ""
+    parameters: tuple[Any, ...] = ()
+    if last_key is not None and shape.has_rowid:
+        where, parameters = f" WHERE {quoted(parts[0].text)} > ?", tuple(last_key)
+    elif last_key is not None:
+        where = f" WHERE ({order}) > ({', '.join(last_key)})"
+    if shape.has_rowid:
+        order = quoted(parts[0].text)
+    return f"FROM {quoted(shape.name)}{where} ORDER BY {order}", parameters
+
+
+def _rows_that_fit(
+    reader: sqlite3.Connection, config: SqliteConfig, version: Version, tail: str, parameters: Sequence[Any]
+) -> int:
+    sizes = [size_sql(k, quoted(n)) for n, k in zip(version.table.names, version.kinds, strict=True)]
+    varying = " + ".join(filter(None, sizes))
+    if not varying:
+        return config.chunk_rows_max
+    found = reader.execute(f"SELECT {varying} {tail} LIMIT ?", (*parameters, config.chunk_rows_max)).fetchall()
+    bytes_until = np.cumsum(np.array(found, np.int64).reshape(-1) + 8 * len(sizes))
+    fit = int(np.searchsorted(bytes_until, config.chunk_bytes_max, side="right"))
+    return config.chunk_rows_max if fit == len(found) else max(fit, 1)
+
+
+def _literals(
+    reader: sqlite3.Connection, shape: TableShape, tail: str, parameters: Sequence[Any], offset: int
+) -> tuple[str, ...]:
+    keys = ", ".join(exact_sql("any", quoted(part.text)) for part in shape.identity.parts)
+    row = reader.execute(f"SELECT {keys} {tail} LIMIT 1 OFFSET ?", (*parameters, offset)).fetchone()
+    return tuple(row)
