@@ -1,0 +1,120 @@
+"""Structured logs: one line for each thing that happened, as text for a terminal and as JSON for everything else.
+
+    configure_logs(level="info", relay="shop")
+    structlog.get_logger("databus.relay").info("relay ready", url=...)
+
+Every part of databus logs through structlog; other libraries' logging comes out in the same form, from warnings up.
+Lines go to stderr: stdout belongs to what a command prints.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import structlog
+
+from databus.core import ConfigError
+
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
+_HIDDEN: Final = "(hidden)"
+_SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "credential")
+
+
+class LogStyle(StrEnum):
+    """How a line looks. `auto`: text on a terminal, JSON otherwise."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+def configure_logs(
+    *,
+    level: str = "info",
+    style: str = LogStyle.AUTO,
+    stream: TextIO | None = None,
+    file: Path | None = None,
+    **context: Any,
+) -> None:
+    """Say where this process's logs go and how they look; before anything binds a logger, and callable again.
+
+    level: debug, info, warning or error. stream: instead of stderr; file: instead of both, appended to. context: what
+    every line carries, such as `relay`, `physical`, `pipeline`. Raises `ConfigError` for a level or style that is none.
+    """
+    if level not in _LEVELS:
+        raise ConfigError(f"log level {level!r}: there are {', '.join(_LEVELS)}")
+    if style not in list(LogStyle):
+        raise ConfigError(f"log format {style!r}: there are {', '.join(LogStyle)}")
+    out = _open(file) if file is not None else stream or sys.stderr
+    is_text = style == LogStyle.TEXT or (style == LogStyle.AUTO and out.isatty())
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _Context(context),
+        _hide_secrets,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,  # or the loggers made before this call would stay as they were
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_rendering(is_text=is_text, out=out))
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("databus").setLevel(_LEVELS[level])
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(max(_LEVELS[level], logging.WARNING))
+
+
+def _open(file: Path) -> TextIO:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("a", buffering=1, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"log file {file}: {error.strerror}") from error
+
+
+def _rendering(*, is_text: bool, out: TextIO) -> Sequence[structlog.typing.Processor]:
+    clean = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    if is_text:
+        return [clean, structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_plain_traceback)]
+    return [clean, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+def _plain_traceback(out: TextIO, exc_info: Any) -> None:
+    structlog.dev.plain_traceback(out, exc_info)
+
+
+class _Context:
+    """Adds what every line of this process carries; what a line says itself wins."""
+
+    def __init__(self, context: Mapping[str, Any]) -> None:
+        self._context = dict(context)
+
+    def __call__(self, _logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        for key, value in self._context.items():
+            event.setdefault(key, value)
+        return event
+
+
+def _hide_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A last net: a value under a name that sounds secret is not written."""
+    for key in event:
+        if any(word in key.lower() for word in _SECRET_WORDS):
+            event[key] = _HIDDEN
+    return event

@@ -1,0 +1,82 @@
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from databus.core import ConfigError
+from databus.operate import configure_logs
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("databus").setLevel(logging.NOTSET)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_line_is_json_where_nobody_looks_and_text_on_a_terminal() -> None:
+    pipe, terminal = io.StringIO(), Terminal()
+    for stream in (pipe, terminal):
+        configure_logs(stream=stream, relay="east")
+        structlog.get_logger("databus.test").info("group captured", physical="shop", rows=3)
+    line = json.loads(pipe.getvalue())
+    assert (line["event"], line["relay"], line["physical"], line["rows"], line["level"]) == (
+        "group captured", "east", "shop", 3, "info",
+    )  # fmt: skip
+    assert "group captured" in terminal.getvalue()
+    with pytest.raises(ValueError):
+        json.loads(terminal.getvalue())
+
+
+def test_levels_are_kept_and_other_libraries_speak_the_same_form_from_warnings_up() -> None:
+    out = io.StringIO()
+    configure_logs(level="warning", stream=out)
+    structlog.get_logger("databus.test").info("quiet")
+    structlog.get_logger("databus.test").warning("loud")
+    logging.getLogger("somebody.else").info("quiet")
+    logging.getLogger("somebody.else").warning("loud %d", 2)
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["loud", "loud 2"]
+
+
+def test_a_traceback_is_one_line_of_json() -> None:
+    out = io.StringIO()
+    configure_logs(stream=out)
+    try:
+        raise RuntimeError("why")
+    except RuntimeError:
+        structlog.get_logger("databus.test").exception("broken")
+    (line,) = out.getvalue().splitlines()
+    assert "RuntimeError: why" in json.loads(line)["exception"]
+
+
+def test_a_value_under_a_secret_name_is_not_written() -> None:
+    out = io.StringIO()
+    configure_logs(stream=out)
+    structlog.get_logger("databus.test").info("hello", api_token="abcdef", Password="ghi")  # noqa: S106 - the test's point
+    assert "abcdef" not in out.getvalue()
+    assert "ghi" not in out.getvalue()
+
+
+def test_logs_go_to_a_file_where_one_is_named(tmp_path: Path) -> None:
+    configure_logs(file=tmp_path / "logs" / "relay.log", style="json")
+    structlog.get_logger("databus.test").info("here")
+    assert json.loads((tmp_path / "logs" / "relay.log").read_text())["event"] == "here"
+
+
+@pytest.mark.parametrize(("level", "style"), [("loud", "auto"), ("info", "xml")])
+def test_a_level_or_style_that_is_none_is_refused(level: str, style: str) -> None:
+    with pytest.raises(ConfigError, match="there are"):
+        configure_logs(level=level, style=style)
