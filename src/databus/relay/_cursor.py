@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from databus.core import SEQ_DONE, Corrupt, Pair, SourceCheckpoint
+from databus.relay._measure import Measure, MeasureLimits, Stop, Tally, group_sizes
 from databus.relay._reader import FrameReader
 from databus.relay._segment import End, Segment, SegmentFile
 from databus.relay._view import LogView
 from databus.wire import COMMIT, Commit, Header
 
 GROUPS_A_READ_MAX: Final = 8192
-_SPLIT_CANDIDATES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +31,6 @@ class Span:
     def fd(self) -> int:
         """Descriptor of the file, for `os.sendfile` and `os.pread`."""
         return self.file.fd
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """What lies between a cursor and `end`: rows, bytes and groups as they would be served.
-
-    splits: positions between, in order, that cut it into ranges of about as many bytes.
-    """
-
-    end: SourceCheckpoint
-    rows: int
-    bytes: int
-    groups: int
-    splits: tuple[SourceCheckpoint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    """A place behind a group, while measuring."""
-
-    segment: int
-    offset: int
-    commit_offset: int
-    bytes: int
 
 
 def reached_by(header: Header) -> Pair:
@@ -116,7 +92,7 @@ class Cursor:
             try:
                 run.read(left, sources, to)
             except Corrupt:
-                if not spans and not run.spans:
+                if not spans and run.commit is None:
                     raise
                 left = 0
             spans += run.spans
@@ -154,76 +130,40 @@ class Cursor:
         sources: frozenset[int] | None = None,
         to: Pair | None = None,
         partitions: int = 1,
+        stop_at_controls: bool = False,
     ) -> Measure:
         """How far the next whole groups go that fit, at least one if there is any, from headers only.
 
+        Where a limit would end it inside a transaction, it ends before that, unless the transaction alone exceeds it.
+        stop_at_controls: it ends before a group that begins with a control of these sources, unless that is the first.
         Moves the cursor there. Raises as `read` does.
         """
         published = self._view.published
         start = self.copy()
-        stops: list[_Stop] = []
-        rows = bytes_ = groups = 0
-        last: tuple[Segment, int, Header] | None = None
-        is_full = False
-        every = 1
-        while not is_full and not _passed(last, to, self) and (found := self._advance(published)) is not None:
-            segment, limit = found
-            with FrameReader(self._view.file(segment), limit, with_bodies=False) as reader:
-                for group in reader.groups(self._offset):
-                    group_rows, group_bytes = _size_of(reader, group.offset, group.end, sources)
-                    if groups and (
-                        (rows_max is not None and rows + group_rows > rows_max)
-                        or (bytes_max is not None and bytes_ + group_bytes > bytes_max)
-                    ):
-                        is_full = True
-                        break
-                    rows, bytes_, groups = rows + group_rows, bytes_ + group_bytes, groups + 1
-                    last = segment, group.commit_offset, group.commit
-                    self._offset = group.end
-                    if partitions > 1 and groups % every == 0:
-                        stops.append(_Stop(segment.number, group.end, group.commit_offset, bytes_))
-                        if len(stops) >= _SPLIT_CANDIDATES_MAX:
-                            stops, every = stops[1::2], every * 2
-                    if _passed(last, to, self):
-                        break
-        if last is not None:
-            self._move(*last, sources)
-        splits = tuple(start._checkpoint_at(stop, sources) for stop in _splits(stops, bytes_, partitions))
-        return Measure(self.position, rows, bytes_, groups, splits)
+        tally = Tally(MeasureLimits(rows_max, bytes_max, stop_at_controls), partitions)
+        while not tally.is_full and not self.has_reached(to) and (found := self._advance(published)) is not None:
+            self._count(*found, tally, sources, to)
+        splits = tuple(start.checkpoint_at(stop, sources) for stop in tally.splits())
+        return Measure(self.position, tally.sum.rows, tally.sum.bytes, tally.sum.groups, splits, tally.sum.controls)
 
-    def _checkpoint_at(self, stop: _Stop, sources: frozenset[int] | None) -> SourceCheckpoint:
+    def _count(
+        self, segment: Segment, limit: int, tally: Tally, sources: frozenset[int] | None, to: Pair | None
+    ) -> None:
+        """Measure in one segment, and move to where that ends; that may be in an earlier segment."""
+        with FrameReader(self._view.file(segment), limit, with_bodies=False) as reader:
+            for group in group_sizes(reader, segment, self._offset, limit, sources):
+                if not tally.take(group) or (to is not None and reached_by(group.commit) >= to):
+                    break
+        last = tally.sum.last
+        if last is not None:
+            self._segment, self._offset = last.segment.number, last.end
+            self._move(last.segment, last.commit_offset, last.commit, sources)
+
+    def checkpoint_at(self, stop: Stop, sources: frozenset[int] | None) -> SourceCheckpoint:
+        """The position at a place ahead of this cursor."""
         segment = self._view.segment(stop.segment)
         commit = self._view.commit_before(segment, stop.commit_offset)
         return self._view.checkpoint(commit, self._open_snapshots(commit, sources))
-
-
-def _passed(last: tuple[Segment, int, Header] | None, to: Pair | None, cursor: Cursor) -> bool:
-    if to is None:
-        return False
-    return cursor.has_reached(to) if last is None else reached_by(last[2]) >= to
-
-
-def _size_of(reader: FrameReader, offset: int, end: int, sources: frozenset[int] | None) -> tuple[int, int]:
-    rows = bytes_ = 0
-    for _, header in reader.frames(offset, end):
-        if header.kind == COMMIT:
-            bytes_ += header.frame_bytes
-        elif sources is None or header.source_id in sources:
-            rows += header.rows
-            bytes_ += header.frame_bytes
-    return rows, bytes_
-
-
-def _splits(stops: list[_Stop], bytes_total: int, partitions: int) -> list[_Stop]:
-    """The stops nearest behind each n-th part of the bytes, the end itself left out."""
-    chosen: list[_Stop] = []
-    wanted = 1
-    for stop in stops:
-        if wanted < partitions and stop.bytes < bytes_total and stop.bytes * partitions >= bytes_total * wanted:
-            chosen.append(stop)
-            while wanted < partitions and stop.bytes * partitions >= bytes_total * wanted:
-                wanted += 1
-    return chosen
 
 
 class _Run:
@@ -232,49 +172,49 @@ class _Run:
     def __init__(self, file: SegmentFile, offset: int, limit: int) -> None:
         self._file = file
         self._limit = limit
+        self._pieces: list[tuple[int, int]] = []
         self.offset = offset  # behind the last whole group read
-        self.spans: list[Span] = []
         self.bytes = 0
         self.commit: Header | None = None
         self.commit_offset = -1
         self.is_full = False
 
+    @property
+    def spans(self) -> list[Span]:
+        """What was read."""
+        return [Span(self._file, start, end - start) for start, end in self._pieces]
+
     def read(self, bytes_max: int, sources: frozenset[int] | None, to: Pair | None) -> None:
         """Read whole groups until they make `bytes_max`, reach `to`, or the segment's limit."""
-        merged_start = merged_end = -1  # the run of wanted bytes that is growing
-        pieces: list[tuple[int, int]] = []  # finished runs of whole groups
-        group: list[tuple[int, int]] = []  # wanted frames of the group being read
         groups = 0
-        position = self.offset
-        try:
-            with FrameReader(self._file, self._limit, with_bodies=True) as reader:
-                while position < self._limit:
-                    header = reader.header(position)
-                    end = position + header.frame_bytes
-                    is_commit = header.kind == COMMIT
-                    if is_commit or sources is None or header.source_id in sources:
-                        if header.body_bytes:
-                            reader.check_body(position, header)
-                        group.append((position, end))
-                    if is_commit:
-                        for start, stop in group:
-                            if start == merged_end:
-                                merged_end = stop
-                            else:
-                                if merged_end > merged_start:
-                                    pieces.append((merged_start, merged_end))
-                                merged_start, merged_end = start, stop
-                            self.bytes += stop - start
-                        group.clear()
-                        groups += 1
-                        self.commit, self.commit_offset, self.offset = header, position, end
-                        if self.bytes >= bytes_max or groups >= GROUPS_A_READ_MAX or (to and reached_by(header) >= to):
-                            self.is_full = True
-                            return
-                    position = end
-                if self.offset != self._limit:
-                    raise Corrupt(f"{reader.place(self.offset)}: the group that starts here has no commit frame")
-        finally:
-            if merged_end > merged_start:
-                pieces.append((merged_start, merged_end))
-            self.spans = [Span(self._file, start, stop - start) for start, stop in pieces]
+        group: list[tuple[int, int]] = []
+        with FrameReader(self._file, self._limit, with_bodies=True) as reader:
+            for offset, header in reader.frames(self.offset, self._limit):
+                if header.kind != COMMIT:
+                    if sources is None or header.source_id in sources:
+                        reader.check_body(offset, header)
+                        _join(group, offset, offset + header.frame_bytes)
+                    continue
+                _join(group, offset, offset + header.header_bytes)
+                self._take(group, offset, header)
+                group = []
+                groups += 1
+                if self.bytes >= bytes_max or groups == GROUPS_A_READ_MAX or (to and reached_by(header) >= to):
+                    self.is_full = True
+                    return
+            if self.offset != self._limit:
+                raise Corrupt(f"{reader.place(self.offset)}: the group that starts here has no commit frame")
+
+    def _take(self, group: list[tuple[int, int]], commit_offset: int, header: Header) -> None:
+        for start, end in group:
+            _join(self._pieces, start, end)
+            self.bytes += end - start
+        self.offset, self.commit, self.commit_offset = commit_offset + header.frame_bytes, header, commit_offset
+
+
+def _join(pieces: list[tuple[int, int]], start: int, end: int) -> None:
+    """Add a piece, as part of the last one where it follows that."""
+    if pieces and pieces[-1][1] == start:
+        pieces[-1] = pieces[-1][0], end
+    else:
+        pieces.append((start, end))

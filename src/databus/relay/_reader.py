@@ -29,12 +29,6 @@ class GroupSpan(NamedTuple):
     offset: int
     commit_offset: int
     commit: Header
-    frames: int
-
-    @property
-    def end(self) -> int:
-        """The offset behind it."""
-        return self.commit_offset + self.commit.frame_bytes
 
 
 class FrameReader:
@@ -125,14 +119,10 @@ class FrameReader:
 
     def groups(self, offset: int) -> Iterator[GroupSpan]:
         """The groups from `offset` to the limit, by their headers."""
-        start, frames = offset, 0
-        while offset < self._limit:
-            header = self.header(offset)
+        start = offset
+        for at, header in self.frames(offset, self._limit):
             if header.kind == COMMIT:
-                yield GroupSpan(start, offset, header, frames)
-                start, frames = offset + header.frame_bytes, 0
-            else:
-                frames += 1
-            offset += header.frame_bytes
+                yield GroupSpan(start, at, header)
+                start = at + header.header_bytes
         if start != self._limit:
             raise Corrupt(f"{self.place(start)}: the group that starts here has no commit frame")

@@ -69,6 +69,9 @@ class TableSchema:
             if name not in seen:
                 raise ConfigError(f"{self.source}: key column {name!r} is not a column")
 
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)  # kept, and the same in every process: schemas are looked up for every frame
+
     @cached_property
     def canonical(self) -> str:
         """Canonical JSON: keys sorted, no blanks, UTF-8 kept."""

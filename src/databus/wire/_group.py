@@ -8,15 +8,21 @@ group a reader that wants order merges the rows by (`_commit_version`, `_seq`); 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 from crc32c import crc32c
 from pyarrow import ipc
 
-from databus.core import COMMIT_VERSION, SEQ, ControlKind, Corrupt, Pair
+from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, ControlKind, Corrupt, Pair
 from databus.schema import TableSchema, frame_schema
 from databus.wire._header import COMMIT, CONTINUES, CONTROL, ROWS, SNAPSHOT, Header, pack_header
+
+# Made once: with groups of one row, making them anew would be a third of the work.
+_IPC_OPTIONS: Final = ipc.IpcWriteOptions()
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_SCN_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(COMMIT_VERSION)
+_SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class Commit:
         value: dict[str, Any] = {"txid": self.txid, "position": dict(self.position)}
         if self.snapshots:
             value["snapshots"] = {name: snapshot.to_json() for name, snapshot in self.snapshots.items()}
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+        return _to_json(value).encode()
 
     @classmethod
     def from_header(cls, header: Header, place: str = "commit frame") -> "Commit":
@@ -149,19 +155,21 @@ class EncodedGroup:
 def encode_body(batch: pa.RecordBatch) -> pa.Buffer:
     """One self-contained Arrow IPC stream: schema and one batch; its length is a multiple of 8."""
     sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, batch.schema) as writer:
+    with ipc.new_stream(sink, batch.schema, options=_IPC_OPTIONS) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
 
 
 def _pairs_of(batch: pa.RecordBatch) -> tuple[Pair, Pair]:
-    scns, seqs = batch.column(COMMIT_VERSION), batch.column(SEQ)
-    last = len(batch) - 1
-    return (scns[0].as_py(), seqs[0].as_py()), (scns[last].as_py(), seqs[last].as_py())
+    """The first and last pair of a batch in a frame's schema, whose last columns are the bus's."""
+    width, last = batch.num_columns, batch.num_rows - 1
+    scns, seqs = batch.column(width - _SCN_FROM_END), batch.column(width - _SEQ_FROM_END)
+    first_pair = scns[0].as_py(), seqs[0].as_py()
+    return first_pair, first_pair if last == 0 else (scns[last].as_py(), seqs[last].as_py())
 
 
 def _encode_control(control: Control, registry: Registry, flags: int, commit_us: int, capture_us: int) -> list[bytes]:
-    body = json.dumps(dict(control.body), separators=(",", ":"), ensure_ascii=False).encode()
+    body = _to_json(dict(control.body)).encode()
     body += b" " * (-len(body) % 8)
     source_id, version = registry.number_of(control.table)
     header = pack_header(
@@ -211,9 +219,11 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
     flags = SNAPSHOT if group.snapshot else 0
     buffers: list[Any] = []
     firsts: list[Pair] = []
+    bytes_total = row_count = 0
     schemas: list[tuple[int, int]] = []
     if group.control is not None:
         buffers += _encode_control(group.control, registry, flags, commit.commit_us, capture_us)
+        bytes_total += len(buffers[0]) + len(buffers[1])
         firsts.append(group.control.pair)
         is_gone = group.control.kind is ControlKind.DROP
         table = group.control.table
@@ -223,6 +233,8 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
         if last > commit.pair:
             raise ValueError(f"{rows.table.source}: rows up to {last} in a group that ends at {commit.pair}")
         buffers += encoded
+        bytes_total += len(encoded[0]) + encoded[1].size
+        row_count += rows.batch.num_rows
         firsts.append(first)
         schemas.append((registry.number_of(rows.table)[0], rows.table.fingerprint))
     first = min(firsts, default=commit.pair)
@@ -230,7 +242,7 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
         pack_header(
             COMMIT,
             flags=flags | (CONTINUES if commit.continues else 0),
-            rows=sum(len(rows.batch) for rows in group.rows),
+            rows=row_count,
             first=first,
             last=commit.pair,
             commit_us=commit.commit_us,
@@ -240,8 +252,8 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
     )
     return EncodedGroup(
         buffers=tuple(buffers),
-        bytes_total=sum(memoryview(buffer).nbytes for buffer in buffers),
-        rows=sum(len(rows.batch) for rows in group.rows),
+        bytes_total=bytes_total + len(buffers[-1]),
+        rows=row_count,
         first=first,
         commit=commit,
         has_snapshot=group.snapshot,
