@@ -172,7 +172,7 @@ def check_key_changes(harness: OutputHarness) -> None:
 
 
 def check_snapshots(harness: OutputHarness) -> None:
-    """After a complete snapshot, what it did not see is gone; changes since its begin stay; a narrowed one takes none."""
+    """A complete snapshot takes what is older than its begin and was not seen; a narrowed one takes nothing."""
     log = ChangeLog().begin()
     rows = [{"id": i, "note": "logged", "total": None} for i in range(8)]
     for row in rows:

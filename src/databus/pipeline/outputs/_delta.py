@@ -12,15 +12,16 @@ from typing import ClassVar, Final, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from databus.core import ControlKind, SourceCheckpoint, Unsupported
+from databus.core import ControlKind, Corrupt, SourceCheckpoint, Unsupported
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
 from databus.pipeline._decode import user_rows_schema
 from databus.pipeline.outputs._delta_history import History
+from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
-from databus.pipeline.outputs._paths import Places, path_of
+from databus.pipeline.outputs._paths import Places, path_of, root_of
 from databus.schema import TableSchema
 
 _KEEP: Final = Upkeep()
@@ -46,8 +47,8 @@ class DeltaConfig(OutputConfig):
     )
     on_gap: Literal["stop", "continue"] = Field(
         "stop",
-        description="What a mirror does where changes are missing and no snapshot is said to follow: stop, or go on "
-        "because you have asked for one.",
+        description="What a mirror does where changes are missing and no snapshot is said to follow: stop, or go on, "
+        "because you have asked for one or accept what it shows.",
     )
     merge_rows_max: int = Field(
         1_000_000, ge=1, le=100_000_000, description="Most rows of one merge; larger batches are several commits."
@@ -105,6 +106,7 @@ class DeltaOutput(Output):
         super().__init__(config, context)
         self._copies: dict[tuple[str, str], _Copy] = {}
         self._places = Places(config.path, context)
+        self._known: Known | None = None
 
     def table_path(self, physical: str, source: str) -> Path:
         """Where the copy of `source` (`db.table`) is."""
@@ -112,23 +114,39 @@ class DeltaOutput(Output):
 
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""
+        if self._known is None:
+            path = root_of(self.config.path, self.context) / f".databus-{self.context.output}.json"
+            self._known = Known.load(path, begins_at_zero=batch.start.scn == 0)
         by_source: dict[str, list[TableRows | TableControl]] = {}
         for item in batch.items:
-            by_source.setdefault(item.table.source, []).append(item)
+            for source in self._sources_of(batch.physical, item):
+                by_source.setdefault(source, []).append(item)
         for source, items in by_source.items():
-            self._write_source(batch, source, items)
+            self._write_source(self._known, batch, source, items)
+
+    def _sources_of(self, physical: str, item: TableRows | TableControl) -> list[str]:
+        """Whom an item concerns: its table, or, for a gap of the whole physical source, all tables there are."""
+        if isinstance(item, TableControl) and item.body.get("source") == "*" and self._known is not None:
+            mine = [name.partition("/") for name in self._known.tables]
+            return [source for of, _, source in mine if of == physical]
+        return [item.table.source]
 
     def close(self) -> None:
         """See `Output.close`."""
         self._copies.clear()
+        self._known = None
 
-    def _write_source(self, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]) -> None:
+    def _write_source(
+        self, known: Known, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]
+    ) -> None:
         copy = self._copy(batch.physical, source)
         new = self._new_items(copy, batch, source, items)
         if not new:
             return
         if not copy.target.exists:
+            self._check_new(known, copy, batch, items[0])
             copy.target.create(self._schema(new[0].table))
+        known.add(copy.target.owner, copy.target.path)
         for index, item in enumerate(new):
             is_last = index == len(new) - 1
             pair = batch.end.pair if is_last else _pair_of(item)
@@ -152,13 +170,30 @@ class DeltaOutput(Output):
         new: list[TableRows | TableControl] = []
         for item in items:
             if isinstance(item, TableControl):
-                if item.pair > pair and item.kind is not ControlKind.SNAPSHOT_BEGIN:
+                says_nothing = item.kind is ControlKind.SNAPSHOT_BEGIN and copy.target.exists
+                if item.pair > pair and not says_nothing:
                     new.append(item)
                 continue
             rows = rows_above(item.rows, pair)
             if rows.num_rows:
                 new.append(TableRows(item.table, rows))
         return new
+
+    def _check_new(self, known: Known, copy: _Copy, batch: ChangeBatch, first: TableRows | TableControl) -> None:
+        """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
+        if self.config.on_gap == "continue" or _begins(first):
+            return
+        owner, path = copy.target.owner, copy.target.path
+        if owner in known.tables:
+            raise Corrupt(
+                f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it; or "
+                f"{_begin_anew(batch.physical, first.table.source)}"
+            )
+        if isinstance(copy.kind, Mirror) and not known.from_beginning:
+            raise Unsupported(
+                f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before; "
+                f"{_begin_anew(batch.physical, first.table.source)}"
+            )
 
     def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
         if stored.is_part and stored.log != log_number(end.log):
@@ -169,10 +204,7 @@ class DeltaOutput(Output):
             )
 
     def _reset(self, physical: str, source: str) -> str:
-        return (
-            f"Remove the folder {self.table_path(physical, source)} and have the table read anew: "
-            f"`curl -X POST 'http://RELAY/controlSources/snapshot?sources={physical}&tables={source}'`"
-        )
+        return f"Remove the folder {self.table_path(physical, source)}; then {_begin_anew(physical, source)}."
 
     def _copy(self, physical: str, source: str) -> _Copy:
         copy = self._copies.get((physical, source))
@@ -209,6 +241,23 @@ class DeltaOutput(Output):
                 f"columns that identify a row (`key: {{{table.source}: [...]}}`), or use `mode: history`"
             )
         return key
+
+
+def _begin_anew(physical: str, source: str) -> str:
+    return (
+        f"have the table read anew (`curl -X POST 'http://RELAY/controlSources/snapshot?sources={physical}&"
+        f"tables={source}'`) and start the pipeline with `on_gap: continue` in this output: the copy is right again "
+        f"when that snapshot has ended"
+    )
+
+
+def _begins(item: TableRows | TableControl) -> bool:
+    """Whether nothing of the table from before this item is needed."""
+    if isinstance(item, TableRows):
+        return False
+    if item.kind is ControlKind.SCHEMA:
+        return not item.body.get("previous")
+    return item.kind in (ControlKind.SNAPSHOT_BEGIN, ControlKind.TRUNCATE, ControlKind.DROP)
 
 
 def _pair_of(item: TableRows | TableControl) -> tuple[int, int]:

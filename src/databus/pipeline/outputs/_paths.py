@@ -26,6 +26,14 @@ def path_of(template: str, context: OutputContext, physical: str, source: str) -
     return context.folder / path
 
 
+def root_of(template: str, context: OutputContext) -> Path:
+    """The folder that all folders of a template are in."""
+    fixed = list(Path(template.partition("{")[0]).parts)
+    if "{" in template and not template.partition("{")[0].endswith("/"):
+        fixed = fixed[:-1]
+    return context.folder.joinpath(*fixed)
+
+
 class Places:
     """Remembers which source has which folder, since two must never share one."""
 

@@ -1,0 +1,49 @@
+"""What a Delta output has made so far, in a file beside its tables, so that a table that is gone is missed.
+
+Without it, a mirror whose folder was removed would be made anew from the next change on, and lack all rows before.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from databus.core import Corrupt
+
+
+@dataclass
+class Known:
+    """path: the file. from_beginning: whether the first batch began before everything. tables: folders, by source."""
+
+    path: Path
+    from_beginning: bool = True
+    tables: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path, *, begins_at_zero: bool) -> Self:
+        """Read the file; without one, it is made for an output that begins now. Raises `Corrupt` if it is not ours."""
+        try:
+            value = json.loads(path.read_text())
+            return cls(path, bool(value["from_beginning"]), {str(k): str(v) for k, v in value["tables"].items()})
+        except FileNotFoundError:
+            known = cls(path, begins_at_zero)
+            known.save()
+            return known
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(
+                f"{path}: does not say which tables this output has made ({error!r}). Restore it; or remove it, if "
+                f"all tables are in their folders"
+            ) from error
+
+    def save(self) -> None:
+        """Write the file, whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(f"{self.path.name}.partial")
+        partial.write_text(json.dumps({"from_beginning": self.from_beginning, "tables": self.tables}, indent=1))
+        partial.replace(self.path)
+
+    def add(self, name: str, folder: Path) -> None:
+        """Note that a table is there."""
+        if self.tables.get(name) != str(folder):
+            self.tables[name] = str(folder)
+            self.save()
