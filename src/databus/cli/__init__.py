@@ -1,1 +1,29 @@
-"""To be filled."""
+"""The command `databus`: one file a verb."""
+
+from importlib import import_module
+from typing import Final
+
+from databus.cli._app import run_app
+
+_VERBS: Final = (
+    "bench",
+    "checkpoints",
+    "compare",
+    "demo",
+    "graph",
+    "init",
+    "relay",
+    "run",
+    "snapshot",
+    "sources",
+    "sqlite",
+    "tail",
+    "validate",
+)
+
+for _verb in _VERBS:  # importing a verb's file adds the verb
+    import_module(f"databus.cli.{_verb}")
+
+main = run_app
+
+__all__ = ["main"]

@@ -1,0 +1,86 @@
+"""The command line's frame: one application, errors as one paragraph, output as text or JSON.
+
+Nothing heavy is imported here or at the top of a verb's file: `databus --help` answers at once.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from databus.core import DatabusError
+
+app = typer.Typer(
+    name="databus",
+    help="Change data capture for Python and Spark. Start with `databus demo` or `databus init`.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+RELAY_VARIABLE = "DATABUS_RELAY"
+DEFAULT_RELAY = "http://127.0.0.1:11115"
+
+RelayUrl = Annotated[
+    str, typer.Option("--relay", help="Where the relay answers.", envvar=RELAY_VARIABLE, show_default=True)
+]
+TokenFile = Annotated[
+    str | None, typer.Option("--token-file", help="File with the relay's token; or set DATABUS_TOKEN.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+LogLevel = Annotated[
+    str, typer.Option("--log-level", help="debug, info, warning or error.", envvar="DATABUS_LOG_LEVEL")
+]
+LogFormat = Annotated[
+    str, typer.Option("--log-format", help="text, json, or auto: text on a terminal.", envvar="DATABUS_LOG_FORMAT")
+]
+
+
+def token_of(token_file: str | None) -> str | None:
+    """The token, from the file or the environment; never from the command line, which others can read."""
+    from pathlib import Path
+
+    from databus.core import ConfigError
+
+    if token_file is None:
+        return os.environ.get("DATABUS_TOKEN") or None
+    try:
+        return Path(token_file).read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"--token-file {token_file}: {error.strerror}") from error
+
+
+def say_json(value: Any) -> None:
+    """Print one JSON value on a line of its own."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def say_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows as a plain table, as wide as what is in it."""
+    cells = [[str(row.get(name, "")) for name in columns] for row in rows]
+    widths = [max(len(name), *(len(line[at]) for line in cells), 0) for at, name in enumerate(columns)]
+    for line in [list(columns), *cells]:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def fail(error: DatabusError) -> NoReturn:
+    """Print an error as one paragraph and leave with its exit code."""
+    typer.secho(f"databus: {error}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
+    sys.exit(error.exit_code)
+
+
+def run_app() -> None:
+    """Run the command line. A user's mistake never shows a traceback; a mistake of ours does."""
+    try:
+        app()
+    except DatabusError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `databus tail | head` is an ordinary thing to do
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)

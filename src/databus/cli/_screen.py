@@ -1,0 +1,111 @@
+"""What `run` and `demo` show while they work: a live table on a terminal, a line every few seconds elsewhere."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LINE_EVERY_S: Final = 5.0
+_SAMPLES_MAX: Final = 20_000
+_EVENTS_SHOWN: Final = 9
+
+
+@dataclass
+class Meter:
+    """Counts of one reader, its rate over the last seconds, and percentiles of its latency.
+
+    `add` is called by one thread and the rest by another: deques are read by copying them.
+    """
+
+    rows: int = 0
+    transactions: int = 0
+    _recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
+    _latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
+
+    def add(self, rows: int, latency_ms: float | None, transactions: int = 1) -> None:
+        """Take note of what arrived."""
+        self.rows += rows
+        self.transactions += transactions
+        self._recent.append((time.monotonic(), rows))
+        if latency_ms is not None:
+            self._latencies_ms.append(latency_ms)
+
+    def rate(self, seconds: float = 3.0) -> float:
+        """Rows a second."""
+        since = time.monotonic() - seconds
+        return sum(rows for at, rows in self._recent.copy() if at >= since) / seconds
+
+    def percentiles(self) -> str:
+        """`p50 / p99` of the latency in milliseconds."""
+        values = sorted(self._latencies_ms.copy())
+        if not values:
+            return "-"
+        return f"{values[len(values) // 2]:,.1f} / {values[int(len(values) * 0.99)]:,.1f} ms"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the table."""
+
+    name: str
+    rows: int
+    rate: float
+    behind: str
+    latency: str
+
+
+class Screen:
+    """Shows lines and events. Use as a context manager."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._console = Console()
+        self._is_live = self._console.is_terminal
+        self._live = Live(console=self._console, refresh_per_second=8, transient=False) if self._is_live else None
+        self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self._start = time.monotonic()
+        self._shown_at = -_LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        """An event."""
+        line = f"{time.monotonic() - self._start:5.1f} s  {text}"
+        self._events.append(line)
+        if not self._is_live:
+            self._console.print(line, highlight=False, soft_wrap=True)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """The state of things; may be called often."""
+        if self._live is not None:
+            self._live.update(self._table(lines))
+        elif time.monotonic() - self._shown_at >= _LINE_EVERY_S:
+            self._shown_at = time.monotonic()
+            told = "   ".join(f"{each.name} {each.rows:,} rows, {each.rate:,.0f}/s" for each in lines)
+            self.say(told)
+
+    def _table(self, lines: Sequence[Line]) -> "RenderableType":
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(expand=False)
+        table.add_column("reader")
+        for name in ("rows", "rows/s", "behind", "latency p50 / p99"):
+            table.add_column(name, justify="right")
+        for each in lines:
+            table.add_row(each.name, f"{each.rows:,}", f"{each.rate:,.0f}", each.behind, each.latency)
+        return Group(table, *(Text(line) for line in self._events))

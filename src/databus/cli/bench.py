@@ -1,0 +1,58 @@
+"""`databus bench`: run a benchmark of the checkout."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json
+
+
+def _benchmarks() -> dict[str, str]:
+    """Names of benchmarks to their modules. Raises `WrongInput` where there is no checkout around us."""
+    import databus
+    from databus.core import WrongInput
+
+    root = Path(databus.__file__).parents[2]
+    if not (root / "benchmarks" / "figures.py").is_file():
+        raise WrongInput("benchmarks are not installed with databus; run this from a checkout with `make env`")
+    sys.path.insert(0, str(root))
+    names = sorted(path.stem for path in (root / "benchmarks").glob("*.py"))
+    return {name.replace("_", "-"): f"benchmarks.{name}" for name in names if name not in ("__init__", "figures")}
+
+
+@app.command(epilog="Example: databus bench latency --json")
+def bench(
+    name: Annotated[str, typer.Argument(help="A benchmark, `all`, or `list`.")],
+    scale: Annotated[float, typer.Option(help="1.0 measures what docs/benchmarks.md reports; less is shorter.")] = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure databus against peers and limits, in the same run on the same data."""
+    from importlib import import_module
+
+    from databus.core import WrongInput
+
+    known = _benchmarks()
+    if name == "list":
+        for each in known:
+            typer.echo(each)
+        return
+    if name != "all" and name not in known:
+        raise WrongInput(f"no benchmark called {name!r}; there are {', '.join(known)}")
+    for each in known if name == "all" else [name]:
+        if not as_json:
+            typer.echo(each)
+        for figure in import_module(known[each]).figures(scale):
+            if as_json:
+                say_json({"bench": each, **figure.to_json()})
+            else:
+                typer.echo(_line(figure))
+
+
+def _line(figure: Any) -> str:
+    value = f"{figure.value:,.0f}" if abs(figure.value) >= 100 else f"{figure.value:,.3g}"
+    line = f"  {figure.name:<44} {value:>14} {figure.unit:<10}"
+    if figure.ratio is not None:
+        line += f" {figure.ratio:6.2f} of {figure.peer} ({figure.peer_value:,.4g} {figure.unit})"
+    return line

@@ -1,0 +1,31 @@
+"""`databus compare`: whether a copy is identical to its source."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json
+
+
+@app.command(epilog="Example: databus compare databus.yml copy")
+def compare(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    output: Annotated[str, typer.Argument(help="A Delta output in mode `mirror`.")] = "copy",
+    database: Annotated[
+        Path | None, typer.Option(help="The SQLite file, where the pipeline's relay runs elsewhere.")
+    ] = None,
+    wait_s: Annotated[float, typer.Option(help="How long to wait for the copy to reach the source.")] = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare every table of a source with its copy, by value, at one position. Exits with 1 on a difference."""
+    from databus.pipeline import compare as compare_copy
+    from databus.pipeline import load_pipeline
+
+    found = compare_copy(load_pipeline(pipeline), output, database=database, wait_ms_max=int(wait_s * 1000))
+    if as_json:
+        say_json(found.to_json())
+    else:
+        typer.echo(found.summary() if found.is_identical else found.details())
+    if not found.is_identical:
+        raise typer.Exit(1)

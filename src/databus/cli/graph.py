@@ -1,0 +1,27 @@
+"""`databus graph`: a pipeline as a drawing."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from databus.cli._app import app
+
+
+class Style(StrEnum):
+    """Languages of drawings."""
+
+    DOT = "dot"
+    MERMAID = "mermaid"
+
+
+@app.command(epilog="Example: databus graph databus.yml --style mermaid")
+def graph(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    style: Annotated[Style, typer.Option(help="dot, for Graphviz, or mermaid.")] = Style.MERMAID,
+) -> None:
+    """Print a pipeline's graph; its edges say what they carry, tables or typed rows."""
+    from databus.pipeline import load_pipeline, render
+
+    typer.echo(render(load_pipeline(pipeline), style.value))

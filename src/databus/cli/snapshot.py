@@ -1,0 +1,25 @@
+"""`databus snapshot`: have tables read anew."""
+
+from typing import Annotated
+
+import typer
+
+from databus.cli._app import DEFAULT_RELAY, AsJson, RelayUrl, TokenFile, app, say_json, token_of
+
+
+@app.command(epilog="Example: databus snapshot shop main.orders main.stock")
+def snapshot(
+    physical: Annotated[str, typer.Argument(help="The physical source.")],
+    tables: Annotated[list[str], typer.Argument(help="Its tables, as db.table.")],
+    relay: RelayUrl = DEFAULT_RELAY,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a relay to read tables anew, while changes go on; mirrors end identical to the source."""
+    from databus.client import RelayClient
+
+    RelayClient(relay, token=token_of(token_file)).request_snapshot(physical, tables)
+    if as_json:
+        say_json({"physical": physical, "tables": tables})
+    else:
+        typer.echo(f"{physical}: {', '.join(tables)} will be read anew; follow it with: databus tail")

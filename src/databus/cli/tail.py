@@ -1,0 +1,94 @@
+"""`databus tail`: changes as they happen."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from databus.cli._app import DEFAULT_RELAY, AsJson, RelayUrl, TokenFile, app, token_of
+
+if TYPE_CHECKING:
+    from databus.client import Window
+    from databus.core import Checkpoint
+
+_STARTS: Final[dict[str, Literal["beginning", "earliest", "latest"]]] = {
+    "beginning": "beginning",
+    "earliest": "earliest",
+    "latest": "latest",
+}
+
+
+@app.command(epilog="Example: databus tail main.orders --from beginning -n 20")
+def tail(
+    tables: Annotated[list[str] | None, typer.Argument(help="Tables, `*` standing for anything; all of them.")] = None,
+    start: Annotated[
+        str, typer.Option("--from", help="latest, earliest, beginning, or a checkpoint's file.")
+    ] = "latest",
+    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after so many changes.")] = None,
+    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Or stop at what is there now.")] = True,
+    relay: RelayUrl = DEFAULT_RELAY,
+    token_file: TokenFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print changes as they are committed, transaction by transaction, until Ctrl-C."""
+    from databus.client import RelayClient, windows
+
+    client = RelayClient(relay, token=token_of(token_file))
+    left = count
+    checkpoint = _checkpoint_of(start)
+    with windows(
+        client, sources=tables, start=_STARTS.get(start, "beginning"), checkpoint=checkpoint, follow=follow
+    ) as following:
+        for window in following:
+            for line in _lines(window, as_json=as_json):
+                typer.echo(line)
+                if left is not None and (left := left - 1) == 0:
+                    return
+
+
+def _checkpoint_of(start: str) -> "Checkpoint | None":
+    """The checkpoint in a file; None where `start` is one of the three words."""
+    from pathlib import Path
+
+    from databus.core import Checkpoint, ConfigError
+
+    if start in _STARTS:
+        return None
+    try:
+        text = Path(start).read_text()
+    except OSError as error:
+        raise ConfigError(
+            f"--from {start}: not latest, earliest or beginning, and as a checkpoint's file: {error.strerror}"
+        ) from error
+    return Checkpoint.from_json(text.splitlines()[0] if text else "", f"--from {start}")
+
+
+def _lines(window: "Window", *, as_json: bool) -> Iterator[str]:
+    import json
+
+    from databus.formats import to_json_value
+
+    if window.control is not None:
+        body = {"physical": window.physical, "scn": window.scn, **window.control.body}
+        yield json.dumps(body, ensure_ascii=False) if as_json else f"{window.scn} {window.physical} {body}"
+    for row in window.rows():
+        images = {
+            name: {column: to_json_value(value) for column, value in image.items()}
+            for name, image in (("before", row.before), ("after", row.after))
+            if image is not None
+        }
+        if as_json:
+            told = {
+                "source": row.source,
+                "change_type": row.change_type.label,
+                "scn": row.scn,
+                "seq": row.seq,
+                "txid": window.txid,
+                "snapshot": window.is_snapshot,
+                **images,
+            }
+            yield json.dumps(told, ensure_ascii=False)
+        else:
+            kind = "read" if window.is_snapshot else row.change_type.label.removesuffix("_postimage")
+            shown = " -> ".join(json.dumps(image, ensure_ascii=False) for image in images.values())
+            yield f"{row.scn}:{row.seq} {row.source} {kind} {shown}"
