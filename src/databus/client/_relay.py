@@ -58,8 +58,21 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeControl:
+    """A control inside a range. fingerprint: of the table's schema, for a change of it the new one."""
+
+    kind: str
+    source_id: int
+    fingerprint: int
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
-    """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them."""
+    """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them.
+
+    controls: those of the sources asked for, in order.
+    """
 
     position: SourceCheckpoint
     rows: int
@@ -67,6 +80,7 @@ class Range:
     groups: int
     published: SourceCheckpoint
     splits: tuple[SourceCheckpoint, ...]
+    controls: tuple[RangeControl, ...] = ()
 
 
 class FrameStream:
@@ -77,6 +91,7 @@ class FrameStream:
     """
 
     def __init__(self, body: Body, where: str, physical: str) -> None:
+        self.where = where
         self._body = body
         self._parser = FrameParser(where)
         self.physical = body.headers.get("x-dbus-physical") or physical
@@ -104,6 +119,13 @@ class FrameStream:
             raise
         self.close()
         raise StopIteration
+
+    def read_into(self, space: memoryview) -> int:
+        """Instead of iterating: the bytes as they come, unchecked, for who hands them on. 0 at the end of the response.
+
+        Raises `StreamCut` and `Unavailable` as iterating does.
+        """
+        return self._body.read_into(space)
 
     def interrupt(self) -> None:
         """End a read that blocks in another thread."""
@@ -256,10 +278,13 @@ class RelayClient:
         to: Pair | None = None,
         partitions: int = 1,
         wait_ms: int = 0,
+        stop_at_controls: bool = False,
     ) -> Range:
         """Where a batch of whole groups after `start` ends that fits the limits (one group at least, if there is one).
 
-        wait_ms: how long to wait for a first group. splits: positions that cut it into `partitions` of like size.
+        wait_ms: how long to wait for rows or controls of these sources; commits alone move the position when it has
+        passed. splits: positions that cut the range into `partitions` of like size. stop_at_controls: end before a
+        group that begins with a control, unless it is the first.
         """
         query = {
             "physical": physical,
@@ -269,6 +294,7 @@ class RelayClient:
             "to": _to(to),
             "partitions": partitions,
             "wait_ms": wait_ms,
+            "stop_at_controls": 1 if stop_at_controls else None,
             **_start(start),
         }
         told = self._get("/range", query, wait_ms=wait_ms)
@@ -279,6 +305,10 @@ class RelayClient:
             int(told["groups"]),
             SourceCheckpoint.from_json(told["published"], "published"),
             tuple(SourceCheckpoint.from_json(each, "splits") for each in told["splits"]),
+            tuple(
+                RangeControl(each["kind"], each["id"], int(each["fingerprint"], 16), (each["scn"], each["seq"]))
+                for each in told.get("controls", ())
+            ),
         )
 
     def stream(

@@ -8,9 +8,21 @@ from typing import Any, Final
 
 from databus.core import Checkpoint, Pair
 from databus.relay._catalog import Selection
-from databus.relay._cursor import Cursor, Measure
+from databus.relay._cursor import Cursor
 from databus.relay._log import Log
-from databus.relay._params import START_NAMES, Place, Query, Start, integer, names, optional_integer, pair, start_of
+from databus.relay._measure import Measure
+from databus.relay._params import (
+    START_NAMES,
+    Place,
+    Query,
+    Start,
+    flag,
+    integer,
+    names,
+    optional_integer,
+    pair,
+    start_of,
+)
 
 RANGE_NAMES: Final = START_NAMES | {
     "physical",
@@ -20,6 +32,7 @@ RANGE_NAMES: Final = START_NAMES | {
     "to",
     "partitions",
     "wait_ms",
+    "stop_at_controls",
 }
 PARTITIONS_MAX: Final = 1024
 
@@ -36,6 +49,7 @@ class RangeAsk:
     bytes_max: int | None
     partitions: int
     wait_ms: int
+    stop_at_controls: bool
 
     @classmethod
     def parse(cls, query: Query, wait_ms_max: int) -> "RangeAsk":
@@ -49,6 +63,7 @@ class RangeAsk:
             optional_integer(query, "bytes_max", least=1),
             integer(query, "partitions", 1, least=1, most=PARTITIONS_MAX),
             integer(query, "wait_ms", 0, most=wait_ms_max),
+            flag(query, "stop_at_controls"),
         )
 
     @property
@@ -59,7 +74,10 @@ class RangeAsk:
 
 @dataclass(frozen=True, slots=True)
 class RangeFound:
-    """The answer. is_something: it leads further than where it began; a commit frame that only repeats does not."""
+    """The answer. is_something: there are rows or controls to read, or nothing better to wait for.
+
+    Commits alone are no reason to answer at once: a reader of a table at rest in a busy database would ask for ever.
+    """
 
     measure: Measure
     published: dict[str, Any]
@@ -74,18 +92,28 @@ class RangeFound:
             "groups": self.measure.groups,
             "published": self.published,
             "splits": [split.to_json() for split in self.measure.splits],
+            "controls": [
+                {
+                    "kind": each.kind,
+                    "id": each.source_id,
+                    "fingerprint": f"{each.fingerprint:016x}",
+                    "scn": each.pair[0],
+                    "seq": each.pair[1],
+                }
+                for each in self.measure.controls
+            ],
         }
 
 
 def measure_range(log: Log, cursor: Cursor, ask: RangeAsk, selection: Selection) -> RangeFound:
-    """Measure from `cursor` on, which stays where it is if there is nothing. Reads the disk."""
-    began = cursor.position.pair
+    """Measure from `cursor` on, and move it there. Reads the disk."""
     measure = cursor.measure(
         rows_max=ask.rows_max,
         bytes_max=ask.bytes_max,
         sources=selection.ids(log.schemas),
         to=ask.to,
         partitions=ask.partitions,
+        stop_at_controls=ask.stop_at_controls,
     )
-    is_over = cursor.has_reached(ask.to)
-    return RangeFound(measure, log.head().published.to_json(), is_over or measure.end.pair > began)
+    is_something = bool(measure.rows or measure.controls) or cursor.has_reached(ask.to) or not cursor.is_at_end
+    return RangeFound(measure, log.head().published.to_json(), is_something)
