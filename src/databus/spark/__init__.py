@@ -1,1 +1,22 @@
-"""To be filled."""
+"""The Spark data source `databus`, and session settings. Start with `DatabusSource`."""
+
+from databus.spark._errors import error_of
+from databus.spark._options import DatabusOptions
+from databus.spark._schema import CONTROL, CONTROL_LABEL, FRAMES_SCHEMA, arrow_schema, typed_schema
+from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, tuned_session
+from databus.spark._source import DatabusSource
+
+__all__ = [
+    "CONTROL",
+    "CONTROL_LABEL",
+    "FRAMES_SCHEMA",
+    "LOG_FILE",
+    "OUTPUT_FILE",
+    "DatabusOptions",
+    "DatabusSource",
+    "arrow_schema",
+    "error_of",
+    "is_local",
+    "tuned_session",
+    "typed_schema",
+]

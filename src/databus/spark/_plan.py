@@ -1,0 +1,259 @@
+"""The driver's half: where to begin, where a batch ends, and into which ranges it is cut. All by asking the relay.
+
+A batch is a function of its two offsets alone, so a replay reads the same rows whatever has happened in between.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from databus.client import Range, RangeControl, RelayClient, Splitter, Window
+from databus.core import (
+    CHANGE_TYPE,
+    SEQ,
+    ChangeType,
+    Checkpoint,
+    ConfigError,
+    ControlKind,
+    Pair,
+    SchemaChanged,
+    SourceCheckpoint,
+    TryAgain,
+)
+from databus.spark._options import DatabusOptions
+from databus.spark._target import Target, connect, resolve
+from databus.spark._typed import refusal
+
+_SEQ_MAX: Final = 2**63 - 1
+_END: Final = (2**63 - 1, _SEQ_MAX)
+_BACK_OFF_MS: Final = (20, 1_000)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped
+    """A contiguous range of groups: read after `start` up to the group that reaches `until`, and drop what lies outside
+    of (`after`, `until`].
+    """
+
+    start: SourceCheckpoint
+    after: Pair
+    until: Pair
+
+
+def patiently(ask: Callable[[], T], retry_ms: int) -> T:
+    """Ask again, with back-off, for up to `retry_ms` while it answers `TryAgain`."""
+    deadline = time.monotonic() + retry_ms / 1e3
+    pause_ms = _BACK_OFF_MS[0]
+    while True:
+        try:
+            return ask()
+        except TryAgain:
+            if time.monotonic() + pause_ms / 1e3 >= deadline:
+                raise
+        time.sleep(pause_ms / 1e3)  # nothing tells when a relay is back
+        pause_ms = min(pause_ms * 2, _BACK_OFF_MS[1])
+
+
+class Planner:
+    """Plans the batches of one query. Lives in one process, used by one thread."""
+
+    def __init__(self, options: DatabusOptions, target: Target | None) -> None:
+        self._options = options
+        self._client: RelayClient = connect(options)
+        self.target = target or patiently(lambda: resolve(self._client, options), options.retry_ms)
+        self._last: tuple[SourceCheckpoint, SourceCheckpoint, Range] | None = None
+        self._exhausted: SourceCheckpoint | None = None
+        self.published: SourceCheckpoint | None = None
+
+    def close(self) -> None:
+        """End whatever waits."""
+        self._client.close()
+
+    @property
+    def _first(self) -> Pair:
+        """The pair after which `startingVersion` begins: behind the snapshot rows of the SCN before, too."""
+        version = self._options.starting_version
+        return (version - 1, _SEQ_MAX) if isinstance(version, int) else (-1, 0)
+
+    @property
+    def bound(self) -> Pair:
+        """The last pair that the query may read."""
+        version = self._options.ending_version
+        return _END if version is None else (version, _SEQ_MAX)
+
+    def head(self) -> SourceCheckpoint:
+        """The end of the log now."""
+        return patiently(lambda: self._client.head(self.target.physical).published, self._options.retry_ms)
+
+    def initial(self) -> SourceCheckpoint:
+        """Where the query begins."""
+        return patiently(self._initial, self._options.retry_ms)
+
+    def _initial(self) -> SourceCheckpoint:
+        options, physical = self._options, self.target.physical
+        if options.starting_checkpoint is not None:
+            given = Checkpoint.from_json(options.starting_checkpoint).sources.get(physical)
+            if given is None:
+                raise ConfigError(f'option "startingCheckpoint": it says nothing about {physical}')
+            return given
+        if options.starting_timestamp is not None:
+            return self._client.position(physical, time_us=options.starting_timestamp)
+        version = options.starting_version
+        if isinstance(version, int) and version > 0:
+            return self._client.position(physical, scn=version - 1)
+        return self._client.position(physical, start=version if isinstance(version, str) else "beginning")
+
+    def end_after(
+        self, start: SourceCheckpoint, *, rows_max: int | None, bytes_max: int | None, available: Pair | None
+    ) -> SourceCheckpoint:
+        """Where the batch after `start` ends within the limits; `start` itself if there is nothing.
+
+        Waits up to `wait_ms` for rows or controls; commits alone move the position only once that has passed, so that
+        a table at rest in a busy database makes no batches. available: the end of what may be read, for a query that
+        takes what is there and does not wait. Raises `SchemaChanged` if the next group begins with a change of the
+        table's schema that the query does not know.
+        """
+        deadline = time.monotonic() + (0 if available is not None else self._options.wait_ms / 1e3)
+        bound = self.bound if available is None else min(available, self.bound)
+        position = start
+        while position.pair < bound and position != self._exhausted:
+            left_ms = max(0, int((deadline - time.monotonic()) * 1e3))
+            found = self._range(
+                position, rows_max=rows_max, bytes_max=bytes_max, to=None if bound == _END else bound, wait_ms=left_ms
+            )
+            self.published = found.published
+            if found.groups and (found.rows or found.controls):
+                self._admit(found)
+                end = self._within(position, found, rows_max, bytes_max, bound)
+                if end == position:
+                    self._exhausted = position  # what comes next lies above the bound
+                    break
+                if position is start and end == found.position:
+                    self._last = (start, end, found)
+                return end
+            position = found.position
+            if left_ms == 0:
+                return position
+        if available is None:
+            time.sleep(max(0.0, deadline - time.monotonic()))  # the query has all that it may ever read
+        return position
+
+    def _range(
+        self,
+        start: SourceCheckpoint,
+        *,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+        to: Pair | None = None,
+        wait_ms: int = 0,
+        stop_at_controls: bool = True,
+    ) -> Range:
+        return patiently(
+            lambda: self._client.range(
+                self.target.physical,
+                start,
+                sources=self.target.sources,
+                rows_max=rows_max,
+                bytes_max=bytes_max,
+                to=to,
+                partitions=self._options.partitions,
+                wait_ms=wait_ms,
+                stop_at_controls=stop_at_controls and self.target.table is not None,
+            ),
+            self._options.retry_ms,
+        )
+
+    def _admit(self, found: Range) -> None:
+        """Let the controls at the start of a typed batch pass, or raise."""
+        table = self.target.table
+        for control in found.controls if table is not None else ():
+            if control.kind == ControlKind.SCHEMA:
+                self._admit_schema(control)
+            elif not self._options.meta_full and self._options.controls == "stop":
+                raise refusal(self.target.name, control.kind, control.pair)
+
+    def _admit_schema(self, control: RangeControl) -> None:
+        table = self.target.table
+        assert table is not None  # noqa: S101 - only typed queries look at controls
+        if control.fingerprint == table.schema.fingerprint:
+            return
+        if control.pair <= self.target.published and self._options.schema_fingerprint is None:
+            return  # history: its rows are cast to the current schema
+        raise SchemaChanged(
+            f"{self.target.name}: its schema changes from {table.schema.fingerprint:016x} to "
+            f"{control.fingerprint:016x} at SCN {control.pair[0]}, seq {control.pair[1]}, and this query reads typed "
+            "rows of the old one; everything before has been read. Start the query again, with the same checkpoint: it "
+            "takes the new schema, and begins with the change"
+        )
+
+    def _within(
+        self,
+        start: SourceCheckpoint,
+        found: Range,
+        rows_max: int | None,
+        bytes_max: int | None,
+        bound: Pair,
+    ) -> SourceCheckpoint:
+        """The end of `found`, or a position inside of it where one group alone exceeds a limit or passes the bound."""
+        fit = found.rows if rows_max is None else rows_max
+        if bytes_max is not None and found.bytes > bytes_max:
+            fit = min(fit, max(1, found.rows * bytes_max // found.bytes))
+        if found.rows <= fit and found.position.pair <= bound:
+            return found.position
+        return patiently(lambda: self._cut(start, found.position, fit, bound), self._options.retry_ms)
+
+    def _cut(self, start: SourceCheckpoint, end: SourceCheckpoint, rows_max: int, bound: Pair) -> SourceCheckpoint:
+        """Read from `start` and end after `rows_max` rows, or before the first above `bound`: at the end of a
+        transaction if one fits, else inside of it, but never between the two images of an update.
+        """
+        target = self.target
+        splitter = Splitter(target.physical, start, self._client.table_of, bound)
+        last, rows = start, 0
+        with self._client.stream(target.physical, start, sources=target.sources, to=end.pair, wait_ms=0) as stream:
+            splitter.connected(stream.uuid, stream.log)
+            for window in (each for groups in stream for group in groups for each in splitter.split(group)):
+                rows += len(window)
+                if rows > rows_max:
+                    return last if last is not start else _inside(window, rows_max, stream.log)
+                last = window.position
+        return last
+
+    def split(self, start: SourceCheckpoint, end: SourceCheckpoint) -> list[RangePartition]:
+        """The batch (start, end] as contiguous ranges of groups of like size; none if it has nothing to show."""
+        found = None if self._last is None or self._last[:2] != (start, end) else self._last[2]
+        return self._ranges(start, end.pair, found)
+
+    def split_all(self) -> list[RangePartition]:
+        """All that a query that runs once reads: up to the end of the log when it was loaded."""
+        return self._ranges(self.initial(), min(self.target.published, self.bound), None)
+
+    def _ranges(self, start: SourceCheckpoint, end: Pair, found: Range | None) -> list[RangePartition]:
+        if end <= start.pair:
+            return []
+        found = found or self._range(start, to=end, stop_at_controls=False)
+        if not found.rows and not found.controls:
+            return []
+        inner = [each for each in found.splits if start.pair < each.pair < end]
+        starts = [start, *sorted(inner, key=lambda each: each.pair)]
+        ends = [*(each.pair for each in starts[1:]), end]
+        return [
+            RangePartition(each, max(each.pair, self._first), until)
+            for each, until in zip(starts, ends, strict=True)
+            if max(each.pair, self._first) < until
+        ]
+
+
+def _inside(window: Window, rows_max: int, log: str) -> SourceCheckpoint:
+    """The position after `rows_max` rows of a window that has more; one fewer, or more, not to part an update."""
+    parts = [each.batch.select([CHANGE_TYPE, SEQ]) for each in window.changes()]
+    rows = pa.Table.from_batches(parts).sort_by(SEQ)
+    is_preimage = rows.column(CHANGE_TYPE)[rows_max - 1].as_py() == ChangeType.UPDATE_PREIMAGE
+    at = rows_max + (0 if not is_preimage else -1 if rows_max > 1 else 1)
+    if at == len(rows):
+        return window.position
+    return replace(window.position, seq=rows.column(SEQ)[at - 1].as_py(), log=log)

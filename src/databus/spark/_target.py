@@ -1,0 +1,107 @@
+"""What a query reads: one physical source, which of its tables, and, for the shape `typed`, in which schema."""
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from databus.client import RelayClient, SourceInfo
+from databus.core import ConfigError, Pair, UnknownSource
+from databus.schema import TableSchema
+from databus.spark._options import DatabusOptions
+
+TOKEN_VARIABLE: Final = "DATABUS_TOKEN"  # noqa: S105 - the name of a variable
+
+
+def connect(options: DatabusOptions) -> RelayClient:
+    """A client of the relay, with the token from the file or from the environment of this process."""
+    if options.token_file is not None:
+        return RelayClient(options.relay, token_file=Path(options.token_file))
+    return RelayClient(options.relay, token=os.environ.get(TOKEN_VARIABLE))
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTable:
+    """The table of a typed query. known: fingerprints of all its schemas when the query was loaded."""
+
+    schema: TableSchema
+    known: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a query reads, as it was found when the query was loaded.
+
+    sources: names or ids to ask the relay for; None for all. name: how errors call it. published: the end of the log
+    then; controls up to it are history. uuid: of the physical source. table: with the shape `typed`.
+    """
+
+    physical: str
+    sources: tuple[str, ...] | None
+    name: str
+    published: Pair
+    table: TypedTable | None = None
+
+
+def resolve(client: RelayClient, options: DatabusOptions) -> Target:
+    """Ask the relay what the options mean. Raises `UnknownSource`, or `ConfigError` where they leave it open."""
+    served = [each for each in client.sources() if options.physical in (None, each.physical)]
+    if options.shape == "frames":
+        physical = options.physical or _only_physical(served, options)
+        return Target(physical, options.names or None, physical, client.head(physical).published.pair)
+    found = _one(served, options.names[0])
+    published = client.head(found.physical).published.pair  # before the schema: what comes after is seen as a change
+    versions = client.register([found.id])
+    if options.schema_fingerprint is None:
+        chosen = [each.table for each in versions if each.is_current]
+    else:
+        chosen = [each.table for each in versions if f"{each.fingerprint:016x}" == options.schema_fingerprint]
+    if not chosen:
+        raise UnknownSource(
+            f"{found.name}: the relay has no schema {options.schema_fingerprint or 'in force'}; it has "
+            f"{', '.join(f'{each.fingerprint:016x}' for each in versions) or 'none'}"
+        )
+    table = TypedTable(chosen[0], frozenset(each.fingerprint for each in versions))
+    return Target(found.physical, (str(found.id),), found.name, published, table)
+
+
+def matches(source: SourceInfo, name: str) -> bool:
+    """Whether a name, as written in the option `sources`, means this source."""
+    if name.isdigit():
+        return source.id == int(name)
+    forms = (source.name, source.table, source.table.rpartition(".")[2], f"{source.physical}/{_short(source)}")
+    return any(fnmatchcase(form, name) for form in forms)
+
+
+def _short(source: SourceInfo) -> str:
+    return source.table.rpartition(".")[2]
+
+
+def _one(served: Sequence[SourceInfo], name: str) -> SourceInfo:
+    found = [each for each in served if matches(each, name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(
+            f'option "sources": {name!r} is not unique; it may be {" or ".join(each.name for each in found)}'
+        )
+    names = [each.name for each in served]
+    near = difflib.get_close_matches(name, [*names, *(each.table for each in served), *map(_short, served)], 1)
+    hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names) or 'none'}"
+    raise UnknownSource(f'option "sources": no table called {name!r}; {hint}')
+
+
+def _only_physical(served: Sequence[SourceInfo], options: DatabusOptions) -> str:
+    chosen = [each for each in served if not options.names or any(matches(each, name) for name in options.names)]
+    physicals = sorted({each.physical for each in chosen})
+    if len(physicals) == 1:
+        return physicals[0]
+    if physicals:
+        raise ConfigError(f'option "physical": missing; one query reads one of {", ".join(physicals)}')
+    raise UnknownSource(
+        f'option "sources": nothing at {options.relay} is called {options.sources or "anything"!r}; there are '
+        f"{', '.join(sorted(each.name for each in served)) or 'none'}"
+    )

@@ -1,0 +1,121 @@
+"""Frames of one table become batches in exactly the schema that Spark takes, and no value changes on the way."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from databus.core import ChangeType, Corrupt, SchemaChanged
+from databus.schema import Column, TableSchema
+from databus.spark._cast import Caster, between, join_frames
+from databus.spark._schema import arrow_schema, typed_schema
+from databus.wire import Commit, Frame, Rows
+from tests.spark.kit import encoded, parsed
+from tests.spark.strategies import batch_of, images, tables
+
+
+def _frames(table: TableSchema, *parts: list[dict[str, object]]) -> list[Frame]:
+    raw = b"".join(
+        encoded([Rows(table, batch_of(table, rows, scn))], Commit(scn, len(rows), f"tx-{scn}", {}, 0))
+        for scn, rows in enumerate(parts, 1)
+        if rows
+    )
+    return [frame for group in parsed(raw) for frame in group.rows]
+
+
+def _schema(table: TableSchema) -> pa.Schema:
+    return arrow_schema(typed_schema(table, meta_full=True))
+
+
+T = TableSchema("main.t", (Column("id", "int64"), Column("n", "string")), ("id",))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_rows_of_any_table_come_out_equal_in_the_schema_of_spark(data: st.DataObject) -> None:
+    table = data.draw(tables())
+    parts = data.draw(st.lists(images(table), min_size=1, max_size=4))
+    frames = _frames(table, *parts)
+    if not frames:
+        return
+    schema = _schema(table)
+    batch = Caster(schema, "t").cast(join_frames(frames))
+    assert batch.schema.equals(schema)
+    batch.validate(full=True)
+    seen = batch.select(list(table.names)).to_pylist()
+    assert seen == [row for rows in parts for row in rows]
+    assert batch.column("_change_type").to_pylist() == [
+        ChangeType(i % 4 + 1).label for rows in parts for i in range(len(rows))
+    ]
+    assert batch.column("_txid").to_pylist() == [f"tx-{scn}" for scn, rows in enumerate(parts, 1) for _ in rows]
+    assert batch.column("_control").null_count == len(batch)
+
+
+def test_bodies_that_do_not_share_a_schema_message_are_still_joined() -> None:
+    (first,) = _frames(T, [{"id": 1, "n": "a"}])
+    (other,) = _frames(T, [{"id": 2, "n": "b"}])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, other.batch.schema.with_metadata({"by": "somebody else"})) as writer:
+        writer.write_batch(other.batch)
+    foreign = Frame(other.header, memoryview(sink.getvalue()), "x")
+    joined = join_frames([first, foreign])
+    assert joined.column("id").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("damage", ["short", "noise", "rows"])
+def test_a_body_that_is_no_arrow_stream_is_corrupt_and_named(damage: str) -> None:
+    frames = _frames(T, [{"id": 1, "n": "a"}], [{"id": 2, "n": "b"}])
+    bad = frames[1]
+    if damage == "short":
+        bad = Frame(bad.header, bad.body[: len(bad.body) // 2], "the place")
+    elif damage == "noise":
+        bad = Frame(bad.header, memoryview(b"\xab" * len(bad.body)), "the place")
+    else:
+        bad = Frame(bad.header._replace(rows=7), bad.body, "the place")
+    with pytest.raises(Corrupt, match="the place"):
+        join_frames([frames[0], bad])
+    with pytest.raises(Corrupt, match="the place"):
+        join_frames([bad, frames[0]])
+
+
+def test_a_column_that_older_rows_lack_is_null_and_a_narrower_one_is_widened() -> None:
+    old = TableSchema("main.t", (Column("id", "int32"), Column("p", "decimal(4,2)"), Column("gone", "string")))
+    new = TableSchema("main.t", (Column("id", "int64"), Column("p", "decimal(12,3)"), Column("more", "uint64")))
+    from decimal import Decimal
+
+    frames = _frames(old, [{"id": -5, "p": Decimal("1.50"), "gone": "x"}])
+    batch = Caster(_schema(new), "t").cast(join_frames(frames))
+    assert batch.select(["id", "p", "more"]).to_pylist() == [{"id": -5, "p": Decimal("1.500"), "more": None}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("int64", "int32"), ("string", "int64"), ("int64", "float64"), ("decimal(10,2)", "decimal(10,3)"),
+     ("uint64", "int64"), ("timestamp", "timestamptz"), ("binary", "string")],
+)  # fmt: skip
+def test_a_type_that_does_not_widen_is_an_error_that_names_column_and_types(old: str, new: str) -> None:
+    before = TableSchema("main.t", (Column("a", old),))
+    after = TableSchema("main.t", (Column("a", new),))
+    frames = _frames(before, [{"a": None}])
+    with pytest.raises(SchemaChanged, match=r"'a'.*" + old.split("(", maxsplit=1)[0]):
+        Caster(_schema(after), "t").cast(join_frames(frames))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=12, unique=True).map(sorted),
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    st.tuples(st.integers(0, 5), st.integers(0, 5)),
+)
+def test_between_keeps_exactly_the_pairs_between(
+    pairs: list[tuple[int, int]], after: tuple[int, int], until: tuple[int, int]
+) -> None:
+    table = pa.table(
+        {
+            "_commit_version": pa.array([p[0] for p in pairs], pa.int64()),
+            "_seq": pa.array([p[1] for p in pairs], pa.int64()),
+        }
+    )
+    kept = between(table, after, until)
+    seen = list(zip(kept.column(0).to_pylist(), kept.column(1).to_pylist(), strict=True))
+    assert seen == [pair for pair in pairs if after < pair <= until]
