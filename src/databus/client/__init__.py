@@ -1,11 +1,16 @@
 """Following a relay: windows as an iterator or as callbacks. Start with `windows`, then `Client` and `Consumer`."""
 
 from databus.client._batches import Batcher, WindowBatch
-from databus.client._follow import FollowConfig
+from databus.client._checkpoints import Checkpoints, FileCheckpoints, MemoryCheckpoints, load_checkpoint
+from databus.client._client import Client, ClientConfig, ClientState, SourceStatus
+from databus.client._consumer import AnyWindow, Consumer, Result
+from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind
+from databus.client._follow import FollowConfig, ReaderState
 from databus.client._relay import (
     FrameStream,
     Head,
     Range,
+    RangeControl,
     RegisteredSchema,
     RelayClient,
     SourceInfo,
@@ -13,25 +18,44 @@ from databus.client._relay import (
 )
 from databus.client._rows import Row
 from databus.client._subscription import Subscription, windows
+from databus.client._tail import tail_lines
 from databus.client._window import Changes, ControlEvent, Splitter, Window, windows_of
 
 __all__ = [
+    "AnyWindow",
     "Batcher",
+    "Call",
     "Changes",
+    "Checkpoints",
+    "Client",
+    "ClientConfig",
+    "ClientState",
+    "Consumer",
+    "ConsumerFailed",
     "ControlEvent",
+    "Dispatcher",
+    "FileCheckpoints",
     "FollowConfig",
     "FrameStream",
     "Head",
+    "Kind",
+    "MemoryCheckpoints",
     "Range",
+    "RangeControl",
+    "ReaderState",
     "RegisteredSchema",
     "RelayClient",
+    "Result",
     "Row",
     "SourceInfo",
+    "SourceStatus",
     "Splitter",
     "Start",
     "Subscription",
     "Window",
     "WindowBatch",
+    "load_checkpoint",
+    "tail_lines",
     "windows",
     "windows_of",
 ]

@@ -50,7 +50,7 @@ class Backoff:
         """How long to wait now: between a half and the whole of the doubled time."""
         whole = min(self._first_ms * 2 ** min(self._tries, 30), self._ms_max)
         self._tries += 1
-        return whole * (0.5 + self._rng.random() / 2)
+        return float(whole) * (0.5 + self._rng.random() / 2)
 
 
 @dataclass(frozen=True, slots=True)

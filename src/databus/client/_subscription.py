@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import Self
 
 from databus.client._batches import Batcher, WindowBatch
-from databus.client._follow import Arrived, Channel, Connected, Ended, FollowConfig, Reader, Started
+from databus.client._follow import Channel, FollowConfig
+from databus.client._lane import Lane
 from databus.client._relay import RelayClient, SourceInfo, Start
-from databus.client._window import Splitter, Window
+from databus.client._window import Window
 from databus.core import Checkpoint, Pair, UnknownSource
 
 ROWS_MAX: int = 100_000
@@ -87,23 +88,23 @@ class Subscription:
         self._bell = threading.Condition()
         self._is_closed = False
         self._relay = relay
-        self._lanes: deque[_Lane] = deque()
-        self._current: _Lane | None = None
+        self._lanes: deque[Lane] = deque()
+        self._current: Lane | None = None
+        self._is_inside = False  # of a transaction of the current lane
         self._given: Window | WindowBatch | None = None
-        self._done: dict[str, Window | WindowBatch | Started] = {}
-        self._checkpoint = Checkpoint()
+        self._done: dict[str, Window | WindowBatch] = {}
         for each in wanted:
-            channel = Channel(self._bell, config.buffer_bytes_max)
-            reader = Reader(
-                relay,
-                each.physical,
-                starts[each.physical],
-                channel,
-                sources=each.sources,
-                until=until.get(each.physical),
-                config=config,
+            self._lanes.append(
+                Lane(
+                    relay,
+                    each.physical,
+                    starts[each.physical],
+                    Channel(self._bell, config.buffer_bytes_max),
+                    sources=each.sources,
+                    until=until.get(each.physical),
+                    config=config,
+                )
             )
-            self._lanes.append(_Lane(reader, relay, until.get(each.physical)))
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -111,7 +112,8 @@ class Subscription:
 
         While the loop's body runs, `window.checkpoint` is where that window will have brought its physical source.
         """
-        return Checkpoint({name: done.position for name, done in self._done.items()})
+        starts = {lane.physical: lane.start for lane in self._lanes if lane.start is not None}
+        return Checkpoint({**starts, **{name: done.position for name, done in self._done.items()}})
 
     def __iter__(self) -> Iterator[Window]:
         return self
@@ -160,7 +162,7 @@ class Subscription:
         while not self._is_closed:
             if (window := self._waiting_window()) is not None:
                 return window
-            if self._current is None or not self._current.is_inside:
+            if not self._is_inside:
                 self._current = None
                 for lane in list(self._lanes):
                     self._lanes.rotate(-1)
@@ -186,17 +188,17 @@ class Subscription:
         while not self._is_closed:
             if lane.windows:
                 window = lane.windows.popleft()
-                lane.is_inside = window.continues
+                self._is_inside = window.continues
                 if not window.is_empty or window.is_part:
                     return window
                 self._done[lane.physical] = window
                 continue
-            event = lane.reader.channel.take()
-            if event is None:
+            if not lane.advance():
                 return None
-            started = lane.handle(event)
-            if started is not None:
-                self._done[lane.physical] = started
+            if lane.is_ended:
+                self._is_inside = False
+                if lane.error is not None:
+                    raise lane.error
         return None
 
     def close(self) -> None:
@@ -214,44 +216,6 @@ class Subscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Lane:
-    """One physical source on its way from the reader to the consumer."""
-
-    def __init__(self, reader: Reader, relay: RelayClient, until: Pair | None) -> None:
-        self.reader = reader
-        self.physical = reader.physical
-        self._relay = relay
-        self._until = until
-        self._splitter: Splitter | None = None
-        self.windows: deque[Window] = deque()
-        self.is_inside = False
-        self.is_ended = False
-
-    @property
-    def has_event(self) -> bool:
-        return len(self.reader.channel) > 0
-
-    def handle(self, event: Started | Connected | Arrived | Ended) -> Started | None:
-        """Take an event in; windows come to stand in `windows`. Raises the error that a reader ended with."""
-        match event:
-            case Started(position):
-                self._splitter = Splitter(self.physical, position, self._relay.table_of, self._until)
-                return event
-            case Connected(uuid, log):
-                if self._splitter is not None:
-                    self._splitter.connected(uuid, log)
-            case Arrived(groups):
-                if self._splitter is not None:
-                    for group in groups:
-                        self.windows.extend(self._splitter.split(group))
-            case Ended(error):
-                self.is_ended = True
-                self.is_inside = False
-                if error is not None:
-                    raise error
-        return None
 
 
 def windows(

@@ -33,6 +33,7 @@ from databus.schema import TableSchema
 from databus.wire import Commit, Frame, FrameGroup, Header
 
 Int = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
 TableOf = Callable[[int], TableSchema]
 _NO_SNAPSHOTS: Final[Mapping[str, int]] = {}
 _NO_PAIR: Final[Pair] = (0, -1)
@@ -456,15 +457,15 @@ def _whole(view: _View, after: Pair, until: Pair | None) -> list[tuple[int, bool
 
 def _spread(view: _View, after: Pair, until: Pair | None) -> list[tuple[int, bool]]:
     """The windows of a group of many; sets where each begins and ends in each frame."""
-    by_frame: list[tuple[Int, int]] = []
+    by_frame: list[tuple[Keys, int]] = []
     for number, frame in enumerate(view.frames):
         scns, seqs = view.scns(number), view.seqs(number)
         _check_order(frame, scns, seqs, view.group.commit.last)
         dropped = 0 if frame.header.first > after else _count_up_to(scns, seqs, after)
         kept = len(scns) if until is None or frame.header.last <= until else _count_up_to(scns, seqs, until)
-        keys = (scns[dropped:kept].astype(np.uint64) << np.uint64(1)) | (seqs[dropped:kept] >= BUS_SEQ_MIN)
+        keys: Keys = (scns[dropped:kept].astype(np.uint64) << np.uint64(1)) | (seqs[dropped:kept] >= BUS_SEQ_MIN)
         by_frame.append((keys, dropped))
-    found = np.unique(np.concatenate([keys for keys, _ in by_frame])) if by_frame else np.empty(0, np.uint64)
+    found: Keys = np.unique(np.concatenate([keys for keys, _ in by_frame])) if by_frame else np.empty(0, np.uint64)
     for keys, dropped in by_frame:
         view.starts.append((np.searchsorted(keys, found, "left") + dropped).tolist())
         view.stops.append((np.searchsorted(keys, found, "right") + dropped).tolist())

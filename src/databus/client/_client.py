@@ -1,0 +1,503 @@
+"""The client: reads a relay's sources and calls a consumer back. The shell around `Dispatcher`.
+
+    client = Client("http://127.0.0.1:11115", MyConsumer(), checkpoints=FileCheckpoints("state/copy.json"))
+    client.run()
+
+A thread for each physical source reads; one calls the consumer: the one that called `run`, or one of the client's own
+after `start`.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+import structlog
+
+from databus.client._batches import Batcher
+from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
+from databus.client._consumer import AnyWindow, Consumer, Result
+from databus.client._dispatcher import Call, Dispatcher, Kind
+from databus.client._follow import Backoff, Channel, FollowConfig, ReaderState
+from databus.client._lane import Lane
+from databus.client._relay import RelayClient, Start
+from databus.client._subscription import Wanted, select
+from databus.core import (
+    Checkpoint,
+    Clock,
+    DatabusError,
+    Pair,
+    SourceCheckpoint,
+    SystemClock,
+    TryAgain,
+    Unavailable,
+    crash_point,
+)
+
+_STOP_MS_MAX: Final = 30_000
+_logger = structlog.get_logger("databus.client")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Bounds and habits of a client.
+
+    follow: how the relay is read. checkpoint_ms: how often a checkpoint is saved, 0 for after every window; also what
+    may come again after a crash. batch_rows_max: 0 for window by window; else waiting windows are joined, up to about
+    so many rows, and the consumer is given `WindowBatch`es. retries_max: how often one place is replayed before the
+    source is given up; retry_first_ms, retry_ms_max: the pause before, doubled each time.
+    """
+
+    follow: FollowConfig = field(default_factory=FollowConfig)
+    checkpoint_ms: int = 1_000
+    batch_rows_max: int = 0
+    retries_max: int = 10
+    retry_first_ms: int = 100
+    retry_ms_max: int = 30_000
+
+
+class ClientState(StrEnum):
+    """Where a client is in its life."""
+
+    NEW = "new"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One physical source, as seen now.
+
+    reader: what its reader does. delivered: the pair up to which windows were given to the consumer; saved: the one
+    saved. waiting_bytes: received, not delivered. behind_ms: age of the last delivered transaction while more waits or
+    the relay is away, else 0; None before the first. windows, rows: delivered, replays included.
+    """
+
+    physical: str
+    reader: ReaderState
+    connections: int
+    delivered: Pair
+    saved: SourceCheckpoint | None
+    waiting_bytes: int
+    behind_ms: float | None
+    windows: int
+    rows: int
+    failures: int
+    last_error: BaseException | None
+
+
+class _Source:
+    """One physical source in the client: its lane, which is renewed at each replay, and what has been counted."""
+
+    def __init__(self, wanted: Wanted, lane: Lane) -> None:
+        self.wanted = wanted
+        self.lane: Lane | None = lane
+        self.replay_from: SourceCheckpoint | None = None
+        self.replay_at = 0.0
+        self.is_known = False
+        self.is_left = False
+        self.last: AnyWindow | None = None
+        self.windows = 0
+        self.rows = 0
+        self.failures = 0
+        self.last_error: BaseException | None = None
+        self.checkpointed_at = 0.0
+
+
+class Client:
+    """A consumer and the sources that it follows. See the module's first lines.
+
+    relay: an address, or a `RelayClient`. sources: names and patterns (`shop/main.*`, `orders`); None for all.
+    start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`.
+    """
+
+    def __init__(
+        self,
+        relay: RelayClient | str,
+        consumer: Consumer,
+        *,
+        sources: Sequence[str] | None = None,
+        start: Start = "beginning",
+        checkpoints: Checkpoints | None = None,
+        config: ClientConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._relay = (RelayClient(relay) if isinstance(relay, str) else relay).another()
+        self._consumer = consumer
+        self._names = sources
+        self._start_at = start
+        self._store = checkpoints or MemoryCheckpoints()
+        self._config = config or ClientConfig()
+        self._clock = clock or SystemClock()
+        self._bell = threading.Condition()
+        self._wants_stop = False
+        self._wants_pause = False
+        self._sources: dict[str, _Source] = {}
+        self._order: list[_Source] = []
+        self._dispatcher = Dispatcher(Checkpoint(), retries_max=self._config.retries_max)
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.state = ClientState.NEW
+        self._acts: dict[Kind, Callable[[Call], Any]] = {
+            Kind.START_CONSUMPTION: lambda _: consumer.on_start_consumption(),
+            Kind.START_WINDOW: self._start_window,
+            Kind.CONTROL: lambda call: consumer.on_control(call.argument),
+            Kind.START_SOURCE: lambda call: consumer.on_start_source(call.argument.source, call.argument.table),
+            Kind.DATA_EVENTS: lambda call: consumer.on_data_events(call.argument),
+            Kind.END_SOURCE: lambda call: consumer.on_end_source(call.argument.source, call.argument.table),
+            Kind.END_WINDOW: self._end_window,
+            Kind.CHECKPOINT: lambda call: consumer.on_checkpoint(call.argument),
+            Kind.SAVE: self._save,
+            Kind.ROLLBACK: lambda call: consumer.on_rollback(call.physical, call.argument),
+            Kind.REPLAY: self._replay,
+            Kind.ERROR: lambda call: consumer.on_error(call.argument, call.physical or None),
+            Kind.LEAVE: self._leave,
+            Kind.STOP_CONSUMPTION: lambda _: consumer.on_stop_consumption(),
+        }
+
+    # life
+
+    def run(self) -> None:
+        """Consume until `stop`, in this thread. Raises the error that ended it, if one did."""
+        if self.state is not ClientState.NEW:
+            raise RuntimeError(f"this client is {self.state}; make a new one")
+        self.state = ClientState.RUNNING
+        try:
+            self._run()
+        except BaseException as error:
+            self._error = error
+            self.state = ClientState.FAILED
+            raise
+        self.state = ClientState.STOPPED
+
+    def start(self) -> None:
+        """Consume in a thread of the client's own; `stop` raises what it ended with."""
+        self._thread = threading.Thread(target=self._run_aside, daemon=True, name="databus-client")
+        self._thread.start()
+
+    def _run_aside(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:  # noqa: BLE001 - raised again by `stop` and `join`
+            _logger.error("client failed", error=type(error).__name__, message=str(error))  # noqa: TRY400 - see `stop`
+
+    def stop(self, wait_ms: int = _STOP_MS_MAX) -> None:
+        """Stop after the callbacks of the current window; from any thread, a callback's too. Callable twice.
+
+        Waits up to `wait_ms` for a client that was started with `start`, and raises what it ended with.
+        """
+        with self._bell:
+            self._wants_stop = True
+            self._bell.notify_all()
+        self._relay.close()
+        self.join(wait_ms)
+
+    def join(self, wait_ms: int | None = None) -> None:
+        """Wait until it has ended, after `start`. Raises what it ended with, `Unavailable` if it goes on."""
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        self._thread.join(None if wait_ms is None else wait_ms / 1e3)
+        if self._thread.is_alive():
+            raise Unavailable(f"the client is still in a callback after {wait_ms} ms")
+        if self._error is not None:
+            raise self._error
+
+    def pause(self) -> None:
+        """Make no more calls after those of the current window. What has been received waits, within its bound."""
+        with self._bell:
+            self._wants_pause = True
+            self._bell.notify_all()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        with self._bell:
+            self._wants_pause = False
+            self._bell.notify_all()
+
+    # what others may look at
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What was last saved."""
+        return self._dispatcher.checkpoint
+
+    def status(self) -> dict[str, SourceStatus]:
+        """Each physical source as it is now; from any thread."""
+        return {physical: self._status_of(source) for physical, source in list(self._sources.items())}
+
+    def _status_of(self, source: _Source) -> SourceStatus:
+        lane = source.lane
+        reader = ReaderState.WAITING if lane is None else lane.reader.state
+        waiting = 0 if lane is None else lane.reader.channel.bytes_waiting
+        behind_ms = None
+        last = source.last
+        if last is not None:
+            is_current = waiting == 0 and reader in (ReaderState.STREAMING, ReaderState.ENDED)
+            behind_ms = 0.0 if is_current else max(self._clock.now_ns() / 1e6 - last.commit_us / 1e3, 0.0)
+        error = source.last_error
+        if error is None and lane is not None:
+            error = lane.reader.last_error
+        return SourceStatus(
+            physical=source.wanted.physical,
+            reader=ReaderState.FAILED if source.is_left else reader,
+            connections=0 if lane is None else lane.reader.connections,
+            delivered=(0, 0) if last is None else last.position.pair,
+            saved=self._dispatcher.checkpoint.sources.get(source.wanted.physical),
+            waiting_bytes=waiting,
+            behind_ms=behind_ms,
+            windows=source.windows,
+            rows=source.rows,
+            failures=source.failures,
+            last_error=error,
+        )
+
+    # the loop
+
+    def _run(self) -> None:
+        saved = self._store.open() or Checkpoint()
+        self._dispatcher = Dispatcher(saved, retries_max=self._config.retries_max)
+        try:
+            self._dispatcher.start()
+            self._perform()
+            if not self._dispatcher.is_stopping:
+                self._connect(saved)
+                self._loop()
+        finally:
+            try:
+                self._dispatcher.stop()
+                self._perform()
+            finally:
+                for source in self._order:
+                    if source.lane is not None:
+                        source.lane.reader.close()
+                self._relay.close()
+                self._store.close()
+        if self._dispatcher.error is not None:
+            raise self._dispatcher.error
+
+    def _connect(self, saved: Checkpoint) -> None:
+        """Learn what the relay has, however long it is away, and begin to read."""
+        follow = self._config.follow
+        backoff = Backoff(follow.backoff_first_ms, follow.backoff_ms_max)
+        deadline = time.monotonic() + follow.outage_ms_max / 1e3
+        while not self._wants_stop:
+            try:
+                wanted = select(self._relay.sources(), self._names)
+                break
+            except TryAgain:
+                if time.monotonic() > deadline:
+                    raise
+                with self._bell:
+                    self._bell.wait_for(lambda: self._wants_stop, backoff.next_ms() / 1e3)
+        else:
+            return
+        for each in wanted:
+            start = saved.sources.get(each.physical, self._start_at)
+            source = _Source(each, self._lane(each, start))
+            self._sources[each.physical] = source
+            self._order.append(source)
+
+    def _lane(self, wanted: Wanted, start: Start) -> Lane:
+        channel = Channel(self._bell, self._config.follow.buffer_bytes_max)
+        return Lane(
+            self._relay,
+            wanted.physical,
+            start,
+            channel,
+            sources=wanted.sources,
+            until=None,
+            config=self._config.follow,
+        )
+
+    def _loop(self) -> None:
+        while not self._wants_stop and not self._dispatcher.is_stopping:
+            if self._wants_pause:
+                self._rest()
+                continue
+            self._restart_due()
+            source = self._pick()
+            if source is None:
+                if all(each.is_left for each in self._order):
+                    return
+                self._wait()
+            else:
+                self._step(source)
+                self._perform()
+
+    def _pick(self) -> _Source | None:
+        """The next source that has something, in turn; while one has an open window, that one."""
+        is_waiting = [
+            each for each in self._order if each.lane is not None and (each.lane.windows or each.lane.has_event)
+        ]
+        inside = next((each for each in self._order if self._dispatcher.is_open(each.wanted.physical)), None)
+        if inside is not None:
+            if inside in is_waiting:
+                return inside
+            if is_waiting and inside.lane is not None and inside.lane.reader.state is ReaderState.WAITING:
+                self._dispatcher.interrupted(inside.wanted.physical)  # nobody waits for a relay that is away
+                self._perform()
+            return None if not is_waiting or self._dispatcher.is_open(inside.wanted.physical) else is_waiting[0]
+        if not is_waiting:
+            return None
+        source = is_waiting[0]
+        if len(self._order) > 1:
+            self._order.remove(source)
+            self._order.append(source)
+        return source
+
+    def _step(self, source: _Source) -> None:
+        lane, physical = source.lane, source.wanted.physical
+        if lane is None:
+            return
+        try:
+            if lane.windows:
+                self._deliver(source, lane)
+                return
+            lane.advance()
+        except DatabusError as error:  # what came is not what a relay sends: `Corrupt`, `Unsupported`
+            self._dispatcher.lost(physical, error)
+            return
+        if lane.start is not None and not source.is_known:
+            source.is_known = True
+            self._dispatcher.started(physical, lane.start)
+        if lane.is_restarted:
+            lane.is_restarted = False
+            self._dispatcher.interrupted(physical)
+        if lane.is_ended:
+            self._dispatcher.lost(physical, lane.error or Unavailable(f"{physical}: the reader ended"))
+
+    def _deliver(self, source: _Source, lane: Lane) -> None:
+        window: AnyWindow = lane.windows.popleft()
+        if self._config.batch_rows_max and lane.windows:
+            lane.windows.appendleft(window)  # type: ignore[arg-type]
+            window = self._join(lane)
+        now = time.monotonic()
+        is_due = now - source.checkpointed_at >= self._config.checkpoint_ms / 1e3
+        if is_due:
+            source.checkpointed_at = now
+        source.windows += 1
+        source.rows += len(window)
+        self._dispatcher.feed(window, is_due=is_due)
+        self._perform()
+        source.last = window
+
+    def _join(self, lane: Lane) -> AnyWindow:
+        batcher = Batcher(self._config.batch_rows_max)
+        while lane.windows and not batcher.is_full:
+            window = lane.windows.popleft()
+            batch = batcher.add(window)
+            if batch is not None:
+                lane.windows.appendleft(window)
+                return batch
+        batch = batcher.take()
+        assert batch is not None  # noqa: S101 - there was a window
+        return batch
+
+    def _perform(self) -> None:
+        """Make the calls that the dispatcher wants, one after the other."""
+        dispatcher = self._dispatcher
+        while (call := dispatcher.next()) is not None:
+            try:
+                result = self._acts[call.kind](call)
+                if result is None:
+                    result = Result.SUCCESS
+                elif not isinstance(result, Result):
+                    raise TypeError(f"a callback returned {result!r}; expected a Result or None")  # noqa: TRY301
+            except Exception as error:  # noqa: BLE001 - any failure of a consumer's is rolled back, counted and told
+                self._note(call, error)
+                dispatcher.failed(call, error)
+            else:
+                dispatcher.done(call, result)
+
+    def _note(self, call: Call, error: Exception) -> None:
+        _logger.warning(
+            "callback failed",
+            call=call.kind.name.lower(),
+            physical=call.physical or None,
+            scn=None if call.window is None else call.window.scn,
+            error=type(error).__name__,
+            message=str(error),
+        )
+        if call.physical in self._sources:
+            self._sources[call.physical].failures += 1
+            self._sources[call.physical].last_error = error
+
+    # the client's own acts
+
+    def _start_window(self, call: Call) -> Result | None:
+        crash_point("client.window.before_callback")
+        return self._consumer.on_start_window(call.argument)
+
+    def _end_window(self, call: Call) -> Result | None:
+        result = self._consumer.on_end_window(call.argument)
+        crash_point("client.window.after_callback")
+        return result
+
+    def _save(self, call: Call) -> None:
+        self._store.save(call.argument)
+
+    def _replay(self, call: Call) -> None:
+        source = self._sources[call.physical]
+        self._close_lane(source)
+        backoff = Backoff(self._config.retry_first_ms, self._config.retry_ms_max)
+        pause_ms = 0.0
+        for _ in range(call.attempt):
+            pause_ms = backoff.next_ms()
+        source.replay_from = call.argument
+        source.replay_at = time.monotonic() + pause_ms / 1e3
+
+    def _leave(self, call: Call) -> None:
+        source = self._sources[call.physical]
+        source.is_left = True
+        self._close_lane(source)
+
+    def _close_lane(self, source: _Source) -> None:
+        if source.lane is not None:
+            source.lane.reader.close()
+            source.lane = None
+
+    def _restart_due(self) -> None:
+        now = time.monotonic()
+        for source in self._order:
+            if source.replay_from is not None and now >= source.replay_at:
+                source.lane = self._lane(source.wanted, source.replay_from)
+                source.replay_from = None
+
+    def _unsaved(self) -> list[_Source]:
+        return [each for each in self._order if self._dispatcher.is_unsaved(each.wanted.physical)]
+
+    def _rest(self) -> None:
+        self._checkpoint_all(self._unsaved())
+        self.state = ClientState.PAUSED
+        with self._bell:
+            self._bell.wait_for(lambda: self._wants_stop or not self._wants_pause)
+        self.state = ClientState.RUNNING
+
+    def _checkpoint_all(self, sources: list[_Source]) -> None:
+        for source in sources:
+            source.checkpointed_at = time.monotonic()
+            self._dispatcher.due(source.wanted.physical)
+            self._perform()
+
+    def _wait(self) -> None:
+        """Until something arrives, a checkpoint is due or a replay begins."""
+        now = time.monotonic()
+        period = self._config.checkpoint_ms / 1e3
+        due = [each for each in self._unsaved() if now - each.checkpointed_at >= period]
+        if due:
+            self._checkpoint_all(due)
+            return
+        until = [each.checkpointed_at + period for each in self._unsaved()]
+        until += [each.replay_at for each in self._order if each.replay_from is not None]
+        timeout = min(until) - now if until else None
+        with self._bell:
+            self._bell.wait_for(self._is_woken, timeout)
+
+    def _is_woken(self) -> bool:
+        if self._wants_stop or self._wants_pause:
+            return True
+        return any(each.lane is not None and (each.lane.windows or each.lane.has_event) for each in self._order)

@@ -1,0 +1,332 @@
+"""The dispatcher: which callback comes next. A pure state machine: no sockets, no clocks, no threads.
+
+    dispatcher.feed(window, is_due=...)
+    while (call := dispatcher.next()) is not None:
+        ... perform it ...
+        dispatcher.done(call, result)    or    dispatcher.failed(call, error)
+
+It keeps, for each physical source, what was last saved and what was reached since. Whatever fails, the source goes back
+to what was last saved (`ROLLBACK`) and is read again from there (`REPLAY`); a checkpoint is saved (`SAVE`) only after
+every callback of the windows before it has returned, and `on_checkpoint` too.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import groupby
+from typing import Any
+
+from databus.client._consumer import AnyWindow, Result
+from databus.core import Checkpoint, DatabusError, Pair, SourceCheckpoint, Stop
+
+
+class Kind(Enum):
+    """What is to be done: a callback of the consumer, or one of the client's own acts."""
+
+    START_CONSUMPTION = auto()
+    START_WINDOW = auto()
+    CONTROL = auto()
+    START_SOURCE = auto()
+    DATA_EVENTS = auto()
+    END_SOURCE = auto()
+    END_WINDOW = auto()
+    CHECKPOINT = auto()
+    SAVE = auto()  # the client's: keep the checkpoint
+    ROLLBACK = auto()
+    REPLAY = auto()  # the client's: read this source again from `argument`, after a back-off of `attempt`
+    ERROR = auto()
+    LEAVE = auto()  # the client's: stop reading this source
+    STOP_CONSUMPTION = auto()
+
+
+_OF_A_WINDOW = frozenset(
+    {Kind.START_WINDOW, Kind.CONTROL, Kind.START_SOURCE, Kind.DATA_EVENTS, Kind.END_SOURCE, Kind.END_WINDOW}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One thing to do. argument: what the callback is given, the checkpoint to save, or the position to go back to."""
+
+    kind: Kind
+    physical: str = ""
+    argument: Any = None
+    window: AnyWindow | None = None
+    attempt: int = 0
+
+
+class ConsumerFailed(Stop):
+    """A consumer failed again and again at the same place, or said that it cannot go on."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One physical source. reached: the last window that is done and not saved."""
+
+    saved: SourceCheckpoint
+    reached: AnyWindow | None = None
+    is_open: bool = False
+    is_due: bool = False
+    is_spoilt: bool = False  # a callback failed for good: take back what is not saved
+    worst: Result = Result.SUCCESS
+    failures: int = 0
+    failed_at: Pair | None = None
+    save_failures: int = 0
+    error: BaseException | None = field(default=None)
+
+
+class Dispatcher:
+    """See the module's first lines. retries_max: how often one place is replayed before its source is given up."""
+
+    def __init__(self, checkpoint: Checkpoint, *, retries_max: int) -> None:
+        self._checkpoint = checkpoint
+        self._retries_max = retries_max
+        self._sources: dict[str, _Progress] = {}
+        self._pending: deque[Call] = deque()
+        self._is_started = False
+        self._is_ending = False
+        self.is_stopping = False
+        self.error: BaseException | None = None
+
+    # what happens outside
+
+    def start(self) -> None:
+        """Begin."""
+        self._pending.append(Call(Kind.START_CONSUMPTION))
+
+    def started(self, physical: str, position: SourceCheckpoint) -> None:
+        """A source is read from `position` on; saved at once if nothing was, so that a crash does not move `latest`."""
+        if physical in self._sources:
+            return
+        self._sources[physical] = _Progress(position)
+        if self._checkpoint.sources.get(physical) != position:
+            self._pending.append(Call(Kind.SAVE, physical, self._checkpoint.advanced(physical, position)))
+
+    def feed(self, window: AnyWindow, *, is_due: bool) -> None:
+        """The next window of its physical source. is_due: a checkpoint should be saved at its end."""
+        progress = self._sources[window.physical]
+        if progress.error is not None:
+            return
+        progress.is_due = is_due
+        if window.is_empty and not progress.is_open:
+            if not window.continues:
+                progress.reached = window
+                self._checkpoint_if_due(window.physical, progress)
+            return
+        self._pending.extend(_calls_of(window, is_open=progress.is_open))
+
+    def due(self, physical: str) -> None:
+        """A checkpoint is due, and no window comes to end with it."""
+        progress = self._sources.get(physical)
+        if progress is not None:
+            progress.is_due = True
+            self._checkpoint_if_due(physical, progress)
+
+    def interrupted(self, physical: str) -> None:
+        """The rest of an open window does not come; it will come anew from its beginning."""
+        progress = self._sources.get(physical)
+        if progress is not None and progress.is_open:
+            self._roll_back(physical, progress, attempt=0)
+
+    def lost(self, physical: str, error: BaseException) -> None:
+        """The source cannot be read any more, by an error that somebody must decide about."""
+        progress = self._sources.setdefault(physical, _Progress(self._saved_of(physical)))
+        if progress.error is None:
+            self._drop_pending(physical)
+            if not progress.is_open:
+                self._push_checkpoint(physical, progress)
+            self._give_up(physical, progress, error)
+
+    def ended(self, physical: str) -> None:
+        """The source has been read to the end that was asked for."""
+        self.due(physical)
+
+    def stop(self) -> None:
+        """End: save what was reached, take back what was begun."""
+        self._pending.clear()
+        self._is_ending = self.is_stopping = True
+        for physical, progress in self._sources.items():
+            if progress.is_open or progress.is_spoilt:
+                progress.is_open, progress.is_spoilt, progress.reached = False, False, None
+                self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
+            elif progress.error is None:
+                self._push_checkpoint(physical, progress)
+        if self._is_started:
+            self._pending.append(Call(Kind.STOP_CONSUMPTION))
+
+    # what the caller asks for and tells
+
+    def is_open(self, physical: str) -> bool:
+        """Whether a window of this source has begun and not ended."""
+        return physical in self._sources and self._sources[physical].is_open
+
+    def is_unsaved(self, physical: str) -> bool:
+        """Whether something was reached that is not saved."""
+        return physical in self._sources and self._sources[physical].reached is not None
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What was last saved."""
+        return self._checkpoint
+
+    def next(self) -> Call | None:
+        """What to do now; None if nothing."""
+        if not self._pending:
+            return None
+        call = self._pending.popleft()
+        if call.kind is Kind.START_WINDOW:
+            self._sources[call.physical].is_open = True
+        return call
+
+    def done(self, call: Call, result: Result = Result.SUCCESS) -> None:
+        """The call returned."""
+        if call.kind is Kind.ERROR:
+            if result >= Result.ERROR:
+                self._stop_with(call.argument)
+        elif result >= Result.ERROR_FATAL:
+            self._end_fatally(call)
+        elif result >= Result.ERROR:
+            self.failed(call, ConsumerFailed(f"{_name_of(call)} returned ERROR"))
+        elif call.kind in _OF_A_WINDOW:
+            self._note_window(call, result)
+        elif call.kind is Kind.CHECKPOINT:
+            if result < Result.SKIP_CHECKPOINT:
+                self._pending.appendleft(Call(Kind.SAVE, call.physical, call.argument, call.window))
+        elif call.kind is Kind.SAVE:
+            self._note_saved(call)
+        elif call.kind is Kind.START_CONSUMPTION:
+            self._is_started = True
+
+    def failed(self, call: Call, error: BaseException) -> None:
+        """The call raised."""
+        if call.kind in (Kind.START_CONSUMPTION, Kind.STOP_CONSUMPTION, Kind.ERROR):
+            self._stop_with(error)
+            return
+        progress = self._sources[call.physical]
+        if call.kind is Kind.SAVE:
+            progress.save_failures += 1
+            if progress.save_failures > self._retries_max or not isinstance(error, DatabusError | OSError):
+                self._give_up(call.physical, progress, error)
+        elif call.kind is Kind.ROLLBACK:
+            self._drop_pending(call.physical)
+            self._give_up(call.physical, progress, error)
+        else:
+            self._note_failure(call, progress, error)
+
+    # states
+
+    def _note_window(self, call: Call, result: Result) -> None:
+        progress = self._sources[call.physical]
+        progress.worst = max(progress.worst, result)
+        if call.kind is not Kind.END_WINDOW:
+            if not self._pending and call.window is not None and call.window.continues:
+                self._end_part(call.window, progress)
+            return
+        progress.is_open = False
+        progress.reached = call.window
+        worst, progress.worst = progress.worst, Result.SUCCESS
+        if progress.failed_at is not None:
+            progress.is_due = True
+            if call.window is not None and call.window.position.pair >= progress.failed_at:
+                progress.failed_at, progress.failures = None, 0
+        if worst is Result.CHECKPOINT:
+            progress.is_due = True
+        if worst < Result.SKIP_CHECKPOINT:
+            self._checkpoint_if_due(call.physical, progress)
+
+    def _end_part(self, window: AnyWindow, progress: _Progress) -> None:
+        if progress.worst is Result.CHECKPOINT:
+            progress.worst = Result.SUCCESS
+            checkpoint = self._checkpoint.advanced(window.physical, window.position)
+            self._pending.append(Call(Kind.CHECKPOINT, window.physical, checkpoint, window))
+
+    def _checkpoint_if_due(self, physical: str, progress: _Progress) -> None:
+        if progress.is_due and not progress.is_open and progress.reached is not None and progress.error is None:
+            progress.is_due = False
+            self._push_checkpoint(physical, progress)
+
+    def _push_checkpoint(self, physical: str, progress: _Progress) -> None:
+        if progress.reached is not None:
+            checkpoint = self._checkpoint.advanced(physical, progress.reached.position)
+            self._pending.append(Call(Kind.CHECKPOINT, physical, checkpoint, progress.reached))
+
+    def _note_saved(self, call: Call) -> None:
+        progress = self._sources[call.physical]
+        position = call.argument.sources[call.physical]
+        self._checkpoint = self._checkpoint.advanced(call.physical, position)
+        progress.saved, progress.save_failures, progress.reached = position, 0, None
+
+    def _note_failure(self, call: Call, progress: _Progress, error: BaseException) -> None:
+        if self._is_ending:
+            self.error = self.error or error
+        progress.failures += 1
+        if call.window is not None:
+            failed_at = call.window.position.pair
+            progress.failed_at = failed_at if progress.failed_at is None else max(failed_at, progress.failed_at)
+        if progress.failures > self._retries_max:
+            told = (
+                f"{call.physical}: {_name_of(call)} failed {progress.failures} times, retries_max={self._retries_max}"
+            )
+            at = "" if call.window is None else f", last at SCN {call.window.scn}"
+            failed = ConsumerFailed(f"{told}{at}: {type(error).__name__}: {error}")
+            failed.__cause__ = error
+            self._drop_pending(call.physical)
+            progress.is_open, progress.reached = True, None
+            self._give_up(call.physical, progress, failed)
+        else:
+            self._roll_back(call.physical, progress, progress.failures)
+
+    def _roll_back(self, physical: str, progress: _Progress, attempt: int) -> None:
+        self._drop_pending(physical)
+        progress.is_open, progress.reached, progress.worst = False, None, Result.SUCCESS
+        if self._is_ending:
+            self._pending.appendleft(Call(Kind.ROLLBACK, physical, progress.saved))
+            return
+        self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
+        self._pending.append(Call(Kind.REPLAY, physical, progress.saved, attempt=attempt))
+
+    def _give_up(self, physical: str, progress: _Progress, error: BaseException) -> None:
+        progress.error = error
+        if progress.is_open:
+            self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
+        progress.is_open = False
+        self._pending.append(Call(Kind.LEAVE, physical))
+        self._pending.append(Call(Kind.ERROR, physical, error))
+
+    def _end_fatally(self, call: Call) -> None:
+        if call.physical:
+            self._sources[call.physical].is_spoilt = True
+        self._stop_with(ConsumerFailed(f"{_name_of(call)} returned ERROR_FATAL"))
+
+    def _stop_with(self, error: BaseException) -> None:
+        self.error = self.error or error
+        self.is_stopping = True
+        self._pending.clear()
+
+    def _drop_pending(self, physical: str) -> None:
+        self._pending = deque(call for call in self._pending if call.physical != physical)
+
+    def _saved_of(self, physical: str) -> SourceCheckpoint:
+        return self._checkpoint.sources.get(physical, SourceCheckpoint())
+
+
+def _calls_of(window: AnyWindow, *, is_open: bool) -> Iterator[Call]:
+    physical = window.physical
+    if not is_open:
+        yield Call(Kind.START_WINDOW, physical, window, window)
+    if window.has_control:
+        yield Call(Kind.CONTROL, physical, window.control, window)
+    for first, pieces in groupby(window.changes(), key=lambda each: (each.source, each.table.fingerprint)):
+        del first
+        for number, changes in enumerate(pieces):
+            if number == 0:
+                yield Call(Kind.START_SOURCE, physical, changes, window)
+            yield Call(Kind.DATA_EVENTS, physical, changes, window)
+        yield Call(Kind.END_SOURCE, physical, changes, window)
+    if not window.continues:
+        yield Call(Kind.END_WINDOW, physical, window, window)
+
+
+def _name_of(call: Call) -> str:
+    return {Kind.SAVE: "saving the checkpoint"}.get(call.kind, f"on_{call.kind.name.lower()}")
