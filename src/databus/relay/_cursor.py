@@ -73,8 +73,8 @@ class Cursor:
             limit = self._view.limit(segment, published)
             if self._offset < limit:
                 return segment, limit
-            self._segment += 1
-            self._offset = self._view.segment(self._segment).first_offset
+            following = self._view.segment(self._segment + 1)
+            self._segment, self._offset = following.number, following.first_offset
         return None
 
     def read(self, bytes_max: int, *, sources: frozenset[int] | None = None, to: Pair | None = None) -> list[Span]:

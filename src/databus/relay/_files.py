@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import DiskFull
+from databus.core import ConfigError, DiskFull
 
 BUFFERS_A_CALL_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -39,6 +39,17 @@ def write_all(fd: int, buffers: Sequence[Any], offset: int) -> None:
         views = views[done:]
         if written:
             views[0] = memoryview(views[0]).cast("B")[written:]
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` and what is missing above it, durably. Raises `ConfigError` if it cannot be one."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in reversed(missing):
+            sync_folder(each.parent)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made a folder: {error.strerror}") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -43,13 +43,14 @@ class Entry(NamedTuple):
 
 
 class SparseIndex:
-    """Entries of one segment, ascending. One thread adds, any thread searches.
+    """Entries of segment `number`, ascending. One thread adds, any thread searches.
 
     covers_from: groups before this offset are not covered here but by `front`, once somebody has needed and made that
     (a segment that was opened again to go on writing it).
     """
 
-    def __init__(self, bytes_every: int, covers_from: int) -> None:
+    def __init__(self, number: int, bytes_every: int, covers_from: int) -> None:
+        self.number = number
         self._bytes_every = bytes_every
         self._numbers = array("q")
         self._last_offset = covers_from
@@ -95,7 +96,7 @@ class SparseIndex:
             return self
         if self.front is None:
             return None
-        whole = SparseIndex(self._bytes_every, first_offset)
+        whole = SparseIndex(self.number, self._bytes_every, first_offset)
         whole._numbers = self.front._numbers + self._numbers  # noqa: SLF001 - of the same class
         return whole
 
@@ -122,14 +123,14 @@ class SparseIndex:
         is_ours = magic == MAGIC and version == VERSION and written[_FIXED.size : _FIXED.size + _KEY.size] == key
         if not is_ours or len(entries) != count * _ENTRY.size or crc32c(entries, crc32c(key)) != crc:
             return None
-        index = cls(bytes_every, segment.first_offset)
+        index = cls(segment.number, bytes_every, segment.first_offset)
         index._numbers.frombytes(entries)
         return index
 
     @classmethod
     def build(cls, segment: Segment, file: SegmentFile, until: int, bytes_every: int) -> "SparseIndex":
         """Make the index from the headers of the groups up to `until`. Raises `Corrupt` where they are not whole."""
-        index = cls(bytes_every, segment.first_offset)
+        index = cls(segment.number, bytes_every, segment.first_offset)
         before = segment.header.before
         pair, max_commit_us, commit_offset = before.commit.pair, before.max_commit_us, -1
         with FrameReader(file, until, with_bodies=False) as reader:

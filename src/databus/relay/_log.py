@@ -32,7 +32,7 @@ from databus.core import (
 )
 from databus.relay import _locate
 from databus.relay._cursor import Cursor
-from databus.relay._files import disk_full, is_no_room, replace_file, sync_folder, write_all
+from databus.relay._files import disk_full, is_no_room, make_folder, replace_file, sync_folder, write_all
 from databus.relay._index import SparseIndex
 from databus.relay._lock import FolderLock
 from databus.relay._mark import Mark, MarkFile
@@ -156,10 +156,7 @@ class Log:
         log is of another database; `Corrupt` naming the place if something durable is damaged; `DiskFull`.
         """
         config, clock = config or LogConfig(), clock or SystemClock()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{folder}: cannot be made a folder for a log: {error.strerror}") from error
+        make_folder(folder)
         lock = FolderLock.take(folder)
         mark = MarkFile(folder)
         try:
@@ -280,9 +277,9 @@ class Log:
         """Have a segment to write to, and room on the disk as far as that can be known."""
         if self._free_check_left <= 0:
             free_bytes = _free_bytes(self.folder)
-            if free_bytes < self.config.free_bytes_min:
+            if free_bytes - size < self.config.free_bytes_min:
                 raise DiskFull(
-                    f"{self.folder}: {free_bytes} bytes are free on this disk, below "
+                    f"{self.folder}: {free_bytes} bytes are free on this disk, and {size} more would leave less than "
                     f"free_bytes_min={self.config.free_bytes_min}; nothing was written. Capture goes on when there is "
                     f"room: free some, or lower retention_bytes_max"
                 )
@@ -385,7 +382,7 @@ class Log:
             index.save(old)
             view.keep_index(old, index)
         self._offset = new.first_offset
-        view.open_index = SparseIndex(view.index_bytes_every, new.first_offset)
+        view.open_index = SparseIndex(new.number, view.index_bytes_every, new.first_offset)
         view.segments = (*view.segments, new)
         self._note_synced(self._tail, self._committed, self._forces.published(), 0)
         self._is_retention_due = True
@@ -477,7 +474,7 @@ class Log:
                 view.forget(segment.number)
             if kept[-1] is not view.segments[-1]:
                 view.forget(kept[-1].number)  # its index; a sealed segment's is of no use to an open one
-                view.open_index = SparseIndex(view.index_bytes_every, offset)
+                view.open_index = SparseIndex(kept[-1].number, view.index_bytes_every, offset)
                 self._file = SegmentFile(kept[-1].path, os.O_RDWR)
             else:
                 view.open_index.cut_back(offset)

@@ -6,7 +6,7 @@ checksum is over the canonical JSON of `store`. The file is durable before the f
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,8 +45,7 @@ class SchemaStore:
         self._ids: dict[str, int] = {}
         self._numbers: dict[int, tuple[int, int]] = {}
         self._in_force: dict[int, int] = {}
-        for each in versions:
-            self._add(each)
+        self._add(versions)
         self._check_forced()
 
     @classmethod
@@ -68,30 +67,45 @@ class SchemaStore:
             if owner.setdefault(source_id, name) != name:
                 raise ConfigError(f"{self.physical}: ids.{name}={source_id}: that id belongs to {owner[source_id]}")
 
-    def _add(self, each: SchemaVersion) -> None:
-        self._by_fingerprint = {**self._by_fingerprint, each.table.fingerprint: each}
-        self._by_id = {**self._by_id, each.source_id: (*self._by_id.get(each.source_id, ()), each)}
-        self._ids = {**self._ids, each.table.source: each.source_id}
-        self._numbers = {**self._numbers, each.table.fingerprint: (each.source_id, each.version)}
+    def _add(self, versions: Iterable[SchemaVersion]) -> None:
+        """Replaces the mappings, for readers in other threads."""
+        by_id = dict(self._by_id)
+        by_fingerprint = dict(self._by_fingerprint)
+        for each in versions:
+            by_id[each.source_id] = (*by_id.get(each.source_id, ()), each)
+            by_fingerprint[each.table.fingerprint] = each
+        self._by_id, self._by_fingerprint = by_id, by_fingerprint
+        self._ids = {each.table.source: each.source_id for each in by_fingerprint.values()}
+        self._numbers = {fingerprint: (each.source_id, each.version) for fingerprint, each in by_fingerprint.items()}
 
     def number_of(self, table: TableSchema) -> tuple[int, int]:
         """(source id, schema version) of a table. New ones are durable when this returns. Raises `DiskFull`."""
         found = self._numbers.get(table.fingerprint)
-        return self._register(table) if found is None else found
+        if found is None:
+            self.register([table])
+            found = self._numbers[table.fingerprint]
+        return found
 
-    def _register(self, table: TableSchema) -> tuple[int, int]:
+    def register(self, tables: Iterable[TableSchema]) -> None:
+        """Give numbers to those of `tables` that have none, all at once. Raises `DiskFull`, and none has one then."""
         with self._lock:
-            if (found := self._numbers.get(table.fingerprint)) is not None:
-                return found
-            source_id = self._ids.get(table.source) or self._forced.get(table.source) or self._free_id()
-            new = SchemaVersion(source_id, len(self._by_id.get(source_id, ())) + 1, table)
-            self._write([*self._by_fingerprint.values(), new])
-            self._add(new)
-            return new.source_id, new.version
+            new: dict[int, SchemaVersion] = {}
+            ids = dict(self._ids)
+            counts = {source_id: len(versions) for source_id, versions in self._by_id.items()}
+            for table in tables:
+                if table.fingerprint in self._by_fingerprint or table.fingerprint in new:
+                    continue
+                source_id = ids.get(table.source) or self._forced.get(table.source) or self._free_id(ids)
+                ids[table.source] = source_id
+                counts[source_id] = counts.get(source_id, 0) + 1
+                new[table.fingerprint] = SchemaVersion(source_id, counts[source_id], table)
+            if new:
+                self._write([*self._by_fingerprint.values(), *new.values()])
+                self._add(new.values())
 
-    def _free_id(self) -> int:
-        taken = {*self._ids.values(), *self._forced.values()}
-        candidate = max(self._ids.values(), default=0) + 1
+    def _free_id(self, ids: Mapping[str, int]) -> int:
+        taken = {*ids.values(), *self._forced.values()}
+        candidate = max(ids.values(), default=0) + 1
         while candidate in taken:
             candidate += 1
         return candidate
@@ -119,7 +133,7 @@ class SchemaStore:
         return self._by_id.get(source_id, ())
 
     def all(self) -> tuple[SchemaVersion, ...]:
-        """All definitions of all sources, in the order of their first appearance."""
+        """All definitions of all sources."""
         return tuple(self._by_fingerprint.values())
 
     def ids(self) -> Mapping[str, int]:

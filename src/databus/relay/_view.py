@@ -47,7 +47,7 @@ class LogView:
         self.segments = segments
         self.published = published
         self.index_bytes_every = index_bytes_every
-        self.open_index = SparseIndex(index_bytes_every, offset)
+        self.open_index = SparseIndex(segments[-1].number, index_bytes_every, offset)
         self._files: OrderedDict[int, SegmentFile] = OrderedDict()
         self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
         self._lock = threading.Lock()
@@ -108,18 +108,20 @@ class LogView:
 
     def index(self, segment: Segment) -> SparseIndex:
         """The segment's index, loaded or made where need be."""
-        is_sealed = segment.sealed_bytes is not None
-        index = self._indexes.get(segment.number) if is_sealed else self.open_index
-        if index is None:
+        index: SparseIndex | None = self.open_index
+        if index is not None and index.number == segment.number:
+            if index.covers_from > segment.first_offset and index.front is None:
+                index.front = SparseIndex.build(segment, self.file(segment), index.covers_from, self.index_bytes_every)
+            return index
+        index = self._indexes.get(segment.number)
+        if index is None and segment.sealed_bytes is not None:
             index = SparseIndex.load(segment, self.index_bytes_every)
             if index is None:
-                until = segment.sealed_bytes or segment.first_offset
-                index = SparseIndex.build(segment, self.file(segment), until, self.index_bytes_every)
+                index = SparseIndex.build(segment, self.file(segment), segment.sealed_bytes, self.index_bytes_every)
                 index.save(segment)
             self.keep_index(segment, index)
-        elif index.covers_from > segment.first_offset and index.front is None:
-            index.front = SparseIndex.build(segment, self.file(segment), index.covers_from, self.index_bytes_every)
-        return index
+        # a segment that is being opened again has none for a moment: it is read from its start
+        return index or SparseIndex(segment.number, self.index_bytes_every, segment.first_offset)
 
     def keep_index(self, segment: Segment, index: SparseIndex) -> None:
         """Keep the index of a sealed segment at hand."""
