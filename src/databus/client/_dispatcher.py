@@ -12,7 +12,7 @@ every callback of the windows before it has returned, and `on_checkpoint` too.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import groupby
 from typing import Any
@@ -101,7 +101,7 @@ class Dispatcher:
             return
         self._sources[physical] = _Progress(position)
         if self._checkpoint.sources.get(physical) != position:
-            self._pending.append(Call(Kind.SAVE, physical, self._checkpoint.advanced(physical, position)))
+            self._pending.append(Call(Kind.SAVE, physical, position))
 
     def feed(self, window: AnyWindow, *, is_due: bool) -> None:
         """The next window of its physical source. is_due: a checkpoint should be saved at its end."""
@@ -177,6 +177,8 @@ class Dispatcher:
         call = self._pending.popleft()
         if call.kind is Kind.START_WINDOW:
             self._sources[call.physical].is_open = True
+        elif call.kind in (Kind.CHECKPOINT, Kind.SAVE):  # of the other sources, what is saved by now
+            return replace(call, argument=self._checkpoint.advanced(call.physical, call.argument))
         return call
 
     def done(self, call: Call, result: Result = Result.SUCCESS) -> None:
@@ -192,7 +194,8 @@ class Dispatcher:
             self._note_window(call, result)
         elif call.kind is Kind.CHECKPOINT:
             if result < Result.SKIP_CHECKPOINT:
-                self._pending.appendleft(Call(Kind.SAVE, call.physical, call.argument, call.window))
+                position = call.argument.sources[call.physical]
+                self._pending.appendleft(Call(Kind.SAVE, call.physical, position, call.window))
         elif call.kind is Kind.SAVE:
             self._note_saved(call)
         elif call.kind is Kind.START_CONSUMPTION:
@@ -238,8 +241,7 @@ class Dispatcher:
     def _end_part(self, window: AnyWindow, progress: _Progress) -> None:
         if progress.worst is Result.CHECKPOINT:
             progress.worst = Result.SUCCESS
-            checkpoint = self._checkpoint.advanced(window.physical, window.position)
-            self._pending.append(Call(Kind.CHECKPOINT, window.physical, checkpoint, window))
+            self._pending.append(Call(Kind.CHECKPOINT, window.physical, window.position, window))
 
     def _checkpoint_if_due(self, physical: str, progress: _Progress) -> None:
         if progress.is_due and not progress.is_open and progress.reached is not None and progress.error is None:
@@ -248,8 +250,7 @@ class Dispatcher:
 
     def _push_checkpoint(self, physical: str, progress: _Progress) -> None:
         if progress.reached is not None:
-            checkpoint = self._checkpoint.advanced(physical, progress.reached.position)
-            self._pending.append(Call(Kind.CHECKPOINT, physical, checkpoint, progress.reached))
+            self._pending.append(Call(Kind.CHECKPOINT, physical, progress.reached.position, progress.reached))
 
     def _note_saved(self, call: Call) -> None:
         progress = self._sources[call.physical]

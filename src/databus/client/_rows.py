@@ -44,6 +44,10 @@ class Row:
         self._before = before
         self._after = after
 
+    def complete(self, seq: int, after: tuple[Any, ...]) -> None:
+        """Add the second image of an update."""
+        self.change_type, self.seq, self._after = ChangeType.UPDATE_POSTIMAGE, seq, after
+
     @property
     def pair(self) -> Pair:
         """(SCN, `_seq`)."""
@@ -97,14 +101,13 @@ class Cells:
 def merged_rows(cells: list[Cells], frame_numbers: list[int], row_numbers: list[int], scn: int) -> list[Row]:
     """Rows in the order given, both images of an update joined."""
     out: list[Row] = []
-    joined = (-1, -1)  # the place at which the other image of the update before would stand
+    joined = (-1, -1, -1)  # frame, row and `_seq` that the other image of the update before would have
     for number, index in zip(frame_numbers, row_numbers, strict=True):
         of = cells[number]
         kind, image = of.kinds[index], of.images[index]
         if kind == _POSTIMAGE:
-            if joined == (number, index):
-                row = out[-1]
-                row.change_type, row.seq, row._after = ChangeType.UPDATE_POSTIMAGE, of.seqs[index], image  # noqa: SLF001
+            if joined == (number, index, of.seqs[index]):
+                out[-1].complete(of.seqs[index], image)
                 continue
             out.append(Row(of.source, of.table, ChangeType.UPDATE_POSTIMAGE, scn, of.seqs[index], None, image))
         elif kind == _INSERT:
@@ -112,7 +115,7 @@ def merged_rows(cells: list[Cells], frame_numbers: list[int], row_numbers: list[
         else:
             out.append(Row(of.source, of.table, _KINDS[kind], scn, of.seqs[index], image, None))
             if kind == _PREIMAGE:
-                joined = (number, index + 1)
+                joined = (number, index + 1, of.seqs[index] + 1)
     return out
 
 
