@@ -177,14 +177,20 @@ def drain_until(source: SqliteSource, log: ModelLog, done: Callable[[], bool]) -
     return taken
 
 
-def table_rows(path: str, table: str, columns: list[str] | None = None) -> list[Row]:
-    """The database's own SELECT."""
-    with sqlite3.connect(path) as db:
-        cursor = db.execute(f'SELECT {", ".join(columns) if columns else "*"} FROM "{table}"')
-        names = [each[0] for each in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor]
-    db.close()
-    return rows
+def table_rows(path: str, table: TableSchema) -> list[Row]:
+    """The database's own SELECT; columns captured as literals by its own quote()."""
+    columns = []
+    for column in table.columns:
+        name = '"' + column.name.replace('"', '""') + '"'
+        columns.append(f"nullif(quote({name}), 'NULL')" if column.db_type == "ANY (as a literal)" else name)
+    name = table.source.removeprefix("main.").replace('"', '""')
+    db = sqlite3.connect(path)
+    try:
+        return [
+            dict(zip(table.names, row, strict=True)) for row in db.execute(f'SELECT {", ".join(columns)} FROM "{name}"')
+        ]
+    finally:
+        db.close()
 
 
 def as_set(rows: Any) -> list[str]:
@@ -193,9 +199,11 @@ def as_set(rows: Any) -> list[str]:
 
 def assert_identical(path: str, log: ModelLog, tables: list[str]) -> None:
     mirror = log.mirror()
-    for table in tables:
-        copy = mirror.rows.get(f"main.{table}", {}).values()
-        assert as_set(copy) == as_set(table_rows(path, table)), f"the copy of {table} differs"
+    for name in tables:
+        table = mirror.schemas[f"main.{name}"]
+        assert as_set(mirror.rows[table.source].values()) == as_set(table_rows(path, table)), (
+            f"the copy of {name} differs"
+        )
 
 
 def make_source(path: str, **options: Any) -> SqliteSource:

@@ -27,7 +27,7 @@ from databus.sources.sqlite._store import (
     want_snapshot,
 )
 from databus.sources.sqlite._tables import OWN_PREFIX, ColumnShape, TableShape, list_tables, quoted, read_shape
-from databus.sources.sqlite._tokens import is_literal
+from databus.sources.sqlite._tokens import is_literal, mentions
 from databus.sources.sqlite._triggers import (
     CHANGE_TABLE,
     TriggerPlan,
@@ -112,7 +112,7 @@ def _renew_table(
     plan = _plan(shape, old)
     if same and _is_as_planned(db, plan, found):
         return []
-    touched = not since.told and _is_touched(db, old, since)
+    touched = not since.told and (_is_touched(db, old, since) or _may_hide(found, old))
     if not same:
         new = add_version(db, old.number, described.table, described.kinds)
         _install(db, _plan(shape, new))
@@ -158,6 +158,14 @@ def _is_touched(db: sqlite3.Connection, version: Version, since: Since) -> bool:
         f"SELECT EXISTS (SELECT 1 FROM {CHANGE_TABLE} WHERE id > ? AND t = ?)", (since.change_id, version.t)
     )
     return bool(found.fetchone()[0])
+
+
+def _may_hide(found: Mapping[str, str], version: Version) -> bool:
+    """Whether a user's trigger may have ended a statement before ours was fired, so that nothing was logged."""
+    ours = trigger_names(version.number)
+    return any(
+        mentions(sql, ["raise"]) and mentions(sql, ["ignore"]) for name, sql in found.items() if name not in ours
+    )
 
 
 def _schema_event(

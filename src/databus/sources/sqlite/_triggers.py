@@ -52,7 +52,7 @@ def scratch_name(number: int) -> str:
 
 
 def scratch_sql(plan: TriggerPlan) -> list[str]:
-    """The scratch table and its indexes: what finds the row, the values of its other unique keys, its image."""
+    """The scratch table, its indexes and its limit: what finds the row, the values of its other unique keys, its image."""
     scratch = scratch_name(plan.number)
     names = _Names(plan)
     columns = ", ".join([*names.identity, *(name for key in names.keys for name in key), *names.images])
@@ -61,6 +61,10 @@ def scratch_sql(plan: TriggerPlan) -> list[str]:
     for number, (parts, key) in enumerate(keys):
         indexed = ", ".join(f"{n} COLLATE {quoted(p.collation)}" for n, p in zip(parts, key.parts, strict=True))
         statements.append(f"CREATE INDEX {scratch}_{number} ON {scratch}({indexed})")
+    statements.append(
+        f"CREATE TRIGGER {scratch}_limit AFTER INSERT ON {scratch} "
+        f"BEGIN DELETE FROM {scratch} WHERE n <= NEW.n - {SCRATCH_ROWS_MAX}; END"
+    )
     return statements
 
 
@@ -145,15 +149,11 @@ class _Writer:
             f"{name} {_collate(part)} = {self._table}.{quoted(part.text)}"
             for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
         )
-        statements = [
+        return [
             f"INSERT INTO {self._scratch}({into}) SELECT {', '.join(values)} FROM {self._table} "
             f"WHERE {self._conflicts(key)}{but} AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE {there})"
             for key in (self._shape.identity, *self._shape.uniques)
         ]
-        statements.append(
-            f"DELETE FROM {self._scratch} WHERE n <= (SELECT max(n) FROM {self._scratch}) - {SCRATCH_ROWS_MAX}"
-        )
-        return statements
 
     def _conflicts(self, key: UniqueKey) -> str:
         """Rows of the table that hold this key of NEW, written so that the key's index serves."""
