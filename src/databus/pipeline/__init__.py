@@ -1,6 +1,7 @@
 """One YAML file to a graph to streaming queries. Start with `databus.pipeline._contract`."""
 
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
+from databus.pipeline._compare import Comparison, TableDifference, compare
 from databus.pipeline._config import PipelineConfig, Problem
 from databus.pipeline._contract import (
     Delivery,
@@ -24,6 +25,7 @@ from databus.pipeline._validate import load_pipeline, validate
 
 __all__ = [
     "ChangeBatch",
+    "Comparison",
     "Delivery",
     "Filter",
     "FilterConfig",
@@ -41,7 +43,9 @@ __all__ = [
     "SparkOutput",
     "TableChoice",
     "TableControl",
+    "TableDifference",
     "TableRows",
+    "compare",
     "load_pipeline",
     "render",
     "run",

@@ -82,7 +82,7 @@ class RunSection(BaseModel):
     )
     retry_ms_max: int = Field(30_000, ge=1, le=3_600_000, description="Longest such wait; each is twice the last.")
     retries_max: int = Field(
-        10, ge=0, le=1_000_000, description="Restarts after an unknown error without a batch done between them."
+        5, ge=0, le=1_000_000, description="Restarts after an unknown error without a batch done between them."
     )
     start_ms_max: int = Field(60_000, ge=1_000, le=3_600_000, description="How long its own relay may take to answer.")
 

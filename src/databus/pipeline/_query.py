@@ -9,6 +9,7 @@ build ──► run ──► ends: done (`once`), stopped (by us)
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _SCHEMA_CHANGES_MAX: Final = 1_000
+_TRACE_CHARS_MAX: Final = 4_000
 
 
 @dataclass
@@ -133,7 +135,7 @@ class QueryThread(threading.Thread):
     def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":
         run = self._settings.config.sections.run
         stream = rows.writeStream.foreachBatch(writer).queryName(self.plan.name)
-        stream = stream.option("checkpointLocation", self.checkpoint.as_uri())
+        stream = stream.option("checkpointLocation", f"file://{self.checkpoint}")  # Hadoop decodes no URI
         if self._settings.once:
             stream = stream.trigger(availableNow=True)
         else:
@@ -186,7 +188,8 @@ class QueryThread(threading.Thread):
         found = found or error_of(error)
         if found is None:
             cause = error if writer is None or writer.error is None else writer.error
-            self._logger.error("a query failed with an error that is not databus's own", exc_info=cause)
+            said = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
+            self._logger.error("a query failed with an error that is not databus's own", trace=said)
             found = TryAgain(f"{type(cause).__name__}: {_first_lines(str(cause))}")
             found.__cause__ = cause
         return found

@@ -105,6 +105,13 @@ def _signals() -> Iterator["SimpleQueue[Any]"]:
             signal.signal(each, handler)
 
 
+def _stop(spark: "SparkSession") -> None:
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
+        spark.stop()
+
+
 class _Run:
     """One run, in one thread; queries have theirs."""
 
@@ -146,7 +153,7 @@ class _Run:
                 return self._run_queries(spark)
             finally:
                 if own_session:
-                    spark.stop()
+                    _stop(spark)
         finally:
             for handle in self._handles.values():
                 with suppress(DatabusError):  # its query has told of it already

@@ -1,7 +1,7 @@
 """Choosing tables by pattern: what an input asks for, what a route sends where, and whether two choices meet.
 
 A table's full name is `physical/db.table`. A pattern without a slash is for the tables of every physical source, one
-without a dot too for those of every database; `*` stands for any run of characters, dots and slashes included.
+without a dot too for those of every database; `*` stands for any run of characters inside of one of the three parts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,17 @@ from functools import lru_cache
 def full_pattern(pattern: str) -> str:
     """A pattern over full names.
 
-    >>> full_pattern("orders"), full_pattern("main.orders"), full_pattern("shop/orders"), full_pattern("shop/*")
-    ('*/*.orders', '*/main.orders', 'shop/*.orders', 'shop/*')
+    >>> full_pattern("orders"), full_pattern("main.orders"), full_pattern("shop/orders"), full_pattern("*")
+    ('*/*.orders', '*/main.orders', 'shop/*.orders', '*/*')
     """
-    physical, slash, table = pattern.partition("/")
-    if slash:
-        return pattern if "." in table or "*" in table else f"{physical}/*.{table}"
-    if pattern == "*":
-        return pattern
-    return f"*/{pattern}" if "." in pattern else f"*/*.{pattern}"
+    physical, slash, table = pattern.partition("/") if "/" in pattern else ("*", "/", pattern)
+    return f"{physical}{slash}{table if '.' in table or table == '*' else f'*.{table}'}"
+
+
+def _parts(pattern: str) -> tuple[str, str, str]:
+    physical, _, rest = full_pattern(pattern).partition("/")
+    db, dot, table = rest.partition(".")
+    return (physical, db, table) if dot else (physical, "*", "*")
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -30,7 +32,7 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     >>> matches("shop/main.orders", ["customers", "main.ord*"])
     True
     """
-    return any(fnmatchcase(name, full_pattern(pattern)) for pattern in patterns)
+    return any(_covers(pattern, name) for pattern in patterns)
 
 
 @lru_cache(maxsize=4096)
@@ -51,11 +53,11 @@ def patterns_meet(one: str, other: str) -> bool:
     >>> patterns_meet("shop/*", "main.orders"), patterns_meet("shop/a*", "shop/b*")
     (True, False)
     """
-    return _meet(full_pattern(one), full_pattern(other))
+    return all(_meet(a, b) for a, b in zip(_parts(one), _parts(other), strict=True))
 
 
 def _covers(wide: str, narrow: str) -> bool:
-    return fnmatchcase(full_pattern(narrow), full_pattern(wide))
+    return all(fnmatchcase(a, b) for a, b in zip(_parts(narrow), _parts(wide), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -250,8 +250,6 @@ def _may_share(one: Branch, other: Branch) -> bool:
 
 
 def _check_path(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
-    if not hasattr(node.plugin, "table_path"):
-        return
     path = node.config.path
     physicals = {name for branch in branches for name in physicals_of(graph, branch) or ()}
     if len(physicals) > 1 and "{physical}" not in path:

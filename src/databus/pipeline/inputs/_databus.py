@@ -69,7 +69,7 @@ class DatabusInput(Input):
     def frames(self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]) -> "DataFrame":
         """Runs of whole frames."""
         options = {**self._options(context), "shape": "frames", "physical": physical}
-        if "*" not in patterns:
+        if not {"*", "*/*", f"{physical}/*"} & set(patterns):
             options["sources"] = ",".join(patterns)
         return spark.readStream.format("databus").options(**options).load()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from databus.core import BUS_SEQ_MIN, Corrupt, Pair, TryAgain
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, Corrupt, Pair, TryAgain
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, SparkOutput
 from databus.pipeline.outputs._pairs import Int, pairs_of
@@ -62,7 +62,7 @@ class MockOutput(Output):
         self._fail_on_purpose(arriving)
         if self.config.check != "none":
             _check_order(batch)
-        last = self.counts.last.get(batch.physical, (0, 0))
+        last = self.counts.last.get(batch.physical, (0, SEQ_DONE))
         if self.config.check == "complete":
             _check_complete(batch, last)
         self._count(batch, rows, last)

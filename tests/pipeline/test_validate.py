@@ -1,0 +1,300 @@
+"""Every mistake of a pipeline's file is found, all at once, each with its path and what to do; and without Spark."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from databus.core import ConfigError
+from databus.pipeline import load_pipeline, validate
+
+GOOD = """
+name: shop
+sources:
+  shop: {type: sqlite, path: shop.db}
+inputs:
+  shop: {type: databus, tables: [shop/main.*]}
+filters:
+  big: {type: sql, from: shop, table: main.orders, where: "total_cents > 10000"}
+outputs:
+  copy: {type: delta, from: shop, mode: mirror, path: lake/mirror}
+  bigs: {type: delta, from: big, mode: mirror, path: lake/big}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "databus.yml"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def problems_of(folder: Path, text: str, **options) -> list[str]:
+    return [str(each) for each in validate(written(folder, text), **options)]
+
+
+def test_a_good_file_has_no_problems(tmp_path):
+    assert problems_of(tmp_path, GOOD) == []
+
+
+def pipeline(sections: str) -> str:
+    """A pipeline with one source and one input `shop`; `sections` adds to it."""
+    base = "sources: {shop: {type: mock}, hr: {type: mock}}\n"
+    inputs = "" if "inputs:" in sections else "inputs: {shop: {type: databus}}\n"
+    outputs = "" if "outputs:" in sections else "outputs: {n: {type: mock, from: shop}}\n"
+    return base + inputs + textwrap.dedent(sections) + outputs
+
+
+MISTAKES = {
+    "a section that is none": ("nam: x\n", 'nam: there is no such section; did you mean "name"?'),
+    "a name that no file could have": (
+        "name: a/b\n",
+        "name: String should match pattern '^[A-Za-z][A-Za-z0-9_-]{0,63}$'",
+    ),
+    "an option that is none": (
+        "outputs: {n: {type: mock, from: shop, chek: none}}\n",
+        'outputs.n.chek: there is no such option; did you mean "check"?',
+    ),
+    "a type that is none": (
+        "outputs: {n: {type: dleta, from: shop}}\n",
+        'outputs.n.type: no type of output called "dleta"; did you mean "delta"?',
+    ),
+    "no type": (
+        "filters: {f: {from: shop}}\n",
+        "filters.f.type: missing; there are python, route, sql",
+    ),
+    "no from": ("outputs: {n: {type: mock}}\n", "outputs.n.from: missing"),
+    "a node that is no mapping": (
+        "outputs: {n: delta}\n",
+        "outputs.n: expected options, with at least `type: console`",
+    ),
+    "an unknown name": (
+        "outputs: {n: {type: mock, from: [shop, shpo]}}\n",
+        'outputs.n.from[1]: no input or filter called "shpo"; did you mean "shop"?',
+    ),
+    "a name twice": ("outputs: {n: {type: mock, from: [shop, shop]}}\n", 'outputs.n.from[1]: "shop" stands twice'),
+    "an output as a source": (
+        "outputs: {n: {type: mock, from: shop}, m: {type: mock, from: n}}\n",
+        'outputs.m.from[0]: "n" is an output; what reaches it ends there',
+    ),
+    "one name for two nodes": (
+        "filters: {shop: {type: sql, from: shop, table: main.t, where: a > 1}}\n",
+        "filters.shop: inputs.shop has the same name; a `from` could not tell them apart",
+    ),
+    "a name with a dot": (
+        "filters: {a.b: {type: sql, from: shop, table: main.t, where: a > 1}}\n",
+        "filters.a.b: a name begins with a letter and has letters, digits, _ and - only",
+    ),
+    "a route without its branch": (
+        "filters: {r: {type: route, from: shop, tables: {a: [x], b: [y]}}}\noutputs: {n: {type: mock, from: r}}\n",
+        'outputs.n.from[0]: "r" is a route; name one of its branches: "r.a", "r.b"',
+    ),
+    "a branch that is none": (
+        "filters: {r: {type: route, from: shop, tables: {a: [x]}}}\noutputs: {n: {type: mock, from: [r.a, r.c]}}\n",
+        'outputs.n.from[1]: "r" has no branch "c": "r.a"',
+    ),
+    "a branch of what has none": (
+        "outputs: {n: {type: mock, from: shop.a}}\n",
+        'outputs.n.from[0]: "shop" has no branches; write "shop"',
+    ),
+    "a cycle": (
+        """\
+        filters:
+          a: {type: sql, from: b, where: x > 1}
+          b: {type: sql, from: a, where: x > 1}
+        """,
+        "filters.a: a cycle: a -> b -> a",
+    ),
+    "a filter that leads nowhere": (
+        "filters: {f: {type: sql, from: shop, table: main.t, where: a > 1}}\n",
+        "filters.f: nothing that it gives reaches an output; name it in a `from`, or take this filter out",
+    ),
+    "an input that leads nowhere": (
+        "inputs: {shop: {type: databus}, idle: {type: mock}}\n",
+        "inputs.idle: nothing that it gives reaches an output; name it in a `from`, or take this input out",
+    ),
+    "no output": ("outputs: {}\n", "outputs: there is none; a pipeline needs at least one input and one output"),
+    "a table of no source": (
+        "inputs: {shop: {type: databus, tables: [main.a, shp/main.*]}}\n",
+        'inputs.shop.tables[1]: no physical source called "shp"; did you mean "shop/main.*"?',
+    ),
+    "a filter that names no table": (
+        "filters: {f: {type: sql, from: shop, where: a > 1}}\noutputs: {n: {type: mock, from: f}}\n",
+        'filters.f.table: missing: "shop" carries tables, and sql works on one of them',
+    ),
+    "a table that does not come": (
+        """\
+        inputs: {shop: {type: databus, tables: [shop/main.a*]}}
+        filters: {f: {type: sql, from: shop, table: main.orders, where: a > 1}}
+        outputs: {n: {type: mock, from: f}}
+        """,
+        'filters.f.table: main.orders does not come out of "shop" on this way',
+    ),
+    "a route by table of typed rows": (
+        """\
+        inputs: {gen: {type: mock}, shop: {type: databus}}
+        filters: {r: {type: route, from: gen, tables: {a: [x]}}}
+        outputs: {n: {type: mock, from: [r.a, shop]}}
+        """,
+        'filters.r.from[0]: "gen" gives typed rows of one table; a route by table takes tables',
+    ),
+    "tables into an output that takes rows": (
+        "outputs: {n: {type: count, from: shop}}\n",
+        'outputs.n.from[0]: "shop" carries tables, and count takes typed rows of one table; put a filter between that '
+        "names one, such as `type: sql` with `table` and `where`",
+    ),
+    "an aggregate": (
+        "filters: {f: {type: sql, from: shop, select: 'SELECT sum(a) FROM main.t'}}\noutputs: {n: {type: mock, from: f}}\n",
+        "filters.f.select: an aggregate does not handle each row alone, as a change must be; do that in a query over "
+        "the copy",
+    ),
+    "both where and select": (
+        "filters: {f: {type: sql, from: shop, where: a, select: SELECT 1}}\n",
+        "filters.f: give either `where` or `select`",
+    ),
+    "one of the bus's columns": (
+        "filters: {f: {type: sql, from: shop, select: 'SELECT 1 AS _seq FROM main.t'}}\noutputs: {n: {type: mock, from: f}}\n",
+        "filters.f.select: _seq is one of the bus's own columns, which go along by themselves",
+    ),
+    "a script that is not there": (
+        "filters: {f: {type: python, from: shop, table: main.t, function: 'no_such_module_x:g'}}\n"
+        "outputs: {n: {type: mock, from: f}}\n",
+        "filters.f.function: no module called no_such_module_x; for a file, write file.py:g",
+    ),
+    "a function that is none": (
+        "filters: {f: {type: python, from: shop, table: main.t, function: 'mask'}}\n",
+        'filters.f.function: "mask" is neither module:function nor file.py:function',
+    ),
+    "a table by two ways": (
+        """\
+        filters: {f: {type: sql, from: shop, table: main.orders, where: a > 1}}
+        outputs: {copy: {type: delta, from: [shop, f], mode: mirror, path: 'lake/{physical}/{table}'}}
+        """,
+        'outputs.copy.from[1]: main.orders reaches copy by "shop" and by "f"; a table has one way into an exactly-once '
+        "output: leave it out of one of them, or give it an output of its own",
+    ),
+    "two physical sources in one target": (
+        "outputs: {copy: {type: delta, from: shop, mode: mirror, path: lake}}\n",
+        "outputs.copy.path: tables of hr and shop would meet in one target where they have one name; put `{physical}` "
+        "into the path",
+    ),
+    "two outputs in one target": (
+        """\
+        outputs:
+          a: {type: delta, from: shop, mode: mirror, path: 'lake/{physical}/{table}'}
+          b: {type: delta, from: shop, mode: history, path: 'lake/{physical}'}
+        """,
+        "outputs.b.path: several tables would become one target; put `{table}` into the path",
+    ),
+    "a variable that is not set": (
+        "name: ${NO_SUCH_VARIABLE_X}\n",
+        "name: the environment has no variable NO_SUCH_VARIABLE_X; set it, or write ${NO_SUCH_VARIABLE_X:default}",
+    ),
+    "a limit out of range": (
+        "run: {retry_ms_min: 0}\n",
+        "run.retry_ms_min: Input should be greater than or equal to 1",
+    ),
+    "a relay's option that is none": ("relay: {log: {segment_byte: 1}}\n", "relay.log.segment_byte: "),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_with_its_path_and_the_way_out(tmp_path, mistake):
+    text, expected = MISTAKES[mistake]
+    found = problems_of(tmp_path, pipeline(text))
+    assert [line for line in found if line.startswith(expected)], "\n".join(found)
+
+
+def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
+    found = problems_of(
+        tmp_path,
+        """
+        nam: shop
+        sources: {shop: {type: mok}}
+        inputs: {shop: {type: databus, tabels: [x]}}
+        filters: {f: {type: sql, from: shopp, where: "a > ${NOPE_X}"}, g: {type: sql, from: [f], where: "x >"}}
+        outputs: {copy: {type: delta, form: g, mode: mirror}, n: {type: mokc, from: g}}
+        """,
+    )
+    paths = {line.partition(": ")[0] for line in found}
+    assert {
+        "nam",
+        "sources.shop.type",
+        "inputs.shop.tabels",
+        "filters.f.from[0]",
+        "filters.f.where",
+        "filters.g.where",
+        "outputs.copy.form",
+        "outputs.copy.from",
+        "outputs.copy.path",
+        "outputs.n.type",
+    } <= paths
+
+
+def test_a_file_that_is_not_yaml_is_one_problem_with_its_line(tmp_path):
+    (found,) = problems_of(tmp_path, "inputs: [\n")
+    assert "1" in found or "2" in found
+
+
+def test_errors_raised_name_the_file(tmp_path):
+    path = written(tmp_path, "outputs: {n: {type: mock, from: x}}\n")
+    with pytest.raises(ConfigError, match=f"{path}: outputs.n.from"):
+        load_pipeline(path)
+
+
+def test_a_filter_with_errors_of_its_own_is_not_called_unknown(tmp_path):
+    text = pipeline("filters: {f: {type: sql, from: shop}}\noutputs: {n: {type: mock, from: f}}\n")
+    assert problems_of(tmp_path, text) == ["filters.f: give either `where` or `select`"]
+
+
+RELAYS = {
+    "none at all": ("", "relay: there is none to read: name one"),
+    "two": (
+        "sources: {shop: {type: mock}}\nrelay: {url: 'http://relay:11115'}",
+        "relay.url: names a relay that runs elsewhere, and `sources` asks for one here",
+    ),
+    "open to everybody": (
+        "sources: {shop: {type: mock}}\nrelay: {listen: '10.0.0.1:11115'}",
+        "relay.token_file: missing: 10.0.0.1 can be reached from other machines",
+    ),
+    "a token that is not there": (
+        "sources: {shop: {type: mock}}\nrelay: {token_file: nowhere}",
+        "relay.token_file: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RELAYS)
+def test_a_relay_that_cannot_be_read_is_refused(tmp_path, case):
+    text, expected = RELAYS[case]
+    found = problems_of(tmp_path, f"{text}\ninputs: {{a: {{type: databus}}}}\noutputs: {{n: {{type: mock, from: a}}}}")
+    assert [line for line in found if line.startswith(expected)], found
+
+
+def test_a_cluster_needs_a_relay_that_its_executors_reach(tmp_path):
+    assert problems_of(tmp_path, GOOD, master="spark://host:7077") == [
+        "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of this "
+        "machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
+    ]
+    (tmp_path / "token").write_text("12345678abc")
+    elsewhere = GOOD.replace("sources:", "relay: {listen: '10.0.0.1:0', token_file: token}\nsources:")
+    assert problems_of(tmp_path, elsewhere, master="spark://host:7077") == []
+
+
+def test_validate_and_graph_import_no_spark(tmp_path):
+    path = written(tmp_path, GOOD)
+    code = (
+        "import sys; from databus.pipeline import validate, load_pipeline, render\n"
+        f"assert validate({str(path)!r}) == []; render(load_pipeline({str(path)!r}), 'dot')\n"
+        "print([m for m in ('pyspark', 'py4j') if m in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.strip() == "[]"
+
+
+def test_references_are_replaced_after_parsing(tmp_path, monkeypatch):
+    monkeypatch.setenv("LAKE", 'lake"\n  evil: [type, mock]')
+    path = written(tmp_path, GOOD.replace("path: lake/mirror", "path: '${LAKE}/m'"))
+    graph = load_pipeline(path)
+    assert graph.config.nodes["outputs.copy"].config.path == 'lake"\n  evil: [type, mock]/m'
