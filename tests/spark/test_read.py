@@ -136,7 +136,7 @@ def test_names_that_are_wrong_or_open_are_refused_with_what_there_is(spark: Any,
 
 
 def test_a_wrong_option_and_a_schema_of_ones_own_are_refused_by_name(spark: Any, relay: Any) -> None:
-    with pytest.raises(Exception, match=r'option "maxRowPerTrigger": not known; did you mean "maxRowsPerTrigger"'):
+    with pytest.raises(Exception, match=r'option "maxrowpertrigger": not known; did you mean "maxRowsPerTrigger"'):
         load_batch(spark, relay, **TYPED, maxRowPerTrigger=5)
     with pytest.raises(Exception, match=r"leave out \.schema"):
         spark.read.format("databus").options(**options_of(relay, **TYPED)).schema("id long").load().collect()

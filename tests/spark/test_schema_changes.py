@@ -86,7 +86,7 @@ def test_older_rows_are_read_in_the_schema_of_now_widened_and_with_nulls(
 ) -> None:
     relay = start_relay({"shop": write(tmp_path / "script.jsonl", [*BEFORE, *AFTER])}, 5)
     stream = drain(load_stream(spark, relay, **TYPED), tmp_path / "c")
-    assert [len(rows) for rows in stream.batches.values()] == [3, 2], "a batch ends before the change"
+    assert {3, 4} not in [set(rows.column("id").to_pylist()) & {3, 4} for rows in stream.batches.values()]
     batch = load_batch(spark, relay, **TYPED).orderBy("id").collect()
     expected = [(1, "a", None), (2, "b", None), (3, "c", None), (4, None, True), (1 << 40, "e", False)]
     assert [(row.id, row.name, row.more) for row in batch] == expected
@@ -109,8 +109,8 @@ def test_older_rows_that_do_not_fit_the_schema_of_now_are_an_error_and_can_be_re
 def test_a_control_stops_typed_rows_unless_it_is_asked_for_or_ignored(
     spark: Any, start_relay: StartRelay, tmp_path: Path
 ) -> None:
-    truncated = [*BEFORE, transaction(control(OLD, "truncate")), transaction(insert(OLD, id=9, name="z"))]
-    relay = start_relay({"shop": write(tmp_path / "script.jsonl", truncated)}, 5)
+    truncated = [*BEFORE, transaction(control(OLD, "truncate"), insert(OLD, id=9, name="z"))]
+    relay = start_relay({"shop": write(tmp_path / "script.jsonl", truncated)}, 4)
     with pytest.raises(Unsupported, match=r"(?s)shop/main\.t.*'truncate'.*SCN 4.*meta=full.*controls=ignore"):
         drain(load_stream(spark, relay, **TYPED), tmp_path / "c1")
     with pytest.raises(Exception, match=r"Unsupported: shop/main\.t: a control of kind 'truncate'"):
@@ -119,7 +119,7 @@ def test_a_control_stops_typed_rows_unless_it_is_asked_for_or_ignored(
     assert passed.rows.column("id").to_pylist() == [1, 2, 9]
     full = drain(load_stream(spark, relay, **FULL), tmp_path / "c3").rows.to_pylist()
     assert [(row["_commit_version"], row["_change_type"], row["id"]) for row in full] == [
-        (2, "insert", 1), (3, "insert", 2), (4, "control", None), (5, "insert", 9),
+        (2, "insert", 1), (3, "insert", 2), (4, "control", None), (4, "insert", 9),
     ]  # fmt: skip
     assert _control_of(full[2]) == {"kind": "truncate", "source": "main.t"}
     assert full[2]["_txid"] == "0-4"

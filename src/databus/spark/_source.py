@@ -5,10 +5,10 @@ a reader: in the process that plans a stream, in the one that plans tasks, and, 
 """
 
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -25,7 +25,7 @@ from databus.spark._read import RangeReader
 from databus.spark._schema import FRAMES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._target import Target
 
-NAME = "databus"
+NAME: Final = "databus"
 
 
 class DatabusSource(DataSource):  # type: ignore[misc]  # pyspark is untyped
@@ -86,9 +86,9 @@ class DatabusReader(DataSourceReader):  # type: ignore[misc]
         finally:
             planner.close()
 
-    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the partition's batches."""
-        return self._ranges.read(partition)
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """On an executor: the partition's batches. Spark makes up a partition where there are none."""
+        return self._ranges.read(partition) if isinstance(partition, RangePartition) else iter(())
 
 
 class DatabusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

@@ -86,7 +86,7 @@ def _one(served: Sequence[SourceInfo], name: str) -> SourceInfo:
         return found[0]
     if found:
         raise ConfigError(
-            f'option "sources": {name!r} is not unique; it may be {" or ".join(each.name for each in found)}'
+            f'option "sources": {name!r} is not unique; it may be {" or ".join(sorted(each.name for each in found))}'
         )
     names = [each.name for each in served]
     near = difflib.get_close_matches(name, [*names, *(each.table for each in served), *map(_short, served)], 1)

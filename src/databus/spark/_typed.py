@@ -117,12 +117,13 @@ class TypedDecoder:
 
     def _control_row(self, frame: Frame, group: FrameGroup) -> pa.RecordBatch:
         header = frame.header
+        is_last = header.first_scn == group.commit.last_scn  # else no frame of the group says the transaction's id
         values = {
             CHANGE_TYPE: CONTROL_LABEL,
             COMMIT_VERSION: header.first_scn,
             SEQ: header.first_seq,
             COMMIT_TIMESTAMP: header.commit_us,
-            TXID: Commit.from_header(group.commit, frame.place).txid,
+            TXID: Commit.from_header(group.commit, frame.place).txid if is_last else None,
             SNAPSHOT: False,
             CONTROL: bytes(frame.body).decode().rstrip(" "),
         }
