@@ -7,12 +7,12 @@ fsync policy (a thread that fsyncs once a number of bytes or a time has passed) 
 """
 
 import os
+import random
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from itertools import cycle, islice
 from pathlib import Path
 
 from benchmarks.figures import Figure
@@ -113,6 +113,12 @@ class _OneTable:
         return 1, 1
 
 
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    os.sync()  # what the run before left unwritten is not the next one's
+
+
 def figures(scale: float = 1.0) -> Iterator[Figure]:
     """scale 1.0: 384 MiB a run, 7 runs of each, in turn."""
     count = max(8, int(BYTES * scale / (ROWS * 254)))
@@ -120,20 +126,20 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
     encoded = [encode_group(group, _OneTable(), 0) for group in groups]
     bytes_total = sum(each.bytes_total for each in encoded)
     seen: dict[str, list[float]] = {"limit": [], "ready": [], "arrow": []}
+    order = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name:
-        runs = cycle(seen)
-        for run, what in enumerate(islice(runs, 3 * (RUNS + 1))):
-            with tempfile.TemporaryDirectory(dir=name) as each:
-                folder = Path(each)
-                os.sync()  # what the run before left unwritten is not this one's
+        folder = Path(name)
+        for run in range(RUNS + 1):
+            for what in order.sample(sorted(seen), 3):  # what came before has an effect on a disk
+                _clear(folder)
                 if what == "limit":
                     rate = _large_writes(folder, bytes_total)
                 elif what == "ready":
                     rate = _ready_made(folder, source, encoded)
                 else:
                     rate = _from_arrow(folder, source, groups)
-            if run >= 3:  # the first of each warms up
-                seen[what].append(rate / 1e6)
+                if run:  # the first of each warms up
+                    seen[what].append(rate / 1e6)
         limit = statistics.median(seen["limit"])
         frame_bytes = bytes_total // len(groups)
         what = f"{ROWS} rows, {frame_bytes // ROWS} B a row"
@@ -141,7 +147,8 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
             f"append ready-made frames ({what})", statistics.median(seen["ready"]), "MB/s", "large writes", limit
         )
         yield Figure(f"append Arrow batches ({what})", statistics.median(seen["arrow"]), "MB/s", "large writes", limit)
-        yield from _small(Path(name), max(1000, int(SMALL_GROUPS * scale)))
+        _clear(folder)
+        yield from _small(folder, max(1000, int(SMALL_GROUPS * scale)))
 
 
 def _small(folder: Path, count: int) -> Iterator[Figure]:
