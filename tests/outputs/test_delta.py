@@ -87,37 +87,66 @@ def test_table_without_changes_in_a_batch_gets_no_commit(mirror):
     assert versions(mirror) == version
 
 
-@pytest.mark.parametrize("mode", ["mirror", "history"])
-@pytest.mark.parametrize("where", ["before_commit", "after_commit"])
-def test_kill_at_a_commit_loses_and_repeats_nothing(tmp_path, mode, where):
-    log = random_log(8, transactions=12)
-    size = len(log.entries)
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from databus.testing._change_log import random_log\n"
-        "from tests.outputs.harnesses import DeltaHarness\n"
-        f"log = random_log(8, transactions=12); out = DeltaHarness(Path({str(tmp_path)!r}), {mode!r}).make()\n"
-        f"[out.write(log.batch(i, min(i + 9, {size}))) for i in range(0, {size}, 9)]\n"
-    )
+WRITE_AND_DIE = """
+from pathlib import Path
+from tests.outputs.test_delta import LOGS
+from tests.outputs.harnesses import DeltaHarness
+log = LOGS[{log!r}]()
+out = DeltaHarness(Path({folder!r}), {mode!r}, **{options!r}).make()
+for start in range(0, len(log.entries), {step}):
+    out.write(log.batch(start, min(start + {step}, len(log.entries))))
+"""
+
+
+def log_with_controls():
+    """Rows between controls: several commits in one batch."""
+    log = log_of(1, 2, 3)
+    wider = TableSchema(ORDERS.source, (*ORDERS.columns, Column("city", "string")), ORDERS.key)
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    log.begin().insert(ORDERS, order(4))
+    log.begin().schema(wider, 2, fill={"city": "Bern"})
+    for number in (5, 6, 7):
+        log.begin().insert(wider, {**order(number), "city": "x"})
+    return log
+
+
+LOGS = {"random": lambda: random_log(8, transactions=12), "controls": log_with_controls}
+
+
+@pytest.mark.parametrize(
+    ("mode", "log_name", "step", "where", "options"),
+    [
+        ("mirror", "random", 9, "before_commit:5", {}),
+        ("history", "random", 9, "after_commit:5", {}),
+        ("mirror", "random", 1000, "after_commit:3", {"merge_rows_max": 7}),
+        ("mirror", "controls", 1000, "after_commit:1", {}),
+        ("mirror", "controls", 1000, "before_commit:4", {}),
+        ("history", "controls", 1000, "after_commit:2", {}),
+        ("history", "controls", 1000, "before_commit:4", {}),
+    ],
+)
+def test_kill_at_a_commit_loses_and_repeats_nothing(tmp_path, mode, log_name, step, where, options):
+    script = WRITE_AND_DIE.format(log=log_name, folder=str(tmp_path), mode=mode, options=options, step=step)
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "DATABUS_CRASH_AT": f"delta.{mode}.{where}:5"},
+        env={**os.environ, "DATABUS_CRASH_AT": f"delta.{mode}.{where}"},
         timeout=60,
         check=False,
     )
     assert done.returncode == -signal.SIGKILL
+    log = LOGS[log_name]()
     harness = DeltaHarness(tmp_path, mode)
     output = harness.make()
-    for start in range(0, size, 13):
-        output.write(log.batch(start, min(start + 13, size)))
+    for start in range(0, len(log.entries), 13):
+        output.write(log.batch(start, min(start + 13, len(log.entries))))
     found = harness.read("shop", ORDERS)
     if mode == "mirror":
-        assert {row["id"]: row["note"] for row in found} == {
-            key[0]: row["note"] for key, (row, _) in mirror_of(log.entries, ORDERS.source).items()
-        }
+        expected = {key[0]: row for key, (row, _) in mirror_of(log.entries, ORDERS.source).items()}
+        assert {row["id"]: {name: row[name] for name in expected.get(row["id"], row)} for row in found} == expected
     else:
         pairs = sorted((row["_commit_version"], row["_seq"]) for row in found)
-        assert pairs == sorted(entry.pair for entry in log.entries if entry.table.source == ORDERS.source)
+        kept = [e for e in log.entries if getattr(e, "kind", None) is not ControlKind.SCHEMA]
+        assert pairs == sorted(entry.pair for entry in kept if entry.table.source == ORDERS.source)
 
 
 def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(either):

@@ -1,0 +1,90 @@
+"""Files: names from pairs, whole or not at all, nothing written twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+from databus.core import ControlKind, Unsupported, WrongInput
+from databus.testing._change_log import ORDERS, ChangeLog
+from tests.outputs.harnesses import FilesHarness
+
+
+def log_of(*numbers, uuid="log-1"):
+    log = ChangeLog(uuid=uuid)
+    for number in numbers:
+        log.begin().insert(ORDERS, {"id": number, "note": "x", "total": None})
+    return log
+
+
+def ids(harness):
+    return sorted(row["id"] for row in harness.read("shop", ORDERS))
+
+
+def test_repeated_batch_makes_the_same_file_or_none(tmp_path):
+    harness, other = FilesHarness(tmp_path / "a", "parquet"), FilesHarness(tmp_path / "b", "parquet")
+    log = log_of(1, 2, 3)
+    for _ in range(2):
+        harness.make().write(log.batch(0, 3))
+    other.make().write(log.batch(0, 3))
+    assert [path.name for path in harness.files(ORDERS)] == [path.name for path in other.files(ORDERS)]
+    assert len(harness.files(ORDERS)) == 1
+
+
+def test_names_sort_as_their_rows_do(tmp_path):
+    harness = FilesHarness(tmp_path, "parquet", rows_per_file_max=1)
+    log = log_of(*range(12))
+    harness.make().write(log.batch(0, 12))
+    assert [pq.read_table(path)["id"][0].as_py() for path in harness.files(ORDERS)] == list(range(12))
+
+
+@pytest.mark.parametrize("where", ["files.before_rename:2", "files.after_rename:2"])
+def test_kill_at_a_rename_leaves_no_torn_file_and_loses_nothing(tmp_path, where):
+    script = (
+        "from pathlib import Path\nfrom tests.outputs.test_files import log_of\n"
+        "from tests.outputs.harnesses import FilesHarness\n"
+        f"out = FilesHarness(Path({str(tmp_path)!r}), 'parquet').make()\n"
+        "[out.write(log_of(*range(9)).batch(i, i + 3)) for i in (0, 3, 6)]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "DATABUS_CRASH_AT": where}, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    harness = FilesHarness(tmp_path, "parquet")
+    harness.make().write(log_of(*range(9)).batch(0, 9))
+    assert ids(harness) == list(range(9))
+    assert not [path for path in harness.files(ORDERS) if path.name.endswith(".partial")]
+
+
+def test_controls_are_files_between_those_of_the_rows(tmp_path):
+    harness = FilesHarness(tmp_path, "json")
+    log = log_of(1)
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    log.begin().insert(ORDERS, {"id": 2, "note": None, "total": None})
+    harness.make().write(log.batch(0, 3))
+    kinds = [path.name.partition(".jsonl")[1] or path.name.partition(".control")[1] for path in harness.files(ORDERS)]
+    assert kinds == [".jsonl", ".control", ".jsonl"]
+    control = json.loads(harness.files(ORDERS)[1].read_text())
+    assert (control["kind"], control["_commit_version"], control["_seq"]) == ("truncate", 2, 1)
+
+
+def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(tmp_path):
+    harness = FilesHarness(tmp_path, "parquet")
+    for uuid in ("log-1", "log-2"):
+        log = ChangeLog(uuid=uuid).begin()
+        for number in range(4):
+            log.insert(ORDERS, {"id": number, "note": None, "total": None})
+        if uuid == "log-1":
+            harness.make().write(log.batch(0, 2))
+    with pytest.raises(Unsupported, match=r"Move the files away.*controlSources/snapshot"):
+        harness.make().write(log.batch(0, 4))
+
+
+def test_folder_that_cannot_be_is_named(tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(WrongInput, match="is not a folder to write to"):
+        FilesHarness(tmp_path, "parquet").make().write(log_of(1).batch(0, 1))
