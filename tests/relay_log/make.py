@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from databus.core import ChangeType, ControlKind, Pair
+from databus.core import ChangeType, ControlKind, Pair, ordinal_of
 from databus.relay._cursor import Cursor, Span
 from databus.relay._log import Log, LogConfig
 from databus.schema import Column, TableSchema, frame_schema
@@ -29,7 +29,7 @@ def open_log(folder: Path, config: LogConfig = SMALL, **more: Any) -> Log:
 
 def us_of(scn: int) -> int:
     """The commit time that a transaction of this SCN gets unless told otherwise."""
-    return 1_700_000_000_000_000 + scn * 1_000_000
+    return 1_700_000_000_000_000 + ordinal_of(scn) * 1_000_000
 
 
 def rows(
