@@ -1,0 +1,140 @@
+"""The iterator over windows, over real HTTP."""
+
+import json
+import threading
+
+import pytest
+
+from databus.client import RelayClient, tail_lines, windows
+from databus.core import Checkpoint, PositionForeign, PositionPurged, SourceCheckpoint
+from tests.client.conftest import captured, mock, wait_for
+
+
+def test_follow_false_ends_at_what_is_published_and_true_goes_on(relay_of):
+    relay = relay_of(shop=mock(transactions_per_s=200))
+    captured(relay, 20)
+    with windows(relay.url, follow=False) as following:
+        last = [window.scn for window in following][-1]
+    assert last >= 20
+    with windows(relay.url, start="latest") as following:
+        assert next(following).scn > last
+
+
+def test_the_checkpoint_is_of_what_was_done_and_the_next_one_goes_on_there(relay_of):
+    relay = relay_of(shop=mock(transactions_total=30), crm=mock(transactions_total=30, seed=3))
+    captured(relay, 30, "shop")
+    captured(relay, 30, "crm")
+    seen = {"shop": [], "crm": []}
+    checkpoint = None
+    while sum(map(len, seen.values())) < 60:
+        with windows(relay.url, checkpoint=checkpoint, follow=False) as following:
+            for count, window in enumerate(following):
+                if count == 7:
+                    break  # this one was not done: it comes again
+                seen[window.physical].append(window.scn)
+            checkpoint = Checkpoint.from_json(following.checkpoint.dumps())
+    assert seen == {"shop": list(range(1, 31)), "crm": list(range(1, 31))}
+
+
+def test_closing_from_another_thread_ends_the_loop(relay_of):
+    relay = relay_of(shop=mock(transactions_total=3))
+    following = windows(relay.url)
+    seen, ended = [], threading.Event()
+
+    def consume():
+        seen.extend(window.scn for window in following)
+        ended.set()
+
+    threading.Thread(target=consume, daemon=True).start()
+    wait_for(lambda: len(seen) == 0 and following.checkpoint.sources, "the start")
+    following.close()
+    assert ended.wait(10)
+    before = threading.active_count()
+    following.close()
+    assert threading.active_count() <= before
+
+
+def test_no_thread_is_left_when_a_loop_is_left_early(relay_of):
+    relay = relay_of(shop=mock(transactions_per_s=500))
+    captured(relay, 5)
+    for _ in range(5):
+        with windows(relay.url) as following:
+            next(following)
+    assert not [each for each in threading.enumerate() if each.name.startswith("databus-read")]
+
+
+def test_a_foreign_position_is_raised_with_the_relays_words(relay_of):
+    relay = relay_of(shop=mock(transactions_total=30))
+    captured(relay, 30)
+    checkpoint = Checkpoint({"shop": SourceCheckpoint(scn=7, txid="other")})
+    with windows(relay.url, checkpoint=checkpoint) as following, pytest.raises(PositionForeign, match="other"):
+        next(following)
+
+
+def test_a_purged_position_is_raised_and_not_jumped_over(relay_of):
+    relay = relay_of(
+        shop=mock(transactions_total=3_000, row_bytes=500, group_bytes_max=65_536),
+        log={"segment_bytes_max": 1 << 20, "retention_bytes_max": 4 << 20},
+    )
+    client = captured(relay, 3_000)
+    wait_for(lambda: client.head("shop").oldest.scn > 0, "retention")
+    gone = Checkpoint({"shop": SourceCheckpoint(scn=1)})
+    with windows(relay.url, checkpoint=gone) as following, pytest.raises(PositionPurged, match="the oldest that it"):
+        next(following)
+    with windows(relay.url, start="earliest", follow=False) as following:
+        assert [window.scn for window in following][-1] == 3_000
+
+
+def test_a_snapshot_comes_as_windows_of_its_own_and_its_checkpoint_goes_on_inside_it(relay_of):
+    relay = relay_of(shop=mock(transactions_total=40, chunk_rows=20))
+    client = captured(relay, 40)
+    relay.captures["shop"].snapshot(["main.t0"])
+    wait_for(lambda: client.head("shop").published.seq is not None, "the snapshot")
+    wait_for(lambda: not client.head("shop").published.snapshots, "its end")
+    with windows(relay.url, sources=["shop/main.t0"], follow=False) as following:
+        all_windows = list(following)
+    chunks = [window for window in all_windows if window.is_snapshot]
+    assert len(chunks) > 1
+    inside = chunks[0].position
+    assert inside.snapshots == {"main.t0": inside.snapshots["main.t0"]}
+    assert inside.log
+    with windows(relay.url, sources=["shop/main.t0"], checkpoint=chunks[0].checkpoint, follow=False) as following:
+        rest = [row.pair for window in following for row in window.rows()]
+    wanted = [row.pair for window in all_windows for row in window.rows() if row.pair > inside.pair]
+    assert rest == wanted
+    assert wanted
+
+
+def test_tail_lines_are_json_with_exact_values_in_order(relay_of):
+    script = [
+        {"changes": [
+            {"schema": {"source": "main.t", "columns": [{"name": "id", "type": "int64"},
+             {"name": "d", "type": "decimal(20,2)"}, {"name": "b", "type": "binary"}], "key": ["id"]}},
+            {"table": "main.t", "insert": {"id": 2**63 - 1, "d": "123456789012345678.90", "b": "AAE="}},
+            {"table": "main.t", "update": {"id": 1, "d": None, "b": None}, "before": {"id": 1, "d": "0.00", "b": ""}},
+        ]},
+        {"changes": [{"control": {"kind": "truncate", "source": "main.t"}}]},
+    ]  # fmt: skip
+    relay = relay_of(shop={"type": "mock", "script": script})
+    captured(relay, 2)
+    with windows(relay.url, follow=False) as following:
+        lines = [json.loads(line) for line in tail_lines(following)]
+    assert lines[0]["row"] == {"id": 2**63 - 1, "d": "123456789012345678.90", "b": "AAE="}
+    assert lines[1]["before"] == {"id": 1, "d": "0.00", "b": ""}
+    assert lines[1]["row"] == {"id": 1, "d": None, "b": None}
+    assert lines[2]["control"]["kind"] == "truncate"
+    assert [(line["_commit_version"], line["_seq"]) for line in lines] == [(1, 1), (1, 3), (2, 1)]
+
+
+def test_small_questions_are_answered_with_types(relay_of):
+    relay = relay_of(shop=mock(transactions_total=50, group_transactions_max=5))
+    client = captured(relay, 50)
+    sources = client.sources()
+    assert [each.name for each in sources] == [f"shop/main.t{n}" for n in range(4)]
+    assert client.table_of(sources[0].fingerprint).source == "main.t0"
+    assert client.register(["shop/main.t0"])[0].table == client.table_of(sources[0].fingerprint)
+    start = client.position("shop", start="beginning")
+    found = client.range("shop", start, rows_max=80, partitions=2)
+    assert 0 < found.rows <= 80
+    assert found.position.scn < 50
+    assert RelayClient(relay.url).position("shop", scn=7).scn == 7
