@@ -131,8 +131,12 @@ class Capture:
         self._thread.start()
 
     def stop(self) -> None:
-        """End in good order: the group at hand is finished, the log closed. Waits half a minute at most."""
+        """End in good order: the group at hand is finished, the log closed. Waits half a minute at most. Callable
+        before `start` too.
+        """
         self.ask_to_stop()
+        if self._thread.ident is None:
+            return
         self._thread.join(_STOP_S_MAX)
         if self._thread.is_alive():
             self._logger.error("capture does not stop", waited_s=_STOP_S_MAX)
