@@ -2,7 +2,7 @@
 
 from databus.sources._config import ColumnChoice, SourceConfig
 from databus.sources._contract import Identity, Resume, Source, SourceLag
-from databus.sources._registry import open_source, parse_source, source_types
+from databus.sources._registry import open_source, parse_source, source_model, source_types
 
 __all__ = [
     "ColumnChoice",
@@ -13,5 +13,6 @@ __all__ = [
     "SourceLag",
     "open_source",
     "parse_source",
+    "source_model",
     "source_types",
 ]

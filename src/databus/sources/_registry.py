@@ -10,9 +10,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final, cast
 
-from pydantic import ValidationError
-
 from databus.core import ConfigError
+from databus.formats import validated
 from databus.sources._config import SourceConfig
 from databus.sources._contract import Source
 
@@ -39,16 +38,18 @@ def _class_of(type_name: str, where: str) -> Any:
     raise ConfigError(f'{where}.type: no kind of source called "{type_name}"{hint}')
 
 
+def source_model(type_name: str) -> type[SourceConfig]:
+    """The options of a kind of source. Raises `ConfigError` for a name that is none."""
+    return cast(type[SourceConfig], _class_of(type_name, "source").config_model)
+
+
 def parse_source(value: Mapping[str, Any], where: str) -> SourceConfig:
     """Validate one physical source's options. Raises `ConfigError` naming every wrong path below `where` at once."""
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(kind, str):
         raise ConfigError(f"{where}.type: missing; there are {', '.join(source_types())}")
-    try:
-        return cast(SourceConfig, _class_of(kind, where).config_model.model_validate(dict(value)))
-    except ValidationError as error:
-        lines = [f"{'.'.join([where, *map(str, e['loc'])])}: {e['msg']}" for e in error.errors()]
-        raise ConfigError("\n".join(lines)) from None
+    model = cast(type[SourceConfig], _class_of(kind, where).config_model)
+    return validated(model, dict(value), where)
 
 
 def open_source(physical: str, config: SourceConfig) -> Source:
