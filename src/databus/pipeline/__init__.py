@@ -18,6 +18,7 @@ from databus.pipeline._contract import (
     SparkOutput,
 )
 from databus.pipeline._graph import Graph
+from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
 from databus.pipeline._tables import TableChoice
@@ -47,6 +48,7 @@ __all__ = [
     "TableRows",
     "compare",
     "load_pipeline",
+    "reference_markdown",
     "render",
     "run",
     "validate",

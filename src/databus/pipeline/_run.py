@@ -44,12 +44,13 @@ def run(
     on_event: OnEvent | None = None,
     events_file: Path | None = None,
     session: "SparkSession | None" = None,
+    stop: "SimpleQueue[Any] | None" = None,
 ) -> int:
     """Run a pipeline until a signal, or, with `once`, until what is there now has been written. Returns an exit code.
 
     on_event: told of each batch, start, retry and failure, from several threads. events_file: the same as JSON lines.
-    session: one to use instead of one of our own; it is left as it is. An output whose query fails for good does not
-    stop the others; the code is then that of the worst error. Raises `ConfigError` for a file with problems, `Held`
+    session: one to use instead of one of our own; it is left as it is. stop: what is put there ends the run.
+    An output whose query fails for good does not stop the others; the code is then that of the worst error. Raises `ConfigError` for a file with problems, `Held`
     where the pipeline runs already, `Unavailable` if its own relay does not start.
     """
     graph = load_pipeline(path, master=master)
@@ -57,7 +58,7 @@ def run(
     lock = StateLock(config.state, config.name)
     lock.take()
     try:
-        with _reporting(on_event, events_file) as report, _signals() as events:
+        with _reporting(on_event, events_file) as report, _signals(stop or SimpleQueue()) as events:
             return _Run(graph, master or config.sections.spark.master, report, events, once=once).run(session)
     finally:
         lock.release()
@@ -84,9 +85,8 @@ def _reporting(on_event: OnEvent | None, events_file: Path | None) -> Iterator[O
 
 
 @contextmanager
-def _signals() -> Iterator["SimpleQueue[Any]"]:
-    """A queue into which SIGINT and SIGTERM put themselves; outside of the main thread nothing does."""
-    events: SimpleQueue[Any] = SimpleQueue()
+def _signals(events: "SimpleQueue[Any]") -> Iterator["SimpleQueue[Any]"]:
+    """The queue, into which SIGINT and SIGTERM put themselves; outside of the main thread they do not."""
     if threading.current_thread() is not threading.main_thread():
         yield events
         return
@@ -224,13 +224,13 @@ class _Run:
             event = self._events.get()
             if isinstance(event, QueryThread):
                 left.discard(event)
-            elif event == _RELAY_DIED and self._relay is not None:
+            elif event is _RELAY_DIED and self._relay is not None:
                 self._logger.warning("the pipeline's own relay died; it is started again")
                 self._say("relay_died")
                 self._relay.restart()
                 self._say("relay", url=self._relay.url, pid=self._relay.pid)
-            elif isinstance(event, signal.Signals):
-                self._logger.info("stopping", signal=event.name)
+            else:
+                self._logger.info("stopping", why=str(event))
                 return
 
     def _say(self, event: str, **more: Any) -> None:

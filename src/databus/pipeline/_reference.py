@@ -1,0 +1,135 @@
+"""The reference of configuration, as Markdown, from the models that check it. Written to docs/reference.md."""
+
+import json
+import types
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from databus.pipeline._config import PipelineSections, RelaySection, RunSection, SparkSection
+from databus.pipeline._registry import Kind, plugin_class, plugin_types
+from databus.relay import RelayConfig
+from databus.sources import source_model, source_types
+
+_HEAD: Final = """\
+# Reference of configuration
+
+Written from the code by `make docs`; do not edit.
+
+Text may hold references, replaced after the file has been parsed: `${NAME}`, `${NAME:default}`, `${file:PATH}`; `$${`
+stands for itself. Relative paths start at the file's own folder. `databus validate` finds every mistake at once.
+"""
+
+
+def reference_markdown() -> str:
+    """The whole page."""
+    return "\n".join(_lines()).rstrip() + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield _HEAD
+    yield "## A pipeline's file\n"
+    yield from _table(PipelineSections, skip=())
+    for name, model in (("relay", RelaySection), ("spark", SparkSection), ("run", RunSection)):
+        yield from _section(f"### `{name}`", model)
+    for kind in Kind:
+        yield f"## `{kind}`\n"
+        for type_name in plugin_types(kind):
+            plugin = plugin_class(kind, type_name)
+            yield from _section(f"### {kind.word} `{type_name}`", plugin.config_model)
+            if kind is Kind.OUTPUT:
+                yield f"Delivery: `{plugin.delivery}`. Runs in {plugin.runs}.\n"
+    yield "## `sources`\n"
+    for type_name in source_types():
+        yield from _section(f"### source `{type_name}`", source_model(type_name))
+    yield "## A relay's file\n"
+    yield from _table(RelayConfig, skip=())
+    for name in ("log", "capture", "serve"):
+        yield from _section(f"### relay `{name}`", RelayConfig.model_fields[name].annotation)
+    yield '## Options of Spark\'s `format("databus")`\n'
+    from databus.spark import DatabusOptions
+
+    yield from _table(DatabusOptions, skip=())
+
+
+def _section(title: str, model: Any) -> Iterator[str]:
+    yield f"{title}\n"
+    yield f"{' '.join((model.__doc__ or '').split())}\n"
+    yield from _table(model, skip=("type",))
+
+
+def _table(model: type[BaseModel], skip: tuple[str, ...]) -> Iterator[str]:
+    yield "| option | values | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, field in model.model_fields.items():
+        if name not in skip:
+            yield _row(field.alias or name, field)
+    yield ""
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    meaning = field.description or ""
+    if field.examples:
+        shown = " or ".join(f"`{_value(example)}`" for example in field.examples)
+        meaning = f"{meaning} Example: {shown}"
+    cells = (f"`{name}`", _values(field), _default(field), meaning)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _values(field: FieldInfo) -> str:
+    words = _type(field.annotation)
+    signs = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+    limits = [
+        f"{signs[sign]} {value:,}"
+        for each in field.metadata
+        for sign in signs
+        if (value := getattr(each, sign, None)) is not None
+    ]
+    return ", ".join([words, *limits])
+
+
+_NAMES: Final = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "text"}
+
+
+def _type(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    known = [each for each in inner if each is not type(None)]
+    if origin is Literal:
+        found = " or ".join(f"`{each}`" for each in inner)
+    elif origin in (Union, types.UnionType):
+        found = " or ".join(map(_type, known))
+    elif origin is Annotated:
+        found = _type(inner[0])
+    elif origin in (list, dict):
+        found = ("list of " if origin is list else "") + " to ".join(map(_type, inner))
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        found = "options"
+    else:
+        found = _NAMES.get(annotation, "anything")
+    return found
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None or value is PydanticUndefined or isinstance(value, BaseModel) or value in ({}, []):
+        return ""
+    return f"`{_value(value)}`"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    if isinstance(value, dict):
+        value = {
+            name: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for name, each in value.items()
+        }
+    return str(value) if isinstance(value, str) else json.dumps(value, default=str)
