@@ -11,7 +11,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from databus.cli._screen import Line, Meter, Screen
-from databus.client import Window, windows
-from databus.core import ChangeType, Stop, Unavailable
+from databus.client import AnyWindow, Changes, Client, ClientState, Consumer, ControlEvent, Window
+from databus.core import ChangeType, SourceCheckpoint, Stop, Unavailable
 from databus.testing import RelayProcess
 from databus.testing.shop import TABLES, create_shop
 
@@ -37,31 +36,29 @@ _TICK_S: Final = 0.1
 _RATE: Final = 150
 
 
-class Copy:
-    """The callback's own copy: a dictionary a table, kept by the mirror rule from transaction to transaction."""
+class Copy(Consumer):
+    """The callback: a copy in memory, a dictionary a table, kept by the mirror rule from transaction to transaction."""
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {name: {} for name in TABLES}
         self.meter = Meter()
         self.changes = 0
+        self._rows = 0
 
-    def apply(self, window: Window) -> None:
-        """One transaction, or one chunk of a snapshot."""
-        if window.control is not None:
-            self._control(window.control.source.rpartition(".")[2], window.control.body)
-        rows = window.rows()
+    def on_data_events(self, changes: Changes) -> None:
+        """Rows of one table, in order."""
+        held = self.tables[changes.source.rpartition(".")[2]]
+        rows = changes.rows()
         for row in rows:
-            held = self.tables[row.source.rpartition(".")[2]]
             if row.before is not None:
                 held.pop(tuple(row.before[name] for name in row.table.key), None)
             if row.change_type is not ChangeType.DELETE and row.after is not None:
                 held[row.key] = {**row.after, "_pair": row.pair}
-        self.changes += 0 if window.is_snapshot else len(rows)
-        latency_ms = None if window.is_snapshot else time.time() * 1e3 - window.commit_us / 1e3
-        self.meter.add(len(rows), latency_ms)
+        self._rows += len(rows)
 
-    def _control(self, name: str, body: Any) -> None:
-        held = self.tables[name]
+    def on_control(self, control: ControlEvent) -> None:
+        """A column came, or a snapshot ended."""
+        held, body = self.tables[control.source.rpartition(".")[2]], control.body
         if body["kind"] == "schema":
             for row in held.values():
                 row.update({column: value for column, value in body["fill"].items() if column not in row})
@@ -69,6 +66,17 @@ class Copy:
             begin = tuple(body["begin"])
             for key in [key for key, row in held.items() if row["_pair"] < begin]:
                 del held[key]
+
+    def on_end_window(self, window: AnyWindow) -> None:
+        """A transaction is complete."""
+        is_logged = isinstance(window, Window) and not window.is_snapshot
+        self.changes += self._rows if is_logged else 0
+        self.meter.add(self._rows, time.time() * 1e3 - window.commit_us / 1e3 if is_logged else None)
+        self._rows = 0
+
+    def on_rollback(self, physical: str, position: SourceCheckpoint) -> None:
+        """Nothing in here fails, so nothing comes again."""
+        raise Stop(f"{physical}: the callback was rolled back to SCN {position.scn}")
 
     def rows(self, name: str) -> list[tuple[Any, ...]]:
         """The rows as the database would give them, in some order."""
@@ -93,8 +101,7 @@ class Demo:
         self._copy = Copy()
         self._outputs = {name: Meter() for name in ("copy", "history")}
         self._positions: dict[str, int] = {}
-        self._following: Any = None
-        self._follower_error: BaseException | None = None
+        self._client: Client | None = None
         self._kills = 0
 
     def run(self) -> str:
@@ -110,8 +117,8 @@ class Demo:
         self._relay.start()
         self._screen.say(f"relay answers at {self._relay.url}")
         (self._folder / "databus.yml").write_text(_PIPELINE.format(url=self._relay.url))
-        follower = threading.Thread(target=self._follow, name="callback", daemon=True)
-        follower.start()
+        self._client = Client(self._relay.url, self._copy, sources=["shop/main.*"])
+        self._client.start()
         self._start_workload()
         self._start_pipeline()
         self._wait_until("the pipeline's first batch", lambda: len(self._positions) == len(self._outputs), 60)
@@ -124,16 +131,6 @@ class Demo:
         self._kill_pipeline()
         self._pass(self._seconds * 0.3)
         return self._finish()
-
-    def _follow(self) -> None:
-        """The callback: follows the relay over its death, from where it was."""
-        try:
-            with windows(self._relay.url, sources=["shop/main.*"]) as self._following:
-                for window in self._following:
-                    self._copy.apply(window)
-        except BaseException as error:
-            self._follower_error = error
-            raise
 
     def _start_workload(self) -> None:
         arguments = [str(self._database), "--seconds", "600", "--rate", str(_RATE)]
@@ -203,8 +200,8 @@ class Demo:
         return all(each["state"] == "RUNNING" and not each["lagChanges"] for each in told)
 
     def _copied(self) -> int:
-        position = self._following.checkpoint.sources.get("shop")
-        return 0 if position is None else position.scn
+        status = self._client.status().get("shop") if self._client else None
+        return 0 if status is None else status.delivered[0]
 
     def _compare(self) -> str:
         from databus.pipeline import compare, load_pipeline
@@ -254,8 +251,8 @@ class Demo:
         for name, process in (("workload", self._workload), ("pipeline", self._pipeline)):
             if process is not None and process.poll() not in (None, 0):
                 raise Unavailable(f"the {name} ended by itself; see {self._folder / name}.log")
-        if self._follower_error is not None:
-            raise Unavailable(f"the callback stopped: {self._follower_error}") from self._follower_error
+        if self._client is not None and self._client.state is ClientState.FAILED:
+            self._client.join()
         self._screen.show(self._lines())
         time.sleep(_TICK_S)
 
@@ -277,14 +274,14 @@ class Demo:
         meter = self._copy.meter
         lines = [Line("callback", meter.rows, meter.rate(), "", meter.percentiles())]
         for name, output in self._outputs.items():
-            behind = self._copied() - self._positions[name] if name in self._positions and self._following else None
+            behind = self._copied() - self._positions[name] if name in self._positions else None
             told = "starting" if behind is None else f"{max(behind, 0)} cuts"
             lines.append(Line(f"Delta {name}", output.rows, output.rate(), told, output.percentiles()))
         return lines
 
     def _stop_all(self) -> None:
-        if self._following is not None:
-            self._following.close()
+        if self._client is not None:
+            self._client.stop()
         for process in (self._workload, self._pipeline):
             if process is not None and process.poll() is None:
                 process.terminate()

@@ -42,10 +42,11 @@ def _iso(position: dict[str, Any]) -> str:
 
 
 def _of_file(path: Path) -> Iterator[dict[str, Any]]:
-    from databus.client import read_checkpoint
+    from databus.client import load_checkpoint
 
-    checkpoint = read_checkpoint(path)
-    yield {"consumer": path.name, "checkpoint": checkpoint.to_json()}
+    checkpoint = load_checkpoint(path)
+    if checkpoint is not None:
+        yield {"consumer": path.name, "checkpoint": checkpoint.to_json()}
 
 
 def _of_pipeline(folder: Path) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from databus.cli._app import AsJson, app, say_json
 sqlite_app = typer.Typer(no_args_is_help=True, help="Prepare an SQLite database, alter it, or take databus out of it.")
 app.add_typer(sqlite_app, name="sqlite")
 
-Database = Annotated[Path, typer.Argument(help="The database's file.")]
+Database = Annotated[Path, typer.Argument(help="The database's file.", exists=True, dir_okay=False)]
 Tables = Annotated[list[str] | None, typer.Option("--table", help="Tables, as main.*; all of them.")]
 
 

@@ -31,7 +31,7 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Print changes as they are committed, transaction by transaction, until Ctrl-C."""
-    from databus.client import RelayClient, windows
+    from databus.client import RelayClient, tail_lines, windows
 
     client = RelayClient(relay, token=token_of(token_file))
     left = count
@@ -40,7 +40,7 @@ def tail(
         client, sources=tables, start=_STARTS.get(start, "beginning"), checkpoint=checkpoint, follow=follow
     ) as following:
         for window in following:
-            for line in _lines(window, as_json=as_json):
+            for line in tail_lines([window]) if as_json else _lines(window):
                 typer.echo(line)
                 if left is not None and (left := left - 1) == 0:
                     return
@@ -63,32 +63,19 @@ def _checkpoint_of(start: str) -> "Checkpoint | None":
     return Checkpoint.from_json(text.splitlines()[0] if text else "", f"--from {start}")
 
 
-def _lines(window: "Window", *, as_json: bool) -> Iterator[str]:
+def _lines(window: "Window") -> Iterator[str]:
+    """Changes for people; `tail_lines` has them for programs."""
     import json
 
     from databus.formats import to_json_value
 
     if window.control is not None:
-        body = {"physical": window.physical, "scn": window.scn, **window.control.body}
-        yield json.dumps(body, ensure_ascii=False) if as_json else f"{window.scn} {window.physical} {body}"
+        yield f"{window.scn}:{window.control.pair[1]} {window.control.source} {json.dumps(dict(window.control.body))}"
     for row in window.rows():
-        images = {
-            name: {column: to_json_value(value) for column, value in image.items()}
-            for name, image in (("before", row.before), ("after", row.after))
+        kind = "read" if window.is_snapshot else row.change_type.label.removesuffix("_postimage")
+        images = [
+            json.dumps({name: to_json_value(value) for name, value in image.items()}, ensure_ascii=False)
+            for image in (row.before, row.after)
             if image is not None
-        }
-        if as_json:
-            told = {
-                "source": row.source,
-                "change_type": row.change_type.label,
-                "scn": row.scn,
-                "seq": row.seq,
-                "txid": window.txid,
-                "snapshot": window.is_snapshot,
-                **images,
-            }
-            yield json.dumps(told, ensure_ascii=False)
-        else:
-            kind = "read" if window.is_snapshot else row.change_type.label.removesuffix("_postimage")
-            shown = " -> ".join(json.dumps(image, ensure_ascii=False) for image in images.values())
-            yield f"{row.scn}:{row.seq} {row.source} {kind} {shown}"
+        ]
+        yield f"{row.scn}:{row.seq} {row.source} {kind} {' -> '.join(images)}"

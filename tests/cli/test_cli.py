@@ -1,0 +1,149 @@
+"""The command line as a newcomer meets it: help at once, output for scripts, mistakes answered in a paragraph."""
+
+import json
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from databus.testing import RelayProcess
+
+VERBS = ["init", "validate", "graph", "relay", "run", "tail", "sources", "checkpoints", "compare", "demo", "bench"]
+
+
+def databus(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "databus.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+        timeout=120,
+    )
+
+
+def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
+    """The error's text; a user's mistake shows no traceback."""
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stderr
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "snapshot", "sqlite install", "sqlite alter", "sqlite remove"])
+def test_each_verb_has_help_with_an_example(verb):
+    assert re.search(rf"Example: databus\s+{verb}", databus(*verb.split(), "--help").stdout)
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    folder = tmp_path / "project"
+    assert databus("init", folder).returncode == 0
+    return folder
+
+
+def test_init_writes_a_project_that_validates_and_draws(project):
+    assert databus("validate", cwd=project).stdout == "databus.yml: no errors\n"
+    drawn = databus("graph", "--style", "dot", cwd=project).stdout
+    assert drawn.startswith("digraph")
+    assert "copy" in drawn
+    assert databus("graph", cwd=project).stdout.startswith("flowchart")
+
+
+def test_init_leaves_what_is_there_alone(project):
+    assert "already there" in failed(databus("init", project), 2)
+
+
+def test_validate_names_every_mistake_with_its_path_and_a_likely_fix(project):
+    text = (project / "databus.yml").read_text()
+    (project / "databus.yml").write_text(
+        text.replace("from: large\n", "from: lagre\n").replace("mode: mirror", "mode: miror")
+    )
+    said = failed(databus("validate", cwd=project), 2)
+    assert 'did you mean "large"' in said
+    assert "outputs.copy.mode" in said
+    told = json.loads(databus("validate", "--json", cwd=project).stdout)
+    assert "outputs.copy.mode" in {each["path"] for each in told}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["validate", "nowhere.yml"], 2, "nowhere.yml"),
+        (["run", "nowhere.yml"], 2, "nowhere.yml"),
+        (["relay", "nowhere.yml"], 2, "nowhere.yml"),
+        (["sources", "--relay", "http://127.0.0.1:1"], 75, "does not answer"),
+        (["tail", "--relay", "http://127.0.0.1:1"], 75, "does not answer"),
+        (["checkpoints", "nowhere"], 2, "nowhere"),
+        (["bench", "nonsense"], 2, "no benchmark called 'nonsense'"),
+        (["sqlite", "install", "nowhere.db"], 2, "nowhere.db"),
+        (["compare", "nowhere.yml"], 2, "nowhere.yml"),
+        (["nonsense"], 2, "nonsense"),
+        (["tail", "--from", "nowhere.json"], 2, "nowhere.json"),
+    ],
+)
+def test_a_mistake_is_answered_in_a_paragraph_with_a_code_for_scripts(arguments, code, words, tmp_path):
+    assert words in failed(databus(*arguments, cwd=tmp_path), code)
+
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory) -> Iterator[RelayProcess]:
+    folder = tmp_path_factory.mktemp("relay")
+    database = folder / "shop.db"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, total_cents INTEGER, note TEXT)")
+        connection.execute("INSERT INTO orders VALUES (1, 100, 'first'), (2, 9007199254740993, NULL)")
+    with RelayProcess(folder, {"shop": {"type": "sqlite", "path": str(database)}}) as running:
+        yield running
+
+
+def test_sources_lists_names_ids_and_keys(relay):
+    (table,) = json.loads(databus("sources", "--relay", relay.url, "--json").stdout)
+    assert (table["name"], table["id"], table["key"]) == ("shop/main.orders", 1, "id")
+    assert "shop/main.orders" in databus("sources", "--relay", relay.url).stdout
+
+
+def test_tail_prints_changes_exactly_and_stops_after_a_count(relay):
+    said = databus("tail", "--relay", relay.url, "--from", "beginning", "-n", 4, "--json").stdout.splitlines()
+    assert len(said) == 4
+    assert [json.loads(line)["row"] for line in said[1:3]] == [
+        {"id": 1, "total_cents": 100, "note": "first"},
+        {"id": 2, "total_cents": 9007199254740993, "note": None},
+    ]
+    plain = databus("tail", "orders", "--relay", relay.url, "--from", "beginning", "-n", 2).stdout
+    assert 'shop/main.orders read {"id": 1, "total_cents": 100, "note": "first"}' in plain
+
+
+def test_tail_names_the_nearest_table(relay):
+    assert "shop/main.orders" in failed(databus("tail", "order", "--relay", relay.url), 2)
+
+
+def test_a_snapshot_of_a_table_that_is_none_is_refused(relay):
+    assert "main.nope" in failed(databus("snapshot", "shop", "main.nope", "--relay", relay.url), 2)
+    assert databus("snapshot", "shop", "main.orders", "--relay", relay.url).returncode == 0
+
+
+def test_sqlite_status_alter_and_remove(tmp_path):
+    path = tmp_path / "a.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT, b TEXT)")
+    assert "--wal" in failed(databus("sqlite", "install", path), 2)
+    assert databus("sqlite", "install", path, "--wal").returncode == 0
+    assert json.loads(databus("sqlite", "status", path, "--json").stdout)["tables"] == ["main.t"]
+    assert databus("sqlite", "alter", path, "ALTER TABLE t DROP COLUMN b").returncode == 0
+    assert "no such column" in failed(databus("sqlite", "alter", path, "ALTER TABLE t DROP COLUMN zz"), 2)
+    assert databus("sqlite", "remove", path).returncode == 0
+    with closing(sqlite3.connect(path)) as connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
+    assert [name for name in names if not name.startswith("sqlite_")] == ["t"]
+
+
+def test_a_token_is_never_taken_from_the_command_line():
+    """Others can read a process's arguments."""
+    for verb in ("tail", "sources", "snapshot"):
+        assert not re.search(r"--token\b(?!-file)", databus(verb, "--help").stdout)
