@@ -4,7 +4,8 @@ scale: 1.0 measures what docs/benchmarks.md reports; smaller values shorten a ru
 """
 
 import statistics
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,3 +31,10 @@ class Figure:
 def median_of(runs: int, measure: Callable[[], float]) -> float:
     """The median of several runs of a measurement."""
     return statistics.median(measure() for _ in range(runs))
+
+
+def show(figures: Callable[[float], Iterator[Figure]]) -> None:
+    """Print a module's figures, at the scale given on the command line."""
+    for figure in figures(float(sys.argv[1]) if len(sys.argv) > 1 else 1.0):
+        ratio = "" if figure.ratio is None else f"  {figure.ratio:.2f} of {figure.peer} ({figure.peer_value:,.0f})"
+        print(f"{figure.name:100} {figure.value:14,.1f} {figure.unit}{ratio}")
