@@ -141,25 +141,37 @@ MISTAKES = {
     ),
     "tables into an output that takes rows": (
         "outputs: {n: {type: count, from: shop}}\n",
-        'outputs.n.from[0]: "shop" carries tables, and count takes typed rows of one table; put a filter between that '
-        "names one, such as `type: sql` with `table` and `where`",
+        (
+            'outputs.n.from[0]: "shop" carries tables, and count takes typed rows of one table; put a filter between that '
+            "names one, such as `type: sql` with `table` and `where`"
+        ),
     ),
     "an aggregate": (
-        "filters: {f: {type: sql, from: shop, select: 'SELECT sum(a) FROM main.t'}}\noutputs: {n: {type: mock, from: f}}\n",
-        "filters.f.select: an aggregate does not handle each row alone, as a change must be; do that in a query over "
-        "the copy",
+        (
+            "filters: {f: {type: sql, from: shop, select: 'SELECT sum(a) FROM main.t'}}\n"
+            "outputs: {n: {type: mock, from: f}}\n"
+        ),
+        (
+            "filters.f.select: an aggregate does not handle each row alone, as a change must be; do that in a query over "
+            "the copy"
+        ),
     ),
     "both where and select": (
         "filters: {f: {type: sql, from: shop, where: a, select: SELECT 1}}\n",
         "filters.f: give either `where` or `select`",
     ),
     "one of the bus's columns": (
-        "filters: {f: {type: sql, from: shop, select: 'SELECT 1 AS _seq FROM main.t'}}\noutputs: {n: {type: mock, from: f}}\n",
+        (
+            "filters: {f: {type: sql, from: shop, select: 'SELECT 1 AS _seq FROM main.t'}}\n"
+            "outputs: {n: {type: mock, from: f}}\n"
+        ),
         "filters.f.select: _seq is one of the bus's own columns, which go along by themselves",
     ),
     "a script that is not there": (
-        "filters: {f: {type: python, from: shop, table: main.t, function: 'no_such_module_x:g'}}\n"
-        "outputs: {n: {type: mock, from: f}}\n",
+        (
+            "filters: {f: {type: python, from: shop, table: main.t, function: 'no_such_module_x:g'}}\n"
+            "outputs: {n: {type: mock, from: f}}\n"
+        ),
         "filters.f.function: no module called no_such_module_x; for a file, write file.py:g",
     ),
     "a function that is none": (
@@ -171,13 +183,17 @@ MISTAKES = {
         filters: {f: {type: sql, from: shop, table: main.orders, where: a > 1}}
         outputs: {copy: {type: delta, from: [shop, f], mode: mirror, path: 'lake/{physical}/{table}'}}
         """,
-        'outputs.copy.from[1]: main.orders reaches copy by "shop" and by "f"; a table has one way into an exactly-once '
-        "output: leave it out of one of them, or give it an output of its own",
+        (
+            'outputs.copy.from[1]: main.orders reaches copy by "shop" and by "f"; a table has one way into an exactly-once '
+            "output: leave it out of one of them, or give it an output of its own"
+        ),
     ),
     "two physical sources in one target": (
         "outputs: {copy: {type: delta, from: shop, mode: mirror, path: lake}}\n",
-        "outputs.copy.path: tables of hr and shop would meet in one target where they have one name; put `{physical}` "
-        "into the path",
+        (
+            "outputs.copy.path: tables of hr and shop would meet in one target where they have one name; put `{physical}` "
+            "into the path"
+        ),
     ),
     "two outputs in one target": (
         """\
@@ -274,8 +290,10 @@ def test_a_relay_that_cannot_be_read_is_refused(tmp_path, case):
 
 def test_a_cluster_needs_a_relay_that_its_executors_reach(tmp_path):
     assert problems_of(tmp_path, GOOD, master="spark://host:7077") == [
-        "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of this "
-        "machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
+        (
+            "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of this "
+            "machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
+        )
     ]
     (tmp_path / "token").write_text("12345678abc")
     elsewhere = GOOD.replace("sources:", "relay: {listen: '10.0.0.1:0', token_file: token}\nsources:")

@@ -50,8 +50,9 @@ def run(
 
     on_event: told of each batch, start, retry and failure, from several threads. events_file: the same as JSON lines.
     session: one to use instead of one of our own; it is left as it is. stop: what is put there ends the run.
-    An output whose query fails for good does not stop the others; the code is then that of the worst error. Raises `ConfigError` for a file with problems, `Held`
-    where the pipeline runs already, `Unavailable` if its own relay does not start.
+    An output whose query fails for good does not stop the others; the code is then that of the worst error. Raises
+    `ConfigError` for a file with problems, `Held` where the pipeline runs already, `Unavailable` if its own relay does
+    not start.
     """
     graph = load_pipeline(path, master=master)
     config = graph.config
