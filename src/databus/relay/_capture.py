@@ -31,6 +31,7 @@ from databus.core import (
 )
 from databus.relay._config import CaptureConfig
 from databus.relay._log import Log, LogConfig
+from databus.relay._segment import SegmentHeader, segment_numbers, segment_path
 from databus.sources import Identity, Resume, Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
 
@@ -209,7 +210,11 @@ class Capture:
         if self._status.state is not State.ERROR_RETRY:
             self._note(State.INITIALIZING)
         source = self._source = self._open_source(self.physical, self._config)
-        identity = source.identify()
+        try:
+            identity = source.identify()
+        except TryAgain:
+            self._open_what_is_held()
+            raise
         log = self._open_log(identity)
         for table in source.tables():
             log.schemas.number_of(table)
@@ -227,6 +232,12 @@ class Capture:
             return None
         at_us = log.head().published.ts_us
         return Commit(resume.scn, resume.seq, resume.txid, resume.position, at_us, resume.snapshots)
+
+    def _open_what_is_held(self) -> None:
+        """Open a log that there is already, although the database does not answer: consumers may read it meanwhile."""
+        identity = held_identity(self._folder)
+        if identity is not None:
+            self._open_log(identity)
 
     def _open_log(self, identity: Identity) -> Log:
         if self.log is None:
@@ -363,6 +374,12 @@ class Capture:
         with self._changed:
             self._status = Status(state, message, error, self._clock.now_ns() // 1000)
             self._changed.notify_all()
+
+
+def held_identity(folder: Path) -> Identity | None:
+    """Which database the log in `folder` is of; None where there is none."""
+    numbers = segment_numbers(folder)
+    return SegmentHeader.load(segment_path(folder, numbers[0])).identity if numbers else None
 
 
 def check_identity(physical: str, known: Identity, found: Identity) -> None:

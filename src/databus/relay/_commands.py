@@ -44,6 +44,11 @@ class Commands:
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "relay-small")
         self._waiting = 0  # streams and long polls
 
+    def end(self) -> None:
+        """Have streams and long polls end: those that follow between two groups. In the loop's thread."""
+        for feed in self._feeds.values():
+            feed.end()
+
     def close(self) -> None:
         """Let go of the threads."""
         self._readers.shutdown(wait=False, cancel_futures=True)

@@ -2,6 +2,8 @@
 
 import asyncio
 
+from databus.core import Unavailable
+
 
 class Feed:
     """One physical source's publishes, as seen from the server's event loop.
@@ -15,6 +17,7 @@ class Feed:
         self._waiting: set[asyncio.Future[None]] = set()
         self._is_scheduled = False
         self.count = 0
+        self.is_over = False
 
     def published(self) -> None:
         """Say that there is something new; any thread."""
@@ -25,6 +28,11 @@ class Feed:
             except RuntimeError:  # the loop has ended: nobody is left to wake
                 return
 
+    def end(self) -> None:
+        """Nothing more will come: wake everybody for the last time. In the loop's thread."""
+        self.is_over = True
+        self._wake()
+
     def _wake(self) -> None:
         self._is_scheduled = False
         self.count += 1
@@ -33,7 +41,12 @@ class Feed:
             _resolve(future)
 
     async def wait(self, seen: int, wait_s: float | None = None) -> bool:
-        """Wait until `count` is not `seen`; returns whether that happened within `wait_s`."""
+        """Wait until `count` is not `seen`; returns whether that happened within `wait_s`.
+
+        Raises `Unavailable` once the feed is over.
+        """
+        if self.is_over:
+            raise Unavailable("the relay stops; ask again")
         if self.count != seen:
             return True
         future: asyncio.Future[None] = self._loop.create_future()

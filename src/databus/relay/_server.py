@@ -62,7 +62,8 @@ class Server:
             self.loop.close()
 
     def _end(self) -> None:
-        if self._ending is not None:
+        if self._ending is not None and self._commands is not None:
+            self._commands.end()
             self._ending.set()
 
     def _run(self) -> None:

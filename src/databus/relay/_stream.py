@@ -264,6 +264,8 @@ class Streaming:
     async def _run(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> None:
         stream = self._stream
         while True:
+            if self._feed.is_over and self._until is None:
+                return  # between two groups: a follower asks again from here
             if found:
                 found = await self._send_and_read(cursor, found, sender)
                 continue
@@ -276,7 +278,7 @@ class Streaming:
             else:
                 found = await self._in_thread(lambda: self._read(cursor, self._bulk_bytes))
                 stream.at_tail = not found
-            if not found:
+            if not found and not (self._feed.is_over and self._until is None):
                 await self._feed.wait(seen)
 
     async def _send_and_read(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> "list[Span] | bytes":

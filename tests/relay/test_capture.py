@@ -1,0 +1,298 @@
+"""Capture: what goes wrong with one source is shown, waited for where waiting helps, and touches no other."""
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databus.core import Corrupt, PositionPurged, SourceChanged, Unavailable, Unrepresentable
+from databus.relay import Relay, State
+from databus.relay import _log as log_module
+from databus.wire import Group
+from tests.relay.support import (
+    ORDERS,
+    Answer,
+    Database,
+    commit_of,
+    get,
+    order,
+    parts,
+    published,
+    rows_of,
+    sale,
+    scripted,
+    until,
+)
+
+OTHER = "22222222-2222-2222-2222-222222222222"
+
+
+def scns(answer: Answer) -> list[int]:
+    return [group.commit.last_scn for group in answer.groups]
+
+
+def state_of(relay: Relay, physical: str = "shop") -> dict[str, Any]:
+    found: dict[str, Any] = get(relay, "/controlSources/status", sources=physical).json[0]
+    return found
+
+
+def wait_for_state(relay: Relay, state: State, physical: str = "shop") -> dict[str, Any]:
+    found: dict[str, Any] = until(lambda: (now := state_of(relay, physical))["state"] == state.name and now, state.name)
+    return found
+
+
+@pytest.mark.parametrize("error", [Unrepresentable("orders.total, row 7: too large"), RuntimeError("a defect")])
+def test_one_source_stops_and_the_others_go_on(tmp_path: Path, error: Exception) -> None:
+    good, bad = Database(groups=[order(1)]), Database(uuid=OTHER, groups=[order(1)], errors=[error])
+    with scripted(tmp_path, {"good": good, "bad": bad}) as relay:
+        status = wait_for_state(relay, State.SUSPENDED_ON_ERROR, "bad")
+        assert (status["error"], status["message"]) == (type(error).__name__, str(error))
+        good.add(order(2))
+        published(relay, "good", 2)
+        assert scns(get(relay, "/stream", output="frames", physical="good")) == [1, 2]
+        assert scns(get(relay, "/stream", output="frames", physical="bad")) == [1]
+        admin = get(relay, "/admin")
+        assert (admin.status, admin.body) == (503, b"BAD\n")
+        assert get(relay, "/admin/status").json["message"] == f"bad: {error}"
+        bad.add(order(2))
+        get(relay, "/controlSources/unpause", sources="bad")
+        published(relay, "bad", 2)
+        assert get(relay, "/admin").status == 200
+
+
+def test_a_database_that_does_not_answer_is_asked_again_until_it_does(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1)], errors=[Unavailable("shop: no route to it")] * 5)
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        shop.add(order(2))
+        published(relay, "shop", 2)
+        shop.wait_for(lambda: not shop.errors)
+        wait_for_state(relay, State.RUNNING)
+        assert state_of(relay)["restarts"] == 5
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2]
+        assert shop.resumes[0].scn == 0
+        assert shop.resumes[-1].txid == "t2"
+
+
+def test_a_database_that_is_away_is_shown_and_what_the_log_holds_is_served(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1), order(2)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 2)
+    shop.identify_errors = [Unavailable("shop: connection refused")] * 1000
+    with scripted(tmp_path, {"shop": shop}, capture={"retry_ms_max": 60_000}) as relay:
+        status = wait_for_state(relay, State.ERROR_RETRY)
+        assert status["message"] == "shop: connection refused"
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2]
+        shop.identify_errors = []
+        shop.add(order(3))
+        get(relay, "/controlSources/unpause")
+        published(relay, "shop", 3)
+
+
+def test_a_source_that_has_never_answered_is_503_and_says_why(tmp_path: Path) -> None:
+    shop = Database(identify_errors=[Unavailable("shop: connection refused")] * 1000)
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        answer = get(relay, "/stream")
+        assert (answer.status, answer.json["error"]) == (503, "Unavailable")
+        assert "connection refused" in answer.json["message"]
+        snapshot = get(relay, "/controlSources/snapshot", tables="main.orders")
+        assert snapshot.status in (200, 503)  # between two attempts there is no source to ask
+
+
+def test_a_transaction_that_is_cut_off_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    first, second, last = parts(2, 3)
+    shop = Database(groups=[order(1), first, second], errors=[Unavailable("connection lost")])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        shop.wait_for(lambda: len(shop.resumes) >= 2)
+        assert shop.resumes[1].scn == 1
+        assert scns(get(relay, "/stream", output="frames")) == [1]
+        shop.add(last)
+        published(relay, "shop", 2)
+        groups = get(relay, "/stream", output="frames").groups
+        assert [g.commit.last for g in groups] == [(1, 1), first.commit.pair, second.commit.pair, last.commit.pair]
+
+
+def test_another_database_under_the_same_name_is_refused(tmp_path: Path) -> None:
+    with scripted(tmp_path, {"shop": Database(groups=[order(1)])}) as relay:
+        published(relay, "shop", 1)
+    with scripted(tmp_path, {"shop": Database(uuid=OTHER, groups=[order(2)])}) as relay:
+        status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+        assert status["error"] == SourceChanged.__name__
+        assert OTHER in status["message"]
+
+
+def test_a_database_that_is_swapped_while_it_was_away_is_refused(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 1)
+        shop.uuid = OTHER
+        shop.fail(Unavailable("restarting"))
+        status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+        assert status["error"] == SourceChanged.__name__
+        assert scns(get(relay, "/stream", output="frames")) == [1]
+
+
+@pytest.mark.parametrize(
+    "next_group", [lambda: order(5), lambda: order(4), lambda: order(1)], ids=["the same", "below", "far below"]
+)
+def test_an_scn_that_is_not_above_the_last_stops_the_source(tmp_path: Path, next_group: Callable[[], Any]) -> None:
+    shop = Database(groups=[order(1), order(5), next_group(), order(6)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+        assert status["error"] == SourceChanged.__name__
+        assert "SCN 5" in status["message"]
+        assert scns(get(relay, "/stream", output="frames")) == [1, 5]
+
+
+def test_what_the_source_has_purged_is_told(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1)], errors=[PositionPurged("shop: the server no longer has binlog.000007")])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        assert "binlog.000007" in wait_for_state(relay, State.SUSPENDED_ON_ERROR)["message"]
+
+
+def test_a_damaged_log_stops_its_source_and_no_other(tmp_path: Path) -> None:
+    shop, east = Database(groups=[order(1)]), Database(uuid=OTHER)
+    with scripted(tmp_path, {"shop": shop, "east": east}) as relay:
+        published(relay, "shop", 1)
+    segment = next((tmp_path / "relay" / "shop").glob("*.seg"))
+    content = bytearray(segment.read_bytes())
+    content[40] ^= 1
+    segment.write_bytes(content)
+    with scripted(tmp_path, {"shop": shop, "east": east}) as relay:
+        status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+        assert status["error"] == Corrupt.__name__
+        assert str(segment) in status["message"]
+        wait_for_state(relay, State.RUNNING, "east")
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """A disk that is full while `is_full` says so: writes to logs fail as the system makes them fail."""
+    disk = {"is_full": False}
+    really = log_module.write_all
+
+    def write(fd: int, buffers: Any, offset: int) -> None:
+        if disk["is_full"]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(fd, buffers, offset)
+
+    monkeypatch.setattr(log_module, "write_all", write)
+    return disk
+
+
+def test_a_full_disk_is_shown_and_capture_goes_on_when_there_is_room(
+    tmp_path: Path, full_disk: dict[str, bool]
+) -> None:
+    shop = Database(groups=[order(1)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 1)
+        full_disk["is_full"] = True
+        shop.add(order(2), sale(3))
+        status = wait_for_state(relay, State.ERROR_RETRY)
+        assert (status["error"], status["restarts"]) == ("DiskFull", 0)
+        assert "No space left" in status["message"]
+        polls = shop.polls
+        assert scns(get(relay, "/stream", output="frames")) == [1]
+        until(lambda: relay.captures["shop"].counters.errors > 3)
+        assert shop.polls == polls  # the group at hand is kept, the source not asked for another
+        full_disk["is_full"] = False
+        published(relay, "shop", 3)
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2, 3]
+        wait_for_state(relay, State.RUNNING)
+        assert len(shop.resumes) == 1
+
+
+def test_a_relay_on_a_full_disk_stops_in_good_order(tmp_path: Path, full_disk: dict[str, bool]) -> None:
+    shop = Database(groups=[order(1)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 1)
+        full_disk["is_full"] = True
+        shop.add(order(2))
+        wait_for_state(relay, State.ERROR_RETRY)
+    full_disk["is_full"] = False
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 2)
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2]
+
+
+def test_too_little_room_on_the_disk_is_a_full_disk(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1)])
+    with scripted(tmp_path, {"shop": shop}, log={"free_bytes_min": 1 << 60}) as relay:
+        status = wait_for_state(relay, State.ERROR_RETRY)
+        assert f"free_bytes_min={1 << 60}" in status["message"]
+
+
+def test_a_source_is_told_what_is_durable_and_only_that(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1), order(2)])
+    with scripted(tmp_path, {"shop": shop}, log={"fsync_interval_ms": 60_000, "fsync_bytes": 1 << 30}) as relay:
+        published(relay, "shop", 2)
+        until(lambda: relay.captures["shop"].counters.groups == 2)
+        log = relay.captures["shop"].log
+        assert log is not None
+        polls = shop.polls
+        shop.wait_for(lambda: shop.polls > polls + 6)
+        assert shop.told == []
+        log.sync()
+        shop.wait_for(lambda: shop.told == [{"n": 2}])
+        shop.add(order(3))
+        published(relay, "shop", 3)
+        assert shop.told == [{"n": 2}]
+
+
+def test_an_idle_source_shows_that_it_is_alive(tmp_path: Path) -> None:
+    """A commit frame comes again every `progress_ms`, at the last position; it is news for nobody."""
+    shop = Database(groups=[order(7)])
+    with scripted(tmp_path, {"shop": shop}, capture={"progress_ms": 100}) as relay:
+        until(lambda: relay.captures["shop"].counters.progress >= 3)
+        answer = get(relay, "/stream", output="frames")
+        assert set(scns(answer)) == {7}
+        assert len(answer.groups) >= 4
+        assert [group.commit.rows for group in answer.groups][:4] == [1, 0, 0, 0]
+        first, *_, last = [group.commit.capture_us for group in answer.groups]
+        assert last > first
+        found = get(relay, "/range", scn=7, wait_ms=300).json
+        assert (found["rows"], found["position"]["scn"]) == (0, 7)
+        shop.add(order(8))
+        published(relay, "shop", 8)
+        assert get(relay, "/stream", output="frames", from_={"scn": 7, "txid": "t7"}).groups[0].commit.last_scn == 8
+
+
+def test_progress_goes_on_after_a_restart_and_not_while_paused(tmp_path: Path) -> None:
+    shop = Database(groups=[order(7)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 7)
+    with scripted(tmp_path, {"shop": shop}, capture={"progress_ms": 100}) as relay:
+        capture = relay.captures["shop"]
+        until(lambda: capture.counters.progress >= 1)
+        get(relay, "/controlSources/pause")
+        wait_for_state(relay, State.PAUSED)
+        before = capture.counters.progress
+        polls = shop.polls
+        until(lambda: capture.status.state is State.PAUSED and _seconds_of(capture.status.since_us) > 0.5)
+        assert (capture.counters.progress, shop.polls) == (before, polls)
+
+
+def _seconds_of(since_us: int) -> float:
+    return time.time() - since_us / 1e6
+
+
+def test_a_group_that_no_source_may_yield_stops_the_source(tmp_path: Path) -> None:
+    wrong = Group(commit_of(2, 1), (rows_of(ORDERS, 3, [{"id": 1, "name": "a"}]),))  # rows after their commit
+    with scripted(tmp_path, {"shop": Database(groups=[order(1), wrong])}) as relay:
+        status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+        assert status["error"] == "ValueError"
+        assert scns(get(relay, "/stream", output="frames")) == [1]
+
+
+def test_ids_are_kept_over_restarts_and_may_be_forced(tmp_path: Path) -> None:
+    sources = {"shop": {"type": "mock", "ids": {"main.stock": 40}}}
+    for _ in range(2):
+        with scripted(tmp_path, {"shop": Database(groups=[sale(1)])}, sources=sources) as relay:
+            published(relay, "shop", 1)
+            assert {each["name"]: each["id"] for each in get(relay, "/sources").json} == {
+                "shop/main.orders": 1,
+                "shop/main.stock": 40,
+            }

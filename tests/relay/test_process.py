@@ -1,0 +1,117 @@
+"""The relay as a process: signals, kills, and who else wants its folder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from databus.sources.mock import MockConfig, MockSource
+from databus.testing import RelayProcess
+from tests.relay.support import get, until
+
+TOTAL = 400
+MOCK: dict[str, Any] = {
+    "type": "mock", "transactions_total": TOTAL, "transactions_per_s": 800, "rows_per_transaction": 3,
+    "group_transactions_max": 2,
+}  # fmt: skip
+
+
+def check_complete(url: str) -> None:
+    """Every transaction once, in order, with all its rows."""
+    until(lambda: get(url, "/position").json["published"]["scn"] == TOTAL, "all transactions")
+    rows = 0
+    last = 0
+    for group in get(url, "/stream", output="frames").groups:
+        for frame in group.rows:
+            scns = frame.batch.column("_commit_version").to_pylist()
+            assert scns == sorted(scns)
+            assert scns[0] > last
+            rows += len(scns)
+        assert group.commit.first_scn == last + 1 or group.commit.rows == 0
+        last = group.commit.last_scn
+    source = MockSource("shop", MockConfig.model_validate(MOCK))
+    assert (last, rows) == (TOTAL, source.expected_rows("main.events", TOTAL))
+
+
+@pytest.mark.parametrize("place", ["capture.before_durable", "capture.after_durable", "capture.after_durable:3"])
+def test_a_relay_that_dies_while_it_tells_the_source_what_is_durable_loses_nothing(tmp_path: Path, place: str) -> None:
+    relay = RelayProcess(tmp_path, {"shop": MOCK}, capture={"progress_ms": 100})
+    relay.env = {"DATABUS_CRASH_AT": place}
+    with relay:
+        assert relay.wait_until_dead() == -signal.SIGKILL
+        relay.env = {}
+        relay.start()
+        check_complete(relay.url)
+
+
+def test_a_relay_that_is_killed_at_any_moment_goes_on_where_its_log_ends(tmp_path: Path) -> None:
+    with RelayProcess(tmp_path, {"shop": MOCK}) as relay:
+        for scn in (40, 150, 290):
+            until(lambda scn=scn: get(relay.url, "/position").json["published"]["scn"] >= scn)  # type: ignore[misc]
+            relay.kill()
+            relay.start()
+        check_complete(relay.url)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_relay_in_good_order(tmp_path: Path, number: signal.Signals) -> None:
+    with RelayProcess(tmp_path, {"shop": MOCK}) as relay:
+        until(lambda: get(relay.url, "/position").json["published"]["scn"] > 20)
+        os.kill(relay.pid, number)
+        assert relay.wait_until_dead() == 0
+        assert "Traceback" not in relay.log_end()
+        assert not (tmp_path / "relay" / "relay.json").exists()
+        relay.start()
+        check_complete(relay.url)
+
+
+def run(config: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "databus.relay", str(config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_second_process_on_the_same_folder_is_refused_and_told_which_process_has_it(tmp_path: Path) -> None:
+    with RelayProcess(tmp_path, {"shop": MOCK}) as relay:
+        config = tmp_path / "second.yml"
+        config.write_text(
+            yaml.safe_dump({"listen": "127.0.0.1:0", "folder": str(tmp_path / "relay"), "sources": {"shop": MOCK}})
+        )
+        ended = run(config)
+        assert ended.returncode == 2
+        assert f"process {relay.pid} " in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert json.loads((tmp_path / "relay" / "relay.json").read_text()) == {"url": relay.url, "pid": relay.pid}
+
+
+def test_a_wrong_configuration_ends_with_every_error_and_its_place(tmp_path: Path) -> None:
+    config = tmp_path / "relay.yml"
+    config.write_text(
+        "listen: nowhere\nlogg: {}\nlog: {segment_bytes_max: much}\nserve: {streams_max: 0}\n"
+        "sources:\n  shop: {type: mokc}\n  b/c: {type: mock}\n  d: {type: mock, rows_per_transaction: 0}\n"
+    )
+    ended = run(config)
+    assert ended.returncode == 2
+    for line in (
+        "listen: 'nowhere' is not host:port",
+        'logg: there is no such option; did you mean "log"?',
+        "log.segment_bytes_max: ",
+        "serve.streams_max: ",
+        'sources.shop.type: no kind of source called "mokc"; did you mean "mock"?',
+        "sources.d.rows_per_transaction: ",
+    ):
+        assert f"{config}: {line}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_relative_paths_start_at_the_configurations_folder(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    config = tmp_path / "etc" / "relay.yml"
+    config.write_text("token_file: gone\nsources: {shop: {type: mock}}\n")
+    ended = run(config)
+    assert str(tmp_path / "etc" / "gone") in ended.stderr
