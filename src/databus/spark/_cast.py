@@ -30,9 +30,12 @@ _MESSAGE_PREFIX: Final = struct.Struct("<Ii")
 _CONTINUATION: Final = 0xFFFFFFFF
 _END_OF_STREAM: Final = _MESSAGE_PREFIX.pack(_CONTINUATION, 0)
 
-_LABELS: Final = pa.array([None, *(kind.label for kind in ChangeType)], pa.string())
-
 _TYPE_NAME_OF: Final = {forms_of(name).arrow: name for name in TYPE_NAMES if "(" not in name}
+
+
+@lru_cache(maxsize=1)
+def _labels() -> pa.StringArray:
+    return pa.array([None, *(kind.label for kind in ChangeType)], pa.string())  # imports pandas: not while planning
 
 
 @lru_cache(maxsize=1024)
@@ -134,7 +137,7 @@ class Caster:
             return pa.nulls(table.num_rows, field.type)
         column = table.column(index)
         if field.name == CHANGE_TYPE:
-            column = _LABELS.take(column)
+            column = _labels().take(column)
         elif column.type != field.type:
             column = column.cast(field.type)
         if isinstance(column, pa.ChunkedArray):

@@ -64,10 +64,10 @@ class DatabusOptions(BaseModel):
         None, alias="maxRowsPerTrigger", ge=1, le=2**31 - 1, description="Most rows in a micro-batch."
     )
     bytes_max: int = Field(
-        256 << 20,
+        128 << 20,
         alias="maxBytesPerTrigger",
         ge=1,
-        description="Most bytes of frames in a micro-batch, to the precision of a group (4 MiB).",
+        description="Most bytes of frames in a micro-batch; where rows are limited too, both hold.",
     )
     partitions: int = Field(1, ge=1, le=1024, description="Into how many contiguous ranges a batch is cut.")
     schema_fingerprint: str | None = Field(
@@ -86,7 +86,8 @@ class DatabusOptions(BaseModel):
         alias="waitMs",
         ge=0,
         le=10_000,
-        description="How long the driver waits at the relay for rows before it tells Spark that there are none.",
+        description="How long the driver waits at the relay for rows before it says that there are none, or moves "
+        "the offset over commits that hold none.",
     )
     retry_ms: int = Field(
         30_000,
