@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -17,17 +16,29 @@ ARENA_BYTES: Final = 8 << 20
 _LOOKAHEAD_BYTES: Final = 256 << 10
 
 
-@dataclass(frozen=True)
 class Frame:
-    """One frame whose checksums were checked. `body` is a view of memory that stays as it is while the frame lives."""
+    """One frame whose checksums were checked. `body` is a view of memory that stays as it is while the frame lives.
 
-    header: Header
-    body: memoryview
-    place: str = "frame"
+    place: how errors name it. Equal only to itself.
+    """
 
-    @cached_property
+    __slots__ = ("_batch", "_control", "body", "header", "place")
+
+    def __init__(self, header: Header, body: memoryview, place: str = "frame") -> None:
+        self.header = header
+        self.body = body
+        self.place = place
+        self._batch: pa.RecordBatch | None = None
+        self._control: dict[str, Any] | None = None
+
+    @property
     def batch(self) -> pa.RecordBatch:
         """The rows, zero-copy. Raises `Corrupt` if the body is not one Arrow stream of `header.rows` rows."""
+        if self._batch is None:
+            self._batch = self._open()
+        return self._batch
+
+    def _open(self) -> pa.RecordBatch:
         try:
             batch = ipc.open_stream(pa.py_buffer(self.body)).read_next_batch()
         except (pa.ArrowException, StopIteration, OSError) as error:
@@ -36,16 +47,21 @@ class Frame:
             raise Corrupt(f"{self.place}: {batch.num_rows} rows in the body, {self.header.rows} in the header")
         return batch
 
-    @cached_property
+    @property
     def control(self) -> dict[str, Any]:
         """The control's JSON body. Raises `Corrupt` if it is none."""
-        try:
-            value = json.loads(bytes(self.body))
-        except ValueError as error:
-            raise Corrupt(f"{self.place}: the control is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise Corrupt(f"{self.place}: the control is not an object")
-        return value
+        if self._control is None:
+            try:
+                value = json.loads(bytes(self.body))
+            except ValueError as error:
+                raise Corrupt(f"{self.place}: the control is not JSON: {error}") from error
+            if not isinstance(value, dict):
+                raise Corrupt(f"{self.place}: the control is not an object")
+            self._control = value
+        return self._control
+
+    def __repr__(self) -> str:
+        return f"<frame {self.header.kind} {self.header.first}..{self.header.last}, {self.header.rows} rows>"
 
 
 def check_body(header: Header, body: memoryview, place: str) -> None:
@@ -123,41 +139,46 @@ class FrameParser:
         """
         self._end += count
         groups: list[FrameGroup] = []
-        while (frame := self._next_frame()) is not None:
-            if frame.header.kind == COMMIT:
-                groups.append(FrameGroup(tuple(self._frames), frame.header))
+        while (header := self._header or self._next_header()) is not None:
+            header_bytes, body_bytes = header.header_bytes, header.body_bytes
+            start = self._start
+            stop = start + header_bytes + body_bytes
+            if stop > self._end:
+                break
+            if header.kind == COMMIT:
+                groups.append(FrameGroup(tuple(self._frames), header))
                 self._frames = []
-            elif len(self._frames) >= self._group_frames_max:
-                raise LimitExceeded(f"{frame.place}: more than group_frames_max={self._group_frames_max} frames")
             else:
-                self._frames.append(frame)
+                place = self._place()
+                body = self._arena[start + header_bytes : stop].toreadonly()
+                check_body(header, body, place)
+                if len(self._frames) >= self._group_frames_max:
+                    raise LimitExceeded(f"{place}: more than group_frames_max={self._group_frames_max} frames")
+                self._frames.append(Frame(header, body, place))
+            self._start = stop
+            self._offset += stop - start
+            self._header = None
         return groups
 
-    def _next_frame(self) -> Frame | None:
-        if self._header is None:
-            have = self._end - self._start
-            if have < HEADER_BYTES_MIN:
-                return None
-            view = self._arena[self._start : self._end]
-            if have < header_length(view, self._place()):
-                return None
-            header = unpack_header(view, self._place())
-            if header.frame_bytes > self._frame_bytes_max:
-                raise LimitExceeded(
-                    f"{self._place()}: a frame of {header.frame_bytes} bytes exceeds "
-                    f"frame_bytes_max={self._frame_bytes_max}"
-                )
-            self._header = header
-        header = self._header
-        if self._end - self._start < header.frame_bytes:
+    def _next_header(self) -> Header | None:
+        """The header that begins at `_start`, if all of it has come."""
+        start = self._start
+        have = self._end - start
+        if have < HEADER_BYTES_MIN:
             return None
-        body = self._arena[self._start + header.header_bytes : self._start + header.frame_bytes].toreadonly()
         place = self._place()
-        check_body(header, body, place)
-        self._start += header.frame_bytes
-        self._offset += header.frame_bytes
-        self._header = None
-        return Frame(header, body, place)
+        view = self._arena[start : self._end]
+        if have < header_length(view, place):
+            return None
+        header = unpack_header(view, place)
+        if header.frame_bytes > self._frame_bytes_max:
+            raise LimitExceeded(
+                f"{place}: a frame of {header.frame_bytes} bytes exceeds frame_bytes_max={self._frame_bytes_max}"
+            )
+        if header.kind == COMMIT and header.body_bytes:
+            raise Corrupt(f"{place}: a commit frame with a body of {header.body_bytes} bytes")
+        self._header = header
+        return header
 
     @property
     def is_between_groups(self) -> bool:
