@@ -206,9 +206,7 @@ def test_only_wanted_sources_are_served_and_every_commit(log):
     ]
     measured = log.beginning().measure(sources=frozenset({stock}))
     assert measured.rows == 3
-    assert measured.bytes == sum(
-        span.length for span in log.beginning().read(1 << 20, sources=frozenset({stock}))
-    )
+    assert measured.bytes == sum(span.length for span in log.beginning().read(1 << 20, sources=frozenset({stock})))
 
 
 def test_resume_has_schemas_in_force_and_open_snapshots(log, tmp_path):

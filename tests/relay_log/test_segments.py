@@ -129,9 +129,9 @@ def test_an_index_spares_reading_the_segment(tmp_path):
     with open_log(tmp_path, config) as log:
         for scn in range(1, 2000):
             log.append(group(scn))
-        entry = log._view.index(log._view.segments[0]).before_pair((1500, 0))
-        assert entry is not None
         end = log._view.published.offset
+        entry = log._view.index(log._view.segments[0]).before_pair((1500, 0), end)
+        assert entry is not None
         assert end * 0.7 < entry.offset < end * 0.8
         assert (1490, 0) < (entry.scn, entry.seq) <= (1500, 0)
 

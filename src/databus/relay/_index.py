@@ -72,23 +72,27 @@ class SparseIndex:
 
     def cut_back(self, offset: int) -> None:
         """Groups from `offset` on are gone; readers have never been told of them."""
-        count = bisect_left(range(len(self)), offset, key=lambda i: self[i].offset)
+        count = self._count_to(offset)
         self._numbers = self._numbers[: count * _WIDTH]
         self._last_offset = self[count - 1].offset if count else self.covers_from
 
-    def before_pair(self, pair: Pair) -> Entry | None:
-        """The last entry with nothing above `pair` before it; None for the segment's start."""
-        at = bisect_right(range(len(self)), pair, key=lambda i: (self[i].scn, self[i].seq))
+    def before_pair(self, pair: Pair, limit: int) -> Entry | None:
+        """The last entry up to `limit` with nothing above `pair` before it; None for the segment's start."""
+        at = bisect_right(range(self._count_to(limit)), pair, key=lambda i: (self[i].scn, self[i].seq))
         if at == 0 and self.front is not None:
-            return self.front.before_pair(pair)
+            return self.front.before_pair(pair, limit)
         return self[at - 1] if at else None
 
-    def before_time(self, time_us: int) -> Entry | None:
-        """The last entry with no commit at or after `time_us` before it; None for the segment's start."""
-        at = bisect_left(range(len(self)), time_us, key=lambda i: self[i].max_commit_us)
+    def before_time(self, time_us: int, limit: int) -> Entry | None:
+        """The last entry up to `limit` with no commit at or after `time_us` before it; None for the segment's start."""
+        at = bisect_left(range(self._count_to(limit)), time_us, key=lambda i: self[i].max_commit_us)
         if at == 0 and self.front is not None:
-            return self.front.before_time(time_us)
+            return self.front.before_time(time_us, limit)
         return self[at - 1] if at else None
+
+    def _count_to(self, limit: int) -> int:
+        """How many entries stand for groups before `limit`: those behind it are not published yet."""
+        return bisect_left(range(len(self)), limit, key=lambda i: self[i].offset)
 
     def whole(self, first_offset: int) -> "SparseIndex | None":
         """One index of the whole segment that begins at `first_offset`; None if `front` is needed and was not made."""

@@ -180,9 +180,9 @@ def _segment_of(segments: tuple[Segment, ...], pair: Pair) -> Segment:
 
 
 def _seek_pair(view: LogView, segment: Segment, published: End, pair: Pair) -> _Place:
-    entry = view.index(segment).before_pair(pair)
-    offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
     limit = view.limit(segment, published)
+    entry = view.index(segment).before_pair(pair, limit)
+    offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
     with FrameReader(view.file(segment), limit, with_bodies=False) as reader:
         for group in reader.groups(offset):
             if group.commit.last > pair:
@@ -192,9 +192,9 @@ def _seek_pair(view: LogView, segment: Segment, published: End, pair: Pair) -> _
 
 
 def _seek_time(view: LogView, segment: Segment, published: End, time_us: int) -> _Place:
-    entry = view.index(segment).before_time(time_us)
-    offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
     limit = view.limit(segment, published)
+    entry = view.index(segment).before_time(time_us, limit)
+    offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
     with FrameReader(view.file(segment), limit, with_bodies=False) as reader:
         for group in reader.groups(offset):
             if group.commit.commit_us >= time_us:
