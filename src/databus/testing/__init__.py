@@ -6,5 +6,6 @@ Heavy parts are imported from their modules by those who need them.
 from databus.testing._clock import FakeClock
 from databus.testing._proxy import TcpProxy
 from databus.testing._relay_process import RelayProcess
+from databus.testing._source_suite import SourceHarness, SourceSuite
 
-__all__ = ["FakeClock", "RelayProcess", "TcpProxy"]
+__all__ = ["FakeClock", "RelayProcess", "SourceHarness", "SourceSuite", "TcpProxy"]

@@ -29,6 +29,9 @@ from databus.sources.sqlite._tables import OWN_PREFIX
 from databus.sources.sqlite._triggers import CHANGE_TABLE, scratch_name
 
 _STATEMENTS_CACHED: Final = 512
+_RETRY_S: Final = 0.0001
+_RETRY_OFTEN_S: Final = 0.1
+_RETRY_LATER_S: Final = 0.002
 
 
 def connect(path: str, *, busy_ms_max: int, create: bool = False) -> sqlite3.Connection:
@@ -57,9 +60,12 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 @contextmanager
-def write_lock(db: sqlite3.Connection) -> Iterator[None]:
-    """A write transaction: committed at the end, rolled back on any error."""
-    db.execute("BEGIN IMMEDIATE")
+def write_lock(db: sqlite3.Connection, busy_ms_max: int) -> Iterator[None]:
+    """A write transaction: committed at the end, rolled back on any error.
+
+    Raises sqlite3.OperationalError (see `is_busy`) if other processes held the lock for `busy_ms_max`.
+    """
+    _begin_immediate(db, busy_ms_max)
     try:
         yield
         db.execute("COMMIT")
@@ -67,6 +73,26 @@ def write_lock(db: sqlite3.Connection) -> Iterator[None]:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+
+
+def _begin_immediate(db: sqlite3.Connection, busy_ms_max: int) -> None:
+    """Take the write lock. SQLite has no queue for it, and its own waiting, at last 100 ms between two tries, is never
+    let in by a process that writes one transaction after the other; so we try more often.
+    """
+    db.execute("PRAGMA busy_timeout = 0")
+    try:
+        began = time.monotonic()
+        while True:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                waited_s = time.monotonic() - began
+                if not is_busy(error) or waited_s * 1000 >= busy_ms_max:
+                    raise
+            time.sleep(_RETRY_S if waited_s < _RETRY_OFTEN_S else _RETRY_LATER_S)
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {busy_ms_max}")
 
 
 def cut_if_changed(
@@ -82,7 +108,7 @@ def cut_if_changed(
     under_lock: called while no other process can write, before anything is written here: a reader opened by it sees
     exactly the state at the cut (at the last one if None is returned). Raises sqlite3.OperationalError if busy.
     """
-    with write_lock(db):
+    with write_lock(db, config.busy_ms_max):
         if under_lock is not None:
             under_lock()
         before = last_cut(db)
@@ -127,14 +153,15 @@ def add_event(db: sqlite3.Connection, cut: int, seq: int, event: Event, body: di
     )
 
 
-def trim_step(db: sqlite3.Connection, cut: Cut, generation: int, rows_max: int) -> bool:
+def trim_step(db: sqlite3.Connection, config: SqliteConfig, cut: Cut, generation: int) -> bool:
     """Delete some of what lies before a cut that is safe in the log; returns whether there may be more.
 
     The cut itself stays, and so does the last change row: its id must not be given again. generation: the readings up
     to it are safe in the log too.
     """
     crash_point("sqlite.trim.before")
-    with write_lock(db):
+    rows_max = config.trim_rows_max
+    with write_lock(db, config.busy_ms_max):
         deleted = db.execute(
             f"DELETE FROM {CHANGE_TABLE} WHERE id IN (SELECT id FROM {CHANGE_TABLE} WHERE id <= ? AND id < "
             f"(SELECT max(id) FROM {CHANGE_TABLE}) ORDER BY id LIMIT ?)",

@@ -27,7 +27,7 @@ from databus.sources.sqlite._tokens import tokens_of
 from databus.sources.sqlite._triggers import CHANGE_TABLE
 
 _SELECTION: Final = {"tables", "exclude", "columns", "types"}
-_BUSY_MS_MAX: Final = 10_000
+BUSY_MS_MAX: Final = 10_000
 
 
 def ensure_wal(db: sqlite3.Connection, path: str, *, set_wal: bool) -> None:
@@ -46,7 +46,7 @@ def install_tables(db: sqlite3.Connection) -> None:
     """Make the bus's tables unless they are there."""
     if is_installed(db):
         return
-    with write_lock(db):
+    with write_lock(db, BUSY_MS_MAX):
         if not is_installed(db):
             create_tables(db)
 
@@ -70,7 +70,7 @@ def install(path: str, config: SqliteConfig | None = None, *, set_wal: bool = Fa
     with closing(_open(path)) as db:
         ensure_wal(db, path, set_wal=set_wal)
         install_tables(db)
-        with write_lock(db):
+        with write_lock(db, BUSY_MS_MAX):
             chosen = config or stored_config(db, path)
             set_state(db, "selection", selection_text(chosen))
             before = last_cut(db)
@@ -84,7 +84,7 @@ def install(path: str, config: SqliteConfig | None = None, *, set_wal: bool = Fa
 
 def remove(path: str) -> None:
     """Remove the bus's triggers and tables; what was not captured yet is gone with them."""
-    with closing(_open(path)) as db, write_lock(db):
+    with closing(_open(path)) as db, write_lock(db, BUSY_MS_MAX):
         drop_tables(db)
 
 
@@ -97,11 +97,11 @@ def alter(path: str, statement: str) -> None:
         if not is_installed(db):
             raise WrongInput(f"{path}: the bus is not installed here, so that a plain ALTER does; nothing was run")
         try:
-            with write_lock(db):
+            with write_lock(db, BUSY_MS_MAX):
                 _alter(db, path, statement)
         except (sqlite3.Error, sqlite3.Warning) as error:
             if isinstance(error, sqlite3.Error) and is_busy(error):
-                raise Unavailable(f"{path}: another process was writing for {_BUSY_MS_MAX} ms; try again") from error
+                raise Unavailable(f"{path}: another process was writing for {BUSY_MS_MAX} ms; try again") from error
             raise WrongInput(f"{path}: SQLite refused `{statement}`: {error}; nothing has changed") from error
 
 
@@ -149,4 +149,4 @@ def status(path: str) -> dict[str, Any]:
 
 
 def _open(path: str) -> sqlite3.Connection:
-    return connect(path, busy_ms_max=_BUSY_MS_MAX)
+    return connect(path, busy_ms_max=BUSY_MS_MAX)

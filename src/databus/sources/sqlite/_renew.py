@@ -25,6 +25,7 @@ from databus.sources.sqlite._store import (
     schema_version,
     set_state,
     want_snapshot,
+    wanted,
 )
 from databus.sources.sqlite._tables import OWN_PREFIX, ColumnShape, TableShape, list_tables, quoted, read_shape
 from databus.sources.sqlite._tokens import is_literal, mentions
@@ -110,6 +111,10 @@ def _renew_table(
     complete = since.told or all(name in found for name in trigger_names(old.number))
     same = described.table == old.table and described.kinds == old.kinds
     plan = _plan(shape, old)
+    if shape.has_rowid and shape.rowid_column is None and old.source in wanted(db):
+        want_snapshot(
+            db, old.source
+        )  # from its beginning: VACUUM, which looks like a change of the schema, moves rowids
     if same and _is_as_planned(db, plan, found):
         return []
     touched = not since.told and (_is_touched(db, old, since) or _may_hide(found, old))

@@ -169,7 +169,7 @@ def _begin(
     physical: str, db: sqlite3.Connection, config: SqliteConfig, resume: Resume, clock: Clock
 ) -> tuple[Cut, int]:
     """Claim the database for this log, find the cut to go on from, and bring the triggers up to date."""
-    with write_lock(db):
+    with write_lock(db, config.busy_ms_max):
         is_new = _claim(physical, db, config, resume.log_id)
         if resume.position is not None:
             cut = _cut_at(physical, config, db, resume)
@@ -305,9 +305,17 @@ class _Session:
         """Note the tables that were asked for, so that they are read even if we are killed."""
         if not asked:
             return
-        with write_lock(self._db):
-            while asked:
-                want_snapshot(self._db, asked.popleft())
+        names = list(asked)
+        try:
+            with write_lock(self._db, self._config.busy_ms_max):
+                for name in names:
+                    want_snapshot(self._db, name)
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            return  # asked again at the next poll
+        for _ in names:
+            asked.popleft()
         self._wanted = wanted(self._db)
 
     def next_group(self) -> Group | None:
@@ -325,7 +333,7 @@ class _Session:
                 group = self._end_snapshot(self._ending)
             elif self._chunk is not None:
                 group = self._snapshot_rows(self._chunk)
-            elif (target := self._target()) is not None and target not in self._snapshots:
+            elif (target := self._target()) is not None and not self._is_open(target):
                 group = self._begin_snapshot(target)
             elif not self._look(target):
                 return None
@@ -349,6 +357,10 @@ class _Session:
     def _target(self) -> str | None:
         """The table to be read next."""
         return next((name for name, generation in self._wanted.items() if generation > self._generation), None)
+
+    def _is_open(self, name: str) -> bool:
+        """Whether the reading that is wanted of a table has begun; an older one that it supersedes does not count."""
+        return name in self._snapshots and self._snapshots[name].generation == self._wanted[name]
 
     def _look(self, target: str | None) -> bool:
         """Cut if something was written, and read the next chunk of `target` at the cut. Returns whether to go on."""
@@ -401,7 +413,7 @@ class _Session:
         try:
             version, snapshot = self._live.get(target), self._snapshots[target]
             if version is None or self._wanted.get(target) != snapshot.generation:
-                return
+                return  # dropped, or changed so that it is read from its beginning
             cut = last_cut(self._db)
             assert cut is not None  # noqa: S101 - a session begins at one, and the last is never trimmed
             self._chunk = read_chunk(self._reader, self._config, version, snapshot.generation, cut, snapshot.last_key)
@@ -513,7 +525,7 @@ class _Session:
             return
         cut = Cut(cut_id, str(self.durable["token"]), int(self.durable["change"]), 0)
         try:
-            more = trim_step(self._db, cut, generation, self._config.trim_rows_max)
+            more = trim_step(self._db, self._config, cut, generation)
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise

@@ -52,7 +52,7 @@ def scratch_name(number: int) -> str:
 
 
 def scratch_sql(plan: TriggerPlan) -> list[str]:
-    """The scratch table, its indexes and its limit: what finds the row, the values of its other unique keys, its image."""
+    """The scratch table with indexes and limit: what finds a row, the values of its other unique keys, its image."""
     scratch = scratch_name(plan.number)
     names = _Names(plan)
     columns = ", ".join([*names.identity, *(name for key in names.keys for name in key), *names.images])
