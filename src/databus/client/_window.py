@@ -117,6 +117,12 @@ class _View:
         return [f"{self.physical}/{table.source}" for table in self.tables]
 
     @cached_property
+    def pieces(self) -> list[tuple[str, pa.RecordBatch, int, list[int], list[int]]]:
+        """By frame: source, batch, rows, and where the windows begin and end in it."""
+        batches = [frame.batch for frame in self.frames]
+        return list(zip(self.sources, batches, map(len, batches), self.starts, self.stops, strict=True))
+
+    @cached_property
     def schemas(self) -> dict[str, int]:
         return {s: t.fingerprint for s, t in zip(self.sources, self.tables, strict=True)}
 
@@ -168,17 +174,13 @@ class Window:
 
     __slots__ = ("_bus", "_index", "_last", "_view", "continues", "has_control", "is_part", "scn")
 
-    def __init__(
-        self, view: _View, index: int, scn: int, *, bus: bool, last: bool, continues: bool, part: bool, control: bool
-    ) -> None:
+    def __init__(self, view: _View, index: int, key: int) -> None:
+        """key: twice the SCN, plus one for what the bus itself put there. The splitter sets the flags after."""
         self._view = view
         self._index = index
-        self._bus = bus
-        self._last = last
-        self.scn = scn
-        self.continues = continues
-        self.is_part = part
-        self.has_control = control
+        self.scn = key >> 1
+        self._bus = key & 1
+        self._last = self.continues = self.is_part = self.has_control = False
 
     @property
     def physical(self) -> str:
@@ -193,7 +195,7 @@ class Window:
     @property
     def is_snapshot(self) -> bool:
         """Whether its rows were read, not logged."""
-        return self._bus and len(self) > 0
+        return bool(self._bus) and len(self) > 0
 
     @property
     def is_empty(self) -> bool:
@@ -232,18 +234,18 @@ class Window:
 
         Raises `Unsupported` in the rare window in which a table changed its schema without a control: see `changes`.
         """
-        view, index = self._view, self._index
+        index = self._index
         out: dict[str, pa.RecordBatch] = {}
-        for number, (starts, stops) in enumerate(zip(view.starts, view.stops, strict=True)):
-            count = stops[index] - starts[index]
-            if count:
-                source = view.sources[number]
-                if source in out:
-                    raise Unsupported(
-                        f"{source}: window {self.scn} has rows in two schemas; take them apart with `window.changes()`"
-                    )
-                batch = view.frames[number].batch
-                out[source] = batch if count == len(batch) else batch.slice(starts[index], count)
+        for source, batch, rows, starts, stops in self._view.pieces:
+            start = starts[index]
+            count = stops[index] - start
+            if not count:
+                continue
+            if source in out:
+                raise Unsupported(
+                    f"{source}: window {self.scn} has rows in two schemas; take them apart with `window.changes()`"
+                )
+            out[source] = batch if count == rows else batch.slice(start, count)
         return out
 
     def rows(self) -> list[Row]:
@@ -398,53 +400,47 @@ class Splitter:
     def _is_beyond(self, control: Frame) -> bool:
         return self._until is not None and control.header.first > self._until
 
-    def _windows(self, view: _View, keys: list[tuple[int, bool]], control: Frame | None) -> list[Window]:
+    def _windows(self, view: _View, keys: list[int], control: Frame | None) -> list[Window]:
         commit = view.group.commit
         if control is not None:
-            own = (control.header.first_scn, control.header.first_seq >= BUS_SEQ_MIN)
-            if not keys or keys[0] != own:
+            own = _key(control.header.first)
+            if not keys or keys[0] != own:  # the control is a window of its own, without rows
                 keys = [own, *keys]
-                view.starts = [[starts[0] if starts else 0, *starts] for starts in view.starts]
-                view.stops = [
-                    [starts[0] if starts else 0, *stops] for starts, stops in zip(view.starts, view.stops, strict=True)
-                ]
+                view.stops = [[*starts[:1], *stops] for starts, stops in zip(view.starts, view.stops, strict=True)]
+                view.starts = [[*starts[:1], *starts] for starts in view.starts]
         if not keys:
             if commit.continues or view.is_cut:
                 return []
-            keys = [(commit.last_scn, commit.last_seq >= BUS_SEQ_MIN)]
-            view.starts = view.stops = [[0] for _ in view.frames]
-        last = len(keys) - 1
-        inside = self._is_inside
-        continues = commit.continues or (view.is_cut and _is_mid_transaction(self._until or _NO_PAIR))
-        return [
-            Window(
-                view,
-                index,
-                scn,
-                bus=bus,
-                last=index == last and not view.is_cut,
-                continues=index == last and continues,
-                part=(index == 0 and inside) or (index == last and continues),
-                control=index == 0 and control is not None,
-            )
-            for index, (scn, bus) in enumerate(keys)
-        ]
+            keys = [_key(commit.last)]
+        if len(view.starts) != len(view.frames) or not all(view.starts):
+            view.starts = view.stops = [[0] * len(keys) for _ in view.frames]
+        windows = [Window(view, index, key) for index, key in enumerate(keys)]
+        first, last = windows[0], windows[-1]
+        first.has_control = control is not None
+        last._last = not view.is_cut  # noqa: SLF001 - made here
+        last.continues = commit.continues or (view.is_cut and _is_mid_transaction(self._until or _NO_PAIR))
+        last.is_part = last.continues
+        first.is_part = first.is_part or self._is_inside
+        return windows
+
+
+def _key(pair: Pair) -> int:
+    """What tells windows apart, in their order: the SCN, and behind its transaction what the bus put there."""
+    return pair[0] << 1 | (pair[1] >= BUS_SEQ_MIN)
 
 
 def _is_mid_transaction(pair: Pair) -> bool:
     return 0 <= pair[1] < SEQ_DONE
 
 
-def _whole(view: _View, after: Pair, until: Pair | None) -> list[tuple[int, bool]] | None:
+def _whole(view: _View, after: Pair, until: Pair | None) -> list[int] | None:
     """The group's only window, found from headers alone; None if there may be more, or if it is not whole."""
     if not view.frames:
         return None
-    scn, bus = view.frames[0].header.first_scn, view.frames[0].header.first_seq >= BUS_SEQ_MIN
+    key = _key(view.frames[0].header.first)
     for frame in view.frames:
         header = frame.header
-        if header.first_scn != scn or header.last_scn != scn or header.first <= after:
-            return None
-        if (header.first_seq >= BUS_SEQ_MIN) != bus or (header.last_seq >= BUS_SEQ_MIN) != bus:
+        if header.first <= after or _key(header.first) != key or _key(header.last) != key:
             return None
         if until is not None and header.last > until:
             return None
@@ -452,10 +448,10 @@ def _whole(view: _View, after: Pair, until: Pair | None) -> list[tuple[int, bool
             raise Corrupt(f"{frame.place}: rows up to {header.last} in a group that ends at {view.group.commit.last}")
     view.starts = [[0] for _ in view.frames]
     view.stops = [[frame.header.rows] for frame in view.frames]
-    return [(scn, bus)]
+    return [key]
 
 
-def _spread(view: _View, after: Pair, until: Pair | None) -> list[tuple[int, bool]]:
+def _spread(view: _View, after: Pair, until: Pair | None) -> list[int]:
     """The windows of a group of many; sets where each begins and ends in each frame."""
     by_frame: list[tuple[Keys, int]] = []
     for number, frame in enumerate(view.frames):
@@ -469,7 +465,8 @@ def _spread(view: _View, after: Pair, until: Pair | None) -> list[tuple[int, boo
     for keys, dropped in by_frame:
         view.starts.append((np.searchsorted(keys, found, "left") + dropped).tolist())
         view.stops.append((np.searchsorted(keys, found, "right") + dropped).tolist())
-    return [(key >> 1, bool(key & 1)) for key in found.tolist()]
+    keys_found: list[int] = found.tolist()
+    return keys_found
 
 
 def _count_up_to(scns: Int, seqs: Int, pair: Pair) -> int:
