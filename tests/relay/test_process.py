@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from databus.relay import parse_relay
 from databus.sources.mock import MockConfig, MockSource
 from databus.testing import RelayProcess
 from tests.relay.support import get, until
@@ -115,3 +116,11 @@ def test_relative_paths_start_at_the_configurations_folder(tmp_path: Path) -> No
     config.write_text("token_file: gone\nsources: {shop: {type: mock}}\n")
     ended = run(config)
     assert str(tmp_path / "etc" / "gone") in ended.stderr
+
+
+def test_paths_of_sources_start_there_too_or_where_base_says(tmp_path: Path) -> None:
+    value = {"sources": {"shop": {"type": "sqlite", "path": "shop.db"}}}
+    for given, expected in (({}, tmp_path), ({"base": "data"}, tmp_path / "data"), ({"base": "/srv"}, Path("/srv"))):
+        config = parse_relay({**value, **given}, folder=tmp_path)
+        assert config.sources["shop"].path == str(expected / "shop.db")  # type: ignore[attr-defined]
+        assert config.folder == expected / ".databus" / "relay"

@@ -134,6 +134,7 @@ class OwnRelay:
         token_file = self._config.token_file
         written = {
             "listen": self._listen,
+            "base": str(self._config.folder),
             "folder": str(self._config.relay_folder),
             "token_file": None if token_file is None else str(token_file),
             "log": relay.log,

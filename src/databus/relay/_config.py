@@ -65,7 +65,8 @@ class RelayConfig(BaseModel):
     listen: str = Field(
         f"127.0.0.1:{PORT}", description="Address and port; port 0 takes a free one and tells it in `relay.json`."
     )
-    folder: Path = Field(Path(".databus/relay"), description="Where the logs are; relative to this file.")
+    base: Path | None = Field(None, description="Where relative paths in this file start, instead of at its folder.")
+    folder: Path = Field(Path(".databus/relay"), description="Where the logs are.")
     token_file: Path | None = Field(
         None, description="File with the bearer token that every request must carry; needed beyond the loopback."
     )
@@ -156,16 +157,19 @@ def _hide(value: Any, written: Any, name: str = "") -> Any:
 def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "") -> RelayConfig:
     """Check a relay's configuration as it was read from YAML, references not yet replaced.
 
-    folder: where relative paths start. Raises `ConfigError` with a line for each thing that is wrong.
+    folder: where relative paths start, unless `base` says otherwise. Raises `ConfigError` with a line for each thing
+    that is wrong.
     """
     replaced = substitute(dict(value), where, folder=folder)
+    if isinstance(base := replaced.get("base"), str):
+        folder = folder / base
     lines: list[str] = []
     sources: dict[str, SourceConfig] = {}
     given = replaced.get("sources")
     if isinstance(given, dict):
         for name, options in given.items():
             try:
-                sources[name] = parse_source(options, f"{where}.sources.{name}" if where else f"sources.{name}")
+                sources[name] = parse_source(options, f"{where}.sources.{name}" if where else f"sources.{name}", folder)
             except ConfigError as error:
                 lines.append(str(error))
         replaced["sources"] = sources

@@ -1,12 +1,13 @@
 """How changes are read: one folder per database, each a `Source`. Start with `databus.sources._contract`."""
 
-from databus.sources._config import ColumnChoice, SourceConfig
+from databus.sources._config import ColumnChoice, LocalPath, SourceConfig
 from databus.sources._contract import Identity, Resume, Source, SourceLag
 from databus.sources._registry import open_source, parse_source, source_model, source_types
 
 __all__ = [
     "ColumnChoice",
     "Identity",
+    "LocalPath",
     "Resume",
     "Source",
     "SourceConfig",

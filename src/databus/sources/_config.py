@@ -2,11 +2,21 @@
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from databus.core import ConfigError
+
+
+def _from_folder(path: str, info: ValidationInfo) -> str:
+    folder = (info.context or {}).get("folder")
+    return path if folder is None else str(Path(folder) / path)
+
+
+LocalPath = Annotated[str, AfterValidator(_from_folder)]
+"""A path in a configuration; relative ones start at the folder that `parse_source` is given."""
 
 
 class ColumnChoice(BaseModel):

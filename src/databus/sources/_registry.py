@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, Final, cast
 
 from databus.core import ConfigError
@@ -43,13 +44,16 @@ def source_model(type_name: str) -> type[SourceConfig]:
     return cast(type[SourceConfig], _class_of(type_name, "source").config_model)
 
 
-def parse_source(value: Mapping[str, Any], where: str) -> SourceConfig:
-    """Validate one physical source's options. Raises `ConfigError` naming every wrong path below `where` at once."""
+def parse_source(value: Mapping[str, Any], where: str, folder: Path | None = None) -> SourceConfig:
+    """Validate one physical source's options. Raises `ConfigError` naming every wrong path below `where` at once.
+
+    folder: where relative paths in them start; without it they stay as they are.
+    """
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(kind, str):
         raise ConfigError(f"{where}.type: missing; there are {', '.join(source_types())}")
     model = cast(type[SourceConfig], _class_of(kind, where).config_model)
-    return validated(model, dict(value), where)
+    return validated(model, dict(value), where, context={"folder": folder})
 
 
 def open_source(physical: str, config: SourceConfig) -> Source:

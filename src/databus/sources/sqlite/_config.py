@@ -4,14 +4,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from databus.sources._config import SourceConfig
+from databus.sources._config import LocalPath, SourceConfig
 
 
 class SqliteConfig(SourceConfig):
     """A SQLite database file, captured by triggers that write a change table in the users' own transactions."""
 
     type: str = Field("sqlite", description="`sqlite`.", pattern="^sqlite$")
-    path: str = Field(description="The database file; it must be in WAL mode.", examples=["shop.db"])
+    path: LocalPath = Field(description="The database file; it must be in WAL mode.", examples=["shop.db"])
     tables: list[str] = Field(
         default_factory=lambda: ["main.*"],
         min_length=1,
