@@ -51,15 +51,22 @@ def test_any_rows_of_any_table_come_out_equal_in_the_schema_of_spark(data: st.Da
     assert batch.column("_control").null_count == len(batch)
 
 
-def test_bodies_that_do_not_share_a_schema_message_are_still_joined() -> None:
-    (first,) = _frames(T, [{"id": 1, "n": "a"}])
-    (other,) = _frames(T, [{"id": 2, "n": "b"}])
+def _as_foreign(frame: Frame, schema: pa.Schema) -> Frame:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, other.batch.schema.with_metadata({"by": "somebody else"})) as writer:
-        writer.write_batch(other.batch)
-    foreign = Frame(other.header, memoryview(sink.getvalue()), "x")
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(frame.batch.columns, schema=schema))
+    return Frame(frame.header, memoryview(sink.getvalue().to_pybytes()), "x")
+
+
+@pytest.mark.parametrize("more", [0, 100, 1000])
+def test_bodies_that_do_not_share_a_schema_message_are_still_joined(more: int) -> None:
+    first, other = _frames(T, [{"id": 1, "n": "a"}], [{"id": 2, "n": "b"}])
+    foreign = _as_foreign(other, other.batch.schema.with_metadata({"by": "x" * more}))
     joined = join_frames([first, foreign])
-    assert joined.column("id").to_pylist() == [1, 2]
+    assert joined.select(["id", "n", "_commit_version"]).to_pylist() == [
+        {"id": 1, "n": "a", "_commit_version": 1},
+        {"id": 2, "n": "b", "_commit_version": 2},
+    ]
 
 
 @pytest.mark.parametrize("damage", ["short", "noise", "rows"])

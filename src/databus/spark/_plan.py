@@ -118,30 +118,23 @@ class Planner:
         takes what is there and does not wait. Raises `SchemaChanged` if the next group begins with a change of the
         table's schema that the query does not know.
         """
-        deadline = time.monotonic() + (0 if available is not None else self._options.wait_ms / 1e3)
         bound = self.bound if available is None else min(available, self.bound)
-        position = start
-        while position.pair < bound and position != self._exhausted:
-            left_ms = max(0, int((deadline - time.monotonic()) * 1e3))
-            found = self._range(
-                position, rows_max=rows_max, bytes_max=bytes_max, to=None if bound == _END else bound, wait_ms=left_ms
-            )
-            self.published = found.published
-            if found.groups and (found.rows or found.controls):
-                self._admit(found)
-                end = self._within(position, found, rows_max, bytes_max, bound)
-                if end == position:
-                    self._exhausted = position  # what comes next lies above the bound
-                    break
-                if position is start and end == found.position:
-                    self._last = (start, end, found)
-                return end
-            position = found.position
-            if left_ms == 0:
-                return position
-        if available is None:
-            time.sleep(max(0.0, deadline - time.monotonic()))  # the query has all that it may ever read
-        return position
+        wait_ms = 0 if available is not None else self._options.wait_ms
+        if start.pair >= bound or start == self._exhausted:
+            time.sleep(wait_ms / 1e3)  # the query has all that it may ever read
+            return start
+        to = None if bound == _END else bound
+        found = self._range(start, rows_max=rows_max, bytes_max=bytes_max, to=to, wait_ms=wait_ms)
+        self.published = found.published
+        if found.groups == 0:
+            return start
+        self._admit(found)
+        end = self._within(start, found, rows_max, bytes_max, bound)
+        if end == found.position:
+            self._last = (start, end, found)
+        elif end == start:
+            self._exhausted = start  # what comes next lies above the bound
+        return end
 
     def _range(
         self,
