@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from databus.client import RelayClient, tail_lines, windows
-from databus.core import Checkpoint, PositionForeign, PositionPurged, SourceCheckpoint
+from databus.core import Checkpoint, ControlKind, PositionForeign, PositionPurged, SourceCheckpoint
 from tests.client.conftest import captured, mock, wait_for
 
 
@@ -87,12 +87,14 @@ def test_a_purged_position_is_raised_and_not_jumped_over(relay_of):
 
 def test_a_snapshot_comes_as_windows_of_its_own_and_its_checkpoint_goes_on_inside_it(relay_of):
     relay = relay_of(shop=mock(transactions_total=40, chunk_rows=20))
-    client = captured(relay, 40)
+    captured(relay, 40)
     relay.captures["shop"].snapshot(["main.t0"])
-    wait_for(lambda: client.head("shop").published.seq is not None, "the snapshot")
-    wait_for(lambda: not client.head("shop").published.snapshots, "its end")
-    with windows(relay.url, sources=["shop/main.t0"], follow=False) as following:
-        all_windows = list(following)
+    all_windows = []
+    with windows(relay.url, sources=["shop/main.t0"]) as following:
+        for window in following:
+            all_windows.append(window)
+            if window.control is not None and window.control.kind == ControlKind.SNAPSHOT_END:
+                break
     chunks = [window for window in all_windows if window.is_snapshot]
     assert len(chunks) > 1
     inside = chunks[0].position
