@@ -1,6 +1,7 @@
 """Segments: how they follow each other, what retention removes and what it never does, and their indexes."""
 
-import os
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -83,9 +84,9 @@ def test_a_reader_keeps_what_it_holds_when_retention_removes_it(tmp_path):
         assert bytes_of(spans) == held
         with pytest.raises(PositionPurged):
             cursor.read(4000)
-        descriptors = len(os.listdir("/proc/self/fd"))
+        descriptors = len(list(Path("/proc/self/fd").iterdir()))
         del spans, cursor
-        assert len(os.listdir("/proc/self/fd")) < descriptors
+        assert len(list(Path("/proc/self/fd").iterdir())) < descriptors
 
 
 def test_a_segment_header_tells_all_that_came_before(tmp_path):
@@ -99,7 +100,7 @@ def test_a_segment_header_tells_all_that_came_before(tmp_path):
     inside = [header for header in headers if header.before.commit.continues]
     assert inside
     assert {(each.published.commit.scn, each.published.commit.position["cut"]) for each in inside} == {(39, 39)}
-    for before, header in zip(headers, headers[1:], strict=False):
+    for before, header in pairwise(headers):
         assert header.log == log.uuid
         assert header.identity == log.identity
         assert header.previous_bytes == (tmp_path / f"{before.number:012d}.seg").stat().st_size

@@ -13,6 +13,7 @@ from databus.core import Held
 
 NAME: Final = "LOCK"
 _HOLDER_BYTES_MAX: Final = 4096
+_COMMAND_CHARS_MAX: Final = 300
 
 
 class FolderLock:
@@ -50,7 +51,8 @@ class FolderLock:
 
 
 def _own_description() -> bytes:
-    command = " ".join(sys.orig_argv)[:1000]
+    command = " ".join(" ".join(sys.orig_argv).split())
+    command = command if len(command) <= _COMMAND_CHARS_MAX else f"{command[:_COMMAND_CHARS_MAX]}..."
     since = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": since}
     return json.dumps(holder).encode()
