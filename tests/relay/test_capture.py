@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 
 from databus.core import Corrupt, PositionPurged, SourceChanged, Unavailable, Unrepresentable
-from databus.relay import Relay, State
+from databus.relay import Relay, State, _files
 from databus.relay import _log as log_module
 from databus.wire import Group
 from tests.relay.support import (
     ORDERS,
+    WAIT_S,
     Answer,
     Database,
     commit_of,
@@ -172,7 +174,7 @@ def test_a_damaged_log_stops_its_source_and_no_other(tmp_path: Path) -> None:
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """A disk that is full while `is_full` says so: writes to logs fail as the system makes them fail."""
     disk = {"is_full": False}
-    really = log_module.write_all
+    really = _files.write_all
 
     def write(fd: int, buffers: Any, offset: int) -> None:
         if disk["is_full"]:
@@ -253,10 +255,14 @@ def test_an_idle_source_shows_that_it_is_alive(tmp_path: Path) -> None:
         assert [group.commit.rows for group in answer.groups][:4] == [1, 0, 0, 0]
         first, *_, last = [group.commit.capture_us for group in answer.groups]
         assert last > first
-        found = get(relay, "/range", scn=7, wait_ms=300).json
-        assert (found["rows"], found["position"]["scn"]) == (0, 7)
+        answers: list[Answer] = []
+        asking = threading.Thread(target=lambda: answers.append(get(relay, "/range", scn=7, wait_ms=20_000)))
+        asking.start()
+        seen = relay.captures["shop"].counters.progress
+        until(lambda: relay.captures["shop"].counters.progress >= seen + 3)
         shop.add(order(8))
-        published(relay, "shop", 8)
+        asking.join(WAIT_S)
+        assert (answers[0].json["rows"], answers[0].json["position"]["scn"]) == (1, 8)
         assert get(relay, "/stream", output="frames", from_={"scn": 7, "txid": "t7"}).groups[0].commit.last_scn == 8
 
 

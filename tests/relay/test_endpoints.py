@@ -10,6 +10,7 @@ import pytest
 
 from databus.core import Checkpoint, SourceCheckpoint
 from databus.relay import Relay
+from databus.relay._commands import COMMANDS
 from databus.schema import TableSchema
 from tests.relay.support import (
     AT_US,
@@ -161,7 +162,8 @@ def test_range_measures_and_splits(relay: Relay) -> None:
 
 
 def test_the_bytes_that_range_measures_are_those_that_stream_sends(relay: Relay) -> None:
-    for sources in ({}, {"sources": "stock"}):
+    subsets: list[dict[str, Any]] = [{}, {"sources": "stock"}]
+    for sources in subsets:
         measured = get(relay, "/range", start="beginning", to=3, **sources).json["bytes"]
         assert measured == len(get(relay, "/stream", output="frames", to=3, **sources).body)
 
@@ -235,6 +237,11 @@ def test_metrics_show_lag_three_ways_and_counters(relay: Relay) -> None:
         'databus_requests_total{command="stream"} 1.0',
     ):
         assert line in text
+
+
+def test_help_names_every_command(relay: Relay) -> None:
+    text = get(relay, "/help").body.decode()
+    assert all(f"/{command}" in text for command in COMMANDS if command != "help")
 
 
 def test_a_transaction_in_parts_is_seen_when_it_is_whole(relay: Relay, shop: Database) -> None:

@@ -55,7 +55,7 @@ def test_a_traceback_is_one_line_of_json() -> None:
     out = io.StringIO()
     configure_logs(stream=out)
     try:
-        {}["why"]
+        dict[str, int]()["why"]
     except KeyError:
         structlog.get_logger("databus.test").exception("broken")
     (line,) = out.getvalue().splitlines()

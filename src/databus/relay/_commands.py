@@ -18,7 +18,6 @@ from databus.relay import _control
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
-from databus.relay._metrics import render_metrics
 from databus.relay._params import START_NAMES, Place, check_names, fingerprint, integer, names, start_of
 from databus.relay._range import RANGE_NAMES, RangeAsk, measure_range
 from databus.relay._stats import Stats
@@ -206,8 +205,15 @@ class Commands:
         is_good = status["status"] in ("RUNNING", "PAUSED")
         return web.Response(text="GOOD\n" if is_good else "BAD\n", status=200 if is_good else 503)
 
+    async def help(self, ask: "_Ask") -> web.Response:
+        """GET /help."""
+        ask.check()
+        return web.Response(text=HELP)
+
     async def metrics(self, ask: "_Ask") -> web.Response:
         """GET /metrics, for Prometheus."""
+        from databus.relay._metrics import render_metrics  # late: it costs a relay's start, and may never be asked for
+
         ask.check()
         body, content_type = await self._in_thread(lambda: render_metrics(self._catalog, self.stats))
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -246,6 +252,35 @@ def _json(value: Any) -> web.Response:
     )
 
 
+HELP: Final = """\
+databus relay
+
+/sources             names and ids of the sources; ?v=2 with versions and keys
+/register            definitions: ?sources=names or ids, or ?fingerprint=
+/stream              changes of one physical source, in commit order
+/position            the checkpoint that a start means, and what the log holds
+/range               how far ?rows_max= or ?bytes_max= reach; ?partitions= splits it
+/bufferInfo/inbound/NAME                                  what a log holds
+/relayStats/outbound/http/{clients,client/NAME,total}     who asks, and how much
+/containerStats/{inbound/events,outbound}/...             what came in and went out
+/controlSources/{status,pause,unpause,snapshot}           ?sources=; snapshot: &tables=
+/config  /admin  /admin/status  /metrics
+
+/stream, /position and /range take
+  physical=   one physical source; may be left out where it is clear
+  sources=    comma list of names (shop/main.orders, main.orders, orders), patterns (main.*) or ids; default all
+  and at most one place to start:
+    from=CHECKPOINT | scn=N (after it) | time=ISO or microseconds | start=beginning|earliest|latest | checkPoint=JSON
+/stream takes
+  to=SCN[:SEQ]          ends after the group that reaches it
+  follow=1              stays open and sends what comes
+  wait_ms=N             otherwise: how long to wait for the first change
+  max_bytes=N, size=N   whole groups up to so many bytes, one at least
+  output=frames|json    or by the Accept header
+Frames start at the beginning, JSON too, but with follow=1 at the end.
+A long checkpoint may be sent as a form: curl URL --data-urlencode 'from=...'
+"""
+
 COMMANDS: Final[Mapping[str, Callable[[Commands, _Ask], Awaitable[web.StreamResponse]]]] = {
     "sources": Commands.sources,
     "register": Commands.register,
@@ -259,4 +294,5 @@ COMMANDS: Final[Mapping[str, Callable[[Commands, _Ask], Awaitable[web.StreamResp
     "config": Commands.config,
     "admin": Commands.admin,
     "metrics": Commands.metrics,
+    "help": Commands.help,
 }

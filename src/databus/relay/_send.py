@@ -36,6 +36,9 @@ class Sender:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._write_s_max = write_ms_max / 1e3
+        sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, write_ms_max
+        )  # for one that is gone without a word
         self._fd = os.dup(sock.fileno())
         self.sent_bytes = 0
 
