@@ -20,7 +20,8 @@ filters:
           FROM main.orders AS o WHERE status <> 'open'"}
   by_size: {type: route, from: shop, table: orders, where: {big: total_cents > 30000}, otherwise: small}
   by_table: {type: route, from: shop, tables: {people: customers}, otherwise: rest}
-  masked: {type: python, from: shop, table: main.customers, function: "mask.py:mask", columns: {id: int64, email: string}}
+  masked: {type: python, from: shop, table: main.customers, function: "mask.py:mask",
+           columns: {id: int64, email: string}}
 outputs:
   copy: {type: delta, from: shop, mode: mirror, path: lake/copy}
   history: {type: delta, from: [by_table.people, by_table.rest], mode: history, path: lake/history}

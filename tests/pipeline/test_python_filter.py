@@ -63,7 +63,10 @@ def test_columns_may_change_and_the_bus_columns_come_by_themselves():
     schema = pa.schema(
         [pa.field("id", pa.int64()), pa.field("twice", pa.int64()), *(pa.field(*each) for each in META.items())]
     )
-    text = "import pyarrow as pa\ndef f(b):\n return pa.record_batch({'twice': pa.array([2 * v for v in b['id'].to_pylist()]), 'id': b['id']})"
+    text = (
+        "import pyarrow as pa\ndef f(b):\n"
+        " return pa.record_batch({'twice': pa.array([2 * v for v in b['id'].to_pylist()]), 'id': b['id']})"
+    )
     assert [(row["twice"], row["_seq"]) for row in run(text, batch((3, "a"), (4, "b")), schema)] == [(6, 0), (8, 1)]
 
 
@@ -71,7 +74,7 @@ MISTAKES = {
     "def f(b):\n raise KeyError('x')": "function f.py:f failed on a batch of 1 rows: KeyError: 'x'",
     "def f(b):\n return None": "function f.py:f returned NoneType; it must return",
     "def f(b):\n return b.drop_columns(['name'])": "function f.py:f returned no column 'name'",
-    "def f(b):\n return b.slice(0, 0).select(['id', 'name'])": "no column '_change_type'; it must keep the bus's columns",
+    "def f(b):\n return b.slice(0, 0).select(['id', 'name'])": "no column '_change_type'; it must keep the bus's",
     "def f(b):\n return b.set_column(0, 'id', b['name'])": "returned column 'id' as string, which is not int64",
     "import no_such_module_x": "function f.py:f does not load: ModuleNotFoundError",
     "f = 3": "function f.py:f: f is not a function",

@@ -142,7 +142,8 @@ MISTAKES = {
     "tables into an output that takes rows": (
         "outputs: {n: {type: count, from: shop}}\n",
         (
-            'outputs.n.from[0]: "shop" carries tables, and count takes typed rows of one table; put a filter between that '
+            'outputs.n.from[0]: "shop" carries tables, and count takes typed rows of one table; put a filter between '
+            "that "
             "names one, such as `type: sql` with `table` and `where`"
         ),
     ),
@@ -152,8 +153,8 @@ MISTAKES = {
             "outputs: {n: {type: mock, from: f}}\n"
         ),
         (
-            "filters.f.select: an aggregate does not handle each row alone, as a change must be; do that in a query over "
-            "the copy"
+            "filters.f.select: an aggregate does not handle each row alone, as a change must be; do that in a query "
+            "over the copy"
         ),
     ),
     "both where and select": (
@@ -184,15 +185,15 @@ MISTAKES = {
         outputs: {copy: {type: delta, from: [shop, f], mode: mirror, path: 'lake/{physical}/{table}'}}
         """,
         (
-            'outputs.copy.from[1]: main.orders reaches copy by "shop" and by "f"; a table has one way into an exactly-once '
-            "output: leave it out of one of them, or give it an output of its own"
+            'outputs.copy.from[1]: main.orders reaches copy by "shop" and by "f"; a table has one way into an '
+            "exactly-once output: leave it out of one of them, or give it an output of its own"
         ),
     ),
     "two physical sources in one target": (
         "outputs: {copy: {type: delta, from: shop, mode: mirror, path: lake}}\n",
         (
-            "outputs.copy.path: tables of hr and shop would meet in one target where they have one name; put `{physical}` "
-            "into the path"
+            "outputs.copy.path: tables of hr and shop would meet in one target where they have one name; put "
+            "`{physical}` into the path"
         ),
     ),
     "two outputs in one target": (
@@ -291,8 +292,8 @@ def test_a_relay_that_cannot_be_read_is_refused(tmp_path, case):
 def test_a_cluster_needs_a_relay_that_its_executors_reach(tmp_path):
     assert problems_of(tmp_path, GOOD, master="spark://host:7077") == [
         (
-            "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of this "
-            "machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
+            "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of "
+            "this machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
         )
     ]
     (tmp_path / "token").write_text("12345678abc")

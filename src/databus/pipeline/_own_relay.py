@@ -118,7 +118,6 @@ class OwnRelay:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, stat.S_IRUSR | stat.S_IWUSR)
         with os.fdopen(fd, "w", encoding="utf-8") as out:  # it may hold secrets
             yaml.safe_dump(_escaped(self._relay_config()), out, sort_keys=False)
-        (self._config.relay_folder / "relay.json").unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own file
                 [sys.executable, "-c", _ON_A_LEASH, str(path)],

@@ -1,0 +1,85 @@
+"""Kill -9 of the pipeline where it hurts most: nothing lost, nothing twice, the mirror identical."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from databus.pipeline import compare, load_pipeline
+from tests.pipeline.projects import Project
+
+pytestmark = pytest.mark.spark
+
+RUN_S_MAX = 120.0
+POINTS = (
+    "pipeline.batch.before",
+    "pipeline.batch.after",
+    "delta.mirror.before_commit",
+    "delta.mirror.after_commit",
+    "delta.history.before_commit",
+    "delta.history.after_commit",
+)
+SECTIONS = """
+spark:
+  master: local[2]
+  settings: {spark.driver.memory: 1g, spark.driver.extraJavaOptions: "-XX:TieredStopAtLevel=1"}
+outputs:
+  copy: {type: delta, from: shop, mode: mirror, path: lake/copy}
+  history: {type: delta, from: shop, mode: history, path: lake/history}
+"""
+CODE = "import sys; from databus.pipeline import run; sys.exit(run(sys.argv[1], once=True))"
+
+
+def start(project, **env):
+    log = (project.folder / "pipeline.log").open("ab")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-c", CODE, str(project.path)], stdout=log, stderr=log, env={**os.environ, **env}
+        )
+
+
+def finish(project):
+    assert start(project).wait(RUN_S_MAX) == 0, (project.folder / "pipeline.log").read_text()[-3000:]
+    found = compare(load_pipeline(project.path), "copy", wait_ms_max=5_000)
+    assert found.is_identical, found.details()
+    for table, key in (("orders", "id"), ("customers", "id"), ("stock", "product_id")):
+        project.assert_history_is_whole("lake/history", table, key)
+
+
+def die_at(project, point):
+    process = start(project, DATABUS_CRASH_AT=point)
+    assert process.wait(RUN_S_MAX) == -signal.SIGKILL, f"{point} was never passed"
+
+
+def test_killed_before_and_after_a_commit_it_goes_on_where_its_tables_stand(tmp_path):
+    project = Project(tmp_path, SECTIONS)
+    for point in ("delta.mirror.after_commit", "delta.history.before_commit", "pipeline.batch.after"):
+        die_at(project, point)
+        project.work(20)
+    finish(project)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_killed_at_every_point_and_at_random_moments(tmp_path):
+    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
+    print(f"SEED={seed}")  # noqa: T201 - shown when the test fails
+    dice = random.Random(seed)
+    project = Project(tmp_path, SECTIONS, seed=seed)
+    for cycle in range(int(os.environ.get("CYCLES", "200"))):
+        project.work(dice.randrange(40))
+        if dice.random() < 0.5:
+            process = start(project, DATABUS_CRASH_AT=f"{dice.choice(POINTS)}:{dice.randint(1, 6)}")
+            process.wait(RUN_S_MAX)
+        else:
+            process = start(project)
+            time.sleep(dice.random() * 20)  # the random moment
+            process.kill()
+            process.wait()
+        if cycle % 10 == 9:
+            finish(project)
+    finish(project)

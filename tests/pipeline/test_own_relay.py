@@ -1,0 +1,121 @@
+"""The pipeline's own relay lives exactly as long as the pipeline does; its state belongs to one process at a time."""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+
+from databus.client import RelayClient
+from databus.core import Held, Unavailable
+from databus.pipeline import load_pipeline
+from databus.pipeline._own_relay import OwnRelay
+from databus.pipeline._state import StateLock
+
+WAIT_S = 30.0
+FILE = """
+name: gen
+sources: {gen: {type: mock, transactions_total: 10}}
+inputs: {gen: {type: databus}}
+outputs: {n: {type: mock, from: gen}}
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "databus.yml"
+    path.write_text(FILE)
+    return load_pipeline(path).config
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(is_so):
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_it_answers_when_start_returns_and_is_gone_when_stop_does(config):
+    deaths = []
+    relay = OwnRelay(config, lambda: deaths.append(1))
+    relay.start()
+    pid = relay.pid
+    try:
+        assert relay.states()[0]["name"] == "gen"
+        wait_until(lambda: RelayClient(relay.url).sources())
+    finally:
+        relay.stop()
+    assert not is_alive(pid)
+    assert deaths == []
+
+
+def test_its_death_is_told_and_a_restart_keeps_the_address(config):
+    deaths = []
+    relay = OwnRelay(config, lambda: deaths.append(1))
+    relay.start()
+    try:
+        url = relay.url
+        os.kill(relay.pid, signal.SIGKILL)
+        wait_until(lambda: deaths)
+        relay.restart()
+        assert relay.url == url
+        assert relay.states()[0]["name"] == "gen"
+    finally:
+        relay.stop()
+
+
+def test_it_ends_by_itself_when_the_pipeline_is_killed(config):
+    code = (
+        "import sys, time; from databus.pipeline import load_pipeline\n"
+        "from databus.pipeline._own_relay import OwnRelay\n"
+        "relay = OwnRelay(load_pipeline(sys.argv[1]).config, print); relay.start()\n"
+        "print(relay.pid, flush=True); time.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(config.path)], stdout=subprocess.PIPE, text=True)
+    pid = int(parent.stdout.readline())
+    assert is_alive(pid)
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    wait_until(lambda: not is_alive(pid))
+
+
+def test_one_that_does_not_start_says_why(config):
+    (config.relay_folder.parent).mkdir(parents=True, exist_ok=True)
+    config.relay_folder.write_text("a file where the folder should be")
+    config.sections.run.start_ms_max = 2_000
+    with pytest.raises(Unavailable, match="did not start within start_ms_max=2000; the end of"):
+        OwnRelay(config, lambda: None).start()
+
+
+def test_what_it_is_told_is_for_its_owner_alone_and_comes_back_as_it_was(config):
+    config.sections.sources["gen"]["script"] = "${not a reference}"
+    relay = OwnRelay(config, lambda: None)
+    relay._spawn()
+    relay.stop()
+    path = config.state / "relay.yml"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "$${not a reference}" in path.read_text()
+
+
+def test_a_second_pipeline_on_the_same_state_is_refused_and_named(tmp_path):
+    first, second = StateLock(tmp_path / "state", "shop"), StateLock(tmp_path / "state", "shop")
+    first.take()
+    with pytest.raises(Held, match=f"the pipeline shop runs already, as .*{os.getpid()}"):
+        second.take()
+    assert json.loads((tmp_path / "state" / "lock").read_text())["pid"] == os.getpid()
+    first.release()
+    second.take()
+    second.release()
