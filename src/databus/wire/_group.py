@@ -193,6 +193,8 @@ def _encode_rows(
 ) -> tuple[list[Any], Pair, Pair]:
     if not rows.batch.schema.equals(frame_schema(rows.table)):
         raise ValueError(f"{rows.table.source}: the batch's schema is not the table's: {rows.batch.schema}")
+    if rows.batch.num_rows == 0:
+        raise ValueError(f"{rows.table.source}: a frame of no rows in a group")
     first, last = _pairs_of(rows.batch)
     body = encode_body(rows.batch)
     source_id, version = registry.number_of(rows.table)
@@ -237,6 +239,8 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
         row_count += rows.batch.num_rows
         firsts.append(first)
         schemas.append((registry.number_of(rows.table)[0], rows.table.fingerprint))
+    if len(group.rows) > 1 and len({rows.table.fingerprint for rows in group.rows}) < len(group.rows):
+        raise ValueError(f"two frames of rows of one table in one schema, in the group that ends at {commit.pair}")
     first = min(firsts, default=commit.pair)
     buffers.append(
         pack_header(
