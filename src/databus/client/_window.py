@@ -80,7 +80,7 @@ class Changes:
     def rows(self) -> list[Row]:
         """The rows as objects, both images of an update joined."""
         rows = range(self._start, self._stop)
-        scns: Int = self._view.scns(self._number)[self._start : self._stop]
+        scns: Int = self._view.scns[self._number][self._start : self._stop]
         if len(self) == 0 or scns[0] == scns[-1]:
             return merged_rows(
                 self._view.cells, [self._number] * len(rows), list(rows), int(scns[0]) if len(self) else 0
@@ -145,13 +145,23 @@ class _View:
             for frame, source, table in zip(self.frames, self.sources, self.tables, strict=True)
         ]
 
-    def scns(self, number: int) -> Int:
-        scns: Int = self.frames[number].batch.column(COMMIT_VERSION).to_numpy()
-        return scns
+    @cached_property
+    def scns(self) -> list[Int]:
+        return [frame.batch.column(COMMIT_VERSION).to_numpy() for frame in self.frames]
 
-    def seqs(self, number: int) -> Int:
-        seqs: Int = self.frames[number].batch.column(SEQ).to_numpy()
-        return seqs
+    @cached_property
+    def seqs(self) -> list[Int]:
+        return [frame.batch.column(SEQ).to_numpy() for frame in self.frames]
+
+    @cached_property
+    def times_us(self) -> list[Int]:
+        return [frame.batch.column(COMMIT_TIMESTAMP).cast(pa.int64()).to_numpy() for frame in self.frames]
+
+    @cached_property
+    def txids(self) -> list[tuple[Int, list[str]]]:
+        """By frame: for each row the number of its transaction's id, and the ids."""
+        columns = [frame.batch.column(TXID) for frame in self.frames]
+        return [(column.indices.to_numpy(), column.dictionary.to_pylist()) for column in columns]
 
     @cached_property
     def order(self) -> tuple[list[int], list[int]]:
@@ -159,9 +169,7 @@ class _View:
         counts = [frame.header.rows for frame in self.frames]
         frame_numbers = np.repeat(np.arange(len(counts)), counts)
         row_numbers = np.concatenate([np.arange(count) for count in counts])
-        scns = np.concatenate([self.scns(number) for number in range(len(counts))])
-        seqs = np.concatenate([self.seqs(number) for number in range(len(counts))])
-        order = np.lexsort((seqs, scns))
+        order = np.lexsort((np.concatenate(self.seqs), np.concatenate(self.scns)))
         return frame_numbers[order].tolist(), row_numbers[order].tolist()
 
 
@@ -264,7 +272,7 @@ class Window:
         """The frame and the row of its last change; there is one."""
         view, index = self._view, self._index
         found = [
-            (int(view.seqs(number)[stops[index] - 1]), number, stops[index] - 1)
+            (int(view.seqs[number][stops[index] - 1]), number, stops[index] - 1)
             for number, (starts, stops) in enumerate(zip(view.starts, view.stops, strict=True))
             if stops[index] > starts[index]
         ]
@@ -278,7 +286,9 @@ class Window:
         if len(self) == 0:
             return ""  # a control inside a group: its transaction's id stands nowhere, and is not checked
         number, row = self._last_row()
-        return str(self._view.frames[number].batch.column(TXID)[row].as_py())
+        indices, ids = self._view.txids[number]
+        txid: str = ids[indices[row]]
+        return txid
 
     @property
     def commit_us(self) -> int:
@@ -286,21 +296,19 @@ class Window:
         if self._last or len(self) == 0:
             return self._view.group.commit.commit_us
         number, row = self._last_row()
-        return int(self._view.frames[number].batch.column(COMMIT_TIMESTAMP)[row].value)
+        return int(self._view.times_us[number][row])
 
     @property
     def position(self) -> SourceCheckpoint:
         """Where a consumer stands that has done it. At the end of a group: the group's end, rows or not."""
         view = self._view
         if self._last:
-            scn, seq = view.group.commit.last_scn, view.group.commit.last_seq
+            scn, seq = view.group.commit.last
+        elif len(self):
+            number, row = self._last_row()
+            scn, seq = self.scn, int(view.seqs[number][row])
         else:
-            scn = self.scn
-            if len(self):
-                number, row = self._last_row()
-                seq = int(view.seqs(number)[row])
-            else:
-                seq = view.control.pair[1] if view.control is not None else 0
+            scn, seq = view.control.pair if view.control is not None else (self.scn, 0)
         has_seq = self.continues or seq >= BUS_SEQ_MIN
         return SourceCheckpoint(
             uuid=view.uuid,
@@ -455,7 +463,7 @@ def _spread(view: _View, after: Pair, until: Pair | None) -> list[int]:
     """The windows of a group of many; sets where each begins and ends in each frame."""
     by_frame: list[tuple[Keys, int]] = []
     for number, frame in enumerate(view.frames):
-        scns, seqs = view.scns(number), view.seqs(number)
+        scns, seqs = view.scns[number], view.seqs[number]
         _check_order(frame, scns, seqs, view.group.commit.last)
         dropped = 0 if frame.header.first > after else _count_up_to(scns, seqs, after)
         kept = len(scns) if until is None or frame.header.last <= until else _count_up_to(scns, seqs, until)
