@@ -228,7 +228,7 @@ def test_a_frame_larger_than_an_arena_is_parsed():
 
 
 def test_frames_stay_as_they_are_while_the_parser_goes_on():
-    content = b"".join(encode(group(scn, count=2000, note=f"of {scn}")) for scn in range(1, 200))
+    content = b"".join(encode(group(scn, count=3000, note=f"of {scn}")) for scn in range(1, 200))
     assert len(content) > 3 * ARENA_BYTES
     parser, kept, at = FrameParser("test"), [], 0
     while at < len(content):
