@@ -207,4 +207,6 @@ def assert_identical(path: str, log: ModelLog, tables: list[str]) -> None:
 
 
 def make_source(path: str, **options: Any) -> SqliteSource:
-    return SqliteSource("shop", SqliteConfig(path=str(path), **{"cut_interval_ms": 0, "poll_ms": 5, **options}))
+    return SqliteSource(
+        "shop", SqliteConfig(path=str(path), **{"cut_interval_ms": 0, "poll_ms": 5, "trim_interval_ms": 0, **options})
+    )

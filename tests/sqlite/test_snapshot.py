@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from databus.core import BUS_SEQ_MIN, UnknownSource
-from databus.sources.sqlite import _cuts, _source
+from databus.sources.sqlite import _cuts, _session
 from databus.wire import Group
 from tests.sqlite.conftest import Shop
 from tests.sqlite.model import assert_identical, controls_of, drain, drain_until, make_source
@@ -81,7 +81,7 @@ def at_cuts(monkeypatch: pytest.MonkeyPatch) -> Actions:
             for action in actions:
                 action()
 
-    monkeypatch.setattr(_source, "cut_if_changed", act_and_cut)
+    monkeypatch.setattr(_session, "cut_if_changed", act_and_cut)
     return actions
 
 
@@ -96,27 +96,27 @@ def all_exact(make_shop: Callable[[str], Shop], at_cuts: Actions) -> bool:
 
 def test_a_chunk_read_after_the_lock_was_released_would_not_be_exact(make_shop, at_cuts, monkeypatch) -> None:
     """The high watermark: what is written after the cut must not show."""
-    monkeypatch.setattr(_source._Session, "_open_reader", lambda self: None)
+    monkeypatch.setattr(_session.Session, "_open_reader", lambda self: None)
     assert not all_exact(make_shop, at_cuts)
 
 
 def test_a_reader_opened_before_the_lock_was_held_would_undo_changes(make_shop, at_cuts, monkeypatch) -> None:
     """The low watermark: what was written before the cut must show, since the chunk comes after it."""
-    cut = _source.cut_if_changed
+    cut = _session.cut_if_changed
 
     def open_early(*args, under_lock=None, **options):
         if under_lock is not None:
             under_lock()
         return cut(*args, **options)
 
-    monkeypatch.setattr(_source, "cut_if_changed", open_early)
+    monkeypatch.setattr(_session, "cut_if_changed", open_early)
     with pytest.raises(AssertionError, match="the copy of t differs"):
         all_exact(make_shop, at_cuts)
 
 
 def test_a_chunk_placed_before_the_windows_that_it_shows_would_not_be_exact(make_shop, at_cuts, monkeypatch) -> None:
     """The boundary: the SCN of a chunk is that of the cut it was read at, not of what had been delivered by then."""
-    look, take = _source._Session._look, _source._Session.next_group
+    look, take = _session.Session._look, _session.Session.next_group
     early: list[Group] = []
 
     def look_and_deliver(self, target):
@@ -134,8 +134,8 @@ def test_a_chunk_placed_before_the_windows_that_it_shows_would_not_be_exact(make
             return early.pop(0)
         return group
 
-    monkeypatch.setattr(_source._Session, "_look", look_and_deliver)
-    monkeypatch.setattr(_source._Session, "next_group", early_first)
+    monkeypatch.setattr(_session.Session, "_look", look_and_deliver)
+    monkeypatch.setattr(_session.Session, "next_group", early_first)
     assert not all_exact(make_shop, at_cuts)
 
 
@@ -143,7 +143,7 @@ def test_chunk_rows_numbered_like_logged_ones_would_stand_before_rows_already_de
     make_shop, at_cuts, monkeypatch
 ) -> None:
     """`_seq`: a consumer that is done with the logged rows of an SCN would never be given its chunk."""
-    monkeypatch.setattr(_source, "next_bus_seq", lambda last, now: 1)
+    monkeypatch.setattr(_session, "next_bus_seq", lambda last, now: 1)
     with pytest.raises(AssertionError, match="after"):
         all_exact(make_shop, at_cuts)
 

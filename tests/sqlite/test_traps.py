@@ -370,7 +370,6 @@ def test_change_ids_are_not_given_twice_after_everything_is_trimmed(shop: Shop) 
     for number in range(3):
         assert ops(then(shop, f"INSERT INTO t VALUES ({number}, '{number}', 0)")) == [(1, number)]
         shop.source.durable(shop.log.last.position)  # type: ignore[attr-defined, union-attr]
-        shop.source._session._trimmed_s = -10.0  # type: ignore[attr-defined]
         drain(shop.source, shop.log)  # type: ignore[attr-defined]
     assert shop.db.execute("SELECT count(*), max(id) FROM _databus_change").fetchone() == (1, 3)
     assert shop.db.execute("SELECT count(*) FROM _databus_cut").fetchone() == (1,)

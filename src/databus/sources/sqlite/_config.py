@@ -47,6 +47,9 @@ class SqliteConfig(SourceConfig):
     trim_rows_max: int = Field(
         10_000, ge=1, le=1 << 20, description="Change rows deleted in one transaction, once they are safe in the log."
     )
+    trim_interval_ms: int = Field(
+        1_000, ge=0, le=3_600_000, description="Rest between two trimmings that left nothing to trim."
+    )
 
     def selects(self, table: str) -> bool:
         """Whether the table is captured; SQLite's names do not tell cases apart.

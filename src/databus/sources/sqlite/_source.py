@@ -1,9 +1,7 @@
 """The SQLite source: what a relay calls. See `databus.sources._contract` for the order of calls.
 
-Each look at the database ends in one of these, first come first served: the rest of a window that is larger than a
-group, the controls of the window just ended, the next windows, the chunk that was read at the cut just reached, a new
-cut. What it yields is written down in the database (cuts, controls, what is to be read anew), so that a source that
-starts where this one was killed yields the same.
+What happens between `start` and `close` is in `_session`; here is how a session begins: whose database this is, and at
+which cut to go on.
 """
 
 import json
@@ -14,53 +12,37 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-
 from databus.core import (
-    ChangeType,
     Clock,
-    ControlKind,
     Held,
     PositionPurged,
     SourceChanged,
     SystemClock,
     Unavailable,
     UnknownSource,
-    Unsupported,
-    crash_point,
-    make_scn,
     next_bus_seq,
     ordinal_of,
 )
-from databus.schema import TableSchema, frame_schema
+from databus.schema import TableSchema
 from databus.sources._contract import Identity, Resume, SourceLag
-from databus.sources.sqlite._backlog import Backlog, Stretch, bus_columns, position_of
 from databus.sources.sqlite._config import SqliteConfig
-from databus.sources.sqlite._cuts import add_cut, connect, cut_if_changed, is_busy, trim_step, write_lock
+from databus.sources.sqlite._cuts import add_cut, connect, cut_if_changed, write_lock
 from databus.sources.sqlite._describe import describe
 from databus.sources.sqlite._install import ensure_wal, install_tables, selection_text, stored_config
 from databus.sources.sqlite._renew import Since, recast, renew
-from databus.sources.sqlite._snapshot import Chunk, read_chunk
+from databus.sources.sqlite._session import Session
 from databus.sources.sqlite._store import (
     Cut,
     Event,
-    Version,
     get_state,
     last_change,
     last_cut,
     live_versions,
-    read_version,
-    schema_version,
     set_state,
     want_snapshot,
-    wanted,
 )
 from databus.sources.sqlite._tables import OWN_PREFIX, list_tables, read_shape
-from databus.sources.sqlite._watch import FileWatch
-from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
-
-_TRIM_INTERVAL_S = 1.0
+from databus.wire import Group
 
 
 class SqliteSource:
@@ -73,7 +55,7 @@ class SqliteSource:
         self._config = config
         self._clock = clock or SystemClock()
         self._db: sqlite3.Connection | None = None
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._asked: deque[str] = deque()
 
     def identify(self) -> Identity:
@@ -95,7 +77,7 @@ class SqliteSource:
             cut, generation = _begin(self.physical, db, self._config, resume, self._clock)
         except sqlite3.OperationalError as error:
             raise self._unavailable(error) from error
-        self._session = _Session(self.physical, db, self._config, self._clock, resume, cut, generation)
+        self._session = Session(self.physical, db, self._config, self._clock, resume, cut, generation)
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
@@ -156,7 +138,7 @@ class SqliteSource:
             self._db = db
         return self._db
 
-    def _started(self) -> "_Session":
+    def _started(self) -> "Session":
         if self._session is None:
             raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session
@@ -251,284 +233,3 @@ def _add_late_event(db: sqlite3.Connection, cut: Cut, seq: int, event: Event, cl
             json.dumps(dict(event.body), ensure_ascii=False),
         ),
     )
-
-
-class _Session:
-    """Capture from `start` to `close`: the state that one start makes."""
-
-    def __init__(
-        self,
-        physical: str,
-        db: sqlite3.Connection,
-        config: SqliteConfig,
-        clock: Clock,
-        resume: Resume,
-        cut: Cut,
-        generation: int,
-    ) -> None:
-        self._physical = physical
-        self._db = db
-        self._config = config
-        self._clock = clock
-        self._timeline = resume.timeline
-        self._cut = cut  # all its rows have been yielded
-        self._seq = resume.seq  # the last one yielded at it
-        self._generation = generation
-        self._reader = connect(config.path, busy_ms_max=config.busy_ms_max)
-        self._backlog = Backlog(self._reader, config, resume.timeline, cut)
-        self._backlog.extend()
-        self._events = self._events_after(self._seq)
-        self._wanted = wanted(db)
-        self._snapshots = {
-            name: snapshot
-            for name, snapshot in resume.snapshots.items()
-            if self._wanted.get(name) == snapshot.generation
-        }
-        self._chunk: Chunk | None = None
-        self._ending: str | None = None
-        self._is_new = resume.position is None
-        self._live = live_versions(db)
-        self._seen = -1
-        self._cut_due_s = 0.0
-        self._noticed_s: float | None = None
-        self._trimmed = (0, 0)
-        self._trimmed_s = 0.0
-        self.durable: dict[str, Any] | None = None
-        self.watch = FileWatch(f"{config.path}-wal", config.poll_ms)
-
-    @property
-    def sources(self) -> Mapping[str, Version]:
-        """The captured tables."""
-        return self._live
-
-    def want(self, asked: deque[str]) -> None:
-        """Note the tables that were asked for, so that they are read even if we are killed."""
-        if not asked:
-            return
-        names = list(asked)
-        try:
-            with write_lock(self._db, self._config.busy_ms_max):
-                for name in names:
-                    want_snapshot(self._db, name)
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            return  # asked again at the next poll
-        for _ in names:
-            asked.popleft()
-        self._wanted = wanted(self._db)
-
-    def next_group(self) -> Group | None:
-        """What comes next, if anything waits."""
-        if self._is_new:  # a commit alone, so that the log has a position from the first moment on
-            self._is_new = False
-            return Group(self._commit())
-        group = None
-        while group is None:
-            if self._events:
-                group = self._control(*self._events.popleft())
-            elif not self._backlog.is_empty:
-                group = self._window(self._backlog.take())
-            elif self._ending is not None:
-                group = self._end_snapshot(self._ending)
-            elif self._chunk is not None:
-                group = self._snapshot_rows(self._chunk)
-            elif (target := self._target()) is not None and not self._is_open(target):
-                group = self._begin_snapshot(target)
-            elif not self._look(target):
-                return None
-        return group
-
-    def wait(self, deadline: float) -> None:
-        """Wait until looking again is worth it."""
-        self.watch.wait(min(deadline, max(self._cut_due_s, time.monotonic())) if self._noticed_s else deadline)
-
-    def lag(self) -> SourceLag:
-        """How far behind."""
-        behind_ms = 0.0 if self._noticed_s is None else (time.monotonic() - self._noticed_s) * 1000
-        return SourceLag(behind_ms, last_change(self._reader) - self._backlog.done)
-
-    def close(self) -> None:
-        """Let go of the reader and the watch."""
-        self.watch.close()
-        with suppress(sqlite3.Error):
-            self._reader.close()
-
-    def _target(self) -> str | None:
-        """The table to be read next."""
-        return next((name for name, generation in self._wanted.items() if generation > self._generation), None)
-
-    def _is_open(self, name: str) -> bool:
-        """Whether the reading that is wanted of a table has begun; an older one that it supersedes does not count."""
-        return name in self._snapshots and self._snapshots[name].generation == self._wanted[name]
-
-    def _look(self, target: str | None) -> bool:
-        """Cut if something was written, and read the next chunk of `target` at the cut. Returns whether to go on."""
-        (version,) = self._db.execute("PRAGMA main.data_version").fetchone()
-        if version == self._seen and target is None and self._noticed_s is None:
-            return False
-        if target is None and not self._has_news():
-            self._seen, self._noticed_s = version, None
-            return False
-        now = time.monotonic()
-        if self._noticed_s is None:
-            self._noticed_s = now
-        if target is None and now < self._cut_due_s:
-            return False
-        try:
-            cut_if_changed(self._db, self._config, under_lock=None if target is None else self._open_reader)
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            self._cut_due_s = now + self._config.cut_interval_ms / 1000
-            self._close_reader()
-            return False
-        self._seen, self._noticed_s = version, None
-        self._cut_due_s = time.monotonic() + self._config.cut_interval_ms / 1000
-        self._live, self._wanted = live_versions(self._db), wanted(self._db)
-        if target is not None:
-            self._read_chunk(target)
-        self._backlog.extend()
-        return True
-
-    def _has_news(self) -> bool:
-        newest = last_cut(self._db)
-        return (
-            newest is None
-            or newest.id != self._backlog.newest.id
-            or last_change(self._db) != newest.change_id
-            or get_state(self._db, "schema_version") != str(schema_version(self._db))
-        )
-
-    def _open_reader(self) -> None:
-        """Fix what the reader sees; a deferred transaction begins at its first read."""
-        self._reader.execute("BEGIN")
-        self._reader.execute("SELECT 1 FROM main.sqlite_schema").fetchone()
-
-    def _close_reader(self) -> None:
-        if self._reader.in_transaction:
-            self._reader.execute("COMMIT")
-
-    def _read_chunk(self, target: str) -> None:
-        try:
-            version, snapshot = self._live.get(target), self._snapshots[target]
-            if version is None or self._wanted.get(target) != snapshot.generation:
-                return  # dropped, or changed so that it is read from its beginning
-            cut = last_cut(self._db)
-            assert cut is not None  # noqa: S101 - a session begins at one, and the last is never trimmed
-            self._chunk = read_chunk(self._reader, self._config, version, snapshot.generation, cut, snapshot.last_key)
-        finally:
-            self._close_reader()
-
-    def _window(self, stretch: Stretch) -> Group:
-        if stretch.continues:
-            position = position_of(self._cut, self._generation)
-            cut = stretch.cut
-            scn = make_scn(self._timeline, cut.id)
-            commit = Commit(scn, stretch.seq, cut.token, position, cut.time_us, dict(self._snapshots), continues=True)
-            return Group(commit, stretch.rows)
-        self._cut, self._seq = stretch.cut, stretch.seq
-        self._events = self._events_after(0)
-        return Group(self._commit(), stretch.rows)
-
-    def _commit(self) -> Commit:
-        cut = self._cut
-        scn = make_scn(self._timeline, cut.id)
-        position = position_of(cut, self._generation)
-        return Commit(scn, self._seq, cut.token, position, cut.time_us, dict(self._snapshots))
-
-    def _events_after(self, seq: int) -> deque[tuple[int, ControlKind, int, dict[str, Any]]]:
-        found = self._db.execute(
-            f"SELECT seq, kind, t, body FROM {OWN_PREFIX}event WHERE cut = ? AND seq > ? ORDER BY seq",
-            (self._cut.id, seq),
-        )
-        return deque((seq, ControlKind(kind), t, json.loads(body)) for seq, kind, t, body in found)
-
-    def _control(self, seq: int, kind: ControlKind, t: int, body: dict[str, Any]) -> Group:
-        version = read_version(self._db, t)
-        read_anew = kind is ControlKind.GAP or (kind is ControlKind.SCHEMA and body["class"] == 3)
-        if read_anew and self._config.on_class3 == "stop":
-            self._events.appendleft((seq, kind, t, body))
-            raise Unsupported(
-                f"{self._physical}: {version.source} changed in a way that its change rows do not show "
-                f"({body.get('ddl') or body.get('reason') or 'the change was made elsewhere'}); set "
-                f"`on_class3: resnapshot` to have the table read again"
-            )
-        if kind is ControlKind.GAP:
-            for name in ("from", "to"):
-                body[name] = make_scn(self._timeline, body[name])
-        if read_anew or kind is ControlKind.DROP:
-            self._snapshots.pop(version.source, None)
-        self._seq = seq
-        return Group(
-            self._commit(), (), Control(kind, version.table, make_scn(self._timeline, self._cut.id), seq, body)
-        )
-
-    def _bus_control(self, kind: ControlKind, table: TableSchema, body: Mapping[str, Any]) -> Group:
-        """A control that goes with a reading: it is not a function of the database, so it is served after fsync."""
-        control = Control(kind, table, make_scn(self._timeline, self._cut.id), self._seq, body)
-        return Group(self._commit(), (), control, snapshot=True)
-
-    def _begin_snapshot(self, name: str) -> Group:
-        self._seq = next_bus_seq(self._seq, self._clock.now_ns())
-        begin = (make_scn(self._timeline, self._cut.id), self._seq)
-        self._snapshots[name] = OpenSnapshot(self._wanted[name], None, begin)
-        body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": name, "generation": self._wanted[name]}
-        return self._bus_control(ControlKind.SNAPSHOT_BEGIN, self._live[name].table, body)
-
-    def _snapshot_rows(self, chunk: Chunk) -> Group | None:
-        self._chunk = None
-        name = chunk.version.source
-        if self._wanted.get(name) != chunk.generation:
-            return None  # a control at its cut has had the table read anew
-        opened = self._snapshots[name]
-        if chunk.is_last:
-            self._ending = name
-        if chunk.rows == 0:
-            return self._end_snapshot(name)
-        seqs = next_bus_seq(self._seq, self._clock.now_ns()) + np.arange(chunk.rows, dtype=np.int64)
-        self._seq = int(seqs[-1])
-        self._snapshots[name] = OpenSnapshot(opened.generation, chunk.last_key, opened.begin)
-        commit = self._commit()
-        txids = pa.DictionaryArray.from_arrays(np.zeros(chunk.rows, np.int32), pa.array([commit.txid], pa.string()))
-        kinds = np.full(chunk.rows, ChangeType.INSERT, np.int8)
-        scns, times = np.full(chunk.rows, commit.scn), np.full(chunk.rows, commit.commit_us)
-        arrays = [*chunk.arrays, *bus_columns(kinds, scns, seqs, times, txids, snapshot=True)]
-        table = chunk.version.table
-        rows = Rows(table, pa.RecordBatch.from_arrays(arrays, schema=frame_schema(table)))
-        crash_point("sqlite.snapshot.after_chunk")
-        return Group(commit, (rows,), snapshot=True)
-
-    def _end_snapshot(self, name: str) -> Group | None:
-        self._ending = None
-        opened = self._snapshots.pop(name, None)
-        if opened is None:
-            return None  # superseded after its last rows
-        self._generation = opened.generation
-        self._seq = next_bus_seq(self._seq, self._clock.now_ns())
-        body = {
-            "kind": ControlKind.SNAPSHOT_END,
-            "source": name,
-            "generation": opened.generation,
-            "begin": list(opened.begin),
-            "complete": True,
-        }
-        return self._bus_control(ControlKind.SNAPSHOT_END, self._live[name].table, body)
-
-    def trim(self) -> None:
-        """One bounded step of trimming, where enough is safe in the log or a second has passed."""
-        if self.durable is None:
-            return
-        cut_id, generation = int(self.durable["cut"]), int(self.durable["generation"])
-        now = time.monotonic()
-        if (cut_id, generation) == self._trimmed or now < self._trimmed_s + _TRIM_INTERVAL_S:
-            return
-        cut = Cut(cut_id, str(self.durable["token"]), int(self.durable["change"]), 0)
-        try:
-            more = trim_step(self._db, self._config, cut, generation)
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            return
-        if not more:
-            self._trimmed, self._trimmed_s = (cut_id, generation), now
