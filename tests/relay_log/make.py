@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from databus.core import ChangeType, ControlKind, Pair, ordinal_of
 from databus.relay._cursor import Cursor, Span
-from databus.relay._log import Log, LogConfig
+from databus.relay._log import Log
+from databus.relay._log_config import LogConfig
 from databus.schema import Column, TableSchema, frame_schema
 from databus.sources import Identity
 from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, OpenSnapshot, Rows

@@ -3,7 +3,8 @@
 from databus.relay._capture import State
 from databus.relay._config import CaptureConfig, RelayConfig, ServeConfig, load_relay, parse_relay
 from databus.relay._cursor import Cursor, Span
-from databus.relay._log import Log, LogConfig, LogHead
+from databus.relay._log import Log
+from databus.relay._log_config import LogConfig, LogHead
 from databus.relay._measure import ControlMark, Measure
 from databus.relay._relay import Relay, run_relay
 from databus.relay._schemas import SchemaStore, SchemaVersion

@@ -30,7 +30,8 @@ from databus.core import (
     crash_point,
 )
 from databus.relay._config import CaptureConfig
-from databus.relay._log import Log, LogConfig
+from databus.relay._log import Log
+from databus.relay._log_config import LogConfig
 from databus.relay._segment import SegmentHeader, segment_numbers, segment_path
 from databus.sources import Identity, Resume, Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
@@ -216,8 +217,7 @@ class Capture:
             self._open_what_is_held()
             raise
         log = self._open_log(identity)
-        for table in source.tables():
-            log.schemas.number_of(table)
+        log.schemas.register(source.tables())
         resume = log.resume()
         self._last_commit = self._commit_of(resume, log)
         source.start(resume)

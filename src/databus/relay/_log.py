@@ -7,20 +7,15 @@ because a snapshot would not come out the same again.
 
 import os
 import threading
-import uuid as uuids
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from databus.core import (
     BUS_SEQ_MIN,
     Clock,
-    ConfigError,
     Corrupt,
     DiskFull,
     SourceChanged,
@@ -32,68 +27,20 @@ from databus.core import (
 )
 from databus.relay import _locate
 from databus.relay._cursor import Cursor
-from databus.relay._files import disk_full, is_no_room, make_folder, replace_file, sync_folder, write_all
+from databus.relay._files import disk_full, is_no_room, make_folder, sync_folder, write_all
 from databus.relay._index import SparseIndex
 from databus.relay._lock import FolderLock
+from databus.relay._log_config import LogConfig, LogHead
 from databus.relay._mark import Mark, MarkFile
+from databus.relay._opening import begin, check_known, create_segment
 from databus.relay._recover import Forces, Recovered, cut_segments, recover
-from databus.relay._schemas import NAME as SCHEMAS_NAME
 from databus.relay._schemas import SchemaStore
-from databus.relay._segment import ORIGIN, End, Segment, SegmentFile, SegmentHeader, segment_path
+from databus.relay._segment import End, Segment, SegmentFile, SegmentHeader
 from databus.relay._view import LogView
 from databus.sources import Identity, Resume
 from databus.wire import EncodedGroup, Group, encode_group
 
 _FREE_CHECKED_EVERY_BYTES: Final = 1 << 20
-
-
-class LogConfig(BaseModel):
-    """How a log is kept."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    segment_bytes_max: int = Field(
-        256 << 20, ge=4096, le=16 << 30, description="Length at which the next segment begins, in bytes."
-    )
-    retention_bytes_max: int = Field(
-        32 << 30, ge=0, description="Oldest segments are removed while the log is longer than this, in bytes."
-    )
-    retention_ms_max: int = Field(
-        7 * 86_400_000, ge=0, description="Segments that were ended longer ago than this are removed, in milliseconds."
-    )
-    fsync_interval_ms: int = Field(
-        50, ge=1, le=60_000, description="Longest time from a write to the start of its fsync, in milliseconds."
-    )
-    fsync_bytes: int = Field(8 << 20, ge=1, description="An fsync starts as soon as this many bytes wait for one.")
-    unsynced_bytes_max: int = Field(
-        256 << 20, ge=1, description="Appending waits while this many bytes are not fsynced yet."
-    )
-    index_bytes_every: int = Field(
-        64 << 10, ge=1, description="Distance between entries of the sparse index, in bytes."
-    )
-    free_bytes_min: int = Field(
-        256 << 20, ge=0, description="Capture waits while the disk has less room than this, in bytes."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class LogHead:
-    """What a log holds now.
-
-    oldest: the position before the first frame held; published: that of the published end. bytes: of all segments.
-    rows, groups, appended_bytes: since the log was opened. unsynced_bytes: not fsynced yet. is_inside_transaction: the
-    tail is a part of a transaction whose last part has not come.
-    """
-
-    oldest: SourceCheckpoint
-    published: SourceCheckpoint
-    bytes: int
-    segments: int
-    rows: int
-    groups: int
-    appended_bytes: int
-    unsynced_bytes: int
-    is_inside_transaction: bool
 
 
 class Log:
@@ -163,8 +110,8 @@ class Log:
             schemas = SchemaStore.load(folder, physical, ids or {})
             found = recover(folder, mark.read())
             if found is None:
-                found = _begin(folder, physical, identity, clock, schemas)
-            _check_known(folder, found, physical, identity, schemas)
+                found = begin(folder, physical, identity, clock, schemas)
+            check_known(folder, found, physical, identity, schemas)
             view = LogView(
                 uuid=found.segments[-1].header.log,
                 physical=physical,
@@ -373,7 +320,7 @@ class Log:
             in_force=self._forces.in_force,
             undo=self._forces.undo,
         )
-        new = _create_segment(self.folder, header, self.schemas)
+        new = create_segment(self.folder, header, self.schemas)
         crash_point("log.roll.after_new_segment")
         self._file = SegmentFile(new.path, os.O_RDWR)
         old.sealed_bytes = self._offset
@@ -596,46 +543,3 @@ class Log:
 def _free_bytes(folder: Path) -> int:
     stat = os.statvfs(folder)
     return stat.f_bavail * stat.f_frsize
-
-
-def _create_segment(folder: Path, header: SegmentHeader, schemas: SchemaStore) -> Segment:
-    path = segment_path(folder, header.number)
-    known = (schemas.by_fingerprint(fingerprint) for fingerprint in header.in_force.values())
-    encoded = header.encode([version for version in known if version is not None])
-    replace_file(path, [encoded], durable=True)
-    return Segment(path, replace(header, header_bytes=len(encoded)), None)
-
-
-def _begin(folder: Path, physical: str, identity: Identity, clock: Clock, schemas: SchemaStore) -> Recovered:
-    origin = End(1, 0, -1, ORIGIN, 0)
-    header = SegmentHeader(
-        log=str(uuids.uuid4()),
-        physical=physical,
-        identity=identity,
-        number=1,
-        timeline=0,
-        created_us=clock.now_ns() // 1000,
-        before=origin,
-        published=origin,
-        previous_bytes=0,
-    )
-    segment = _create_segment(folder, header, schemas)
-    return Recovered((segment,), segment.first_offset, origin, {})
-
-
-def _check_known(folder: Path, found: Recovered, physical: str, identity: Identity, schemas: SchemaStore) -> None:
-    header = found.segments[-1].header
-    if header.physical != physical:
-        raise ConfigError(f"{folder}: this is the log of {header.physical!r}, not of {physical!r}; use another folder")
-    if (header.identity.uuid, header.identity.scheme) != (identity.uuid, identity.scheme):
-        raise SourceChanged(
-            f"{physical}: {folder} is the log of {header.identity.description} ({header.identity.scheme} "
-            f"{header.identity.uuid}); the database is now {identity.description} ({identity.scheme} {identity.uuid}). "
-            f"Connect the former, or use another folder for the log of this one"
-        )
-    for source_id, fingerprint in found.in_force.items():
-        if fingerprint and fingerprint not in schemas:
-            raise Corrupt(
-                f"{folder / SCHEMAS_NAME}: the definition {fingerprint:016x} of source {source_id} is missing, and "
-                f"frames in the log use it; restore the file from a copy"
-            )
