@@ -1,6 +1,6 @@
 """Session settings: what a micro-batch of 50 ms instead of 200 ms needs, and where Spark's own words go.
 
-Four settings carry most of it, none of them a default (measured: docs/decisions/spark-session.md): Unix domain sockets
+Four settings carry most of it, none of them a default (docs/decisions/spark.md): Unix domain sockets
 between the JVM and Python, a checkpoint manager that does not start a process for each file, no checksum files beside
 the checkpoints, and Hadoop's raw local file system. The last three are for checkpoints on a local disk, so they are
 set for local masters only. Start with `tuned_session`.
