@@ -18,7 +18,7 @@ from databus.testing import RelayProcess
 
 CHANGES = 100
 CHANGES_A_SECOND = 4
-WARM_UP = 20
+WARM_UP = 80
 S_MAX = 300
 
 

@@ -22,9 +22,8 @@ from benchmarks.figures import Figure
 from databus.client import RelayClient
 from databus.schema import TableSchema
 from databus.sources.mock import MockConfig
-from databus.spark import tuned_session, typed_schema
+from databus.spark import arrow_schema, tuned_session, typed_schema
 from databus.spark._cast import Caster
-from databus.spark._schema import arrow_schema
 from databus.testing import RelayProcess
 
 ROWS = 4_000_000
