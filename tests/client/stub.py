@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -46,6 +45,10 @@ class Stub:
         self.requests: list[str] = []
         self.fail: tuple[int, dict[str, str], bytes] | None = None
         self.is_silent = False
+        self.others: dict[str, list[bytes]] = {}  # frames of further physical sources
+        self.gate = threading.Event()  # which those wait for
+        self.away: set[str] = set()  # physical sources that are not served
+        self.groups_max: int | None = None  # then the connection is closed, and the source is away
         self.chunk_bytes = chunk_bytes
         self.stopping = threading.Event()
         stub = self
@@ -72,6 +75,7 @@ class Stub:
 
     def __exit__(self, *_args):
         self.stopping.set()
+        self.gate.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -81,6 +85,8 @@ class Stub:
         if self.fail is not None:
             status, headers, body = self.fail
             return self.send(to, body, status, headers)
+        if parts.path == "/stream" and query["physical"] in self.away:
+            return self.send(to, b"", 503, {"x-dbus-error": "Unavailable"})
         if parts.path == "/stream":
             return self.stream(to, query)
         return self.send(to, json.dumps(self.told(parts.path, query)).encode())
@@ -92,7 +98,8 @@ class Stub:
                 {"name": f"shop/{t.source}", "id": i, "physical": "shop", "table": t.source, "version": 1,
                  "fingerprint": f"{t.fingerprint:016x}", "key": list(t.key)}
                 for i, t in enumerate(self.tables)
-            ]  # fmt: skip
+            ] + [{"name": f"{name}/main.t", "id": 99, "physical": name, "table": "main.t", "version": 1,
+                  "fingerprint": "0", "key": []} for name in self.others]  # fmt: skip
         if path == "/register":
             table = next(t for t in self.tables if f"{t.fingerprint:016x}" == query["fingerprint"])
             return [{"table": table.to_json()}]
@@ -115,18 +122,32 @@ class Stub:
             to.send_header(name, value)
         to.send_header(*(("transfer-encoding", "chunked") if self.chunk_bytes else ("connection", "close")))
         to.end_headers()
+        if query["physical"] in self.others:
+            self.gate.wait()
+            self.write(to, b"".join(self.others[query["physical"]]))
+            self.stay(to)
+            return
         to_pair = tuple(int(x) for x in query["to"].split(":")) if "to" in query else None
+        sent = 0
         for group, frames in zip(self.groups, self.frames, strict=True):
             if (group.commit.scn, SEQ_DONE) <= after:
                 continue
+            if sent == self.groups_max:
+                self.away.add("shop")
+                break
+            sent += 1
             self.write(to, frames)
             if to_pair is not None and (group.commit.scn, SEQ_DONE) >= to_pair:
                 break
         else:
-            while ("follow" in query or self.is_silent) and not self.stopping.is_set():
-                time.sleep(0.01)
+            if "follow" in query or self.is_silent:
+                self.stay(to)
         if self.chunk_bytes:
             to.wfile.write(b"0\r\n\r\n")
+        to.close_connection = True
+
+    def stay(self, to) -> None:
+        self.stopping.wait()
         to.close_connection = True
 
     def write(self, to, frames: bytes) -> None:

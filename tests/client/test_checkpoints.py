@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,27 @@ def test_what_was_saved_is_found_by_the_next_one(tmp_path):
     assert store.open() == CHECKPOINT
     store.close()
     assert load_checkpoint(path) == CHECKPOINT
+
+
+def test_whoever_looks_while_it_is_saved_sees_the_old_or_the_new_one(tmp_path):
+    path = saved(tmp_path / "c.json")
+    store = FileCheckpoints(path)
+    store.open()
+    seen, stopping = set(), threading.Event()
+
+    def look():
+        while not stopping.is_set():
+            seen.add(load_checkpoint(path).sources["shop"].scn)
+        seen.add(-1)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    for scn in range(18, 218):
+        store.save(Checkpoint({"shop": SourceCheckpoint("u" * 4_000, scn)}))
+    stopping.set()
+    looking.join()
+    store.close()
+    assert -1 in seen, "a torn file was seen"
 
 
 def test_no_file_is_no_checkpoint(tmp_path):

@@ -36,6 +36,20 @@ def test_the_checkpoint_is_of_what_was_done_and_the_next_one_goes_on_there(relay
     assert seen == {"shop": list(range(1, 31)), "crm": list(range(1, 31))}
 
 
+def test_parts_of_a_transaction_are_not_mixed_with_windows_of_another_source(relay_of):
+    large = {"transactions_total": 6, "rows_per_transaction": 3_000, "row_bytes": 200, "group_bytes_max": 50_000}
+    relay = relay_of(shop=mock(**large), crm=mock(seed=3, **large))
+    captured(relay, 6, "shop")
+    captured(relay, 6, "crm")
+    inside, parts = None, 0
+    with windows(relay.url, follow=False) as following:
+        for window in following:
+            assert inside in (None, window.physical), "another source's window came inside a transaction"
+            inside = window.physical if window.continues else None
+            parts += window.is_part
+    assert parts > 60
+
+
 def test_closing_from_another_thread_ends_the_loop(relay_of):
     relay = relay_of(shop=mock(transactions_total=3))
     following = windows(relay.url)
