@@ -9,7 +9,6 @@ set for local masters only. Start with `tuned_session`.
 import os
 import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -124,7 +123,7 @@ def tuned_session(
         _start(conf, folder)
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_local(master):
-        _ship(session)
+        _ship(session, folder)
     return session
 
 
@@ -138,13 +137,15 @@ def _start(conf: SparkConf, folder: Path) -> None:
     SparkContext(conf=conf, gateway=gateway)
 
 
-def _ship(session: SparkSession) -> None:
-    """Send this package to the executors; what it depends on (PyArrow, crc32c, pydantic) has to be there."""
+def _ship(session: SparkSession, folder: Path) -> None:
+    """Send this package to the executors; what it depends on (PyArrow, crc32c, pydantic) has to be there.
+
+    The archive stays: an executor fetches it from this very file whenever it starts.
+    """
     packages = Path(__file__).resolve().parents[2]
-    with tempfile.TemporaryDirectory(prefix="databus-ship-") as folder:
-        archive = Path(folder) / "databus.zip"
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
-            for name in ("databus", "pyspark_databus"):
-                for path in sorted((packages / name).rglob("*.py")):
-                    out.write(path, path.relative_to(packages))
-        session.sparkContext.addPyFile(str(archive))
+    archive = folder / "databus.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
+        for name in ("databus", "pyspark_databus"):
+            for path in sorted((packages / name).rglob("*.py")):
+                out.write(path, path.relative_to(packages))
+    session.sparkContext.addPyFile(str(archive))
