@@ -57,7 +57,7 @@ def die_at(project, point):
 
 def test_killed_before_and_after_a_commit_it_goes_on_where_its_tables_stand(tmp_path):
     project = Project(tmp_path, SECTIONS)
-    for point in ("delta.mirror.after_commit", "delta.history.before_commit", "pipeline.batch.after"):
+    for point in ("delta.mirror.after_commit", "delta.history.before_commit"):
         die_at(project, point)
         project.work(20)
     finish(project)

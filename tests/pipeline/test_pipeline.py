@@ -9,6 +9,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from databus.core import Held
 from databus.pipeline import compare, load_pipeline, run
+from databus.pipeline._registry import Kind, plugin_class
 from tests.pipeline.projects import Project
 
 pytestmark = pytest.mark.spark
@@ -123,8 +124,11 @@ def test_a_running_pipeline_follows_a_new_column_survives_its_relays_death_and_r
     project = Project(
         tmp_path,
         """
-        filters: {open: {type: sql, from: shop, table: main.orders, where: status = 'open'}}
+        filters:
+          open: {type: sql, from: shop, table: main.orders, where: status = 'open'}
+          ids: {type: sql, from: shop, select: SELECT id FROM main.orders}
         outputs:
+          ids: {type: delta, from: ids, mode: mirror, path: lake/ids}
           copy: {type: delta, from: shop, mode: mirror, path: lake/copy}
           open: {type: delta, from: open, mode: mirror, path: lake/open}
         """,
@@ -154,6 +158,8 @@ def test_a_running_pipeline_follows_a_new_column_survives_its_relays_death_and_r
                 return False
 
         running.wait_for(has_them, "the new column")
+        ids = project.select("SELECT id FROM orders")
+        running.wait_for(lambda: project.copied("lake/ids/orders", "id") == ids, "the row after the change")
         assert compare(load_pipeline(project.path), "copy").is_identical
     assert running.code == 0
 
@@ -206,6 +212,35 @@ def test_a_filter_that_spark_refuses_or_a_function_that_fails_is_named(spark, tm
     assert "no_such_column" in told["a"]
     assert "function f.py:f failed on a batch" in told["b"]
     assert "KeyError: 'price'" in told["b"]
+
+
+def control_and_rows(spark):
+    meta = "'x' _txid, false _snapshot, string(null) _control"
+    return spark.sql(
+        "SELECT id, 'insert' _change_type, 7L _commit_version, timestamp'2026-01-01' _commit_timestamp, id _seq, "
+        f"{meta} FROM range(3) UNION ALL SELECT null, 'control', 7L, timestamp'2026-01-01', 3L, 'x', false, '{}'"
+    )
+
+
+FILTERS = {
+    "where": ({"type": "sql", "where": "id > 0"}, None, [1, 2]),
+    "select": ({"type": "sql", "select": "SELECT id + 10 AS id FROM t WHERE id < 1"}, None, [10]),
+    "route": ({"type": "route", "where": {"a": "id > 1"}, "otherwise": "b"}, "a", [2]),
+    "otherwise": ({"type": "route", "where": {"a": "id > 1", "c": "id > null"}, "otherwise": "b"}, "b", [0, 1]),
+    "python": ({"type": "python", "function": "f.py:f"}, None, []),
+}
+
+
+@pytest.mark.parametrize("kind", FILTERS)
+def test_controls_pass_every_filter_and_every_branch(spark, tmp_path, kind):
+    options, branch, kept = FILTERS[kind]
+    (tmp_path / "f.py").write_text("def f(batch):\n    return batch.slice(0, 0)\n")
+    plugin = plugin_class(Kind.FILTER, options["type"])
+    config = plugin.config_model.model_validate({**options, "from": "x", "table": "main.t"})
+    found = plugin(config, tmp_path).apply(control_and_rows(spark), branch).collect()
+    assert sorted(row["id"] for row in found if row["_change_type"] == "insert") == kept
+    assert [(row["_control"], row["_seq"]) for row in found if row["_change_type"] == "control"] == [("{}", 3)]
+    assert all(row["_commit_version"] == 7 for row in found)
 
 
 def test_rows_made_inside_spark_pass_a_filter_and_are_counted_without_a_relay(spark, tmp_path):

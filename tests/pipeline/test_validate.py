@@ -317,3 +317,37 @@ def test_references_are_replaced_after_parsing(tmp_path, monkeypatch):
     path = written(tmp_path, GOOD.replace("path: lake/mirror", "path: '${LAKE}/m'"))
     graph = load_pipeline(path)
     assert graph.config.nodes["outputs.copy"].config.path == 'lake"\n  evil: [type, mock]/m'
+
+
+PLUGIN = """
+from typing import ClassVar, Literal
+from databus.pipeline import Delivery, Output, OutputConfig
+
+class Config(OutputConfig):
+    type: Literal["shout"] = "shout"
+    loud: bool
+
+class Shout(Output):
+    config_model: ClassVar = Config
+    delivery: ClassVar = Delivery.AT_LEAST_ONCE
+
+    def write(self, batch):
+        pass
+"""
+
+
+def test_a_users_own_output_is_found_by_its_entry_point_and_checked_like_ours(tmp_path, monkeypatch):
+    (tmp_path / "shout_plugin.py").write_text(PLUGIN)
+    info = tmp_path / "shout_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: shout-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[databus.outputs]\nshout = shout_plugin:Shout\nlost = no_such_module_x:Y\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = pipeline(
+        "outputs: {a: {type: shout, from: shop}, b: {type: shuot, from: shop}, c: {type: lost, from: shop}}\n"
+    )
+    found = problems_of(tmp_path, text)
+    assert found[0] == "outputs.a.loud: missing"
+    assert found[1] == 'outputs.b.type: no type of output called "shuot"; did you mean "shout"?'
+    assert found[2].startswith('outputs.c.type: type "lost" comes from no_such_module_x:Y, which does not load')
+    assert problems_of(tmp_path, pipeline("outputs: {a: {type: shout, from: shop, loud: true}}\n")) == []

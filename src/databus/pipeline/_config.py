@@ -18,7 +18,7 @@ from databus.formats import lines_of, load_yaml, path_of, substitute
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
 from databus.sources import SourceConfig, parse_source
 
-NODES_MAX: Final = 1_000
+NODES_MAX: Final = 300
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 

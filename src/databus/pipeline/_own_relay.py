@@ -70,8 +70,8 @@ class OwnRelay:
             self._spawn()
             if self._wait_until_it_answers(deadline):
                 break
+            self._drop()
             if time.monotonic() + self._pause_s >= deadline:
-                self.stop()
                 raise Unavailable(
                     f"the pipeline's own relay did not start within start_ms_max="
                     f"{self._config.sections.run.start_ms_max}; the end of {self.log_file}:\n{self._log_end()}"
@@ -91,6 +91,12 @@ class OwnRelay:
         time.sleep(self._pause_s)  # back-off
         self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
         self.start()
+
+    def _drop(self) -> None:
+        """Forget one that has ended."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
 
     def stop(self) -> None:
         """End it in good order, or, if it takes too long, by force; callable twice."""

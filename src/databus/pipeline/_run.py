@@ -150,7 +150,7 @@ class _Run:
             own_session = session is None
             spark = session or self._session()
             try:
-                self._rearm(spark)
+                self._rearm()
                 return self._run_queries(spark)
             finally:
                 if own_session:
@@ -169,9 +169,8 @@ class _Run:
         name = f"databus {self._config.name}"
         return tuned_session(name, self._master, folder=self._config.state / "spark", settings=spark.settings)
 
-    def _rearm(self, spark: "SparkSession") -> None:
+    def _rearm(self) -> None:
         """Starting Spark sets a handler of its own for SIGINT, which would end its jobs and not us."""
-        del spark
         if threading.current_thread() is threading.main_thread():
             put = signal.getsignal(signal.SIGTERM)
             signal.signal(signal.SIGINT, put)
@@ -185,13 +184,15 @@ class _Run:
         for each in threads:
             each.start()
         self._say("running", queries=[plan.name for plan in plans])
-        self._watch(threads)
-        settings.is_stopping.set()
-        for each in threads:
-            each.stop()
-        deadline = time.monotonic() + _STOP_S_MAX
-        for each in threads:
-            each.join(max(0.0, deadline - time.monotonic()))
+        try:
+            self._watch(threads)
+        finally:
+            settings.is_stopping.set()
+            for each in threads:
+                each.stop()
+            deadline = time.monotonic() + _STOP_S_MAX
+            for each in threads:
+                each.join(max(0.0, deadline - time.monotonic()))
         errors = [each.error for each in threads if each.error is not None]
         self._say("stopped", failed=len(errors))
         return max((error.exit_code for error in errors), default=0)

@@ -60,6 +60,21 @@ def _covers(wide: str, narrow: str) -> bool:
     return all(fnmatchcase(a, b) for a, b in zip(_parts(narrow), _parts(wide), strict=True))
 
 
+def name_for_relay(pattern: str, physical: str) -> str:
+    """A pattern that tables of this physical source may match, as one that a relay understands.
+
+    What has no wildcard stays a name, so that the relay can say that it knows none such.
+
+    >>> name_for_relay("main.orders", "shop"), name_for_relay("*/a*", "shop"), name_for_relay("orders", "shop")
+    ('shop/main.orders', 'shop/*.a*', 'orders')
+    """
+    written = pattern.rpartition("/")[2]
+    if "." not in written and "*" not in written:
+        return written
+    table = full_pattern(pattern).partition("/")[2]
+    return f"{physical}/{table}"
+
+
 @dataclass(frozen=True, slots=True)
 class TableChoice:
     """Tables that match one of `include` and none of `exclude`."""

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 
 from databus.core import ConfigError, UnknownSource
 from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
-from databus.pipeline._tables import TableChoice
+from databus.pipeline._tables import TableChoice, matches, name_for_relay
 from databus.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ class DatabusInput(Input):
     def frames(self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]) -> "DataFrame":
         """Runs of whole frames."""
         options = {**self._options(context), "shape": "frames", "physical": physical}
-        if not {"*", "*/*", f"{physical}/*"} & set(patterns):
-            options["sources"] = ",".join(patterns)
+        names = [name_for_relay(pattern, physical) for pattern in patterns]
+        if f"{physical}/*" not in names:
+            options["sources"] = ",".join(dict.fromkeys(names))
         return spark.readStream.format("databus").options(**options).load()
 
     def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
@@ -83,7 +84,7 @@ class DatabusInput(Input):
         from databus.client import RelayClient
 
         client = RelayClient(_relay_of(context), token_file=context.token_file)
-        found = [each for each in client.sources() if table in (each.name, each.table, each.table.rpartition(".")[2])]
+        found = [each for each in client.sources() if matches(each.name, [table or "*"])]
         if len(found) != 1:
             what = "has no" if not found else "has several called"
             raise UnknownSource(f"the relay at {context.relay} {what} {table}")
