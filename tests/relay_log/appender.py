@@ -61,6 +61,8 @@ def main() -> None:
                 traceback.print_exc()
                 os._exit(1)
             os._exit(0)
+        sys.stdout.write(f"{os.waitpid(child, 0)[1]}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
