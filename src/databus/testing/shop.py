@@ -141,7 +141,11 @@ class Workload:
             price = self._one("SELECT price_cents FROM stock WHERE product_id = ?", product) or 100
             gift = dice.randbytes(8) if dice.random() < 0.1 else None
             values = (order, line, product, quantity, price, gift)
-            self._db.execute("INSERT INTO order_lines VALUES (?, ?, ?, ?, ?, ?)", values)
+            self._db.execute(
+                "INSERT INTO order_lines (order_id, line, product_id, quantity, price_cents, gift) "
+                "VALUES (?, ?, ?, ?, ?, ?)",
+                values,
+            )
             self._db.execute("UPDATE stock SET quantity = quantity - ? WHERE product_id = ?", (quantity, product))
         self._db.execute(
             "UPDATE orders SET total_cents = (SELECT sum(quantity * price_cents) FROM order_lines WHERE order_id = ?1) "
@@ -175,7 +179,7 @@ class Workload:
         """Upserts."""
         for product in self._dice.sample(range(210), 5):
             self._db.execute(
-                "INSERT INTO stock VALUES (?, ?, ?, 100, NULL) "
+                "INSERT INTO stock (product_id, name, quantity, price_cents) VALUES (?, ?, ?, 100) "
                 "ON CONFLICT (product_id) DO UPDATE SET quantity = excluded.quantity",
                 (product, f"product {product}", self._dice.randrange(2000)),
             )
