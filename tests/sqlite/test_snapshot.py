@@ -230,7 +230,7 @@ def test_a_busy_writer_does_not_starve_a_snapshot(shop: Shop) -> None:
     def write() -> None:
         db = sqlite3.connect(shop.path, isolation_level=None, timeout=60)
         while not stop.is_set():
-            db.execute("INSERT INTO t(v) VALUES (1)")
+            db.execute("UPDATE t SET v = v + 1 WHERE id = 5")
         db.close()
 
     writer = threading.Thread(target=write)

@@ -137,6 +137,17 @@ def test_rows_outside_a_partial_index_are_not_replaced(shop: Shop) -> None:
     assert_identical(shop.path, shop.log, ["t"])
 
 
+def test_an_update_that_only_brings_a_row_into_a_partial_index_replaces_too(shop: Shop) -> None:
+    begin(
+        shop,
+        "CREATE TABLE t(id INTEGER PRIMARY KEY, u TEXT, v INTEGER)",
+        "CREATE UNIQUE INDEX i ON t(u) WHERE v > 0",
+        "INSERT INTO t VALUES (1, 'a', -1), (2, 'a', 1)",
+    )
+    assert ops(then(shop, "UPDATE OR REPLACE t SET v = 5 WHERE id = 1")) == [(4, 2), (2, 1), (3, 1)]
+    assert_identical(shop.path, shop.log, ["t"])
+
+
 def test_null_that_or_replace_turns_into_the_default(shop: Shop) -> None:
     begin(
         shop,

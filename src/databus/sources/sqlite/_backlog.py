@@ -7,6 +7,7 @@ fetched and turned into columns at once. What lies before a cut never changes, s
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -58,9 +59,9 @@ class _Plan:
         return _Plan(self.ids[at:], self.versions[at:], self.kinds[at:], self.bytes_until[at:] - gone, self.is_complete)
 
 
-def _empty_plan(*, is_complete: bool) -> _Plan:
+def _empty_plan() -> _Plan:
     none = np.zeros(0, np.int64)
-    return _Plan(none, none, none, none, is_complete)
+    return _Plan(none, none, none, none, is_complete=True)
 
 
 class Backlog:
@@ -74,7 +75,7 @@ class Backlog:
         self._done = after.change_id  # the last change taken
         self._cuts: list[Cut] = []
         self._stops: set[int] = set()
-        self._plan = _empty_plan(is_complete=True)
+        self._plan = _empty_plan()
         self._versions: dict[int, tuple[Version, Version, int]] = {}
 
     @property
@@ -143,11 +144,9 @@ class Backlog:
         found = self._db.execute(
             f"SELECT id, t, op, {sizes} FROM {CHANGE_TABLE} WHERE id > ? AND id <= ? ORDER BY id LIMIT ?",
             (self._done, upto, limit),
-        ).fetchall()
-        if not found:
-            return _empty_plan(is_complete=True)
-        table = np.array(found, np.int64)
-        return _Plan(table[:, 0], table[:, 1], table[:, 2], np.cumsum(table[:, 3]), len(found) < limit)
+        )
+        table = np.fromiter(chain.from_iterable(found), np.int64).reshape(-1, 4)
+        return _Plan(table[:, 0], table[:, 1], table[:, 2], np.cumsum(table[:, 3]), len(table) < limit)
 
     def _size_sql(self, upto: int) -> str:
         """An expression for the bytes of a change row, by its table's version."""

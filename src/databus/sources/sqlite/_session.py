@@ -90,6 +90,9 @@ class Session:
         self._trimmed = (0, 0)
         self._trim_due_s = 0.0
         self.durable: dict[str, Any] | None = None
+        pa.array(
+            [0]
+        )  # the first one of a process imports pandas where it is installed; not at the first change, please
         self.watch = FileWatch(f"{config.path}-wal", config.poll_ms)
 
     @property
