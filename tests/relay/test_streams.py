@@ -2,7 +2,6 @@
 
 import gc
 import http.client
-import os
 import socket
 import threading
 import time
@@ -214,7 +213,9 @@ def _anonymous_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
-def test_a_client_that_does_not_read_for_too_long_is_cut_off(tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_for_too_long_is_cut_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shop = Database(groups=[group for scn in range(1, 21) for group in parts(scn, 10, rows_each=2000)])
     with scripted(tmp_path, {"shop": shop}, serve={"write_ms_max": 100}) as relay:
         published(relay, "shop", 20)
@@ -224,6 +225,7 @@ def test_a_client_that_does_not_read_for_too_long_is_cut_off(tmp_path: Path) -> 
         with pytest.raises(ConnectionError):
             while stuck.recv(1 << 16):
                 pass
+        assert "the client read nothing for write_ms_max=100" in capsys.readouterr().out
         idle = Follower(relay, start="latest")  # who has nothing to read is not meant
         time.sleep(0.3)
         shop.add(order(21))
@@ -300,7 +302,10 @@ def test_stopping_the_relay_ends_its_streams_between_groups_and_closes_the_port(
     with pytest.raises(ConnectionRefusedError):
         get(url, "/sources")
     assert not (tmp_path / "relay" / "relay.json").exists()
-    assert not [
-        thread for thread in threading.enumerate() if thread.name.startswith(("capture", "relay", "databus-log"))
-    ]
-    assert os.path.exists(tmp_path / "relay" / "shop")  # noqa: PTH110
+    until(lambda: not _threads_of_relays(), "its threads have ended")
+    assert (tmp_path / "relay" / "shop").exists()
+
+
+def _threads_of_relays() -> list[threading.Thread]:
+    names = ("capture", "relay", "databus-log")
+    return [thread for thread in threading.enumerate() if thread.name.startswith(names)]

@@ -277,6 +277,11 @@ databus relay
   wait_ms=N             otherwise: how long to wait for the first change
   max_bytes=N, size=N   whole groups up to so many bytes, one at least
   output=frames|json    or by the Accept header
+/range takes to= too, and
+  rows_max=N, bytes_max=N   whole groups that fit, one at least
+  partitions=N              where to split that for several readers
+  stop_at_controls=1        ends before a change of a table's schema and the like
+  wait_ms=N                 how long to wait for rows or controls
 Frames start at the beginning, JSON too, but with follow=1 at the end.
 A long checkpoint may be sent as a form: curl URL --data-urlencode 'from=...'
 """

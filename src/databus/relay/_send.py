@@ -36,9 +36,8 @@ class Sender:
         self._transport = transport
         self._loop = asyncio.get_running_loop()
         self._write_s_max = write_ms_max / 1e3
-        sock.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, write_ms_max
-        )  # for one that is gone without a word
+        # for one that is gone without a word, while too little is sent to block on
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 2 * write_ms_max)
         self._fd = os.dup(sock.fileno())
         self.sent_bytes = 0
 
