@@ -19,6 +19,9 @@ def install(
     path: Database,
     tables: Tables = None,
     wal: Annotated[bool, typer.Option("--wal", help="Switch the journal to WAL, which capture needs.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Let another relay capture it; the one before cannot go on then.")
+    ] = False,
 ) -> None:
     """Put the triggers in; also renews them after an ALTER TABLE. `databus relay` does the same by itself."""
     from databus.sources.sqlite import SqliteConfig
@@ -26,7 +29,7 @@ def install(
     from databus.sources.sqlite import status as status_of
 
     config = SqliteConfig(path=str(path), tables=tables) if tables else None
-    install_triggers(str(path), config, set_wal=wal)
+    install_triggers(str(path), config, set_wal=wal, take_over=take_over)
     captured = status_of(str(path))["tables"]
     typer.echo(f"{path}: {len(captured)} tables captured: {', '.join(captured)}")
 
