@@ -20,10 +20,10 @@ CONFIG = LogConfig(
     segment_bytes_max=12 << 10,
     index_bytes_every=1024,
     retention_bytes_max=40 << 10,
-    fsync_interval_ms=1,
+    fsync_interval_ms=10,
     free_bytes_min=0,
 )
-TRANSACTIONS = 25
+TRANSACTIONS = 16
 
 
 def transaction(scn: int) -> Iterator[Group]:

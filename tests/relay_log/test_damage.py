@@ -99,7 +99,7 @@ def damage(folder, data):
     return path
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_nothing_durable_is_ever_lost_or_wrong_in_silence(closed, whole, data):
     with tempfile.TemporaryDirectory() as name:
@@ -117,7 +117,7 @@ def test_nothing_durable_is_ever_lost_or_wrong_in_silence(closed, whole, data):
         assert path.name in str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_after_a_kill_the_tail_is_cut_back_and_what_was_durable_is_whole(killed, whole, data):
     with tempfile.TemporaryDirectory() as name:

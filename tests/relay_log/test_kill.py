@@ -15,7 +15,7 @@ from tests.relay_log.appender import CONFIG, transaction
 from tests.relay_log.make import open_log, pairs_of, read
 
 POINTS = [point for point in CRASH_POINTS if point.startswith("log.")]
-KILLS_A_LOG = 5
+KILLS_A_LOG = 4
 
 
 @pytest.fixture(scope="module")
