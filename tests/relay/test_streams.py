@@ -233,6 +233,26 @@ def test_a_client_that_does_not_read_for_too_long_is_cut_off(
         idle.close()
 
 
+def test_metrics_say_how_far_a_client_is_behind(tmp_path: Path) -> None:
+    shop = Database(groups=[group for scn in range(1, 21) for group in parts(scn, 10, rows_each=2000)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 20)
+        stuck = _ask_and_never_read(relay)
+        follower = Follower(relay, scn=20, client="live")
+        until(lambda: len(relay._commands.stats.streams) == 2)
+        samples = {}
+        for line in get(relay, "/metrics").body.decode().splitlines():
+            name, _, value = line.rpartition(" ")
+            samples[name] = value
+        assert float(samples['databus_client_lag_scn{client="stuck",physical="shop"}']) > 0
+        assert float(samples['databus_client_lag_seconds{client="stuck",physical="shop"}']) > 0
+        assert float(samples['databus_client_lag_scn{client="live",physical="shop"}']) == 0
+        assert float(samples['databus_client_retention_left_seconds{client="live",physical="shop"}']) > 0
+        assert samples["databus_streams"] == "2.0"
+        follower.close()
+        stuck.close()
+
+
 def test_descriptors_are_given_back(relay: Relay, shop: Database) -> None:
     for _ in range(3):
         Follower(relay).close()
