@@ -218,7 +218,7 @@ def control_and_rows(spark):
     meta = "'x' _txid, false _snapshot, string(null) _control"
     return spark.sql(
         "SELECT id, 'insert' _change_type, 7L _commit_version, timestamp'2026-01-01' _commit_timestamp, id _seq, "
-        f"{meta} FROM range(3) UNION ALL SELECT null, 'control', 7L, timestamp'2026-01-01', 3L, 'x', false, '{}'"
+        f"{meta} FROM range(3) UNION ALL SELECT null, 'control', 7L, timestamp'2026-01-01', 3L, 'x', false, '{{}}'"
     )
 
 
