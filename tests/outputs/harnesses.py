@@ -38,7 +38,13 @@ class DeltaHarness:
     def target(self, physical, table):
         path = self.make().table_path(physical, table.source)
         application = f"databus/shop/copy/{table.source}/{physical}"
-        return DeltaTarget(path, f"{physical}/{table.source}", application, Upkeep(), "delta.mirror")
+        return DeltaTarget(
+            path,
+            f"{physical}/{table.source}",
+            application,
+            Upkeep(),
+            ("delta.mirror.before_commit", "delta.mirror.after_commit"),
+        )
 
     def read(self, physical, table):
         return self.target(physical, table).read().to_pylist()

@@ -162,7 +162,7 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(either):
         if outcome == "goes on":
             either.make().write(log.batch(0, 2))
             continue
-        with pytest.raises(Unsupported, match=r"part of .* at SCN 1 .*another log.*controlSources/snapshot"):
+        with pytest.raises(Unsupported, match=r"part of .* at SCN 1 .*another log.*databus snapshot"):
             either.make().write(log.batch(0, 4))
 
 
@@ -285,27 +285,17 @@ def gap_log(**body):
 
 
 def test_gap_stops_a_mirror_and_says_what_to_do(mirror):
-    with pytest.raises(Unsupported, match=r"binlog purged.*controlSources/snapshot.*on_gap: continue"):
+    with pytest.raises(Unsupported, match=r"binlog purged.*databus snapshot.*on_gap: continue"):
         mirror.make().write(gap_log().batch(0, 3))
     assert ids(mirror) == [1]
 
 
-@pytest.mark.parametrize("way", ["announced", "option", "of all tables"])
+@pytest.mark.parametrize("way", ["announced", "option"])
 def test_gap_is_passed_where_a_snapshot_follows(tmp_path, way):
     harness = DeltaHarness(tmp_path, "mirror", on_gap="continue" if way == "option" else "stop")
-    log = gap_log(**({"resnapshot": True} if way != "option" else {}), **({"source": "*"} if way[0] == "o" else {}))
+    log = gap_log(**({"resnapshot": True} if way != "option" else {}))
     harness.make().write(log.batch(0, 3))
     assert ids(harness) == [1, 2]
-
-
-def test_gap_of_all_tables_stops_every_mirror(mirror):
-    log = random_log(2, transactions=20)
-    mirror.make().write(log.batch(0, len(log.entries)))
-    size = len(log.entries)
-    other = TableSchema("main.other", ORDERS.columns, ORDERS.key)
-    log.bus_control(ControlKind.GAP, other, **{"source": "*", "from": 1, "to": 2, "reason": "reset"})
-    with pytest.raises(Unsupported, match="reset"):
-        mirror.make().write(log.batch(size, size + 1))
 
 
 def test_history_records_gaps_truncates_and_drops(tmp_path):
@@ -436,7 +426,7 @@ def test_history_keeps_dropped_columns_and_takes_renamed_ones_as_new(tmp_path):
 def test_history_stops_at_a_type_that_does_not_widen(tmp_path):
     harness = DeltaHarness(tmp_path, "history")
     log = schema_log(table(("v", "string"), ("w", "string")), 3)
-    with pytest.raises(Unsupported, match=r"v of main.t became string.*holds double.*controlSources/snapshot"):
+    with pytest.raises(Unsupported, match=r"v of main.t became string.*holds double.*databus snapshot"):
         harness.make().write(log.batch(0, 3))
     assert len(harness.read("shop", NARROW)) == 2
 

@@ -80,7 +80,7 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(tmp_path)
             log.insert(ORDERS, {"id": number, "note": None, "total": None})
         if uuid == "log-1":
             harness.make().write(log.batch(0, 2))
-    with pytest.raises(Unsupported, match=r"Move the files away.*controlSources/snapshot"):
+    with pytest.raises(Unsupported, match=r"Move the files away.*databus snapshot"):
         harness.make().write(log.batch(0, 4))
 
 

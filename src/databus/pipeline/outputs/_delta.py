@@ -25,6 +25,10 @@ from databus.pipeline.outputs._paths import Places, path_of, root_of
 from databus.schema import TableSchema
 
 _KEEP: Final = Upkeep()
+_CRASH_POINTS: Final = {
+    "mirror": ("delta.mirror.before_commit", "delta.mirror.after_commit"),
+    "history": ("delta.history.before_commit", "delta.history.after_commit"),
+}
 
 
 class DeltaConfig(OutputConfig):
@@ -119,17 +123,9 @@ class DeltaOutput(Output):
             self._known = Known.load(path, begins_at_zero=batch.start.scn == 0)
         by_source: dict[str, list[TableRows | TableControl]] = {}
         for item in batch.items:
-            for source in self._sources_of(batch.physical, item):
-                by_source.setdefault(source, []).append(item)
+            by_source.setdefault(item.table.source, []).append(item)
         for source, items in by_source.items():
             self._write_source(self._known, batch, source, items)
-
-    def _sources_of(self, physical: str, item: TableRows | TableControl) -> list[str]:
-        """Whom an item concerns: its table, or, for a gap of the whole physical source, all tables there are."""
-        if isinstance(item, TableControl) and item.body.get("source") == "*" and self._known is not None:
-            mine = [name.partition("/") for name in self._known.tables]
-            return [source for of, _, source in mine if of == physical]
-        return [item.table.source]
 
     def close(self) -> None:
         """See `Output.close`."""
@@ -212,8 +208,8 @@ class DeltaOutput(Output):
             return copy
         application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
         path = self._places.take(physical, source)
-        crash_prefix = f"delta.{self.config.mode}"
-        target = DeltaTarget(path, f"{physical}/{source}", application, self.config.upkeep(), crash_prefix)
+        points = _CRASH_POINTS[self.config.mode]
+        target = DeltaTarget(path, f"{physical}/{source}", application, self.config.upkeep(), points)
         how = self._reset(physical, source)
         kind = (
             Mirror(target, on_gap=self.config.on_gap, rows_max=self.config.merge_rows_max, how_to_reset=how)
@@ -245,8 +241,7 @@ class DeltaOutput(Output):
 
 def _begin_anew(physical: str, source: str) -> str:
     return (
-        f"have the table read anew (`curl -X POST 'http://RELAY/controlSources/snapshot?sources={physical}&"
-        f"tables={source}'`) and start the pipeline with `on_gap: continue` in this output: the copy is right again "
+        f"have the table read anew (`databus snapshot {physical} {source}`) and start the pipeline with `on_gap: continue` in this output: the copy is right again "
         f"when that snapshot has ended"
     )
 

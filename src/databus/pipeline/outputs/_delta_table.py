@@ -55,12 +55,12 @@ class DeltaTarget:
     """A Delta table that this output alone writes.
 
     owner: full name of the source, kept in the table, so that two sources never share one. application: the id that
-    the pair is stored under. `exists` is false until it is created. crash_prefix: of the crash points around a commit.
+    the pair is stored under. `exists` is false until it is created. crash_points: those before and after a commit.
     """
 
-    def __init__(self, path: Path, owner: str, application: str, upkeep: Upkeep, crash_prefix: str) -> None:
+    def __init__(self, path: Path, owner: str, application: str, upkeep: Upkeep, crash_points: tuple[str, str]) -> None:
         self.path = path
-        self._crash_prefix = crash_prefix
+        self._crash_points = crash_points
         self.owner = owner
         self.upkeep = upkeep
         self._application = application
@@ -234,10 +234,10 @@ class DeltaTarget:
 
     @contextlib.contextmanager
     def _committing(self, verb: str) -> Iterator[None]:
-        crash_point(f"{self._crash_prefix}.before_commit")
+        crash_point(self._crash_points[0])
         with self._errors(verb):
             yield
-        crash_point(f"{self._crash_prefix}.after_commit")
+        crash_point(self._crash_points[1])
         self._commits += 1
 
     @contextlib.contextmanager

@@ -154,8 +154,7 @@ class FilesOutput(Output):
             raise Unsupported(
                 f"{folder.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/{source}, "
                 f"from another log than {batch.end.log}, whose rows cannot be told from those. Move the files away, "
-                f"and have the table read anew: "
-                f"`curl -X POST 'http://RELAY/controlSources/snapshot?sources={batch.physical}&tables={source}'`"
+                f"and have the table read anew: `databus snapshot {batch.physical} {source}`"
             )
 
     def _folder(self, physical: str, source: str) -> _Folder:
