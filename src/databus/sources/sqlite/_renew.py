@@ -138,7 +138,14 @@ def _renew_table(
 
 
 def _gap(version: Version, reason: str) -> Event:
-    body = {"kind": ControlKind.GAP, "source": version.source, "from": None, "to": None, "reason": reason, "resnapshot": True}
+    body = {
+        "kind": ControlKind.GAP,
+        "source": version.source,
+        "from": None,
+        "to": None,
+        "reason": reason,
+        "resnapshot": True,
+    }
     return Event(ControlKind.GAP, version, body)
 
 
