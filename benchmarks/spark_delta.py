@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from benchmarks.changes import ROW_BYTES, TABLE, insert_groups, mixed_groups
+from benchmarks._changes import ROW_BYTES, TABLE, insert_groups, mixed_groups
 from benchmarks.figures import Figure
 from databus.client import RelayClient
 from databus.pipeline import OutputContext, run

@@ -270,7 +270,9 @@ def test_a_users_trigger_that_raises_ignore_does_not_hide_the_change(shop: Shop)
 def test_a_unique_index_added_while_rows_are_replaced_over_it(shop: Shop) -> None:
     begin(shop, "CREATE TABLE t(id INTEGER PRIMARY KEY, u TEXT, v)", ONE_AND_TWO)
     then(shop, "CREATE UNIQUE INDEX i ON t(u)", "REPLACE INTO t VALUES (3, 'a', 0)")
-    assert [body["kind"] for body in controls_of(shop.log.groups)][2:] == ["gap", "snapshot_begin", "snapshot_end"]
+    controls = controls_of(shop.log.groups)[2:]
+    assert [body["kind"] for body in controls] == ["gap", "snapshot_begin", "snapshot_end"]
+    assert controls[0]["resnapshot"]  # so that mirrors wait for it
     assert set(shop.log.mirror().rows["main.t"]) == {(2,), (3,)}
     assert ops(then(shop, "REPLACE INTO t VALUES (4, 'b', 0)")) == [(4, 2), (1, 4)]
 
@@ -318,7 +320,9 @@ def test_delete_without_where_is_logged_row_by_row(shop: Shop) -> None:
 def test_a_table_made_anew_is_a_gap_and_is_read_again(shop: Shop) -> None:
     begin(shop, UNIQUE, ONE_AND_TWO)
     then(shop, "DROP TABLE t", UNIQUE, "INSERT INTO t VALUES (7, 'q', 1)")
-    assert [body["kind"] for body in controls_of(shop.log.groups)][2:] == ["gap", "snapshot_begin", "snapshot_end"]
+    controls = controls_of(shop.log.groups)[2:]
+    assert [body["kind"] for body in controls] == ["gap", "snapshot_begin", "snapshot_end"]
+    assert controls[0]["resnapshot"]  # so that mirrors wait for it
     assert list(shop.log.mirror().rows["main.t"]) == [(7,)]
     assert ops(then(shop, "INSERT INTO t VALUES (8, 'r', 1)")) == [(1, 8)]
 

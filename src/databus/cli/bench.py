@@ -18,8 +18,8 @@ def _benchmarks() -> dict[str, str]:
     if not (root / "benchmarks" / "figures.py").is_file():
         raise WrongInput("benchmarks are not installed with databus; run this from a checkout with `make env`")
     sys.path.insert(0, str(root))
-    names = sorted(path.stem for path in (root / "benchmarks").glob("*.py"))
-    return {name.replace("_", "-"): f"benchmarks.{name}" for name in names if name not in ("__init__", "figures")}
+    names = sorted(path.stem for path in (root / "benchmarks").glob("[a-z]*.py") if path.stem != "figures")
+    return {name.replace("_", "-"): f"benchmarks.{name}" for name in names}
 
 
 @app.command(epilog="Example: databus bench latency --json")
