@@ -52,6 +52,7 @@ options = st.fixed_dictionaries(
         "deletes": st.integers(0, 5),
         "seed": st.integers(0, 2**63 - 1),
         "group_bytes_max": st.sampled_from([1024, 8192, 4 << 20]),
+        "group_transactions_max": st.sampled_from([1, 3, 1_000_000]),
     }
 )
 

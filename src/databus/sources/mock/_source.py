@@ -6,6 +6,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from databus.core import (
+    TXID,
     ChangeType,
     Clock,
     ConfigError,
@@ -33,6 +35,7 @@ from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
 
 _NAMESPACE: Final = uuid.UUID("5b1f5b0e-6f0c-4f0e-9a53-1d9f4f3c2b11")
 
+_BLOCK_TRANSACTIONS: Final = 256
 _NOT_IDENTITY: Final = {
     "transactions_per_s",
     "transactions_total",
@@ -40,6 +43,31 @@ _NOT_IDENTITY: Final = {
     "group_bytes_max",
     "group_transactions_max",
 }
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Transactions made ahead, from `first` on. ends: the last `_seq` of each."""
+
+    first: int
+    rows: tuple[Rows, ...]
+    ends: Int
+
+
+def _transactions(rows: Rows, start: int, end: int) -> Rows:
+    """Those of a block, by their numbers in it; with a dictionary of transaction ids of their own."""
+    batch = rows.batch
+    txids = batch.column(TXID)
+    if start == 0 and end == len(txids.dictionary):
+        return rows
+    numbers = txids.indices.to_numpy()
+    low, high = np.searchsorted(numbers, [start, end])
+    cut = batch.slice(low, high - low)
+    own = pa.DictionaryArray.from_arrays(
+        pa.array(numbers[low:high] - np.int32(start)), txids.dictionary.slice(start, end - start)
+    )
+    columns = [own if name == TXID else column for name, column in zip(batch.schema.names, cut.columns, strict=True)]
+    return Rows(rows.table, pa.RecordBatch.from_arrays(columns, schema=batch.schema))
 
 
 class MockSource:
@@ -57,6 +85,7 @@ class MockSource:
         self._part = 0  # changes of it that earlier parts have carried
         self._t0_us = 0
         self._last_seq = 0  # highest `_seq` yielded at the SCN before `_next`
+        self._block: _Block | None = None
         self._snapshots: dict[str, OpenSnapshot] = {}
         self._asked: deque[str] = deque()
         shares = Shares(config.inserts, config.updates, config.deletes)
@@ -86,6 +115,7 @@ class MockSource:
         self._next = ordinal_of(resume.scn) + 1
         self._last_seq = resume.seq
         self._snapshots = dict(resume.snapshots)
+        self._block = None
         self._t0_us = self._clock.now_ns() // 1000
         if resume.position is not None:
             if resume.position.get("n") != self._next - 1:
@@ -176,18 +206,46 @@ class MockSource:
         fit = max(self._config.group_bytes_max // self._config.row_bytes, 2)
         if changes > fit or self._part:
             end = min(self._part + fit // 2, changes)
-            group = self._group(self._next, 1, self._part, end)
+            rows, ends = self._block_of(self._next, 1, self._part, end)
+            group = self._group(self._next, rows, int(ends[0]), continues=end < changes)
         else:
             end = changes
-            group = self._group(self._next, max(min(count, fit // max(changes, 1)), 1), 0, changes)
+            group = self._whole(max(min(count, fit // changes), 1), max(fit // changes, 1))
         self._part = 0 if end == changes else end
         if self._part == 0:
             self._next = ordinal_of(group.commit.scn) + 1
         self._last_seq = group.commit.seq
         return group
 
-    def _group(self, first: int, count: int, start: int, end: int) -> Group:
-        """Changes `start..end` of the `count` transactions from `first` on."""
+    def _whole(self, count: int, fit: int) -> Group:
+        """Whole transactions, from a block made ahead: making one costs as much as making hundreds."""
+        block = self._block
+        if block is None or not block.first <= self._next < block.first + len(block.ends):
+            left = self._total() - self._next + 1
+            size = int(min(max(count, _BLOCK_TRANSACTIONS), fit, left))
+            rows, ends = self._block_of(self._next, size, 0, self._config.rows_per_transaction)
+            block = self._block = _Block(self._next, rows, ends)
+        start = self._next - block.first
+        end = min(start + count, len(block.ends))
+        last = block.first + end - 1
+        rows = tuple(_transactions(each, start, end) for each in block.rows)
+        return self._group(last, tuple(each for each in rows if len(each.batch)), int(block.ends[end - 1]))
+
+    def _group(self, last: int, rows: tuple[Rows, ...], seq: int, *, continues: bool = False) -> Group:
+        """These rows, and the commit of transaction `last` behind them."""
+        commit = Commit(
+            self._scn(last),
+            seq,
+            self._txid(last),
+            self._position(last),
+            self.commit_us(last),
+            dict(self._snapshots),
+            continues=continues,
+        )
+        return Group(commit, rows)
+
+    def _block_of(self, first: int, count: int, start: int, end: int) -> tuple[tuple[Rows, ...], Int]:
+        """Changes `start..end` of the `count` transactions from `first` on, and the last `_seq` of each transaction."""
         changes = self._config.rows_per_transaction
         tables = len(self._makers)
         of_one = np.arange(start, end, dtype=np.int64)
@@ -205,17 +263,7 @@ class MockSource:
         before = self._last_seq if start else 0
         ends = np.cumsum(weights, axis=1) + before
         rows = [self._rows(maker, mine, change, ends, first) for maker, mine, change in parts]
-        last = first + count - 1
-        commit = Commit(
-            self._scn(last),
-            int(ends[-1, -1]),
-            self._txid(last),
-            self._position(last),
-            self.commit_us(last),
-            dict(self._snapshots),
-            continues=end < changes,
-        )
-        return Group(commit, tuple(rows))
+        return tuple(rows), ends[:, -1]
 
     def _rows(self, maker: TableMaker, mine: Any, change: Any, ends: Int, first: int) -> Rows:
         kind, key, version = (each.ravel() for each in change)
