@@ -11,6 +11,7 @@ import pytest
 
 from databus.client import RelayClient
 from databus.spark import error_of
+from databus.spark._plan import patiently
 from databus.testing import RelayProcess
 
 S_MAX = 60
@@ -40,7 +41,7 @@ def start_relay(tmp_path: Path) -> Iterator[StartRelay]:
 def wait_until_captured(url: str, physical: str, scn: int, token: str | None = None) -> None:
     """Wait until the relay has published this SCN: each long poll wakes when something is published."""
     client = RelayClient(url, token=token)
-    position = client.position(physical, start="earliest")
+    position = patiently(lambda: client.position(physical, start="earliest"), S_MAX * 1000)
     for _ in range(10_000):
         if position.scn >= scn:
             return

@@ -34,7 +34,7 @@ def histories(draw: st.DrawFn) -> tuple[list[TableSchema], list[list[tuple[int, 
 
 
 @pytest.mark.timeout(240)
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(history=histories())
 def test_any_history_comes_back_equal_and_in_order(
     spark: Any, tmp_path_factory: pytest.TempPathFactory, history: Any

@@ -34,13 +34,10 @@ def test_a_batch_read_gives_all_rows_in_their_order(spark: Any, relay: Any) -> N
     assert pairs == [(scn, seq) for scn in range(1, 31) for seq in range(1, 5)]
 
 
-@pytest.mark.parametrize("partitions", [2, 5])
-def test_partitions_are_ranges_that_together_are_the_whole(
-    spark: Any, start_relay: StartRelay, partitions: int
-) -> None:
+def test_partitions_are_ranges_that_together_are_the_whole(spark: Any, start_relay: StartRelay) -> None:
     relay = start_relay({"shop": {**MOCK, "group_transactions_max": 1}}, 30)
-    frame = load_batch(spark, relay, **TYPED, meta="full", partitions=partitions)
-    assert frame.rdd.getNumPartitions() == partitions
+    frame = load_batch(spark, relay, **TYPED, meta="full", partitions=3)
+    assert frame.rdd.getNumPartitions() == 3
     parts = [[(row["_commit_version"], row["_seq"]) for row in part] for part in frame.rdd.glom().collect()]
     assert all(parts)
     assert [pair for part in parts for pair in part] == [(scn, seq) for scn in range(1, 31) for seq in range(1, 5)]
@@ -102,11 +99,8 @@ def test_a_position_that_has_left_the_log_is_410_and_says_so(
     relay = start_relay({"shop": mock}, log=log)
     wait_until_captured(relay.url, "shop", 3_000)
     with pytest.raises(PositionPurged):
-        drain(load_stream(spark, relay, **TYPED, startingVersion=1), tmp_path / "c1")
-    with pytest.raises(PositionPurged):
-        drain(load_stream(spark, relay, **TYPED), tmp_path / "c2")
-    still_there = drain(load_stream(spark, relay, **TYPED, startingVersion="earliest"), tmp_path / "c3")
-    assert still_there.rows.num_rows > 0
+        drain(load_stream(spark, relay, **TYPED), tmp_path / "c")
+    assert load_batch(spark, relay, **TYPED, startingVersion="earliest").count() > 0
 
 
 def test_a_token_is_taken_from_its_file_and_never_shown(spark: Any, start_relay: StartRelay, tmp_path: Path) -> None:

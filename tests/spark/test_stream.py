@@ -49,9 +49,9 @@ def test_a_batch_has_no_more_rows_than_asked_for_and_ends_with_a_transaction(
 ) -> None:
     config = mock(transactions_total=40, rows_per_transaction=7)
     relay = start_relay({"shop": config}, 40)
-    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=60), tmp_path / "c")
+    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=110), tmp_path / "c")
     assert len(seen.batches) > 3
-    assert all(0 < len(rows) <= 60 for rows in seen.batches.values())
+    assert all(0 < len(rows) <= 110 for rows in seen.batches.values())
     ends = [ends_of(rows) for rows in seen.batches.values()]
     assert all(before[1][0] < after[0][0] for before, after in pairwise(ends))
     pairs = seen.pairs()
@@ -63,16 +63,16 @@ def test_a_batch_has_no_more_rows_than_asked_for_and_ends_with_a_transaction(
 def test_a_transaction_larger_than_a_batch_is_cut_with_its_seq_in_the_offset(
     spark: Any, start_relay: StartRelay, tmp_path: Path, group_bytes_max: int
 ) -> None:
-    config = mock(transactions_total=3, rows_per_transaction=500, group_bytes_max=group_bytes_max)
-    relay = start_relay({"shop": config}, 3)
-    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=150), tmp_path / "c")
-    assert all(len(rows) <= 150 for rows in seen.batches.values())
+    config = mock(transactions_total=2, rows_per_transaction=400, group_bytes_max=group_bytes_max)
+    relay = start_relay({"shop": config}, 2)
+    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=220), tmp_path / "c")
+    assert all(len(rows) <= 220 for rows in seen.batches.values())
     offsets = [Checkpoint.from_json(each).sources["shop"] for each in offsets_in(tmp_path / "c").values()]
     inside = [each for each in offsets if each.seq is not None]
-    assert len(inside) >= 6
+    assert len(inside) >= 3
     assert all(each.log for each in inside)
     pairs = seen.pairs()
-    assert len(pairs) == expected_rows(config, 3)
+    assert len(pairs) == expected_rows(config, 2)
     assert pairs == sorted(set(pairs))
     for rows in seen.batches.values():
         assert rows.column("_change_type").to_pylist()[-1] != "update_preimage"
@@ -94,7 +94,7 @@ def test_after_a_failure_the_same_batch_comes_again_row_for_row(
 ) -> None:
     config = mock(transactions_total=30, rows_per_transaction=40, group_bytes_max=8 << 10)
     relay = start_relay({"shop": config}, 30)
-    options = {**TYPED, "maxRowsPerTrigger": 150, "partitions": 2}
+    options = {**TYPED, "maxRowsPerTrigger": 300, "partitions": 2}
     first = drain(load_stream(spark, relay, **options), tmp_path / "c", fail_at=2)
     assert set(first.batches) == {0, 1, 2}
     relay.kill()
@@ -114,13 +114,13 @@ def _pairs(rows: pa.Table) -> list[tuple[int, int]]:
 
 def test_available_now_ends_although_the_source_does_not(spark: Any, start_relay: StartRelay, tmp_path: Path) -> None:
     relay = start_relay({"shop": mock(transactions_per_s=500, rows_per_transaction=1)}, 20)
-    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=10), tmp_path / "c")
+    seen = drain(load_stream(spark, relay, **TYPED), tmp_path / "c")
     assert seen.rows.num_rows >= 20
 
 
 def test_lag_stands_in_the_progress_of_the_query(spark: Any, start_relay: StartRelay, tmp_path: Path) -> None:
     relay = start_relay({"shop": mock(transactions_total=50)}, 50)
-    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=100), tmp_path / "c")
+    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=300), tmp_path / "c")
     first = seen.progress[0]["sources"][0]
     assert first["latestOffset"]["sources"]["shop"]["scn"] == 50
     assert first["endOffset"]["sources"]["shop"]["scn"] < 50
