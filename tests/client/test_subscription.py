@@ -1,5 +1,6 @@
 """The iterator over windows, over real HTTP."""
 
+import gc
 import json
 import threading
 
@@ -75,6 +76,15 @@ def test_no_thread_is_left_when_a_loop_is_left_early(relay_of):
         with windows(relay.url) as following:
             next(following)
     assert not [each for each in threading.enumerate() if each.name.startswith("databus-read")]
+
+
+def test_an_iterator_that_is_forgotten_takes_its_threads_with_it(relay_of):
+    relay = relay_of(shop=mock(transactions_per_s=500))
+    captured(relay, 5)
+    for _ in windows(relay.url):
+        break
+    gc.collect()
+    wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("databus-read")], "its threads")
 
 
 def test_a_foreign_position_is_raised_with_the_relays_words(relay_of):

@@ -330,45 +330,50 @@ class Client:
 
     def _pick(self) -> _Source | None:
         """The next source that has something, in turn; while one has an open window, that one."""
-        is_waiting = [
-            each for each in self._order if each.lane is not None and (each.lane.windows or each.lane.has_event)
-        ]
-        inside = next((each for each in self._order if self._dispatcher.is_open(each.wanted.physical)), None)
-        if inside is not None:
-            if inside in is_waiting:
-                return inside
-            if is_waiting and inside.lane is not None and inside.lane.reader.state is ReaderState.WAITING:
-                self._dispatcher.interrupted(inside.wanted.physical)  # nobody waits for a relay that is away
-                self._perform()
-            return None if not is_waiting or self._dispatcher.is_open(inside.wanted.physical) else is_waiting[0]
-        if not is_waiting:
-            return None
-        source = is_waiting[0]
-        if len(self._order) > 1:
-            self._order.remove(source)
-            self._order.append(source)
+        source = self._ready()
+        if source is None or len(self._order) == 1:
+            return source
+        inside = self._inside()
+        if inside is not None and inside is not source:
+            self._dispatcher.interrupted(inside.wanted.physical)  # nobody waits for a relay that is away
+            self._perform()
+        self._order.remove(source)
+        self._order.append(source)
         return source
+
+    def _inside(self) -> _Source | None:
+        """The source of which a window is open."""
+        return next((each for each in self._order if self._dispatcher.is_open(each.wanted.physical)), None)
+
+    def _ready(self) -> _Source | None:
+        """The source that has something to do and may do it."""
+        waiting = [each for each in self._order if each.lane is not None and each.lane.has_work]
+        inside = self._inside()
+        if inside is None or inside in waiting or not waiting:
+            return inside if inside in waiting else next(iter(waiting), None)
+        is_away = inside.lane is None or inside.lane.reader.state is ReaderState.WAITING
+        return waiting[0] if is_away else None
 
     def _step(self, source: _Source) -> None:
         lane, physical = source.lane, source.wanted.physical
         if lane is None:
             return
-        try:
-            if lane.windows:
+        if lane.windows:
+            try:
                 self._deliver(source, lane)
-                return
-            lane.advance()
-        except DatabusError as error:  # what came is not what a relay sends: `Corrupt`, `Unsupported`
-            self._dispatcher.lost(physical, error)
+            except DatabusError as error:  # rows that cannot be opened: `Corrupt`
+                self._dispatcher.lost(physical, error)
             return
+        if lane.is_ended:
+            self._dispatcher.lost(physical, lane.error or Unavailable(f"{physical}: the reader ended"))
+            return
+        lane.advance()
         if lane.start is not None and not source.is_known:
             source.is_known = True
             self._dispatcher.started(physical, lane.start)
         if lane.is_restarted:
             lane.is_restarted = False
             self._dispatcher.interrupted(physical)
-        if lane.is_ended:
-            self._dispatcher.lost(physical, lane.error or Unavailable(f"{physical}: the reader ended"))
 
     def _deliver(self, source: _Source, lane: Lane) -> None:
         window: AnyWindow = lane.windows.popleft()
@@ -498,6 +503,4 @@ class Client:
             self._bell.wait_for(self._is_woken, timeout)
 
     def _is_woken(self) -> bool:
-        if self._wants_stop or self._wants_pause:
-            return True
-        return any(each.lane is not None and (each.lane.windows or each.lane.has_event) for each in self._order)
+        return self._wants_stop or self._wants_pause or self._ready() is not None

@@ -12,17 +12,17 @@ every callback of the windows before it has returned, and `on_checkpoint` too.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
-from itertools import groupby
-from typing import Any
+from dataclasses import dataclass, field
+from enum import IntEnum, auto
+from typing import Any, NamedTuple
 
 from databus.client._consumer import AnyWindow, Result
+from databus.client._window import Changes
 from databus.core import Checkpoint, DatabusError, Pair, SourceCheckpoint, Stop
 
 
-class Kind(Enum):
-    """What is to be done: a callback of the consumer, or one of the client's own acts."""
+class Kind(IntEnum):
+    """What is to be done: a callback of the consumer, or one of the client's own acts. An int: it is hashed often."""
 
     START_CONSUMPTION = auto()
     START_WINDOW = auto()
@@ -45,8 +45,7 @@ _OF_A_WINDOW = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One thing to do. argument: what the callback is given, the checkpoint to save, or the position to go back to."""
 
     kind: Kind
@@ -178,7 +177,7 @@ class Dispatcher:
         if call.kind is Kind.START_WINDOW:
             self._sources[call.physical].is_open = True
         elif call.kind in (Kind.CHECKPOINT, Kind.SAVE):  # of the other sources, what is saved by now
-            return replace(call, argument=self._checkpoint.advanced(call.physical, call.argument))
+            return call._replace(argument=self._checkpoint.advanced(call.physical, call.argument))
         return call
 
     def done(self, call: Call, result: Result = Result.SUCCESS) -> None:
@@ -318,13 +317,16 @@ def _calls_of(window: AnyWindow, *, is_open: bool) -> Iterator[Call]:
         yield Call(Kind.START_WINDOW, physical, window, window)
     if window.has_control:
         yield Call(Kind.CONTROL, physical, window.control, window)
-    for first, pieces in groupby(window.changes(), key=lambda each: (each.source, each.table.fingerprint)):
-        del first
-        for number, changes in enumerate(pieces):
-            if number == 0:
-                yield Call(Kind.START_SOURCE, physical, changes, window)
-            yield Call(Kind.DATA_EVENTS, physical, changes, window)
-        yield Call(Kind.END_SOURCE, physical, changes, window)
+    last: Changes | None = None
+    for changes in window.changes():
+        if last is None or last.source != changes.source or last.table is not changes.table:
+            if last is not None:
+                yield Call(Kind.END_SOURCE, physical, last, window)
+            yield Call(Kind.START_SOURCE, physical, changes, window)
+        yield Call(Kind.DATA_EVENTS, physical, changes, window)
+        last = changes
+    if last is not None:
+        yield Call(Kind.END_SOURCE, physical, last, window)
     if not window.continues:
         yield Call(Kind.END_WINDOW, physical, window, window)
 

@@ -105,9 +105,13 @@ class Channel:
                 return False
             self.bytes_waiting += size
             self._events.append((event, size))
+        self.ring()
+        return True
+
+    def ring(self) -> None:
+        """Wake the consumer: something is otherwise than it was."""
         with self._bell:
             self._bell.notify_all()
-        return True
 
     def __len__(self) -> int:
         return len(self._events)
@@ -179,11 +183,15 @@ class Reader:
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"databus-read-{physical}")
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop reading, at once; waits for the thread. Callable twice."""
+    def cancel(self) -> None:
+        """Stop reading, without waiting for the thread to notice. Callable twice."""
         self._closing.set()
         self.channel.close()
         self._relay.close()
+
+    def close(self) -> None:
+        """Stop reading, and wait for the thread. Callable twice."""
+        self.cancel()
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_MS_MAX / 1e3)
 
@@ -218,6 +226,7 @@ class Reader:
     def _note_outage(self, error: TryAgain) -> None:
         now = time.monotonic()
         self.last_error, self.state = error, ReaderState.WAITING
+        self.channel.ring()
         self._away_since = self._away_since or now
         if (now - self._away_since) * 1e3 > self._config.outage_ms_max:
             raise Unavailable(
@@ -242,11 +251,11 @@ class Reader:
                 )
             self.state = ReaderState.STREAMING
             self.connections += 1
+            self._away_since = None
             if not self.channel.put(Connected(stream.uuid, stream.log)):
                 return True
             for groups in stream:
                 self._backoff.reset()
-                self._away_since = None
                 if not self._pass_on(groups, stream.uuid, stream.log) or self._is_done(done_by(groups[-1].commit)):
                     return True
         return False

@@ -5,13 +5,14 @@ from collections import deque
 from databus.client._follow import Arrived, Channel, Connected, Ended, FollowConfig, Reader, Started
 from databus.client._relay import RelayClient, Start
 from databus.client._window import Splitter, Window
-from databus.core import Pair, SourceCheckpoint
+from databus.core import DatabusError, Pair, SourceCheckpoint
+from databus.wire import FrameGroup
 
 
 class Lane:
     """Takes a reader's events and holds the windows that they hold. One thread uses it.
 
-    start: where it begins, once that is known. error: what its reader ended with. is_ended: nothing more comes.
+    start: where it begins, once that is known. is_ended: nothing comes behind `windows`. error: what it ended with.
     is_restarted: the transaction of which parts were given out begins anew, from another log; whoever cares resets it.
     """
 
@@ -38,9 +39,9 @@ class Lane:
         self._splitter: Splitter | None = None
 
     @property
-    def has_event(self) -> bool:
-        """Whether something has come that was not taken in."""
-        return len(self.reader.channel) > 0
+    def has_work(self) -> bool:
+        """Whether there is something to do here: windows, or events that were not taken in, or an end to be told."""
+        return bool(self.windows) or self.is_ended or len(self.reader.channel) > 0
 
     def advance(self) -> bool:
         """Take one event in; whether there was one."""
@@ -55,10 +56,18 @@ class Lane:
                 if self._splitter is not None and self._splitter.connected(uuid, log):
                     self.is_restarted = True
             case Arrived(groups):
-                if self._splitter is not None:
-                    for group in groups:
-                        self.windows.extend(self._splitter.split(group))
+                self._split(groups)
             case Ended(error):
                 self.is_ended = True
                 self.error = error
         return True
+
+    def _split(self, groups: list[FrameGroup]) -> None:
+        assert self._splitter is not None  # noqa: S101 - a reader begins with `Started`
+        try:
+            for group in groups:
+                self.windows.extend(self._splitter.split(group))
+        except DatabusError as error:  # what came is not what a relay sends; what came before it counts
+            self.is_ended = True
+            self.error = error
+            self.reader.cancel()

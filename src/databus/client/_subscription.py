@@ -10,6 +10,7 @@ Between physical sources there is no order; inside each there is the order of co
 
 import difflib
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from types import TracebackType
 from typing import Self
 
 from databus.client._batches import Batcher, WindowBatch
-from databus.client._follow import Channel, FollowConfig
+from databus.client._follow import Channel, FollowConfig, Reader
 from databus.client._lane import Lane
 from databus.client._relay import RelayClient, SourceInfo, Start
 from databus.client._window import Window
-from databus.core import Checkpoint, Pair, UnknownSource
+from databus.core import Checkpoint, Pair, Unavailable, UnknownSource
 
 ROWS_MAX: int = 100_000
 
@@ -39,9 +40,12 @@ def select(known: Sequence[SourceInfo], sources: Sequence[str] | None) -> list[W
     """Which physical sources a list of names and patterns speaks of.
 
     `shop/main.orders` and `shop/*` name theirs; `orders`, `main.orders` and patterns without a slash stand for every
-    physical source that has such a table. Raises `UnknownSource` for a name that nothing answers to.
+    physical source that has such a table. Raises `UnknownSource` for a name that nothing answers to, `Unavailable`
+    while the relay has no sources at all.
     """
     physicals = list(dict.fromkeys(each.physical for each in known))
+    if not physicals:
+        raise Unavailable("the relay serves no source yet; it has none, or could not connect to any so far")
     if sources is None:
         return [Wanted(physical, None) for physical in physicals]
     chosen: dict[str, list[str]] = {}
@@ -105,6 +109,7 @@ class Subscription:
                     config=config,
                 )
             )
+        self._forget = weakref.finalize(self, _cancel, [lane.reader for lane in self._lanes])
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -170,15 +175,23 @@ class Subscription:
                     if (window := self._waiting_window()) is not None:
                         return window
                 self._current = None
-                if all(lane.is_ended for lane in self._lanes):
+                if all(map(self._is_over, self._lanes)):
                     return None
             self._wait()
         return None
 
     def _wait(self) -> None:
         with self._bell:
-            while not self._is_closed and not any(lane.has_event for lane in self._lanes):
+            while not self._is_closed and not self._has_work():
                 self._bell.wait()
+
+    def _has_work(self) -> bool:
+        if self._is_inside and self._current is not None:
+            return self._current.has_work
+        return any(lane.has_work and not self._is_over(lane) for lane in self._lanes)
+
+    def _is_over(self, lane: Lane) -> bool:
+        return lane.is_ended and lane.error is None and not lane.windows
 
     def _waiting_window(self) -> Window | None:
         """The next window of the current lane, if it has come."""
@@ -193,12 +206,14 @@ class Subscription:
                     return window
                 self._done[lane.physical] = window
                 continue
-            if not lane.advance():
-                return None
             if lane.is_ended:
                 self._is_inside = False
-                if lane.error is not None:
-                    raise lane.error
+                error, lane.error = lane.error, None
+                if error is not None:
+                    raise error
+                return None
+            if not lane.advance():
+                return None
         return None
 
     def close(self) -> None:
@@ -206,6 +221,7 @@ class Subscription:
         with self._bell:
             self._is_closed = True
             self._bell.notify_all()
+        self._forget()
         for lane in list(self._lanes):
             lane.reader.close()
 
@@ -216,6 +232,12 @@ class Subscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _cancel(readers: Sequence[Reader]) -> None:
+    """For a subscription that is dropped without `close`: its threads must not stay."""
+    for reader in readers:
+        reader.cancel()
 
 
 def windows(
