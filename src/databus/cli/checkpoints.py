@@ -10,7 +10,7 @@ import typer
 from databus.cli._app import AsJson, app, say_json, say_table
 
 
-@app.command(epilog="Example: databus checkpoints .databus/shop")
+@app.command(epilog="Example: databus checkpoints .databus/pipelines/shop")
 def checkpoints(
     path: Annotated[Path, typer.Argument(help="A consumer's checkpoint file, or a pipeline's state folder.")],
     as_json: AsJson = False,
@@ -22,7 +22,7 @@ def checkpoints(
         raise WrongInput(f"{path}: there is no such file or folder")
     found = list(_of_pipeline(path) if path.is_dir() else _of_file(path))
     if not found:
-        raise WrongInput(f"{path}: no checkpoint in it; a pipeline's state folder is .databus/<its name>")
+        raise WrongInput(f"{path}: no checkpoint in it; a pipeline's state folder is .databus/pipelines/<its name>")
     if as_json:
         for each in found:
             say_json(each)
