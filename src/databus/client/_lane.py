@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from databus.client._batches import WindowBatch
 from databus.client._follow import Arrived, Channel, Connected, Ended, FollowConfig, Reader, Started
 from databus.client._relay import RelayClient, Start
 from databus.client._window import Splitter, Window
@@ -12,8 +13,9 @@ from databus.wire import FrameGroup
 class Lane:
     """Takes a reader's events and holds the windows that they hold. One thread uses it.
 
-    start: where it begins, once that is known. is_ended: nothing comes behind `windows`. error: what it ended with.
-    is_restarted: the transaction of which parts were given out begins anew, from another log; whoever cares resets it.
+    start: where it begins, once that is known. done: the last window that the consumer has done. is_ended: nothing
+    comes behind `windows`. error: what it ended with. is_restarted: the transaction of which parts were given out
+    begins anew, from another log; whoever cares resets it.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class Lane:
         self.reader = Reader(relay, physical, start, channel, sources=sources, until=until, config=config)
         self.windows: deque[Window] = deque()
         self.start: SourceCheckpoint | None = None
+        self.done: Window | WindowBatch | None = None
         self.is_ended = False
         self.is_restarted = False
         self.error: BaseException | None = None

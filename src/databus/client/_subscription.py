@@ -96,7 +96,6 @@ class Subscription:
         self._current: Lane | None = None
         self._is_inside = False  # of a transaction of the current lane
         self._given: Window | WindowBatch | None = None
-        self._done: dict[str, Window | WindowBatch] = {}
         for each in wanted:
             self._lanes.append(
                 Lane(
@@ -117,8 +116,9 @@ class Subscription:
 
         While the loop's body runs, `window.checkpoint` is where that window will have brought its physical source.
         """
-        starts = {lane.physical: lane.start for lane in self._lanes if lane.start is not None}
-        return Checkpoint({**starts, **{name: done.position for name, done in self._done.items()}})
+        lanes = sorted(self._lanes, key=lambda lane: lane.physical)
+        positions = {lane.physical: lane.start if lane.done is None else lane.done.position for lane in lanes}
+        return Checkpoint({name: position for name, position in positions.items() if position is not None})
 
     def __iter__(self) -> Iterator[Window]:
         return self
@@ -154,9 +154,8 @@ class Subscription:
                 yield batch
 
     def _finish_given(self) -> None:
-        if self._given is not None:
-            self._done[self._given.physical] = self._given
-            self._given = None
+        if self._given is not None and self._current is not None:
+            self._current.done, self._given = self._given, None
 
     def _put_back(self, window: Window) -> None:
         if self._current is not None:
@@ -204,7 +203,7 @@ class Subscription:
                 self._is_inside = window.continues
                 if not window.is_empty or window.is_part:
                     return window
-                self._done[lane.physical] = window
+                lane.done = window
                 continue
             if lane.is_ended:
                 self._is_inside = False

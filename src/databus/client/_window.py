@@ -177,10 +177,11 @@ class Window:
     """One transaction, one part of a large one, or one snapshot chunk. Nothing is decoded before it is asked for.
 
     It keeps the memory alive that its rows were received in; copy what has to stay long.
-    continues: more parts of this transaction follow. is_part: it is one of several parts.
+    continues: more parts of this transaction follow. is_part: it is one of several parts. is_empty: it only moves the
+    checkpoint.
     """
 
-    __slots__ = ("_bus", "_index", "_last", "_view", "continues", "has_control", "is_part", "scn")
+    __slots__ = ("_bus", "_index", "_last", "_view", "continues", "has_control", "is_empty", "is_part", "scn")
 
     def __init__(self, view: _View, index: int, key: int) -> None:
         """key: twice the SCN, plus one for what the bus itself put there. The splitter sets the flags after."""
@@ -188,7 +189,7 @@ class Window:
         self._index = index
         self.scn = key >> 1
         self._bus = key & 1
-        self._last = self.continues = self.is_part = self.has_control = False
+        self._last = self.continues = self.is_part = self.has_control = self.is_empty = False
 
     @property
     def physical(self) -> str:
@@ -204,11 +205,6 @@ class Window:
     def is_snapshot(self) -> bool:
         """Whether its rows were read, not logged."""
         return bool(self._bus) and len(self) > 0
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it only moves the checkpoint."""
-        return not self.has_control and len(self) == 0
 
     def __len__(self) -> int:
         """How many row images it has; an update counts two."""
@@ -416,7 +412,8 @@ class Splitter:
                 keys = [own, *keys]
                 view.stops = [[*starts[:1], *stops] for starts, stops in zip(view.starts, view.stops, strict=True)]
                 view.starts = [[*starts[:1], *starts] for starts in view.starts]
-        if not keys:
+        is_empty = not keys
+        if is_empty:
             if commit.continues or view.is_cut:
                 return []
             keys = [_key(commit.last)]
@@ -424,7 +421,7 @@ class Splitter:
             view.starts = view.stops = [[0] * len(keys) for _ in view.frames]
         windows = [Window(view, index, key) for index, key in enumerate(keys)]
         first, last = windows[0], windows[-1]
-        first.has_control = control is not None
+        first.has_control, first.is_empty = control is not None, is_empty
         last._last = not view.is_cut  # noqa: SLF001 - made here
         last.continues = commit.continues or (view.is_cut and _is_mid_transaction(self._until or _NO_PAIR))
         last.is_part = last.continues
