@@ -144,6 +144,36 @@ def test_a_kill_alone_costs_nothing_but_the_unfinished_transaction(killed, whole
     assert rows == whole
 
 
+@pytest.mark.parametrize("in_body", [True, False])
+def test_a_wrong_byte_that_was_never_fsynced_is_cut_off_with_what_follows(tmp_path, in_body):
+    with open_log(tmp_path / "log", CONFIG) as log:
+        for scn in range(1, 4):
+            log.append(group(scn))
+        log.sync()
+        places = []
+        for scn in range(4, 7):
+            places.append(log._offset)
+            log.append(group(scn))
+        copy = shutil.copytree(tmp_path / "log", tmp_path / "killed")
+    flip(copy / "000000000001.seg", places[1] + (400 if in_body else 20))
+    with open_log(copy, CONFIG) as log:
+        assert log.resume().scn == 4
+        assert {row[1] for row in pairs_of(read(log.beginning()))} == {1, 2, 3, 4}
+
+
+def test_a_recovery_that_was_killed_is_done_again(tmp_path):
+    with open_log(tmp_path / "log", CONFIG) as log:
+        log.append(group(1))
+        for part in range(60):
+            log.append(group(2, count=10, first_seq=1 + 10 * part, continues=True))
+        assert log.head().segments > 3
+        copy = shutil.copytree(tmp_path / "log", tmp_path / "killed")
+    newest = max(copy.glob("*.seg"))
+    newest.unlink()  # as far as the first recovery came
+    with open_log(copy, CONFIG) as log:
+        assert (log.resume().scn, log.head().segments) == (1, 1)
+
+
 def test_without_its_mark_a_log_is_read_through_and_is_whole(killed, whole, tmp_path):
     folder = shutil.copytree(killed, tmp_path / "log")
     (folder / "durable.mark").unlink()

@@ -1,7 +1,10 @@
 """Appending and reading: order, the published end, parts, snapshots, controls, and what is told to whom."""
 
+import os
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -141,11 +144,52 @@ def test_durable_is_what_was_fsynced_and_no_more(tmp_path):
 
 
 def test_the_fsync_behind_the_appends_needs_no_call(log):
-    synced = threading.Event()
     log.append(group(1))
     with log._changed:
         assert log._changed.wait_for(lambda: log.durable() == {"cut": 1}, 10)
-    synced.set()
+
+
+def test_what_is_appended_during_an_fsync_is_not_durable_by_it(tmp_path, monkeypatch):
+    fdatasync, began, may_end = os.fdatasync, threading.Event(), threading.Semaphore(0)
+
+    def slow(fd):
+        began.set()
+        assert may_end.acquire(timeout=10)
+        fdatasync(fd)
+
+    with open_log(tmp_path, SLOW_FSYNC) as log:
+        log.append(group(1))
+        monkeypatch.setattr(os, "fdatasync", slow)  # a spy, to have an fsync that lasts
+        syncing = threading.Thread(target=log.sync)
+        syncing.start()
+        assert began.wait(10)
+        log.append(group(2, snapshot=True, first_seq=BUS_SEQ_MIN))
+        may_end.release()
+        syncing.join()
+        assert log.durable() == {"cut": 1}
+        assert scns_of(read(log.beginning())) == [1]
+        may_end.release(10)
+        log.sync()
+        assert scns_of(read(log.beginning())) == [1, 2]
+
+
+def test_a_segment_is_on_the_disk_before_the_next_one_begins(tmp_path, monkeypatch):
+    """Recovery reads the newest segment only, so that power loss must find those before it whole."""
+    fdatasync, synced = os.fdatasync, {}
+
+    def spy(fd):
+        fdatasync(fd)
+        assert all(path in synced for path in sorted(tmp_path.glob("*.seg"))[:-1])
+        synced[Path(f"/proc/self/fd/{fd}").resolve()] = os.fstat(fd).st_size
+
+    config = LogConfig(**{**SLOW_FSYNC.model_dump(), "segment_bytes_max": 8 << 10})
+    with open_log(tmp_path, config) as log:
+        monkeypatch.setattr(os, "fdatasync", spy)
+        for scn in range(1, 30):
+            log.append(group(scn))
+            for path in sorted(tmp_path.glob("*.seg"))[:-1]:
+                assert synced[path] == path.stat().st_size
+        assert log.head().segments > 2
 
 
 @pytest.mark.parametrize(
@@ -231,13 +275,18 @@ def test_resume_has_schemas_in_force_and_open_snapshots(log, tmp_path):
         assert set(log.schemas.current()) == {"main.orders", "main.stock"}
 
 
-def test_a_table_first_seen_in_a_dropped_transaction_is_not_in_force(log):
+def test_a_table_first_seen_in_a_dropped_transaction_is_not_in_force(log, tmp_path):
     log.append(group(1))
     for part in range(60):
         log.append(group(2, count=3, first_seq=1 + 3 * part, tables=(STOCK,), continues=True))
     assert log.head().segments > 1
+    killed = shutil.copytree(tmp_path, tmp_path / "killed")
     log.cut_back()
     assert set(log.resume().schemas) == {"main.orders"}
+    log.append(group(2))
+    assert set(log.resume().schemas) == {"main.orders"}
+    with open_log(killed) as again:
+        assert set(again.resume().schemas) == {"main.orders"}
 
 
 def test_open_snapshots_of_a_position_are_those_whose_begin_was_passed(log):
