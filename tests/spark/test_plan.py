@@ -70,6 +70,15 @@ def test_a_query_that_takes_what_is_there_does_not_wait(start_relay: StartRelay)
     assert planner.asked == 1
 
 
+def test_a_query_that_has_all_up_to_its_ending_version_asks_no_more(start_relay: StartRelay) -> None:
+    relay = start_relay({"shop": {**MOCK, "transactions_total": 50}}, 50)
+    planner = Counted(options(relay.url, endingVersion=20, waitMs=0), None)
+    end = end_after(planner, planner.initial())
+    assert end.scn == 20
+    assert [end_after(planner, end) for _ in range(5)] == [end] * 5
+    assert planner.asked <= 2
+
+
 def test_a_relay_that_comes_back_is_asked_again(start_relay: StartRelay) -> None:
     relay = start_relay({"shop": {**MOCK, "transactions_total": 50}}, 50)
     planner = Planner(options(relay.url), None)

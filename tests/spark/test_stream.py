@@ -65,8 +65,8 @@ def test_a_transaction_larger_than_a_batch_is_cut_with_its_seq_in_the_offset(
 ) -> None:
     config = mock(transactions_total=2, rows_per_transaction=400, group_bytes_max=group_bytes_max)
     relay = start_relay({"shop": config}, 2)
-    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=220), tmp_path / "c")
-    assert all(len(rows) <= 220 for rows in seen.batches.values())
+    seen = drain(load_stream(spark, relay, **TYPED, maxRowsPerTrigger=221), tmp_path / "c")
+    assert all(len(rows) <= 221 for rows in seen.batches.values())
     offsets = [Checkpoint.from_json(each).sources["shop"] for each in offsets_in(tmp_path / "c").values()]
     inside = [each for each in offsets if each.seq is not None]
     assert len(inside) >= 3
