@@ -404,12 +404,12 @@ class Client:
 
     def _perform(self) -> None:
         """Make the calls that the dispatcher wants, one after the other."""
-        dispatcher = self._dispatcher
+        dispatcher, acts, success = self._dispatcher, self._acts, Result.SUCCESS
         while (call := dispatcher.next()) is not None:
             try:
-                result = self._acts[call.kind](call)
+                result = acts[call.kind](call)
                 if result is None:
-                    result = Result.SUCCESS
+                    result = success
                 elif not isinstance(result, Result):
                     raise TypeError(f"a callback returned {result!r}; expected a Result or None")  # noqa: TRY301
             except Exception as error:  # noqa: BLE001 - any failure of a consumer's is rolled back, counted and told

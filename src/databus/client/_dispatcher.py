@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from databus.client._consumer import AnyWindow, Result
 from databus.client._window import Changes
@@ -40,9 +40,9 @@ class Kind(IntEnum):
     STOP_CONSUMPTION = auto()
 
 
-_OF_A_WINDOW = frozenset(
-    {Kind.START_WINDOW, Kind.CONTROL, Kind.START_SOURCE, Kind.DATA_EVENTS, Kind.END_SOURCE, Kind.END_WINDOW}
-)
+_INSIDE: Final = frozenset({Kind.START_WINDOW, Kind.CONTROL, Kind.START_SOURCE, Kind.DATA_EVENTS, Kind.END_SOURCE})
+_OF_A_WINDOW: Final = _INSIDE | {Kind.END_WINDOW}
+_SUCCESS: Final = Result.SUCCESS
 
 
 class Call(NamedTuple):
@@ -182,6 +182,8 @@ class Dispatcher:
 
     def done(self, call: Call, result: Result = Result.SUCCESS) -> None:
         """The call returned."""
+        if result is _SUCCESS and call.kind in _INSIDE and self._pending:
+            return  # nine calls of ten
         if call.kind is Kind.ERROR:
             if result >= Result.ERROR:
                 self._stop_with(call.argument)
