@@ -174,6 +174,38 @@ def test_a_recovery_that_was_killed_is_done_again(tmp_path):
         assert (log.resume().scn, log.head().segments) == (1, 1)
 
 
+def test_a_mark_that_retention_has_passed_is_only_old(tmp_path):
+    config = LogConfig(**{**CONFIG.model_dump(), "retention_bytes_max": 30 << 10})
+    with open_log(tmp_path, config) as log:
+        log.append(group(1))
+        log.sync()
+        old = (tmp_path / "durable.mark").read_bytes()
+        for scn in range(2, 100):
+            log.append(group(scn))
+        log.retain()
+        oldest = log.head().oldest.scn
+        assert oldest > 1
+    (tmp_path / "durable.mark").write_bytes(old)
+    with open_log(tmp_path, config) as log:
+        assert [row[1] for row in pairs_of(read(log.earliest()))] == list(range(oldest + 1, 100))
+
+
+def test_retention_leaves_a_mark_that_names_what_is_there(tmp_path):
+    config = LogConfig(**{**CONFIG.model_dump(), "retention_bytes_max": 0})
+    with open_log(tmp_path / "log", config) as log:
+        log.append(group(1))
+        log.sync()
+        while log.head().segments < 3:
+            log.append(group(log.resume().scn + 1))
+        log.append(group(log.resume().scn + 1))
+        log.retain()
+        copy = shutil.copytree(tmp_path / "log", tmp_path / "killed")
+        assert MarkFile(copy).read().segment >= log._view.segments[0].number
+        last = log.resume().scn
+    with open_log(copy, config) as log:
+        assert log.resume().scn == last
+
+
 def test_without_its_mark_a_log_is_read_through_and_is_whole(killed, whole, tmp_path):
     folder = shutil.copytree(killed, tmp_path / "log")
     (folder / "durable.mark").unlink()

@@ -474,6 +474,9 @@ class Log:
             with self._changed:
                 expired = self._expired()
                 self._view.segments = self._view.segments[len(expired) :]
+            if expired:
+                with self._sync_lock:
+                    self._write_mark()  # so that it does not name one of these
             for segment in expired:
                 self._view.forget(segment.number)
                 segment.index_path().unlink(missing_ok=True)

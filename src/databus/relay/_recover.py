@@ -43,8 +43,8 @@ def recover(folder: Path, mark: Mark | None) -> Recovered | None:
     for left in (*folder.glob("*.tmp"), *(p for p in folder.glob("*.idx") if not p.with_suffix(".seg").exists())):
         left.unlink()
     segments = _load_segments(folder, mark)
-    if mark is not None and segments and mark.log != segments[-1].header.log:
-        mark = None
+    if mark is not None and segments and (mark.log != segments[-1].header.log or mark.segment < segments[0].number):
+        mark = None  # another log's, or so old that retention has passed it: it is never fsynced
     if mark is not None:
         _check_mark(folder, segments, mark)
     if not segments:
@@ -94,7 +94,7 @@ def _holds_frames(path: Path) -> bool:
 
 def _check_mark(folder: Path, segments: Sequence[Segment], mark: Mark) -> None:
     path = segment_path(folder, mark.segment)
-    if not segments or not segments[0].number <= mark.segment <= segments[-1].number:
+    if not segments or mark.segment > segments[-1].number:
         raise Corrupt(
             f"{path}: this segment was durable up to {mark.offset} and is not there; restore it from a copy, or move "
             f"{folder / MARK_NAME} away, and the source is asked for the rest again (it says so if it no longer has it)"
