@@ -50,21 +50,25 @@ def frame_rows(keys: np.ndarray, versions: np.ndarray, kinds: np.ndarray, scn: i
     return Rows(TABLE, pa.RecordBatch.from_arrays(columns, schema=frame_schema(TABLE)))
 
 
-def encoded(rows: Rows, scn: int) -> bytes:
-    """One group with these rows."""
-    commit = Commit(scn, rows.batch.num_rows, f"tx-{scn}", {"n": scn}, scn)
-    return b"".join(bytes(each) for each in encode_group(Group(commit, (rows,)), _OneTable(), 1).buffers)
+def group_of(rows: Rows, scn: int) -> Group:
+    """One group with these rows, at a position of the mock source."""
+    return Group(Commit(scn, rows.batch.num_rows, f"tx-{scn}", {"n": scn, "t0_us": 0}, scn), (rows,))
 
 
-def insert_groups(first: int, count: int, scn: int, rows_a_frame: int = 10_000) -> Iterator[bytes]:
+def encoded(group: Group) -> bytes:
+    """A group as it stands in a log."""
+    return b"".join(bytes(each) for each in encode_group(group, _OneTable(), 1).buffers)
+
+
+def insert_groups(first: int, count: int, scn: int, rows_a_frame: int = 10_000) -> Iterator[Group]:
     """Inserts of the keys from `first` on, a transaction for each frame."""
     for number, start in enumerate(range(first, first + count, rows_a_frame)):
         keys = np.arange(start, min(start + rows_a_frame, first + count))
         kinds = np.full(len(keys), ChangeType.INSERT)
-        yield encoded(frame_rows(keys, np.zeros_like(keys), kinds, scn + number), scn + number)
+        yield group_of(frame_rows(keys, np.zeros_like(keys), kinds, scn + number), scn + number)
 
 
-def mixed_groups(rng: np.random.Generator, live: np.ndarray, count: int, scn: int, version: int) -> Iterator[bytes]:
+def mixed_groups(rng: np.random.Generator, live: np.ndarray, count: int, scn: int, version: int) -> Iterator[Group]:
     """`count` changes spread over the keys `live`: 80 % updates, 10 % deletes, 10 % inserts, 1,000 a transaction.
 
     Deleted keys are those that are inserted again, so that the table keeps its size.
@@ -85,4 +89,4 @@ def mixed_groups(rng: np.random.Generator, live: np.ndarray, count: int, scn: in
         pre = np.flatnonzero(is_update[twice])[::2]
         images[pre] = ChangeType.UPDATE_PREIMAGE
         versions = np.where(images == ChangeType.UPDATE_POSTIMAGE, version, version - 1)
-        yield encoded(frame_rows(keys[twice], versions, images, scn + number), scn + number)
+        yield group_of(frame_rows(keys[twice], versions, images, scn + number), scn + number)

@@ -1,18 +1,26 @@
 """Frames and typed rows become change batches with exactly the rows inside the bounds, in order."""
 
+import itertools
 import json
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 
-from databus.core import BUS_SEQ_MIN, ControlKind, Corrupt, SourceCheckpoint, StreamCut, Unrepresentable
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, ControlKind, Corrupt, SourceCheckpoint, StreamCut, Unrepresentable
 from databus.pipeline import TableControl, TableRows
-from databus.pipeline._decode import decode_frames, decode_typed, result_table, user_rows_schema
+from databus.pipeline._decode import (
+    decode_frames,
+    decode_groups,
+    decode_ranges,
+    decode_typed,
+    result_table,
+    user_rows_schema,
+)
 from databus.schema import Column, TableSchema, sink_schema
 from databus.sources import Resume
 from databus.sources.mock import MockConfig, MockSource
-from databus.wire import Commit, Control, Group, encode_group
+from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, encode_group
 
 
 class _Numbers:
@@ -203,3 +211,63 @@ def test_table_of_a_result_has_its_columns_and_the_key_if_it_is_left():
     assert result_table("main.a", schema.remove(0), ("id",)).key == ()
     with pytest.raises(Unrepresentable, match="cast it in the filter"):
         result_table("main.a", pa.schema([("x", pa.list_(pa.int8()))]), ())
+
+
+# Ranges
+
+
+def received(frames: list[bytes]) -> list[FrameGroup]:
+    """Groups as a client has them."""
+    parser, groups = FrameParser("test"), []
+    for frame in frames:
+        parser.space()[: len(frame)] = frame
+        groups += parser.received(len(frame))
+    return groups
+
+
+@pytest.mark.parametrize("batch_bytes", [1, 3_000, 1 << 30])
+def test_a_range_is_cut_into_batches_that_together_hold_it_once_and_in_order(made, batch_bytes):
+    tables, groups, frames = made
+    after, until = (3, 2), (30, SEQ_DONE)
+    pieces = [([group], "log-1") for group in received(frames)]
+    batches = list(decode_groups(pieces, "shop", after, until, tables.__getitem__, batch_bytes))
+    assert len(batches) > 1 or batch_bytes == 1 << 30
+    wanted = [pair for pair in all_pairs(groups) if after < pair <= until]
+    assert sorted(pair for batch in batches for pair in pairs(batch)) == wanted
+    assert batches[0].start.pair == after
+    assert batches[-1].end.pair == until
+    for earlier, later in itertools.pairwise(batches):
+        assert earlier.end.pair == later.start.pair
+        assert max(pairs(earlier)) <= earlier.end.pair < min(pairs(later))
+        assert earlier.end.txid
+        assert earlier.end.log == "log-1"
+
+
+def test_ranges_are_read_in_order_from_where_they_start(made):
+    tables, groups, frames = made
+    begun = received(frames)
+    middle = groups[2].commit
+    asked = []
+
+    def fetch(start: SourceCheckpoint, until: tuple[int, int]):
+        asked.append((start.pair, until))
+        yield [each for each in begun if each.commit.last > start.pair and each.commit.last <= until], "log-1"
+
+    half, end = (middle.scn, SEQ_DONE), (groups[-1].commit.scn, SEQ_DONE)
+    rows = [
+        {
+            "physical": "shop",
+            "start": start,
+            "after_scn": low[0],
+            "after_seq": low[1],
+            "until_scn": top[0],
+            "until_seq": top[1],
+        }
+        for start, low, top in [
+            (json.dumps(SourceCheckpoint(scn=middle.scn).to_json()), half, end),
+            (json.dumps(SourceCheckpoint(seq=0).to_json()), (0, 0), half),
+        ]
+    ]
+    batches = list(decode_ranges(pa.Table.from_pylist(rows), fetch, tables.__getitem__))
+    assert asked == [((0, 0), half), (half, end)]
+    assert [pair for batch in batches for pair in sorted(pairs(batch))] == all_pairs(groups)

@@ -1,6 +1,5 @@
 """Segments: how they follow each other, what retention removes and what it never does, and their indexes."""
 
-import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -92,7 +91,7 @@ def test_a_reader_keeps_what_it_holds_when_retention_removes_it(tmp_path):
 
 def descriptors_of(path: Path) -> list[str]:
     """Descriptors of this process that hold a file, also one without a name any more."""
-    links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    links = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     return [link for link in links if link.removesuffix(" (deleted)") == str(path)]
 
 

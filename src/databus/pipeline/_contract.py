@@ -7,12 +7,13 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.core import Checkpoint, SourceCheckpoint
@@ -103,8 +104,14 @@ class RunContext:
     token_file: str | None = None
 
 
+Decode = Callable[[pa.Table], Iterable[ChangeBatch]]
+"""Makes change batches of a collected micro-batch, in order, each small enough to be held."""
+
+
 class Input(ABC):
-    """Base of inputs. Streaming DataFrames of the shapes `frames` and `typed` with `meta=full` come out of it."""
+    """Base of inputs. What comes out of it are streaming DataFrames: of typed rows with `meta=full`, or, for tables, of
+    whatever it knows itself how to make change batches of.
+    """
 
     config_model: ClassVar[type[InputConfig]]
     emits: ClassVar[Shape]
@@ -117,8 +124,12 @@ class Input(ABC):
         """The tables that come out of it, by pattern."""
         return TableChoice()
 
-    def frames(self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]) -> "DataFrame":
-        """Frames of a physical source's tables that match one of `patterns`; of inputs that emit tables."""
+    def tables(
+        self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]
+    ) -> "tuple[DataFrame, Decode]":
+        """The tables of a physical source that match one of `patterns`, as a stream, and what decodes a micro-batch of
+        it in the driver; of inputs that emit tables.
+        """
         raise NotImplementedError
 
     @abstractmethod

@@ -6,7 +6,7 @@ it. Start with `decode_frames`; typed rows of one table go through `decode_typed
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -204,7 +204,6 @@ def _decode_physical(physical: str, runs: list[tuple[dict[str, Any], pa.Buffer]]
     logs = sorted({str(facts["log"]) for facts, _ in runs})
     if len(logs) != 1:
         raise Corrupt(f"{physical}: one batch holds frames of {len(logs)} logs ({', '.join(logs)})")
-    first = runs[0][0]
     after = min(_bound(facts["after_scn"], facts["after_seq"]) for facts, _ in runs)
     until = max(_bound(facts["until_scn"], facts["until_seq"]) for facts, _ in runs)
     collector = _Collector(table_of, after, until)
@@ -213,11 +212,65 @@ def _decode_physical(physical: str, runs: list[tuple[dict[str, Any], pa.Buffer]]
         for group in _groups_of(frames, where):
             collector.add(group, where)
     commit = collector.commit
-    end = SourceCheckpoint(scn=until[0], seq=_seq_of(until, commit), log=logs[0])
+    end = _end_of(until, commit, logs[0])
+    return ChangeBatch(physical, _start_of(after, logs[0]), end, collector.finished())
+
+
+# Ranges
+
+BATCH_BYTES: Final = 64 << 20
+"""Where a change batch of a range ends, in bytes of frames; at the end of a group."""
+
+Fetch = Callable[[SourceCheckpoint, Pair], Iterator[tuple[list[FrameGroup], str]]]
+"""Reads what lies after a position up to a pair: groups, and the uuid of their log."""
+
+
+def decode_ranges(
+    collected: pa.Table, fetch: Fetch, table_of: TableOf, batch_bytes: int = BATCH_BYTES
+) -> Iterator[ChangeBatch]:
+    """The `shape=ranges` rows of one micro-batch, in any order, as change batches of about `batch_bytes`, in order.
+
+    Raises what `decode_frames` does, and what reading from the relay does.
+    """
+    rows = sorted(collected.to_pylist(), key=lambda row: (row["after_scn"], row["after_seq"]))
+    for row in rows:
+        start = SourceCheckpoint.from_json(json.loads(row["start"]), "start")
+        after, until = (row["after_scn"], row["after_seq"]), (row["until_scn"], row["until_seq"])
+        yield from decode_groups(fetch(start, until), row["physical"], after, until, table_of, batch_bytes)
+
+
+def decode_groups(
+    pieces: Iterable[tuple[list[FrameGroup], str]],
+    physical: str,
+    after: Pair,
+    until: Pair,
+    table_of: TableOf,
+    batch_bytes: int = BATCH_BYTES,
+) -> Iterator[ChangeBatch]:
+    """Groups, in order, as change batches of about `batch_bytes`; what is outside of (after, until] is dropped."""
+    collector = _Collector(table_of, after, until)
+    start = _start_of(after, "")
+    size, log = 0, ""
+    for groups, log in pieces:
+        for group in groups:
+            collector.add(group, f"{physical}, group up to {group.commit.last}")
+            size += sum(frame.header.frame_bytes for frame in group.frames)
+            if size >= batch_bytes and group.commit.last < until:
+                end = _end_of(group.commit.last, collector.commit, log)
+                yield ChangeBatch(physical, replace(start, log=log), end, collector.finished())
+                collector, size, start = _Collector(table_of, end.pair, until), 0, end
+    yield ChangeBatch(physical, replace(start, log=log), _end_of(until, collector.commit, log), collector.finished())
+
+
+def _start_of(after: Pair, log: str) -> SourceCheckpoint:
+    return SourceCheckpoint(scn=after[0], seq=None if after[1] == SEQ_DONE else after[1], log=log)
+
+
+def _end_of(until: Pair, commit: Commit | None, log: str) -> SourceCheckpoint:
+    end = SourceCheckpoint(scn=until[0], seq=_seq_of(until, commit), log=log)
     if commit is not None and commit.scn == until[0]:
-        end = SourceCheckpoint(scn=until[0], seq=end.seq, txid=commit.txid, ts_us=commit.commit_us, log=logs[0])
-    start = SourceCheckpoint(scn=after[0], seq=None if after[1] == SEQ_DONE else after[1], log=str(first["log"]))
-    return ChangeBatch(physical, start, end, collector.finished())
+        end = replace(end, txid=commit.txid, ts_us=commit.commit_us)
+    return end
 
 
 def _seq_of(until: Pair, commit: Commit | None) -> int | None:

@@ -24,7 +24,7 @@ from databus.pipeline._contract import RunContext, Shape
 from databus.pipeline._decode import result_table
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import Feed, QueryPlan
-from databus.pipeline._writer import FramesWriter, OutputHandle, Report, TypedWriter, Writer
+from databus.pipeline._writer import OutputHandle, Report, TablesWriter, TypedWriter, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -152,11 +152,8 @@ class QueryThread(threading.Thread):
         context = settings.context_of(plan.input)
         if plan.shape is Shape.TABLES:
             assert plan.physical is not None  # noqa: S101 - the plan's promise
-            from databus.client import RelayClient
-
-            client = RelayClient(context.relay or "", token_file=context.token_file)
-            frames = origin.frames(settings.spark, context, plan.physical, plan.patterns)
-            return frames, FramesWriter(plan.name, self._feeds, settings.report, client.table_of)
+            tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns)
+            return tables, TablesWriter(plan.name, self._feeds, settings.report, decode)
         physical, table = origin.schema_of(context, plan.table)
         rows = origin.typed(settings.spark, context, plan.table)
         for step in plan.steps:

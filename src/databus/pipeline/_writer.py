@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, Corrupt, SourceCheckpoint, crash_point
 from databus.pipeline._batch import ChangeBatch, TableRows
-from databus.pipeline._contract import Input, Output, SparkOutput
-from databus.pipeline._decode import decode_frames, decode_typed
+from databus.pipeline._contract import Decode, Input, Output, SparkOutput
+from databus.pipeline._decode import decode_typed
 from databus.pipeline._plan import Feed
 from databus.schema import TableSchema
 
@@ -117,8 +117,8 @@ class Writer:
                 tables = [item for item in mine.items if isinstance(item, TableRows)]
                 self._say(handle.name, mine, tables, began)
 
-    def batches_of(self, collected: pa.Table, batch_id: int) -> list[ChangeBatch]:
-        """The micro-batch as change batches."""
+    def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
+        """The micro-batch as change batches, in order."""
         raise NotImplementedError
 
     def _say(
@@ -156,23 +156,17 @@ def _for_feed(batch: ChangeBatch, feed: Feed) -> ChangeBatch:
     return ChangeBatch(batch.physical, batch.start, batch.end, items)
 
 
-class FramesWriter(Writer):
-    """Of a query over tables."""
+class TablesWriter(Writer):
+    """Of a query over tables; the input that they come from decodes them."""
 
-    def __init__(
-        self,
-        query: str,
-        feeds: Sequence[tuple[Feed, OutputHandle]],
-        report: Report,
-        table_of: Callable[[int], TableSchema],
-    ) -> None:
+    def __init__(self, query: str, feeds: Sequence[tuple[Feed, OutputHandle]], report: Report, decode: Decode) -> None:
         super().__init__(query, feeds, report)
-        self._table_of = table_of
+        self._decode = decode
 
-    def batches_of(self, collected: pa.Table, batch_id: int) -> list[ChangeBatch]:
+    def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
         """See `Writer.batches_of`."""
         del batch_id
-        return decode_frames(collected, self._table_of)
+        return self._decode(collected)
 
 
 class TypedWriter(Writer):

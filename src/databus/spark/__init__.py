@@ -2,7 +2,8 @@
 
 from databus.spark._errors import error_of
 from databus.spark._options import DatabusOptions
-from databus.spark._schema import CONTROL, CONTROL_LABEL, FRAMES_SCHEMA, arrow_schema, typed_schema
+from databus.spark._read import RangeFetcher
+from databus.spark._schema import CONTROL, CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, tuned_session
 from databus.spark._source import DatabusSource
 
@@ -12,8 +13,10 @@ __all__ = [
     "FRAMES_SCHEMA",
     "LOG_FILE",
     "OUTPUT_FILE",
+    "RANGES_SCHEMA",
     "DatabusOptions",
     "DatabusSource",
+    "RangeFetcher",
     "arrow_schema",
     "error_of",
     "is_local",

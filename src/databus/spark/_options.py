@@ -22,13 +22,14 @@ class DatabusOptions(BaseModel):
     relay: str = Field(
         description="Address of the relay.", examples=["http://127.0.0.1:11115"], pattern=r"^https?://[^/\s]+/?$"
     )
-    shape: Literal["typed", "frames"] = Field(
-        description="`typed`: one table as typed columns. `frames`: any number of tables as runs of whole frames."
+    shape: Literal["typed", "frames", "ranges"] = Field(
+        description="`typed`: one table as typed columns. `frames`: any number of tables as runs of whole frames. "
+        "`ranges`: as frames, but a row only says what range it stands for, and the sink reads it from the relay."
     )
     sources: str = Field(
         "",
         description="Tables, separated by commas: full names, short ones where they are unique, ids, or with "
-        "shape=frames patterns with `*`. shape=typed takes one; shape=frames reads all if left out.",
+        "shape=frames or ranges patterns with `*`. shape=typed takes one; the others read all if left out.",
         examples=["shop/main.orders", "main.orders", "shop/main.*"],
     )
     physical: str | None = Field(
@@ -138,7 +139,7 @@ class DatabusOptions(BaseModel):
             raise ValueError(f"{given[0]} and {given[1]} both say where to begin; leave one out")
         if self.shape == "typed" and (len(self.names) != 1 or "*" in self.sources):
             raise ValueError("shape=typed reads one table, named by the option sources")
-        if self.shape == "frames":
+        if self.shape != "typed":
             typed_only = {"meta": "basic", "controls": "stop", "schema_fingerprint": None}
             for name, default in typed_only.items():
                 if getattr(self, name) != default:

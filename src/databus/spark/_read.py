@@ -1,7 +1,8 @@
 """The executors' half: read a range of groups from the relay and yield it as batches of the query's schema."""
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeVar
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from databus.client import FrameStream, RelayClient
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, Pair, SchemaChanged, SourceCheckpoint, StreamCut, TryAgain
-from databus.spark._options import DatabusOptions
+from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import RangePartition, patiently
 from databus.spark._runs import Run, RunCutter
 from databus.spark._target import Target, connect
@@ -39,7 +40,20 @@ class RangeReader:
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         """The partition's batches, in order. A response that is cut off is asked for again from where it stood."""
-        return self._frames(partition) if self.target.table is None else self._typed(partition)
+        if self.target.table is not None:
+            return self._typed(partition)
+        return self._frames(partition) if self.options.shape == "frames" else iter((self._range(partition),))
+
+    def groups(self, partition: RangePartition) -> Iterator[tuple[list[FrameGroup], FrameStream]]:
+        """The partition's groups, in order, whole: the first may hold rows before it and the last rows behind it."""
+        return self._pieces(partition, _groups_of)
+
+    def _range(self, partition: RangePartition) -> pa.RecordBatch:
+        values = [self.target.physical, json.dumps(partition.start.to_json()), *partition.after, *partition.until]
+        return pa.RecordBatch.from_arrays(
+            [pa.array([value], field.type) for value, field in zip(values, self.schema, strict=True)],
+            schema=self.schema,
+        )
 
     def _typed(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
         options = self.options
@@ -116,6 +130,23 @@ class RangeReader:
             lambda: client.stream(target.physical, position, sources=target.sources, to=until, wait_ms=options.wait_ms),
             options.retry_ms,
         )
+
+
+class RangeFetcher:
+    """Reads, in the caller's process, the ranges that the rows of `shape=ranges` stand for.
+
+    options: those that the stream was loaded with, `physical` among them.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        parsed = parse_options(options)
+        target = Target(parsed.physical or "", parsed.names or None, parsed.physical or "", (0, 0))
+        self._reader = RangeReader(parsed, target, pa.schema([]))
+
+    def groups(self, start: SourceCheckpoint, until: Pair) -> Iterator[tuple[list[FrameGroup], str]]:
+        """Whole groups, in order, and the uuid of the log that they come from; a cut response is asked for again."""
+        for groups, stream in self._reader.groups(RangePartition(start, start.pair, until)):
+            yield groups, stream.log
 
 
 def _groups_of(stream: FrameStream) -> Iterator[tuple[list[FrameGroup], Header]]:

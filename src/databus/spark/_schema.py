@@ -39,6 +39,19 @@ FRAMES_SCHEMA: Final = StructType(
 """A run of whole groups a row. (scn, seq): the pair at its end. Rows of it at or below (after_scn, after_seq) or above
 (until_scn, until_seq) are not part of the batch; whoever decodes drops them."""
 
+RANGES_SCHEMA: Final = StructType(
+    [
+        StructField("physical", StringType()),
+        StructField("start", StringType()),
+        StructField("after_scn", LongType()),
+        StructField("after_seq", LongType()),
+        StructField("until_scn", LongType()),
+        StructField("until_seq", LongType()),
+    ]
+)
+"""A range a row: read from the position `start`, JSON, up to the group that reaches (until_scn, until_seq), and drop
+what is at or below (after_scn, after_seq) or above that."""
+
 _BUS_FIELDS: Final = (
     StructField(CHANGE_TYPE, StringType()),
     StructField(COMMIT_VERSION, LongType()),

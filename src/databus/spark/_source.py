@@ -22,7 +22,7 @@ from databus.core import Checkpoint, ConfigError, MalformedRequest, Pair, Source
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import Planner, RangePartition
 from databus.spark._read import RangeReader
-from databus.spark._schema import FRAMES_SCHEMA, arrow_schema, typed_schema
+from databus.spark._schema import FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._target import Target
 
 NAME: Final = "databus"
@@ -44,7 +44,9 @@ class DatabusSource(DataSource):  # type: ignore[misc]  # pyspark is untyped
     def schema(self) -> StructType:
         """The shape's schema; from here on the query is tied to the table's schema of now."""
         table = self._resolved().table
-        return FRAMES_SCHEMA if table is None else typed_schema(table.schema, meta_full=self._options.meta_full)
+        if table is not None:
+            return typed_schema(table.schema, meta_full=self._options.meta_full)
+        return RANGES_SCHEMA if self._options.shape == "ranges" else FRAMES_SCHEMA
 
     def reader(self, schema: StructType) -> "DatabusReader":
         """For `spark.read`."""

@@ -49,7 +49,7 @@ class Target:
 def resolve(client: RelayClient, options: DatabusOptions) -> Target:
     """Ask the relay what the options mean. Raises `UnknownSource`, or `ConfigError` where they leave it open."""
     served = [each for each in client.sources() if options.physical in (None, each.physical)]
-    if options.shape == "frames":
+    if options.shape != "typed":
         physical = options.physical or _only_physical(served, options)
         return Target(physical, options.names or None, physical, client.head(physical).published.pair)
     found = _one(served, options.names[0])

@@ -1,12 +1,15 @@
 """Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
+import pyarrow as pa
 from pydantic import BeforeValidator, Field
 
 from databus.core import ConfigError, UnknownSource
-from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
+from databus.pipeline._batch import ChangeBatch
+from databus.pipeline._contract import Decode, Input, InputConfig, RunContext, Shape
+from databus.pipeline._decode import decode_ranges
 from databus.pipeline._tables import TableChoice, matches, name_for_relay
 from databus.schema import TableSchema
 
@@ -66,13 +69,24 @@ class DatabusInput(Input):
         """The tables that match `tables`."""
         return TableChoice(tuple(self.config.tables))
 
-    def frames(self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]) -> "DataFrame":
-        """Runs of whole frames."""
-        options = {**self._options(context), "shape": "frames", "physical": physical}
+    def tables(
+        self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]
+    ) -> "tuple[DataFrame, Decode]":
+        """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
+        options = {**self._options(context), "shape": "ranges", "physical": physical}
         names = [name_for_relay(pattern, physical) for pattern in patterns]
         if f"{physical}/*" not in names:
             options["sources"] = ",".join(dict.fromkeys(names))
-        return spark.readStream.format("databus").options(**options).load()
+        from databus.client import RelayClient
+        from databus.spark import RangeFetcher
+
+        fetcher = RangeFetcher(options)
+        table_of = RelayClient(_relay_of(context), token_file=context.token_file).table_of
+
+        def decode(collected: pa.Table) -> Iterator[ChangeBatch]:
+            return decode_ranges(collected, fetcher.groups, table_of)
+
+        return spark.readStream.format("databus").options(**options).load(), decode
 
     def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
         """Typed rows of one table, with everything that the bus adds."""

@@ -241,8 +241,8 @@ class DeltaOutput(Output):
 
 def _begin_anew(physical: str, source: str) -> str:
     return (
-        f"have the table read anew (`databus snapshot {physical} {source}`) and start the pipeline with `on_gap: continue` in this output: the copy is right again "
-        f"when that snapshot has ended"
+        f"have the table read anew (`databus snapshot {physical} {source}`) and start the pipeline with "
+        f"`on_gap: continue` in this output: the copy is right again when that snapshot has ended"
     )
 
 
