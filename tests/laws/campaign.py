@@ -18,11 +18,10 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from databus.client import RelayClient
 from databus.core import BUS_SEQ_MIN, CRASH_POINTS
 from databus.pipeline import compare, load_pipeline
+from databus.pipeline.outputs import read_delta
 from databus.testing import RelayProcess
 from databus.testing.shop import TABLES, create_shop
 
@@ -256,9 +255,7 @@ class Campaign:
             for source, scn, seq in connection.execute("SELECT source, scn, seq FROM seen"):
                 recorded[source.rpartition(".")[2]].add((scn, seq))
         for name in TABLES:
-            table = DeltaTable(str(self.folder / "lake" / "history" / name)).to_pyarrow_table(
-                columns=["_commit_version", "_seq"]
-            )
+            table = read_delta(self.folder / "lake" / "history" / name, ["_commit_version", "_seq"])
             pairs = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
             assert len(pairs) == len(set(pairs)), f"seed {self.seed}, {self.kills}: {name} has a change twice"
             if set(pairs) != recorded[name]:

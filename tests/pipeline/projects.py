@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from deltalake import DeltaTable
-
 from databus.pipeline import run
+from databus.pipeline.outputs import read_delta
 from databus.testing.shop import Workload, connect, create_shop
 
 WAIT_S = 90.0
@@ -55,7 +54,7 @@ class Project:
         return sorted(self._db.execute(query).fetchall(), key=repr)
 
     def copied(self, path: str, *columns: str) -> list[tuple[Any, ...]]:
-        found = DeltaTable(str(self.folder / path)).to_pyarrow_table(columns=list(columns))
+        found = read_delta(self.folder / path, columns)
         return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=repr)
 
     def once(self, session: Any, **options: Any) -> list[Mapping[str, Any]]:

@@ -224,12 +224,10 @@ class Demo:
 
     def _check_history(self) -> None:
         """No change twice: (SCN, `_seq`) is unique in the history."""
-        from deltalake import DeltaTable
+        from databus.pipeline.outputs import read_delta
 
         for name in TABLES:
-            history = DeltaTable(str(self._folder / "lake" / "history" / name)).to_pyarrow_table(
-                columns=["_commit_version", "_seq"]
-            )
+            history = read_delta(self._folder / "lake" / "history" / name, ["_commit_version", "_seq"])
             if history.num_rows != history.group_by(["_commit_version", "_seq"]).aggregate([]).num_rows:
                 raise Stop(f"the history of {name} holds a change twice")
 

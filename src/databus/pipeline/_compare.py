@@ -313,11 +313,12 @@ def _as_copied(value: Any, column: Any) -> Any:
 
 
 def _copy_rows(folder: Path, table: TableSchema, key: Sequence[str]) -> dict[Row, Row]:
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    from databus.pipeline.outputs import read_delta
+
     try:
-        found: pa.Table = pa.table(DeltaTable(str(folder)).to_pyarrow_table())
+        found: pa.Table = read_delta(folder)
     except TableNotFoundError as error:
         raise Unavailable(f"{folder}: there is no table") from error
     except (DeltaError, OSError) as error:

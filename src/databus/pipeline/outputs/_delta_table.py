@@ -6,7 +6,7 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +49,19 @@ class Upkeep:
             "delta.deletedFileRetentionDuration": f"interval {self.vacuum_hours} hours",
             "delta.targetFileSize": str(self.file_bytes_max),
         }
+
+
+def _dataset_of(table: DeltaTable, path: Path, schema: pa.Schema | None = None) -> Any:
+    # Arrow's own file system: threads of a dataset over the engine's, which calls back into Python, may still run when
+    # the interpreter ends, and abort the process.
+    files = SubTreeFileSystem(str(path.absolute()), LocalFileSystem())
+    return table.to_pyarrow_dataset(filesystem=files, schema=schema)
+
+
+def read_delta(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows of the Delta table in a folder, all at once. Raises deltalake's TableNotFoundError if there is none."""
+    found: pa.Table = _dataset_of(DeltaTable(str(path)), path).to_table(columns=None if columns is None else [*columns])
+    return found
 
 
 class DeltaTarget:
@@ -186,10 +199,7 @@ class DeltaTarget:
             return self._dataset().to_table()
 
     def _dataset(self) -> Any:
-        # Arrow's own file system: threads of a dataset over the engine's, which calls back into Python, may still run
-        # when the interpreter ends, and abort the process.
-        files = SubTreeFileSystem(str(self.path.absolute()), LocalFileSystem())
-        return self.table.to_pyarrow_dataset(filesystem=files, schema=self.schema())
+        return _dataset_of(self.table, self.path, self.schema())
 
     def merge(self, rows: pa.Table, predicate: str, stored: Stored, *, prunes: bool) -> Any:
         """A merge of `rows` (as `source`) into the table (as `target`), to be completed by the caller.
