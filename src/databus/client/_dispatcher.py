@@ -184,19 +184,17 @@ class Dispatcher:
         """The call returned."""
         if result is _SUCCESS and call.kind in _INSIDE and self._pending:
             return  # nine calls of ten
-        if call.kind is Kind.ERROR:
-            if result >= Result.ERROR:
-                self._stop_with(call.argument)
+        if call.kind is Kind.ERROR and result >= Result.ERROR:
+            self._stop_with(call.argument)
         elif result >= Result.ERROR_FATAL:
             self._end_fatally(call)
         elif result >= Result.ERROR:
             self.failed(call, ConsumerFailed(f"{_name_of(call)} returned ERROR"))
         elif call.kind in _OF_A_WINDOW:
             self._note_window(call, result)
-        elif call.kind is Kind.CHECKPOINT:
-            if result < Result.SKIP_CHECKPOINT:
-                position = call.argument.sources[call.physical]
-                self._pending.appendleft(Call(Kind.SAVE, call.physical, position, call.window))
+        elif call.kind is Kind.CHECKPOINT and result < Result.SKIP_CHECKPOINT:
+            position = call.argument.sources[call.physical]
+            self._pending.appendleft(Call(Kind.SAVE, call.physical, position, call.window))
         elif call.kind is Kind.SAVE:
             self._note_saved(call)
         elif call.kind is Kind.START_CONSUMPTION:
