@@ -10,7 +10,7 @@ from databus.cli._app import app
 
 @app.command(epilog="Example: databus demo --keep my-demo")
 def demo(
-    seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 24.0,
     keep: Annotated[Path | None, typer.Option(help="Folder to leave everything in; else it is removed.")] = None,
 ) -> None:
     """Capture a busy shop, copy it with Spark, kill relay and pipeline once each, and compare every table."""
