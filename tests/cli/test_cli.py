@@ -16,14 +16,14 @@ from databus.testing import RelayProcess
 VERBS = ["init", "validate", "graph", "relay", "run", "tail", "sources", "checkpoints", "compare", "demo", "bench"]
 
 
-def databus(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def databus(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "databus.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=cwd,
         check=False,
-        timeout=120,
+        timeout=timeout,
     )
 
 
