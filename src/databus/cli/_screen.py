@@ -59,15 +59,15 @@ class Line:
 
 
 class Screen:
-    """Shows lines and events. Use as a context manager."""
+    """Shows lines and events. Use as a context manager. `is_live`: whether there is a terminal to show them on."""
 
     def __init__(self) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._console = Console()
-        self._is_live = self._console.is_terminal
-        self._live = Live(console=self._console, refresh_per_second=8, transient=False) if self._is_live else None
+        self.is_live = self._console.is_terminal
+        self._live = Live(console=self._console, refresh_per_second=8, transient=False) if self.is_live else None
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._start = time.monotonic()
         self._shown_at = -_LINE_EVERY_S
@@ -85,7 +85,7 @@ class Screen:
         """An event."""
         line = f"{time.monotonic() - self._start:5.1f} s  {text}"
         self._events.append(line)
-        if not self._is_live:
+        if not self.is_live:
             self._console.print(line, highlight=False, soft_wrap=True)
 
     def show(self, lines: Sequence[Line]) -> None:

@@ -24,10 +24,15 @@ def run(
     """Run a pipeline until Ctrl-C; the sources in its file are captured by a relay of its own."""
     from databus.cli._screen import Screen
     from databus.operate import configure_logs
+    from databus.pipeline import load_pipeline
     from databus.pipeline import run as run_pipeline
 
-    configure_logs(level=log_level, style=log_format, pipeline=pipeline.stem)
-    with Screen() as screen:
+    screen = Screen()
+    log_file = load_pipeline(pipeline, master=master).config.state / "pipeline.log" if screen.is_live else None
+    configure_logs(level=log_level, style=log_format, file=log_file, pipeline=pipeline.stem)
+    with screen:
+        if log_file is not None:
+            screen.say(f"logs go to {log_file}; Ctrl-C stops")
         code = run_pipeline(pipeline, master=master, once=once, on_event=_Shown(screen), events_file=progress)
     raise typer.Exit(code)
 
@@ -50,5 +55,7 @@ class _Shown:
                 [Line(name, m.rows, m.rate(), "", m.percentiles()) for name, m in sorted(self._meters.items())]
             )
         else:
-            told = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "at", "at_ms"))
+            told = " ".join(
+                f"{key}={value}" for key, value in event.items() if key not in ("event", "at_us", "pipeline")
+            )
             self._screen.say(f"{event['event']}  {told}")
