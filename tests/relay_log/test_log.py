@@ -1,5 +1,6 @@
 """Appending and reading: order, the published end, parts, snapshots, controls, and what is told to whom."""
 
+import contextlib
 import os
 import shutil
 import threading
@@ -8,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import BUS_SEQ_MIN, ConfigError, ControlKind, SourceChanged
+from databus.core import BUS_SEQ_MIN, ConfigError, ControlKind, PositionPurged, SourceChanged
 from databus.relay import LogConfig
 from databus.wire import Commit, Group, OpenSnapshot, encode_group
 from tests.relay_log.make import (
     IDENTITY,
     ORDERS,
     ORDERS_2,
+    SMALL,
     STOCK,
     bytes_of,
     control,
@@ -110,6 +112,52 @@ def test_cutting_back_keeps_what_waits_for_its_fsync(tmp_path):
         log.cut_back()
         assert scns_of(read(log.beginning())) == [1]
         assert log.durable() == {"cut": 1}
+
+
+def test_cutting_back_makes_a_snapshot_durable_that_waited_for_it(tmp_path):
+    with open_log(tmp_path, SLOW_FSYNC) as log:
+        log.append(group(1))
+        with log._sync_lock:
+            log.append(group(1, first_seq=BUS_SEQ_MIN, snapshot=True))
+            log.append(group(2, first_seq=1, continues=True, snapshot=True))
+            assert scns_of(read(log.beginning())) == [1]
+            assert log.head().published.seq is None
+        log.cut_back()
+        assert log.head().published.seq == BUS_SEQ_MIN
+        assert log.durable() == {"cut": 1}
+
+
+def test_everything_at_once_neither_stops_nor_differs(tmp_path):
+    config = LogConfig(**{**SMALL.model_dump(), "retention_bytes_max": 40 << 10, "fsync_interval_ms": 1})
+    ended = threading.Event()
+
+    def again_and_again(call):
+        count = 0
+        while not ended.is_set():
+            call()
+            count += 1
+        return count
+
+    def read_whole(log):
+        with contextlib.suppress(PositionPurged):
+            scns = scns_of(read(log.earliest()))
+            assert scns == list(range(scns[0], scns[0] + len(scns))) if scns else True
+            log.at_time(us_of(scns[len(scns) // 2]) if scns else 0).measure(partitions=3)
+
+    with open_log(tmp_path, config) as log, ThreadPoolExecutor(6) as pool:
+        calls = (log.sync, log.retain, log.head, lambda: read_whole(log), lambda: read_whole(log))
+        others = [pool.submit(again_and_again, call) for call in calls]
+        try:
+            for scn in range(1, 70):
+                for part in range(scn % 4):
+                    log.append(group(scn, count=3, first_seq=1 + 3 * part, continues=True))
+                if scn % 4:
+                    log.cut_back()
+                log.append(group(scn, count=2))
+        finally:
+            ended.set()
+        assert all(other.result(30) for other in others)
+        assert log.resume().scn == 69
 
 
 def test_a_snapshot_is_served_only_once_it_is_fsynced(tmp_path):

@@ -127,7 +127,8 @@ class LogMachine(RuleBasedStateMachine):
     def copy(self):
         """The files as a kill leaves them; the log then goes on there."""
         copy = self.top / str(int(self.folder.name) + 1)
-        shutil.copytree(self.folder, copy)
+        with self.log._retain_lock, self.log._sync_lock:  # a kill sees one moment; a copy takes several
+            shutil.copytree(self.folder, copy)
         self.log.close()
         shutil.rmtree(self.folder)
         self.folder = copy

@@ -356,7 +356,7 @@ class Log:
         if committed.place > self._durable.place:
             self._durable, self._durable_forces = committed, forces
         self._unsynced_bytes = unsynced_bytes
-        if self._snapshot_place is not None and self._snapshot_place <= tail.place:
+        if self._snapshot_place is not None and (self._snapshot_place <= tail.place or tail.place == self._tail.place):
             self._snapshot_place = None
         self._publish(self._committed if self._snapshot_place is None else self._durable)
         self._changed.notify_all()
@@ -391,7 +391,7 @@ class Log:
         config = self.config
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._unsynced_bytes > 0 or self._is_stopping)
+                self._changed.wait_for(lambda: self._unsynced_bytes > 0 or self._is_retention_due or self._is_stopping)
                 self._changed.wait_for(
                     lambda: self._is_sync_urgent or self._unsynced_bytes >= config.fsync_bytes or self._is_stopping,
                     config.fsync_interval_ms / 1e3,
@@ -411,29 +411,34 @@ class Log:
 
     def cut_back(self) -> None:
         """Drop what was appended of a transaction whose last part has not come."""
-        with self._sync_lock, self._changed:
-            self._check_usable()
-            if self._tail is self._committed:
-                return
-            view = self._view
-            kept, offset = cut_segments(view.segments, self._committed)
-            for segment in view.segments[len(kept) :]:
-                view.forget(segment.number)
-            if kept[-1] is not view.segments[-1]:
-                view.forget(kept[-1].number)  # its index; a sealed segment's is of no use to an open one
-                view.open_index = SparseIndex(kept[-1].number, view.index_bytes_every, offset)
-                self._file = SegmentFile(kept[-1].path, os.O_RDWR)
-            else:
-                view.open_index.cut_back(offset)
-            view.segments = kept
-            self._offset = offset
-            self._tail = self._committed
-            self._forces.cut_back()
-            if self._snapshot_place is not None and self._snapshot_place > self._committed.place:
-                self._snapshot_place = self._committed.place
-            self._note_synced(self._committed, self._committed, self._forces.published(), 0)
-        self._write_mark()
+        with self._sync_lock:
+            with self._changed:
+                self._check_usable()
+                if self._tail is not self._committed:
+                    self._cut_back()
+            self._write_mark()
         self._tell()
+
+    def _cut_back(self) -> None:
+        view = self._view
+        try:
+            kept, offset = cut_segments(view.segments, self._committed)
+            file = SegmentFile(kept[-1].path, os.O_RDWR)
+        except OSError as error:
+            self._failure = f"{self.folder}: the log could not be cut back: {error}; restart, and it is done then"
+            raise Corrupt(self._failure) from error
+        for segment in view.segments[len(kept) :]:
+            view.forget(segment.number)
+        if kept[-1] is view.segments[-1]:
+            view.open_index.cut_back(offset)
+        else:
+            view.forget(kept[-1].number)  # its index: it is not sealed any more
+            view.open_index = SparseIndex(kept[-1].number, view.index_bytes_every, offset)
+        view.segments = kept
+        self._file, self._offset, self._tail = file, offset, self._committed
+        self._forces.cut_back()
+        # all that is left is on the disk now, a snapshot that waited for it included
+        self._note_synced(self._tail, self._tail, self._forces.published(), 0)
 
     def durable(self) -> Mapping[str, Any] | None:
         """The source's own position after the last whole transaction that is fsynced; None before the first."""
@@ -474,6 +479,7 @@ class Log:
             with self._changed:
                 expired = self._expired()
                 self._view.segments = self._view.segments[len(expired) :]
+                self._changed.notify_all()
             if expired:
                 with self._sync_lock:
                     self._write_mark()  # so that it does not name one of these
