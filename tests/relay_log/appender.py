@@ -19,11 +19,11 @@ from tests.relay_log.make import group, open_log
 CONFIG = LogConfig(
     segment_bytes_max=12 << 10,
     index_bytes_every=1024,
-    retention_bytes_max=40 << 10,
+    retention_bytes_max=30 << 10,
     fsync_interval_ms=10,
     free_bytes_min=0,
 )
-TRANSACTIONS = 16
+TRANSACTIONS = 21
 
 
 def transaction(scn: int) -> Iterator[Group]:
@@ -46,6 +46,7 @@ def _run(folder: Path, acks: int) -> None:
             os.write(acks, json.dumps(ack).encode() + b"\n")
         if scn % 7 == 0:
             log.sync()
+            log.retain()
     log.close()
 
 
