@@ -52,7 +52,8 @@ def finish(project):
 
 def die_at(project, point):
     process = start(project, DATABUS_CRASH_AT=point)
-    assert process.wait(RUN_S_MAX) == -signal.SIGKILL, f"{point} was never passed"
+    told = f"{point} was never passed:\n"
+    assert process.wait(RUN_S_MAX) == -signal.SIGKILL, told + (project.folder / "pipeline.log").read_text()[-3000:]
 
 
 def test_killed_before_and_after_a_commit_it_goes_on_where_its_tables_stand(tmp_path):
