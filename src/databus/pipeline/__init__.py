@@ -17,6 +17,7 @@ from databus.pipeline._contract import (
     Shape,
     SparkOutput,
 )
+from databus.pipeline._decode import decode_frames
 from databus.pipeline._graph import Graph
 from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
@@ -47,6 +48,7 @@ __all__ = [
     "TableDifference",
     "TableRows",
     "compare",
+    "decode_frames",
     "load_pipeline",
     "reference_markdown",
     "render",
