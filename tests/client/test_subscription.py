@@ -21,6 +21,17 @@ def test_follow_false_ends_at_what_is_published_and_true_goes_on(relay_of):
         assert next(following).scn > last
 
 
+def test_leaving_before_anything_came_keeps_the_checkpoint_that_was_given(relay_of):
+    relay = relay_of(shop=mock(transactions_total=3))
+    captured(relay, 3, "shop")
+    with windows(relay.url, follow=False) as following:
+        list(following)
+        checkpoint = following.checkpoint
+    assert checkpoint.sources["shop"].scn == 3
+    with windows(relay.url, checkpoint=checkpoint) as again:
+        assert again.checkpoint == checkpoint
+
+
 def test_the_checkpoint_is_of_what_was_done_and_the_next_one_goes_on_there(relay_of):
     relay = relay_of(shop=mock(transactions_total=30), crm=mock(transactions_total=30, seed=3))
     captured(relay, 30, "shop")

@@ -32,7 +32,8 @@ class Lane:
         self.physical = physical
         self.reader = Reader(relay, physical, start, channel, sources=sources, until=until, config=config)
         self.windows: deque[Window] = deque()
-        self.start: SourceCheckpoint | None = None
+        # known at once where it is given: whoever leaves before it has begun must not lose it
+        self.start: SourceCheckpoint | None = start if isinstance(start, SourceCheckpoint) else None
         self.done: Window | WindowBatch | None = None
         self.is_ended = False
         self.is_restarted = False
