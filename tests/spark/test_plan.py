@@ -49,6 +49,7 @@ def test_one_question_waits_for_the_next_row(start_relay: StartRelay) -> None:
     assert planner.asked == 1
 
 
+@pytest.mark.soak  # known to fail now and then: it counts questions, which time decides
 def test_a_table_at_rest_in_a_busy_database_makes_neither_questions_nor_batches(start_relay: StartRelay) -> None:
     """Only main.a changes: a wait for main.b lasts its time, then the position moves far, without rows."""
     relay = start_relay({"shop": {**MOCK, "transactions_per_s": 500, "group_transactions_max": 1}})
