@@ -21,14 +21,13 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.soak  # known to fail now and then beside other tests; not understood yet
 def test_a_second_process_is_refused_and_told_the_first_ones_name(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as owner:
         try:
             assert owner.stdout.readline() == b"open\n"
-            with pytest.raises(Held, match=rf"process {owner.pid} on \S+ since \S+ \(\S*python -c import sys"):
+            with pytest.raises(Held, match=rf"process {owner.pid} on \S+ since \S+ \(\S*python\S* -c import sys"):
                 open_log(tmp_path)
         finally:
             owner.send_signal(signal.SIGKILL)
