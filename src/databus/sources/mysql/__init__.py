@@ -1,0 +1,1 @@
+"""MySQL and MariaDB, captured from the binary log. Start with `_source`."""
