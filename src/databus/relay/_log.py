@@ -167,6 +167,7 @@ class Log:
             schemas=self.schemas.in_force(),
             snapshots=commit.snapshots,
             log_id=f"{self.uuid} at {self.folder}",
+            folder=self.folder / "source",
         )
 
     def append(self, group: Group) -> None:

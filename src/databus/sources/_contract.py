@@ -14,6 +14,7 @@ loop closes it, waits and starts anew from the log's end.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from databus.schema import TableSchema
@@ -39,7 +40,8 @@ class Resume:
 
     position: the last published commit's own position; None for a new log. scn, seq, txid: its pair and transaction.
     last_seq: the highest `_seq` that this log holds at `scn`. schemas: in force, by source. snapshots: open, by source.
-    log_id: the log's uuid and a path or name for people, for sources that record who captures them.
+    log_id: the log's uuid and a path or name for people, for sources that record who captures them. folder: beside the
+    log, of the source's own, for what it must remember and the log does not hold; None where nothing is kept.
     """
 
     position: Mapping[str, Any] | None = None
@@ -50,6 +52,7 @@ class Resume:
     schemas: Mapping[str, TableSchema] = field(default_factory=dict)
     snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
     log_id: str = ""
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

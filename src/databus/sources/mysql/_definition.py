@@ -59,8 +59,8 @@ class ColumnDefinition:
     type, meta: as a table map has them, once ENUM, SET and CHAR are told apart: `meta` is DECIMAL's precision << 8 |
     scale, the bytes that a CHAR or VARCHAR may take, the bytes of a BLOB's length, the fraction's digits of a time, the
     bytes of an ENUM or SET, BIT's bytes << 8 | odd bits. column_type: the database's own words for the whole, such as
-    `decimal(10,2) unsigned` or `enum('a','b')`, as information_schema has them. charset: of text, ENUM and SET; `binary`
-    for bytes; None elsewhere. members: of ENUM and SET. is_invisible, is_generated: captured like any other column.
+    `decimal(10,2) unsigned` or `enum('a','b')`, as information_schema has them. charset: of text, ENUM and SET;
+    `binary` for bytes; None elsewhere. members: of ENUM and SET. is_invisible, is_generated: captured like any other column.
     default: the literal that existing rows get when the column is added, in SQL; None for NULL or none.
     """
 
