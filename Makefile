@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env java demo test lint types unit spark soak bench docs clean
+.PHONY: help env java servers demo test lint types unit spark soak bench docs clean
 
 help: ## Lists these targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
@@ -17,16 +17,19 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing databus and what it needs into $(VENV) (some 500 MB the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[spark]" --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[spark,mysql]" --group dev
 	@touch $@
 
 java: ## Sees to it that there is a Java for Spark.
 	@scripts/need-java
 
+servers: $(STAMP) ## Sees to it that there are servers for the tests of the mysql source.
+	@scripts/need-servers
+
 demo: $(STAMP) java ## Runs the whole of it: a shop in SQLite, a relay, a callback, a Spark pipeline, two kills, and a comparison.
 	@$(BIN)/databus demo
 
-test: $(STAMP) java ## Checks everything: lint, types, architecture, tests.
+test: $(STAMP) java servers ## Checks everything: lint, types, architecture, tests.
 	@scripts/check
 
 lint: $(STAMP) ## Lint and format only.
@@ -35,16 +38,16 @@ lint: $(STAMP) ## Lint and format only.
 types: $(STAMP) ## Types and architecture only.
 	@scripts/check types
 
-unit: $(STAMP) ## Tests that need no Spark.
+unit: $(STAMP) servers ## Tests that need no Spark.
 	@scripts/check unit
 
 spark: $(STAMP) java ## Tests that need Spark.
 	@scripts/check spark
 
-soak: $(STAMP) java ## The long campaigns; hours.
+soak: $(STAMP) java servers ## The long campaigns; hours.
 	@scripts/check soak
 
-bench: $(STAMP) java ## All benchmarks; see docs/benchmarks.md.
+bench: $(STAMP) java servers ## All benchmarks; see docs/benchmarks.md.
 	@$(BIN)/databus bench all
 
 docs: $(STAMP) ## Writes docs/reference.md anew from the code.

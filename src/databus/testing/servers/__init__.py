@@ -1,0 +1,25 @@
+"""Real database servers for tests, benchmarks and demos: fetched once, started on free ports in a folder of their own.
+
+    with MariaDb(folder) as server:
+        server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
+
+Each has the same face, `Server`. What a machine cannot have raises `ServerMissing` with the reason.
+`python -m databus.testing.servers` fetches them all and says what is there.
+"""
+
+from databus.testing.servers._fetch import ServerMissing, cache_folder
+from databus.testing.servers._kinds import KINDS, MariaDb, MySql, open_server
+from databus.testing.servers._server import Server
+from databus.testing.servers._tls import Certificates, make_certificates
+
+__all__ = [
+    "KINDS",
+    "Certificates",
+    "MariaDb",
+    "MySql",
+    "Server",
+    "ServerMissing",
+    "cache_folder",
+    "make_certificates",
+    "open_server",
+]

@@ -1,0 +1,379 @@
+"""Server: one database server process with its folder, its port and its life.
+
+A subclass says which program, how an empty data folder is made, and where the flavours' words differ.
+"""
+
+import contextlib
+import itertools
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self
+
+import pymysql
+import pymysql.constants.ER
+
+from databus.core import LimitExceeded, Unavailable
+from databus.testing.servers._tls import Certificates
+
+_START_S_MAX: Final = 60
+_STOP_S_MAX: Final = 60
+_CATCH_UP_S_MAX: Final = 60
+_STARTS_MAX: Final = 5
+_LINES_MAX: Final = 30
+_PORTS: Final = (20_000, 32_000)  # below the range from which the kernel takes ports for outgoing connections
+_server_ids: Final = itertools.count(101)
+
+ADMIN: Final = ("admin", "admin-of-tests")  # no server makes a user of this name by itself
+CAPTURE: Final = ("databus", "databus-of-tests")
+
+
+class Server(ABC):
+    """A server that listens on 127.0.0.1 only. Made stopped; as a context it is started, and thrown away at the end.
+
+    folder: gets the data, the logs and the option file. gtid, binlog_format, row_metadata (None: what the server has
+    by itself), checksum: how it logs. server_id: counted up by default. lines: more lines for the option file, which
+    win over ours. certificates: what it shows for TLS; without, what the server makes by itself, if anything.
+
+    `user` may do everything; `capture_user` what the documentation asks for, no more.
+    """
+
+    flavor: ClassVar[str]
+
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        *,
+        gtid: bool = True,
+        binlog_format: str = "ROW",
+        row_metadata: str | None = "FULL",
+        checksum: str = "CRC32",
+        server_id: int | None = None,
+        lines: Sequence[str] = (),
+        certificates: Certificates | None = None,
+    ) -> None:
+        self.kind = kind
+        self.folder = folder
+        self.host = "127.0.0.1"
+        self.port = 0
+        self.user, self.password = ADMIN
+        self.capture_user, self.capture_password = CAPTURE
+        self.gtid = gtid
+        self.binlog_format = binlog_format
+        self.row_metadata = row_metadata
+        self.checksum = checksum
+        self.server_id = next(_server_ids) if server_id is None else server_id
+        self.lines = list(lines)
+        self.certificates = certificates
+        self.data_folder = folder / "data"
+        self.option_file = folder / "my.cnf"
+        self.log_file = folder / "server.log"
+        self._log_start = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        self._connection: pymysql.Connection[Any] | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind} on port {self.port})"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What a subclass says.
+
+    @abstractmethod
+    def prepare(self) -> Path:
+        """Fetch what is missing, and return an empty data folder to copy. Raises `ServerMissing`."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """The program, and what stands between it and its options."""
+
+    @abstractmethod
+    def _own_options(self) -> Mapping[str, str | int]:
+        """What this flavour and version wants in the option file."""
+
+    @abstractmethod
+    def _follow(self, primary: "Server") -> str:
+        """How CHANGE MASTER says where to begin: by GTID if both have them, else at the first file."""
+
+    @abstractmethod
+    def _wait_for(self, primary: "Server", seconds: int) -> bool:
+        """Whether everything that `primary` has logged by now was applied here within so many seconds."""
+
+    @abstractmethod
+    def gtids(self) -> str:
+        """What has been executed: MySQL's gtid_executed, MariaDB's gtid_binlog_pos."""
+
+    # Its life.
+
+    @property
+    def pid(self) -> int:
+        """The server's process id; it must run."""
+        if self._process is None:
+            raise Unavailable(f"{self.kind}: not started")
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, *, lines: Sequence[str] | None = None) -> None:
+        """Start it and wait until it answers; the port is chosen at the first start and kept.
+
+        lines: replace the further lines of the option file from now on. Raises `ServerMissing`, and `Unavailable` with
+        the end of its log if it does not come up.
+        """
+        if self.is_running:
+            return
+        if lines is not None:
+            self.lines = list(lines)
+        if not self.data_folder.exists():
+            template = self.prepare()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(template, self.data_folder)
+        is_new = self.port == 0
+        for attempt in range(_STARTS_MAX):
+            if is_new:
+                self.port = _free_port()
+            self._write_options()
+            self._launch()
+            try:
+                self._wait_until_it_answers()
+                return
+            except Unavailable:
+                self.kill()
+                taken = "ddress already in use" in self.errors()
+                if not (is_new and taken) or attempt == _STARTS_MAX - 1:
+                    raise
+
+    def _write_options(self) -> None:
+        options: dict[str, str | int] = {
+            "datadir": str(self.data_folder),
+            "bind-address": self.host,
+            "port": self.port,
+            "socket": "server.sock",  # inside the data folder: an absolute path may be too long for a socket
+            "pid-file": "server.pid",
+            "skip-name-resolve": "ON",
+            "server-id": self.server_id,
+            "log-bin": "binlog",
+            "log-slave-updates": "ON",
+            "skip-slave-start": "ON",
+            "binlog-format": self.binlog_format,
+            "binlog-checksum": self.checksum,
+            "character-set-server": "utf8mb4",
+            "local-infile": "ON",
+            "secure-file-priv": "",
+            "performance-schema": "OFF",
+            "innodb-buffer-pool-size": "64M",
+            "key-buffer-size": "1M",
+            "max-allowed-packet": "1G",
+            # A process that is killed loses nothing by these; only a machine that fails would.
+            "sync-binlog": 0,
+            "innodb-flush-log-at-trx-commit": 2,
+            **self._own_options(),
+        }
+        if os.geteuid() == 0:
+            options["user"] = "root"
+        if self.certificates is not None:
+            options |= {
+                "ssl-ca": str(self.certificates.ca),
+                "ssl-cert": str(self.certificates.certificate),
+                "ssl-key": str(self.certificates.key),
+            }
+        written = "\n".join(f"{name}={value}" for name, value in options.items())
+        client = f"[client]\nhost={self.host}\nport={self.port}\nuser={self.user}\npassword={self.password}\n"
+        self.option_file.write_text("\n".join(["[mysqld]", written, *self.lines, "", client]))
+        self.option_file.chmod(0o600)
+
+    def _launch(self) -> None:
+        command = [*self._command(), f"--defaults-file={self.option_file}"]
+        with self.log_file.open("ab") as log:
+            self._log_start = log.tell()
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,  # Ctrl-C at the terminal is for the caller, who then stops the server
+            )
+        # If this process dies, however it dies, its end of the pipe closes, and the server goes too.
+        self._watch = subprocess.Popen(
+            ["/bin/sh", "-c", 'read _; kill -9 "$0"', str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _START_S_MAX
+        while True:
+            try:
+                self.connect(connect_timeout=5).close()
+                return
+            except pymysql.err.OperationalError as error:
+                is_refused = error.args[0] == pymysql.constants.ER.ACCESS_DENIED_ERROR
+                if is_refused or not self.is_running or time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"{self.kind} did not start ({error}); {self.log_file}:\n{self.errors()}"
+                    ) from error
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Shut it down properly; SIGKILL if it does not end."""
+        try:
+            self._end(signal.SIGTERM)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def restart(self, *, lines: Sequence[str] | None = None) -> None:
+        """Stop and start, on the same port with the same data."""
+        self.stop()
+        self.start(lines=lines)
+
+    def suspend(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers, until `resume`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Kill it and remove its data; its log and option file stay."""
+        self.kill()
+        shutil.rmtree(self.data_folder, ignore_errors=True)
+
+    def _end(self, how: signal.Signals) -> None:
+        self._forget_connection()
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(_STOP_S_MAX)
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch.wait()
+            if self._watch.stdin is not None:
+                self._watch.stdin.close()
+            self._watch = None
+
+    def errors(self) -> str:
+        """What it logged as errors since it was last started; the last lines of its log if none."""
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join([line for line in lines if "[ERROR]" in line][-_LINES_MAX:] or lines[-_LINES_MAX:])
+
+    # Talking to it.
+
+    def connect(self, **options: Any) -> "pymysql.Connection[Any]":
+        """A new connection of the all-powerful user, committing by itself; `options` are PyMySQL's and win."""
+        plain: dict[str, Any] = {
+            "host": self.host,
+            "port": self.port,
+            "user": self.user,
+            "password": self.password,
+            "charset": "utf8mb4",
+            "autocommit": True,
+        }
+        return pymysql.connect(**{**plain, **options})
+
+    def query(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        """Run one statement on a connection that is kept, and return its rows. Any thread. Changes of the session's
+        variables stay until the server is stopped; use `connect` for those.
+        """
+        with self._lock:
+            if self._connection is None:
+                self._connection = self.connect()
+            with self._connection.cursor() as cursor:
+                cursor.execute(sql, args or None)
+                return list(cursor.fetchall())
+
+    def run(self, *statements: str) -> None:
+        """Run statements one after the other."""
+        for each in statements:
+            self.query(each)
+
+    def _forget_connection(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(pymysql.err.Error, OSError):
+                connection.close()
+
+    @property
+    def version(self) -> str:
+        """What it says of itself, such as `8.0.31` or `10.11.19-MariaDB-...`."""
+        return str(self.query("SELECT VERSION()")[0][0])
+
+    def position(self) -> tuple[str, int]:
+        """The end of its log: file and offset."""
+        row = self.query("SHOW MASTER STATUS")[0]
+        return str(row[0]), int(row[1])
+
+    def binlogs(self) -> list[Path]:
+        """The files of its log, in order."""
+        return [self.data_folder / str(row[0]) for row in self.query("SHOW BINARY LOGS")]
+
+    # Replicas.
+
+    def replicate_from(self, primary: "Server") -> None:
+        """Become a replica of `primary` from its beginning, and start."""
+        address = (
+            f"MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, MASTER_USER = '{primary.user}', "
+            f"MASTER_PASSWORD = '{primary.password}', MASTER_CONNECT_RETRY = 1"
+        )
+        self.run(f"CHANGE MASTER TO {address}, {self._follow(primary)}", "START SLAVE")
+
+    def catch_up(self, primary: "Server") -> None:
+        """Wait until this replica has applied everything that `primary` has logged by now. Raises `LimitExceeded`."""
+        if not self._wait_for(primary, _CATCH_UP_S_MAX):
+            with self.connect(cursorclass=pymysql.cursors.DictCursor).cursor() as cursor:
+                cursor.execute("SHOW SLAVE STATUS")
+                said = cursor.fetchall()
+            raise LimitExceeded(f"{self} has not caught up with {primary} after {_CATCH_UP_S_MAX} s: {said}")
+
+    def promote(self) -> None:
+        """Stop following, forget the primary, accept writes."""
+        self.run("STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0")
+
+    def reset_logs(self) -> None:
+        """RESET MASTER: throw all logs and GTIDs away and begin at file 1."""
+        self.run("RESET MASTER")
+
+
+def _free_port() -> int:
+    chosen = random.SystemRandom()
+    while True:
+        port = chosen.randrange(*_PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

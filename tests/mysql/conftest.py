@@ -1,0 +1,75 @@
+"""Real servers for the tests of the mysql source.
+
+`server`: each kind in turn, shared by all tests of a run; work in a `database` of your own and put back what you set.
+`new_server(kind, **options)`: one for this test alone. `plain_server(kind)`: the shared one of that kind.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from databus.testing.servers import KINDS, Server, ServerMissing, open_server
+
+_databases = itertools.count(1)
+
+
+def _started(server: Server) -> Server:
+    try:
+        server.start()
+    except ServerMissing as missing:
+        pytest.skip(f"{server.kind}: {missing}")
+    return server
+
+
+@pytest.fixture(scope="session")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Server]]:
+    """The shared server of a kind, with everything as by default."""
+    servers: dict[str, Server] = {}
+
+    def of_kind(kind: str) -> Server:
+        if kind not in servers:
+            servers[kind] = _started(open_server(kind, tmp_path_factory.mktemp(kind)))
+        server = servers[kind]
+        server.start()  # a test may have left it dead
+        return server
+
+    yield of_kind
+    for each in servers.values():
+        each.close()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of server by name."""
+    return str(request.param)
+
+
+@pytest.fixture
+def server(kind: str, plain_server: Callable[[str], Server]) -> Server:
+    """The shared server of each kind."""
+    return plain_server(kind)
+
+
+@pytest.fixture
+def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
+    """Make servers for this test alone: `new_server(kind, gtid=False, ...)`; they are gone at its end."""
+    servers: list[Server] = []
+
+    def make(kind: str, **options: Any) -> Server:
+        servers.append(open_server(kind, tmp_path_factory.mktemp(kind), **options))
+        return _started(servers[-1])
+
+    yield make
+    for each in servers:
+        each.close()
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[str]:
+    """A new, empty database on the shared server, dropped afterwards."""
+    name = f"db_{next(_databases)}"
+    server.run(f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
+    yield name
+    server.run(f"DROP DATABASE IF EXISTS {name}")

@@ -1,0 +1,127 @@
+"""The servers that other tests rely on do what they promise."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pymysql
+import pytest
+
+from databus.core import Unavailable
+from databus.testing.servers import KINDS, ServerMissing, make_certificates, open_server
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def make(kind, tmp_path):
+    servers = []
+
+    def new(**options):
+        servers.append(open_server(kind, tmp_path / str(len(servers)), **options))
+        try:
+            servers[-1].start()
+        except ServerMissing as missing:
+            pytest.skip(str(missing))
+        return servers[-1]
+
+    yield new
+    for each in servers:
+        each.close()
+
+
+def test_a_server_keeps_its_rows_and_port_over_restart_and_kill(make):
+    server = make()
+    port = server.port
+    server.run("CREATE TABLE test.t (id INT PRIMARY KEY) ENGINE=InnoDB", "INSERT INTO test.t VALUES (1)")
+    server.restart()
+    server.query("INSERT INTO test.t VALUES (2)")
+    server.kill()
+    assert not server.is_running
+    server.start()
+    assert server.port == port
+    assert server.query("SELECT id FROM test.t WHERE id > %s ORDER BY id", 0) == [(1,), (2,)]
+
+
+def test_a_new_server_logs_rows_with_gtids_and_nothing_of_its_making(make):
+    server = make()
+    assert server.query("SELECT @@log_bin, @@binlog_format, @@binlog_row_image") == [(1, "ROW", "FULL")]
+    assert server.gtids() == ""
+    before = server.position()
+    server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
+    assert server.position() > before
+    assert server.gtids().endswith(("-1", ":1"))
+    assert [path.is_file() for path in server.binlogs()] == [True]
+
+
+def test_two_servers_have_identities_of_their_own(make):
+    first, second = make(), make()
+    ask = "SELECT @@server_id" if first.flavor == "mariadb" else "SELECT @@server_id, @@server_uuid"
+    assert set(first.query(ask)[0]).isdisjoint(second.query(ask)[0])
+
+
+@pytest.mark.parametrize("gtid", [True, False])
+def test_a_replica_follows_and_takes_over(make, gtid):
+    primary, replica = make(gtid=gtid), make(gtid=gtid)
+    primary.run("CREATE TABLE test.t (id INT PRIMARY KEY)", "INSERT INTO test.t VALUES (1), (2)")
+    replica.replicate_from(primary)
+    replica.catch_up(primary)
+    assert replica.query("SELECT COUNT(*) FROM test.t") == [(2,)]
+    primary.kill()
+    replica.promote()
+    replica.query("INSERT INTO test.t VALUES (3)")
+    assert replica.query("SELECT COUNT(*) FROM test.t") == [(3,)]
+
+
+def test_a_suspended_server_keeps_connections_and_answers_nothing(make):
+    server = make()
+    connection = server.connect(read_timeout=1)
+    server.suspend()
+    try:
+        with pytest.raises(pymysql.err.OperationalError), connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    finally:
+        server.resume()
+    assert server.query("SELECT 1") == [(1,)]
+
+
+def test_a_server_that_cannot_start_says_what_its_log_says(make):
+    server = make()
+    with pytest.raises(Unavailable, match=r"no.such.option"):
+        server.restart(lines=["no-such-option=1"])
+
+
+def test_a_server_shows_the_certificate_that_it_was_given(make, kind, tmp_path):
+    if kind == "mysql-5.7":
+        pytest.skip("mysql-5.7.22 from Maven is built with yaSSL, which speaks no TLS newer than 1.1")
+    certificates = make_certificates(tmp_path / "certificates")
+    server = make(certificates=certificates)
+    connection = server.connect(host="localhost", ssl={"ca": str(certificates.ca), "check_hostname": True})
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW STATUS LIKE 'Ssl_version'")
+        assert cursor.fetchall()[0][1].startswith("TLSv1.")
+
+
+def test_a_server_dies_with_the_process_that_started_it(make, kind, tmp_path):
+    make().close()  # whatever is fetched is fetched now
+    code = (
+        "import sys, time; from pathlib import Path; from databus.testing.servers import open_server\n"
+        "server = open_server(sys.argv[1], Path(sys.argv[2])); server.start(); print(server.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, kind, str(tmp_path / "x")], stdout=subprocess.PIPE) as parent:
+        server = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            os.kill(server, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"server {server} outlived its parent")
