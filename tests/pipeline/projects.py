@@ -13,7 +13,7 @@ from typing import Any
 
 from databus.pipeline import run
 from databus.pipeline.outputs import read_delta
-from databus.testing.shop import Workload, connect, create_shop
+from databus.testing.shop import SqliteWorkload, connect, create_shop
 
 WAIT_S = 90.0
 HEAD = """\
@@ -33,7 +33,7 @@ class Project:
         self.database = folder / "shop.db"
         create_shop(self.database, customers=40, products=30, orders=orders, seed=seed)
         self._db = connect(self.database)
-        self.workload = Workload(self._db, random.Random(seed))
+        self.workload = SqliteWorkload(self._db, random.Random(seed))
         print(f"seed {seed}")  # noqa: T201 - shown when a test fails
 
     @property
