@@ -7,6 +7,7 @@ from databus.cli._app import run_app
 
 _VERBS: Final = (
     "bench",
+    "check_source",
     "checkpoints",
     "compare",
     "demo",

@@ -1,0 +1,487 @@
+"""Is a server fit to be captured? What `databus check-source` says, and what every start looks at first.
+
+Each finding names the statement that mends it. An error stops a start; a warning is logged; the rest is for people.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import pymysql
+from pymysql.constants import ER
+
+from databus.core import DatabusError, WrongInput
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql._connect import close_quietly, connect
+from databus.sources.mysql._errors import error_of, telling
+from databus.sources.mysql._facts import ServerFacts, account_of, ask, server_facts
+
+Severity = Literal["error", "warning", "info"]
+
+SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", "sys")
+_NAMED_MAX: Final = 5
+_PROBES_MAX: Final = 2_000
+_TRANSACTIONAL: Final = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "NDB", "NDBCLUSTER"})
+_ACTS: Final = re.compile(r" ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
+_DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write."""
+
+    severity: Severity
+    name: str
+    server: str
+    what: str
+    mend: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """As a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.server}: {self.what}" + (f". Mend it by: {self.mend}" if self.mend else "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    database: str
+    name: str
+    engine: str
+
+    @property
+    def source(self) -> str:
+        return f"{self.database}.{self.name}"
+
+    @property
+    def identifier(self) -> str:
+        return f"{_identifier(self.database)}.{_identifier(self.name)}"
+
+
+def check(
+    connection: "pymysql.Connection[Any]",
+    config: MysqlConfig,
+    facts: ServerFacts,
+    *,
+    server_id: int | None = None,
+    report_host: str = "",
+) -> list[Finding]:
+    """All findings about one server, the worst first.
+
+    server_id: ours as a replica, by default that of the configuration. report_host: the name that we register with;
+    a replica of that name is ourselves, of whom the server may not have noticed that it is gone.
+    """
+    found: list[Finding] = []
+    with telling(facts.server, "checking"):
+        if facts.logs_changes:
+            found += _of_logging(facts, config)
+            found += _of_gtids(facts, config)
+            found += _of_retention(facts, config)
+            found += _of_durability(facts)
+            found += _of_privileges(connection, facts)
+            found += _of_server_ids(connection, facts, server_id or config.server_id, report_host)
+            found += _of_replication(connection, facts, config)
+            found += _of_tables(connection, facts, config)
+        else:
+            lines = "log-bin=binlog, server-id=1 and binlog-format=ROW under [mysqld] in its option file, and a restart"
+            found.append(Finding("error", "log_bin", facts.server, "the server keeps no binary log", lines))
+    return _worst_first(found)
+
+
+def check_source(config: MysqlConfig) -> list[Finding]:
+    """Connect to every server of the configuration and check it, and whether they may stand in for each other.
+
+    A server that cannot be reached or asked is a finding too; nothing is raised for it.
+    """
+    found: list[Finding] = []
+    known: list[ServerFacts] = []
+    for address in config.hosts:
+        connection: pymysql.Connection[Any] | None = None
+        try:
+            connection = connect(config, address)
+            facts = server_facts(connection, address)
+            known.append(facts)
+            found += check(connection, config, facts)
+        except DatabusError as error:
+            found.append(Finding("error", "connect", address, str(error).removeprefix(f"{address}: ")))
+        finally:
+            close_quietly(connection)
+    return _worst_first([*found, *_of_likeness(known)])
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise `WrongInput` with every error among the findings, if there is one."""
+    errors = [str(each) for each in findings if each.severity == "error"]
+    if errors:
+        raise WrongInput("; ".join(errors))
+
+
+def _worst_first(found: list[Finding]) -> list[Finding]:
+    order: tuple[Severity, ...] = ("error", "warning", "info")
+    return sorted(found, key=lambda each: order.index(each.severity))
+
+
+# What the variables tell.
+
+
+def _of_logging(facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
+    variables, server = facts.variables, facts.server
+    logged_as = variables.get("binlog_format", "ROW").upper()
+    if logged_as != "ROW":
+        what = f"binlog_format is {logged_as}: the log holds statements, not rows. Sessions that are open keep theirs"
+        yield Finding("error", "binlog_format", server, what, _set(facts, "binlog_format", "'ROW'"))
+    image = variables.get("binlog_row_image", "FULL").upper()
+    if image != "FULL":
+        what = f"binlog_row_image is {image}: the log lacks columns. Sessions that are open keep theirs"
+        yield Finding("error", "binlog_row_image", server, what, _set(facts, "binlog_row_image", "'FULL'"))
+    if facts.row_metadata is None:
+        what = "the log does not name columns (binlog_row_metadata came with MySQL 8.0.1 and MariaDB 10.5): names and "
+        yield Finding("info", "binlog_row_metadata", server, what + "types are followed through the log's DDL")
+    elif facts.row_metadata != "FULL":
+        past = " and the log is to be read from before now" if config.start != "latest" else ""
+        what = (
+            f"binlog_row_metadata is {facts.row_metadata}{past}: names and types must be followed through the log's DDL"
+        )
+        mend = _set(facts, "binlog_row_metadata", "'FULL'")
+        yield Finding("warning", "binlog_row_metadata", server, what, mend)
+    if variables.get("binlog_error_action", "ABORT_SERVER").upper() == "IGNORE_ERROR":
+        what = "binlog_error_action is IGNORE_ERROR: when its log cannot be written, the server goes on without one"
+        mend = _set(facts, "binlog_error_action", "'ABORT_SERVER'")
+        yield Finding("warning", "binlog_error_action", server, what, mend)
+
+
+def _of_gtids(facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
+    if facts.gtid == "on":
+        return
+    if facts.is_mariadb:
+        what, mend = "gtid_strict_mode is OFF", _set(facts, "gtid_strict_mode", "ON")
+    else:
+        what = f"gtid_mode is {facts.variables.get('gtid_mode', 'OFF')}"
+        mend = "; ".join(_gtid_steps(facts))
+    what += ": changes are numbered by file and offset, which hold on this server only"
+    if len(config.hosts) > 1:
+        yield Finding("error", "gtid", facts.server, f"{what}, but there are {len(config.hosts)} hosts", mend)
+    else:
+        yield Finding("warning", "gtid", facts.server, what, mend)
+
+
+def _gtid_steps(facts: ServerFacts) -> list[str]:
+    """MySQL's way is one mode at a time, on every server of a topology before the next."""
+    modes = ("OFF", "OFF_PERMISSIVE", "ON_PERMISSIVE", "ON")
+    at = modes.index(facts.variables.get("gtid_mode", "OFF").upper())
+    return [
+        _set(facts, "enforce_gtid_consistency", "ON"),
+        *(_set(facts, "gtid_mode", mode) for mode in modes[at + 1 :]),
+    ]
+
+
+def _of_retention(facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
+    expire_s = facts.expire_s
+    if expire_s is not None and expire_s * 1e3 < config.retention_warn_ms:
+        what = (
+            f"the server purges its log after {expire_s / 3600:g} h, less than retention_warn_ms "
+            f"({config.retention_warn_ms / 3_600_000:g} h): after a longer halt, what we need is gone"
+        )
+        if "binlog_expire_logs_seconds" in facts.variables:
+            mend = _set(facts, "binlog_expire_logs_seconds", str(max(3 * 86_400, config.retention_warn_ms // 1_000)))
+        else:
+            mend = _set(facts, "expire_logs_days", str(max(3, -(-config.retention_warn_ms // 86_400_000))))
+        yield Finding("warning", "log_expiry", facts.server, what, mend)
+    for name in ("max_binlog_total_size", "binlog_space_limit"):
+        if int(facts.variables.get(name, "0") or 0) > 0:
+            what = f"{name} is {facts.variables[name]}: the server purges its log by size, however old it is"
+            yield Finding("warning", "log_expiry", facts.server, what, _set(facts, name, "0"))
+
+
+def _of_durability(facts: ServerFacts) -> Iterator[Finding]:
+    lax = [
+        f"{name} is {facts.variables[name]}"
+        for name in ("sync_binlog", "innodb_flush_log_at_trx_commit")
+        if facts.variables.get(name, "1") != "1"
+    ]
+    if lax:
+        what = f"{' and '.join(lax)}: if the server's machine fails, its log and its tables may differ by some commits"
+        mend = "; ".join(_set(facts, each.split()[0], "1") for each in lax)
+        yield Finding("info", "durability", facts.server, what, mend)
+
+
+def _of_likeness(known: Sequence[ServerFacts]) -> Iterator[Finding]:
+    """Whether several servers may stand in for each other."""
+    for at, each in enumerate(known):
+        for other in known[:at]:
+            if each.flavor != other.flavor:
+                what = f"is {each.version_text}, but {other.server} is {other.version_text}"
+                yield Finding("error", "hosts", each.server, what)
+            if each.server_id == other.server_id:
+                what = f"has the server_id {each.server_id} of {other.server}"
+                yield Finding("error", "hosts", each.server, what, _set(each, "server_id", str(each.server_id + 1)))
+            if each.lower_case_table_names != other.lower_case_table_names:
+                what = f"has another lower_case_table_names than {other.server}: tables would change their names"
+                yield Finding("error", "hosts", each.server, what)
+
+
+# What has to be asked.
+
+
+def _of_privileges(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> Iterator[Finding]:
+    if not _has_global(_grants(connection, facts), "REPLICATION SLAVE"):
+        mend = f"GRANT REPLICATION SLAVE ON *.* TO {account_of(connection)}"
+        yield Finding("error", "privileges", facts.server, "the user may not read the log", mend)
+
+
+def _grants(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> list[str]:
+    """SHOW GRANTS, active roles included."""
+    using = ""
+    if not facts.is_mariadb and facts.version >= (8, 0, 0):
+        roles = str(next(iter(ask(connection, "SELECT CURRENT_ROLE()")[0].values())) or "NONE")
+        using = "" if roles == "NONE" else f" FOR CURRENT_USER() USING {roles}"
+    return [str(next(iter(row.values()))) for row in ask(connection, f"SHOW GRANTS{using}")]
+
+
+def _has_global(grants: Iterable[str], privilege: str) -> bool:
+    for each in grants:
+        found = re.match(r"GRANT (.+?) ON \*\.\* TO ", each)
+        if found and not {privilege, "ALL PRIVILEGES"}.isdisjoint(found[1].upper().split(", ")):
+            return True
+    return False
+
+
+def _of_server_ids(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, ours: int | None, report_host: str
+) -> Iterator[Finding]:
+    if facts.server_id == 0:
+        what = "its server_id is 0, with which it serves no replica"
+        yield Finding("error", "server_id", facts.server, what, _set(facts, "server_id", "1"))
+    if ours is None:
+        return
+    if ours == facts.server_id:
+        what = f"server_id {ours} is the server's own; we need another"
+        yield Finding("error", "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
+    replicas = _asked(connection, "SHOW REPLICAS" if _says_replica(facts) else "SHOW SLAVE HOSTS")
+    if replicas is None:
+        what = "other replicas cannot be seen, so whether one has our server_id cannot be checked"
+        privilege = "REPLICATION MASTER ADMIN" if facts.is_mariadb else "REPLICATION SLAVE"
+        yield Finding("info", "server_id", facts.server, what, f"GRANT {privilege} ON *.* TO {account_of(connection)}")
+        return
+    for each in replicas:
+        row = {name.lower(): value for name, value in each.items()}
+        if int(row["server_id"]) == ours and (not report_host or row.get("host") != report_host):
+            where = row.get("host") or "an unnamed host"
+            what = f"a replica at {where} has server_id {ours} already: the two would throw each other out"
+            yield Finding("error", "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
+
+
+def _of_replication(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig
+) -> Iterator[Finding]:
+    """A server that follows another must write what it applies into a log of its own."""
+    variables = facts.variables
+    passes_on = variables.get("log_replica_updates", variables.get("log_slave_updates", "ON")).upper() == "ON"
+    if passes_on:
+        return
+    word = "log-replica-updates" if _says_replica(facts) else "log-slave-updates"
+    mend = f"{word}=ON under [mysqld] in its option file, and a restart"
+    if facts.is_mariadb:
+        status = _asked(connection, "SHOW ALL SLAVES STATUS")
+    else:
+        status = _asked(connection, "SHOW REPLICA STATUS" if _says_replica(facts) else "SHOW SLAVE STATUS")
+    if status:
+        what = "it is a replica, and what it gets from its primary is not in its own log"
+        yield Finding("error", "log_replica_updates", facts.server, what, mend)
+    elif len(config.hosts) > 1:
+        what = "while it follows another of the hosts, what it gets is not in its own log"
+        yield Finding("error", "log_replica_updates", facts.server, what, mend)
+    elif status is None:
+        what = "if it is a replica (we may not see it), what it gets from its primary is not in its own log"
+        yield Finding("warning", "log_replica_updates", facts.server, what, mend)
+
+
+def _says_replica(facts: ServerFacts) -> bool:
+    return not facts.is_mariadb and facts.version >= (8, 0, 26)
+
+
+def _asked(connection: "pymysql.Connection[Any]", sql: str) -> list[dict[str, Any]] | None:
+    """The rows, or None where the user may not ask."""
+    try:
+        return ask(connection, sql)
+    except pymysql.MySQLError as error:
+        if error_of(error)[0] in _DENIED:
+            return None
+        raise
+
+
+# The captured tables.
+
+
+def _of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
+    tables = [each for each in _visible_tables(connection) if config.selects(each.source)]
+    account = account_of(connection)
+    yield from _of_absence(facts, config, tables, account)
+    if not tables:
+        return
+    yield from _of_reading(connection, facts, tables, account)
+    yield from _of_log_filters(facts, tables)
+    lax = [each for each in tables if each.engine.upper() not in _TRANSACTIONAL]
+    if lax:
+        engines = ", ".join(sorted({each.engine for each in lax}))
+        what = f"{_listed(lax)} of engine {engines}, without transactions: what a statement that failed half-way has "
+        what += "changed stays, and a snapshot of it while it is written is not of one moment"
+        yield Finding("warning", "engine", facts.server, what, f"ALTER TABLE {lax[0].identifier} ENGINE = InnoDB")
+    databases = sorted({each.database for each in tables})
+    with_key = _with_key(connection, databases)
+    keyless = [each for each in tables if (each.database, each.name) not in with_key]
+    if keyless:
+        what = f"{_listed(keyless)} without a primary key: captured, but no mirror can follow and snapshots are slow"
+        yield Finding(
+            "info", "no_key", facts.server, what, f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
+        )
+    yield from _of_cascades(connection, facts, tables, databases)
+
+
+def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_Table]:
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e FROM information_schema.TABLES "
+        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
+        SYSTEM_DATABASES,
+    )
+    return [_Table(str(row["d"]), str(row["t"]), str(row["e"] or "unknown")) for row in rows]
+
+
+def _of_absence(facts: ServerFacts, config: MysqlConfig, tables: Sequence[_Table], account: str) -> Iterator[Finding]:
+    there = {each.source for each in tables}
+    named = [each for each in config.tables if "." in each and not set(each) & set("*?[")]
+    for each in named:
+        if each not in there and config.selects(each):
+            database, _, name = each.partition(".")
+            what = f"{each} is not there, or the user may not see it"
+            mend = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
+            yield Finding("warning", "tables", facts.server, what, mend)
+    if not tables and len(named) < len(config.tables):
+        what = f"no table fits {', '.join(config.tables)}: there is none, or the user may not see it"
+        yield Finding("warning", "tables", facts.server, what, f"GRANT SELECT ON *.* TO {account}")
+
+
+def _of_reading(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], account: str
+) -> Iterator[Finding]:
+    grants = _grants(connection, facts)
+    if _has_global(grants, "SELECT") and not any(each.startswith("REVOKE") for each in grants):
+        return
+    unreadable = [each for each in tables[:_PROBES_MAX] if not _is_readable(connection, each)]
+    if unreadable:
+        what = f"the user may not read {_listed(unreadable)}"
+        mend = "; ".join(f"GRANT SELECT ON {each.identifier} TO {account}" for each in unreadable[:_NAMED_MAX])
+        yield Finding("error", "privileges", facts.server, what, mend)
+
+
+def _is_readable(connection: "pymysql.Connection[Any]", table: _Table) -> bool:
+    try:
+        ask(connection, f"SELECT * FROM {table.identifier} LIMIT 0")  # noqa: S608 - an identifier, quoted
+    except pymysql.MySQLError as error:
+        if error_of(error)[0] == ER.NO_SUCH_TABLE:  # dropped since we looked
+            return True
+        if error_of(error)[0] not in {*_DENIED, ER.COLUMNACCESS_DENIED_ERROR}:
+            raise
+        return False
+    return True
+
+
+def _of_log_filters(facts: ServerFacts, tables: Sequence[_Table]) -> Iterator[Finding]:
+    def hidden(names: frozenset[str], is_hidden: Callable[[str], bool], option: str) -> Iterator[Finding]:
+        lost = [each for each in tables if names and is_hidden(each.database)]
+        if lost:
+            what = f"{option} keeps {_listed(lost)} out of the log"
+            mend = f"take {option} out of the server's option file, and restart it"
+            yield Finding("error", "log_filter", facts.server, what, mend)
+
+    yield from hidden(facts.never_logged, lambda name: name in facts.never_logged, "binlog-ignore-db")
+    yield from hidden(facts.logged_only, lambda name: name not in facts.logged_only, "binlog-do-db")
+
+
+def _with_key(connection: "pymysql.Connection[Any]", databases: Sequence[str]) -> set[tuple[str, str]]:
+    """The tables with a primary key or a unique one over columns that are never NULL."""
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.STATISTICS "
+        "WHERE NON_UNIQUE = 0 AND TABLE_SCHEMA IN %s GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
+        "HAVING SUM(NULLABLE = 'YES' OR COLUMN_NAME IS NULL) = 0",
+        list(databases),
+    )
+    return {(str(row["d"]), str(row["t"])) for row in rows}
+
+
+def _of_cascades(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], databases: Sequence[str]
+) -> Iterator[Finding]:
+    """What InnoDB changes by a foreign key's rule is in no log; MySQL 9.6 does it above the engine, and logs it."""
+    if facts.variables.get("innodb_native_foreign_keys", "ON").upper() == "OFF":
+        return
+    rows = ask(
+        connection,
+        "SELECT DISTINCT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.KEY_COLUMN_USAGE "
+        "WHERE TABLE_SCHEMA IN %s AND REFERENCED_TABLE_NAME IS NOT NULL ORDER BY 1, 2",
+        list(databases),
+    )
+    referring = {(str(row["d"]), str(row["t"])) for row in rows}
+    ask(connection, "SET SESSION sql_quote_show_create = 1")
+    hit = [
+        (table, constraint)
+        for table in [each for each in tables if (each.database, each.name) in referring][:_PROBES_MAX]
+        for constraint in _acting_constraints(connection, table)
+    ]
+    if hit:
+        what = (
+            f"{_listed([table for table, _ in hit])} with a foreign key that deletes or changes rows by itself "
+            f"(CASCADE, SET NULL): the server does not log those changes, so nobody can capture them"
+        )
+        table, constraint = hit[0]
+        mend = (
+            f"ALTER TABLE {table.identifier} DROP FOREIGN KEY {_identifier(constraint)} /* and add it with RESTRICT */"
+        )
+        yield Finding("warning", "foreign_key", facts.server, what, mend)
+
+
+def _acting_constraints(connection: "pymysql.Connection[Any]", table: _Table) -> list[str]:
+    """The foreign keys of a table that change its rows. MariaDB's catalogue tells their rules only to those who may
+    write the table; SHOW CREATE TABLE tells every reader.
+    """
+    try:
+        (row,) = ask(connection, f"SHOW CREATE TABLE {table.identifier}")
+    except pymysql.MySQLError as error:
+        if error_of(error)[0] in {*_DENIED, ER.NO_SUCH_TABLE}:
+            return []
+        raise
+    found = []
+    for line in str(row["Create Table"]).splitlines():
+        head = re.match(r"\s*CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY ", line)
+        if head and _ACTS.search(re.sub(r"`(?:[^`]|``)*`", "", line)):
+            found.append(head[1].replace("``", "`"))
+    return found
+
+
+# Words.
+
+
+def _set(facts: ServerFacts, name: str, value: str) -> str:
+    """The statement that sets a variable for good, as far as the server can."""
+    if not facts.is_mariadb and facts.version >= (8, 0, 0):
+        return f"SET PERSIST {name} = {value}"
+    line = f"{name}={value}".replace("'", "")
+    return f"SET GLOBAL {name} = {value} /* and {line} under [mysqld] in its option file */"
+
+
+def _listed(tables: Sequence[_Table]) -> str:
+    names = list(dict.fromkeys(each.source for each in tables))
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _other_than(server_id: int) -> int:
+    return server_id % (2**32 - 2) + 1

@@ -1,0 +1,312 @@
+"""`databus check-source` finds each fault of a server, produced for real, and names the statement that mends it."""
+
+import struct
+
+import pymysql
+import pytest
+
+from databus.core import WrongInput
+from databus.sources.mysql._check import check, check_source, refuse
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql._connect import connect
+from databus.sources.mysql._facts import server_facts
+
+TO_ORDERS = "FOREIGN KEY (o) REFERENCES shop.orders (id)"
+
+
+def config_of(*servers, **options):
+    first = servers[0]
+    login = {"user": first.capture_user, "password": first.capture_password}
+    hosts = [f"{each.host}:{each.port}" for each in servers]
+    return MysqlConfig(**{"hosts": hosts, "tables": ["shop.*"], **login, **options})
+
+
+def make_shop(server):
+    server.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY, note TEXT)")
+
+
+def named(findings, name, severity=None):
+    return [each for each in findings if each.name == name and severity in (None, each.severity)]
+
+
+def run_mend(server, finding):
+    """Run the statements that a finding names, as they stand."""
+    for statement in finding.mend.split("; "):
+        server.query(statement)
+
+
+@pytest.fixture
+def fresh(kind, new_server):
+    """A server of each kind with a database `shop`."""
+
+    def make(**options):
+        server = new_server(kind, **options)
+        make_shop(server)
+        return server
+
+    return make
+
+
+def test_a_server_as_documented_has_no_error_and_no_warning(fresh):
+    server = fresh()
+    findings = check_source(config_of(server))
+    assert named(findings, "durability")  # the servers of the tests do not sync
+    assert {(each.name, each.severity) for each in findings} - {("durability", "info")} <= {
+        ("binlog_row_metadata", "info")  # 5.7 has none
+    }
+    refuse(findings)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "severity"),
+    [
+        ("binlog_format", "MIXED", "error"),
+        ("binlog_format", "STATEMENT", "error"),
+        ("binlog_row_image", "MINIMAL", "error"),
+        ("binlog_row_image", "NOBLOB", "error"),
+        ("binlog_row_metadata", "MINIMAL", "warning"),
+        ("binlog_error_action", "IGNORE_ERROR", "warning"),
+    ],
+)
+def test_a_variable_that_keeps_something_out_of_the_log_is_mended_as_told(fresh, variable, value, severity):
+    server = fresh()
+    try:
+        server.query(f"SET GLOBAL {variable} = '{value}'")
+    except pymysql.err.OperationalError:
+        pytest.skip(f"{server.kind} has no {variable}")
+    (finding,) = named(check_source(config_of(server)), variable)
+    assert finding.severity == severity
+    assert value in finding.what
+    run_mend(server, finding)
+    assert named(check_source(config_of(server)), variable) == []
+
+
+def test_a_server_without_a_binary_log_is_refused(fresh):
+    server = fresh()
+    server.restart(lines=["skip-log-bin"])
+    findings = check_source(config_of(server))
+    assert [each.name for each in findings] == ["log_bin"]
+    with pytest.raises(WrongInput, match="log-bin=binlog"):
+        refuse(findings)
+
+
+def test_gtids_off_is_a_warning_for_one_host_and_an_error_for_two(fresh):
+    server, other = fresh(gtid=False), fresh()
+    (finding,) = named(check_source(config_of(server)), "gtid")
+    assert finding.severity == "warning"
+    assert named(check_source(config_of(server, other)), "gtid", "error")
+    run_mend(server, finding)
+    assert named(check_source(config_of(server)), "gtid") == []
+
+
+def test_a_permissive_gtid_mode_is_named(fresh):
+    server = fresh(gtid=False)
+    if server.flavor == "mariadb":
+        pytest.skip("MariaDB has no permissive modes")
+    server.run("SET GLOBAL enforce_gtid_consistency = ON", "SET GLOBAL gtid_mode = OFF_PERMISSIVE")
+    (finding,) = named(check_source(config_of(server)), "gtid")
+    assert "OFF_PERMISSIVE" in finding.what
+    assert "gtid_mode = ON_PERMISSIVE" in finding.mend
+    run_mend(server, finding)
+    assert server.query("SELECT @@gtid_mode") == [("ON",)]
+
+
+def test_a_log_that_is_purged_sooner_than_configured_is_a_warning(fresh):
+    server = fresh()
+    if server.kind == "mysql-5.7":
+        server.query("SET GLOBAL expire_logs_days = 1")
+    else:
+        server.query("SET GLOBAL binlog_expire_logs_seconds = 7200")
+    assert named(check_source(config_of(server, retention_warn_ms=3_600_000)), "log_expiry") == []
+    config = config_of(server, retention_warn_ms=48 * 3_600_000)
+    (finding,) = named(check_source(config), "log_expiry", "warning")
+    run_mend(server, finding)
+    assert named(check_source(config), "log_expiry") == []
+
+
+def test_a_user_who_may_not_read_the_log_is_told_the_grant(fresh):
+    server = fresh()
+    account = f"'{server.capture_user}'@'%'"
+    server.query(f"REVOKE REPLICATION SLAVE ON *.* FROM {account}")
+    (finding,) = named(check_source(config_of(server)), "privileges", "error")
+    assert finding.mend == f"GRANT REPLICATION SLAVE ON *.* TO {account}"
+    run_mend(server, finding)
+    assert named(check_source(config_of(server)), "privileges") == []
+
+
+def test_a_user_who_may_not_see_the_log_is_told_the_grant(fresh):
+    server = fresh()
+    privilege = "BINLOG MONITOR" if server.flavor == "mariadb" else "REPLICATION CLIENT"
+    server.query(f"REVOKE {privilege} ON *.* FROM '{server.capture_user}'@'%'")
+    (finding,) = check_source(config_of(server))
+    assert finding.severity == "error"
+    statement = finding.what.partition("run there: ")[2]
+    assert statement == f"GRANT {privilege} ON *.* TO '{server.capture_user}'@'%'"
+    server.query(statement)
+    assert named(check_source(config_of(server)), "connect") == []
+
+
+def test_a_user_who_may_read_some_tables_only_is_told_the_others(fresh):
+    server = fresh()
+    account = f"'{server.capture_user}'@'%'"
+    server.run(
+        "CREATE TABLE shop.`odd ``name` (id INT PRIMARY KEY)",
+        f"REVOKE SELECT ON *.* FROM {account}",
+        f"GRANT SELECT ON shop.orders TO {account}",
+        f"GRANT INSERT ON shop.* TO {account}",
+    )
+    (finding,) = named(check_source(config_of(server)), "privileges", "error")
+    assert "shop.odd `name" in finding.what
+    assert "shop.orders" not in finding.what
+    run_mend(server, finding)
+    assert named(check_source(config_of(server)), "privileges") == []
+
+
+def test_privileges_that_come_by_an_active_role_count(fresh):
+    server = fresh()
+    if server.kind == "mysql-5.7":
+        pytest.skip("MySQL 5.7 has no roles")
+    account = f"'{server.capture_user}'@'%'"
+    client = "BINLOG MONITOR" if server.flavor == "mariadb" else "REPLICATION CLIENT"
+    server.run(
+        "CREATE ROLE reader",
+        f"GRANT SELECT, REPLICATION SLAVE, {client} ON *.* TO reader",
+        f"REVOKE ALL PRIVILEGES, GRANT OPTION FROM {account}",
+        f"GRANT reader TO {account}",
+        f"SET DEFAULT ROLE reader {'FOR' if server.flavor == 'mariadb' else 'TO'} {account}",
+    )
+    assert named(check_source(config_of(server)), "privileges") == []
+    assert named(check_source(config_of(server)), "tables") == []
+
+
+def test_tables_that_cannot_be_seen_are_named(fresh):
+    server = fresh()
+    (finding,) = named(check_source(config_of(server, tables=["shop.orders", "shop.gone"])), "tables")
+    assert finding.severity == "warning"
+    assert "shop.gone is not there" in finding.what
+    (finding,) = named(check_source(config_of(server, tables=["nowhere.*"])), "tables")
+    assert "nowhere.*" in finding.what
+
+
+def test_our_server_id_must_not_be_the_servers_own(fresh):
+    server = fresh()
+    (finding,) = named(check_source(config_of(server, server_id=server.server_id)), "server_id", "error")
+    assert "the server's own" in finding.what
+    assert named(check_source(config_of(server, server_id=4_000_000_000)), "server_id", "error") == []
+
+
+def register(connection, server_id, host):
+    name = host.encode()
+    body = struct.pack("<I", server_id) + bytes([len(name)]) + name + b"\0\0" + struct.pack("<HII", 0, 0, 0)
+    connection._execute_command(0x15, body)
+    connection._read_packet()
+
+
+def test_a_replica_with_our_server_id_is_found_unless_it_is_ourselves(fresh):
+    server = fresh()
+    config = config_of(server, user=server.user, password=server.password, server_id=4_000_000_000)
+    other = connect(config)
+    register(other, 4_000_000_000, "elsewhere")
+    with connect(config) as connection:
+        facts = server_facts(connection, "here")
+        (finding,) = named(check(connection, config, facts), "server_id", "error")
+        assert "elsewhere" in finding.what
+        assert named(check(connection, config, facts, report_host="elsewhere"), "server_id") == []
+        assert named(check(connection, config, facts, server_id=7), "server_id") == []
+    other.close()
+
+
+def test_a_server_id_that_cannot_be_compared_is_said(fresh):
+    server = fresh()
+    if server.flavor == "mysql":
+        pytest.skip("on MySQL, who may read the log may see the replicas")
+    (finding,) = named(check_source(config_of(server, server_id=4_000_000_000)), "server_id")
+    assert finding.severity == "info"
+    run_mend(server, finding)
+    assert named(check_source(config_of(server, server_id=4_000_000_000)), "server_id") == []
+
+
+def test_a_server_that_hides_captured_tables_from_its_log_is_refused(fresh):
+    server = fresh()
+    server.restart(lines=["binlog-ignore-db=shop"])
+    (finding,) = named(check_source(config_of(server)), "log_filter", "error")
+    assert "shop.orders" in finding.what
+    assert named(check_source(config_of(server, tables=["other.*"])), "log_filter") == []
+    server.restart(lines=["binlog-do-db=other"])
+    (finding,) = named(check_source(config_of(server)), "log_filter", "error")
+    assert "binlog-do-db" in finding.mend
+    server.restart(lines=["binlog-do-db=shop"])
+    assert named(check_source(config_of(server)), "log_filter") == []
+
+
+def test_a_replica_that_does_not_log_what_it_applies_is_refused(fresh, kind, new_server):
+    primary, replica = fresh(), new_server(kind, lines=["log-slave-updates=OFF"])
+    assert named(check_source(config_of(replica)), "log_replica_updates") == []
+    assert named(check_source(config_of(primary, replica)), "log_replica_updates", "error")
+    replica.replicate_from(primary)
+    replica.catch_up(primary)
+    assert named(check_source(config_of(replica)), "log_replica_updates", "error")
+    assert named(check_source(config_of(primary)), "log_replica_updates") == []
+
+
+def test_two_hosts_that_follow_each_other_are_fit(fresh, kind, new_server):
+    primary, replica = fresh(), new_server(kind)
+    replica.replicate_from(primary)
+    replica.catch_up(primary)
+    refuse(check_source(config_of(primary, replica)))
+
+
+def test_two_hosts_with_one_server_id_are_refused(fresh, kind, new_server):
+    primary, twin = fresh(), new_server(kind, server_id=1_000)
+    primary.query("SET GLOBAL server_id = 1000")
+    (finding,) = named(check_source(config_of(primary, twin)), "hosts", "error")
+    run_mend(twin, finding)
+    assert named(check_source(config_of(primary, twin)), "hosts") == []
+
+
+def test_a_host_that_does_not_answer_is_a_finding_of_its_own(fresh, kind, new_server):
+    primary, gone = fresh(), new_server(kind)
+    gone.kill()
+    findings = check_source(config_of(primary, gone))
+    (finding,) = named(findings, "connect", "error")
+    assert finding.server == f"127.0.0.1:{gone.port}"
+    assert "refused" in finding.what
+
+
+def test_tables_that_are_hard_to_capture_are_told(fresh):
+    server = fresh()
+    server.run(
+        "CREATE TABLE shop.keyless (a INT, b INT, UNIQUE (a))",
+        "CREATE TABLE shop.unique_key (a INT NOT NULL, UNIQUE (a))",
+        "CREATE TABLE shop.old (id INT PRIMARY KEY) ENGINE = MyISAM",
+        f"CREATE TABLE shop.line (id INT PRIMARY KEY, o INT, {TO_ORDERS} ON DELETE CASCADE)",
+        f"CREATE TABLE shop.note (id INT PRIMARY KEY, o INT, CONSTRAINT `x ON DELETE CASCADE` {TO_ORDERS})",
+    )
+    findings = check_source(config_of(server))
+    (keyless,) = named(findings, "no_key", "info")
+    assert "shop.keyless" in keyless.what
+    assert "shop.unique_key" not in keyless.what
+    (engine,) = named(findings, "engine", "warning")
+    assert "shop.old of engine MyISAM" in engine.what
+    (cascade,) = named(findings, "foreign_key", "warning")
+    assert "shop.line" in cascade.what
+    assert "shop.note" not in cascade.what
+    run_mend(server, engine)
+    run_mend(server, cascade)
+    left = check_source(config_of(server))
+    assert named(left, "engine") == named(left, "foreign_key") == []
+
+
+def test_what_a_foreign_key_deletes_is_in_no_log(fresh):
+    """The reason for that warning; a server on which this fails no longer needs it."""
+    server = fresh()
+    server.run(
+        f"CREATE TABLE shop.line (id INT PRIMARY KEY, o INT, {TO_ORDERS} ON DELETE CASCADE)",
+        "INSERT INTO shop.orders VALUES (1, '')",
+        "INSERT INTO shop.line VALUES (7, 1)",
+        "FLUSH LOGS",
+        "DELETE FROM shop.orders",
+    )
+    assert server.query("SELECT COUNT(*) FROM shop.line") == [(0,)]
+    events = server.query(f"SHOW BINLOG EVENTS IN '{server.position()[0]}'")
+    assert len([row for row in events if row[2].startswith("Delete_rows")]) == 1
