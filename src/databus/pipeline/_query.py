@@ -31,18 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 _SCHEMA_CHANGES_MAX: Final = 1_000
-_FIRST_BATCH_S_MAX: Final = 5.0
 _TRACE_CHARS_MAX: Final = 4_000
 
 
 @dataclass
 class RunSettings:
-    """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted.
-
-    starting: held while a query starts. is_warm: a micro-batch has gone through this session. Queries that start at the
-    same moment in a new session corrupt something that Spark shares between them ("Illegal size 5 of collection,
-    expected 6" when tasks are serialized), for as long as the session lives; so the first one goes ahead alone.
-    """
+    """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted."""
 
     config: PipelineConfig
     graph: Graph
@@ -52,8 +46,6 @@ class RunSettings:
     report: Report
     began: float = field(default_factory=time.monotonic)
     is_stopping: threading.Event = field(default_factory=threading.Event)
-    starting: threading.Lock = field(default_factory=threading.Lock)
-    is_warm: threading.Event = field(default_factory=threading.Event)
 
     def context_of(self, path: str) -> RunContext:
         """What a node works with."""
@@ -128,12 +120,9 @@ class QueryThread(threading.Thread):
         try:
             for _, handle in self._feeds:
                 handle.open()
-            with self._settings.starting:
-                rows, writer = self._build()
-                query = self._start(rows, writer)
-                self._say("started", None)
-                if not self._settings.is_warm.is_set() and writer.is_used.wait(_FIRST_BATCH_S_MAX):
-                    self._settings.is_warm.set()
+            rows, writer = self._build()
+            query = self._start(rows, writer)
+            self._say("started", None)
             try:
                 query.awaitTermination()
             finally:

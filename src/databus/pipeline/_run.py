@@ -113,6 +113,14 @@ def _stop(spark: "SparkSession") -> None:
         spark.stop()
 
 
+def _settled(session: "SparkSession") -> "SparkSession":
+    """A session that somebody else made, in which queries may start at the same moment."""
+    from databus.spark import settle_session
+
+    settle_session(session)
+    return session
+
+
 class _Run:
     """One run, in one thread; queries have theirs."""
 
@@ -148,7 +156,7 @@ class _Run:
                 self._relay.start()
                 self._say("relay", url=self._relay.url, pid=self._relay.pid)
             own_session = session is None
-            spark = session or self._session()
+            spark = self._session() if session is None else _settled(session)
             try:
                 self._rearm()
                 return self._run_queries(spark)

@@ -73,7 +73,6 @@ class Writer:
         self._report = report
         self.error: BaseException | None = None
         self.batches = 0
-        self.is_used = threading.Event()  # by its first batch, whatever came of it
 
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch everywhere; Spark takes note of it when this returns."""
@@ -84,8 +83,6 @@ class Writer:
         except BaseException as error:
             self.error = error  # Spark keeps but its text
             raise
-        finally:
-            self.is_used.set()
         self.batches += 1
 
     def _write(self, rows: "DataFrame", batch_id: int) -> None:

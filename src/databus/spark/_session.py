@@ -57,6 +57,15 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
 
+_SOURCE: Final = "databus"
+_READER_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "SPARK_LOCAL_DIRS": "",
+    "SPARK_AUTH_SOCKET_TIMEOUT": "",
+    "SPARK_BUFFER_SIZE": "",
+    "SPARK_PYTHON_RUNTIME": "PYTHON_WORKER",
+}
+"""What Spark puts into the environment of a stream's reader; see `settle_session`."""
+
 LOG_FILE: Final = "spark.log"
 """Spark's own log, in the session's folder."""
 
@@ -124,7 +133,26 @@ def tuned_session(
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_local(master):
         _ship(session, folder)
+    settle_session(session)
     return session
+
+
+def settle_session(session: SparkSession) -> None:
+    """Let streams of `databus` start at the same moment in this session; `tuned_session` has done so.
+
+    For a session made otherwise, before its first stream, and once more after a `spark.dataSource.register` of the
+    source. Each stream that starts puts the same four names into one Scala `HashMap`, the environment that all readers
+    of a data source share, without a lock. Two that do so at once leave a map whose size is not that of its entries,
+    and from then on no task that reads the source can be serialized ("Illegal size 5 of collection, expected 6").
+    Here the names are put in beforehand, so that streams only replace values, which needs no lock. The values are of
+    no account: Spark sets each one before it starts a worker with them.
+    """
+    manager: Any = session._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
+    if not manager.dataSourceExists(_SOURCE):
+        return
+    environment = manager.lookupDataSource(_SOURCE).dataSourceCls().envVars()
+    for name, value in _READER_ENVIRONMENT.items():
+        environment.put(name, value)
 
 
 def _start(conf: SparkConf, folder: Path) -> None:

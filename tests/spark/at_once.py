@@ -1,0 +1,53 @@
+"""Run as a program: streams that start at the same moment, the first ones of their session.
+
+Prints, as JSON, the names in the environment that the source's readers share, before and after, and each stream's rows.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from databus.spark import tuned_session
+
+STREAMS = 4
+
+
+def names(session: Any) -> list[str]:
+    manager = session._jsparkSession.sessionState().dataSourceManager()
+    environment = manager.lookupDataSource("databus").dataSourceCls().envVars()
+    found = sorted(environment.keySet().toArray())
+    assert len(found) == environment.size(), f"the map says that it has {environment.size()} names, and has {found}"
+    return found
+
+
+def main(relay: str, folder: Path) -> None:
+    settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    session = tuned_session("at once", "local[2]", folder=folder / "spark", settings=settings)
+    before = names(session)
+    together = threading.Barrier(STREAMS)
+    rows = [0] * STREAMS
+
+    def run(index: int) -> None:
+        stream = session.readStream.format("databus").options(relay=relay, shape="typed", sources="main.events").load()
+        writer = stream.writeStream.trigger(availableNow=True).option("checkpointLocation", str(folder / f"c{index}"))
+
+        def sink(batch: Any, batch_id: int) -> None:
+            del batch_id
+            rows[index] += batch.toArrow().num_rows
+
+        together.wait()
+        writer.foreachBatch(sink).start().awaitTermination()
+
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(STREAMS)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    print(json.dumps({"before": before, "after": names(session), "rows": rows}))  # noqa: T201 - what it is for
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

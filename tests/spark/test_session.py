@@ -1,0 +1,28 @@
+"""What a tuned session promises to those who start streams in it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from databus.sources.mock import MockConfig, MockSource
+from tests.spark.conftest import StartRelay
+
+pytestmark = pytest.mark.spark
+
+RUN_S_MAX = 90
+
+
+def test_first_streams_of_a_session_may_start_at_the_same_moment(start_relay: StartRelay, tmp_path: Path) -> None:
+    """Readers share one map that Spark changes without a lock: a stream that starts must find every name in it."""
+    config = {"type": "mock", "transactions_total": 50}
+    relay = start_relay({"shop": config}, 50)
+    command = [sys.executable, "-m", "tests.spark.at_once", relay.url, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S_MAX, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["after"] == told["before"]
+    expected = MockSource("shop", MockConfig(**config)).expected_rows("main.events", 50)
+    assert set(told["rows"]) == {expected}
