@@ -78,6 +78,23 @@ def test_a_replica_follows_and_takes_over(make, gtid):
     assert replica.query("SELECT COUNT(*) FROM test.t") == [(3,)]
 
 
+def test_after_a_failover_the_others_follow_the_new_primary_the_old_one_too(make):
+    old, new, third = make(), make(), make()
+    old.run("CREATE TABLE test.t (id INT PRIMARY KEY)", "INSERT INTO test.t VALUES (1)")
+    for each in (new, third):
+        each.replicate_from(old)
+        each.catch_up(old)
+    old.kill()
+    new.promote()
+    new.query("INSERT INTO test.t VALUES (2)")
+    old.start()
+    for each in (old, third):
+        each.replicate_from(new)
+        each.catch_up(new)
+        assert each.query("SELECT COUNT(*) FROM test.t") == [(2,)]
+        assert each.gtids() == new.gtids()
+
+
 def test_a_suspended_server_keeps_connections_and_answers_nothing(make):
     server = make()
     connection = server.connect(read_timeout=1)

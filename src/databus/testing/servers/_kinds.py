@@ -69,10 +69,14 @@ class MariaDb(Server):
             options["binlog-row-metadata"] = self.row_metadata
         return options
 
-    def _follow(self, primary: Server) -> str:
+    def _follow(self, primary: Server, address: str) -> list[str]:
         if self.gtid and primary.gtid:
-            return "MASTER_USE_GTID = slave_pos"
-        return f"MASTER_USE_GTID = no, MASTER_LOG_FILE = '{primary.binlogs()[0].name}', MASTER_LOG_POS = 4"
+            return [
+                "SET GLOBAL gtid_slave_pos = @@gtid_current_pos",
+                f"CHANGE MASTER TO {address}, MASTER_USE_GTID = slave_pos",
+            ]
+        first = primary.binlogs()[0].name
+        return [f"CHANGE MASTER TO {address}, MASTER_USE_GTID = no, MASTER_LOG_FILE = '{first}', MASTER_LOG_POS = 4"]
 
     def _wait_for(self, primary: Server, seconds: int) -> bool:
         if self.gtid and primary.gtid:
@@ -146,11 +150,13 @@ class MySql(Server):
                 options["binlog-row-metadata"] = self.row_metadata
         return options
 
-    def _follow(self, primary: Server) -> str:
-        ask_for_key = "" if self.release == "5.7" else "GET_MASTER_PUBLIC_KEY = 1, "
+    def _follow(self, primary: Server, address: str) -> list[str]:
+        if self.release != "5.7":
+            address += ", GET_MASTER_PUBLIC_KEY = 1"
         if self.gtid and primary.gtid:
-            return f"{ask_for_key}MASTER_AUTO_POSITION = 1"
-        return f"{ask_for_key}MASTER_LOG_FILE = '{primary.binlogs()[0].name}', MASTER_LOG_POS = 4"
+            return [f"CHANGE MASTER TO {address}, MASTER_AUTO_POSITION = 1"]
+        first = primary.binlogs()[0].name
+        return [f"CHANGE MASTER TO {address}, MASTER_LOG_FILE = '{first}', MASTER_LOG_POS = 4"]
 
     def _wait_for(self, primary: Server, seconds: int) -> bool:
         if self.gtid and primary.gtid:
@@ -181,7 +187,7 @@ def open_server(kind: str, folder: Path, **options: Any) -> Server:
 
 
 def _installed(name: str) -> str:
-    found = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if found is None:
         raise ServerMissing(f"MariaDB's {name} is not installed: apt-get install mariadb-server-core")
     return found

@@ -111,8 +111,8 @@ class Server(ABC):
         """What this flavour and version wants in the option file."""
 
     @abstractmethod
-    def _follow(self, primary: "Server") -> str:
-        """How CHANGE MASTER says where to begin: by GTID if both have them, else at the first file."""
+    def _follow(self, primary: "Server", address: str) -> list[str]:
+        """Name the primary and where to begin: by GTID if both have them, else at the first file."""
 
     @abstractmethod
     def _wait_for(self, primary: "Server", seconds: int) -> bool:
@@ -343,12 +343,12 @@ class Server(ABC):
     # Replicas.
 
     def replicate_from(self, primary: "Server") -> None:
-        """Become a replica of `primary` from its beginning, and start."""
+        """Follow `primary` from now on: with GTIDs after what is here already, else from its first file."""
         address = (
             f"MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, MASTER_USER = '{primary.user}', "
             f"MASTER_PASSWORD = '{primary.password}', MASTER_CONNECT_RETRY = 1"
         )
-        self.run(f"CHANGE MASTER TO {address}, {self._follow(primary)}", "START SLAVE")
+        self.run("STOP SLAVE", *self._follow(primary, address), "START SLAVE")
 
     def catch_up(self, primary: "Server") -> None:
         """Wait until this replica has applied everything that `primary` has logged by now. Raises `LimitExceeded`."""
