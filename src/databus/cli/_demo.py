@@ -1,99 +1,54 @@
 """The demo: everything that databus promises, on this machine, in under two minutes, and a comparison at the end.
 
-An application keeps a shop in SQLite busy. A relay captures it. A callback keeps a copy in memory; a Spark pipeline
-keeps Delta tables identical and a history beside them. A column is added on the way; relay and pipeline are each killed
-with SIGKILL. Then the application stops, everything arrives, and every table is compared by value.
+An application keeps a shop busy, in SQLite or on a server. A relay captures it. A callback keeps a copy in memory; a
+Spark pipeline keeps Delta tables identical and a history beside them. A column is added on the way; relay, pipeline
+and, where there is one, the database server are each killed with SIGKILL. Then the application stops, everything
+arrives, and every table is compared by value.
 """
 
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from databus.cli._demo_copy import Copy
+from databus.cli._demo_stage import Stage
 from databus.cli._screen import Line, Meter, Screen
-from databus.client import AnyWindow, Changes, Client, ClientState, Consumer, ControlEvent, Window
-from databus.core import ChangeType, SourceCheckpoint, Stop, Unavailable
+from databus.client import Client, ClientState, RelayClient
+from databus.core import Stop, Unavailable
 from databus.testing import RelayProcess
-from databus.testing.shop import TABLES, create_shop
+from databus.testing.shop import TABLES
 
 _PIPELINE: Final = """\
 name: demo
 relay: {{url: "{url}"}}
 inputs:
-  shop: {{type: databus, tables: [shop/main.*]}}
+  shop: {{type: databus, tables: ["{tables}"]}}
 outputs:
   copy: {{type: delta, from: shop, mode: mirror, path: lake/copy}}
   history: {{type: delta, from: shop, mode: history, path: lake/history}}
 """
 _TICK_S: Final = 0.1
 _RATE: Final = 150
-
-
-class Copy(Consumer):
-    """The callback: a copy in memory, a dictionary a table, kept by the mirror rule from transaction to transaction."""
-
-    def __init__(self) -> None:
-        self.tables: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {name: {} for name in TABLES}
-        self.meter = Meter()
-        self.changes = 0
-        self._rows = 0
-
-    def on_data_events(self, changes: Changes) -> None:
-        """Rows of one table, in order."""
-        held = self.tables[changes.source.rpartition(".")[2]]
-        rows = changes.rows()
-        for row in rows:
-            if row.before is not None:
-                held.pop(tuple(row.before[name] for name in row.table.key), None)
-            if row.change_type is not ChangeType.DELETE and row.after is not None:
-                held[row.key] = {**row.after, "_pair": row.pair}
-        self._rows += len(rows)
-
-    def on_control(self, control: ControlEvent) -> None:
-        """A column came, or a snapshot ended."""
-        held, body = self.tables[control.source.rpartition(".")[2]], control.body
-        if body["kind"] == "schema":
-            for row in held.values():
-                row.update({column: value for column, value in body["fill"].items() if column not in row})
-        elif body["kind"] == "snapshot_end" and body["complete"]:
-            begin = tuple(body["begin"])
-            for key in [key for key, row in held.items() if row["_pair"] < begin]:
-                del held[key]
-
-    def on_end_window(self, window: AnyWindow) -> None:
-        """A transaction is complete."""
-        is_logged = isinstance(window, Window) and not window.is_snapshot
-        self.changes += self._rows if is_logged else 0
-        self.meter.add(self._rows, time.time() * 1e3 - window.commit_us / 1e3 if is_logged else None)
-        self._rows = 0
-
-    def on_rollback(self, physical: str, position: SourceCheckpoint) -> None:
-        """Nothing in here fails, so nothing comes again."""
-        raise Stop(f"{physical}: the callback was rolled back to SCN {position.scn}")
-
-    def rows(self, name: str) -> list[tuple[Any, ...]]:
-        """The rows as the database would give them, in some order."""
-        return [
-            tuple(value for column, value in row.items() if column != "_pair") for row in self.tables[name].values()
-        ]
+_LAST: Final = "closing time"
+_CLOSE: Final = "INSERT INTO customers (name) VALUES ('closing time')"
 
 
 class Demo:
-    """The cast and the plot."""
+    """The cast and the plot. stage: built; it is closed by whoever built it."""
 
-    def __init__(self, folder: Path, seconds: float, screen: Screen) -> None:
+    def __init__(self, folder: Path, stage: Stage, seconds: float, screen: Screen) -> None:
         self._folder = folder
         self._seconds = seconds
         self._screen = screen
-        self._database = folder / "shop.db"
-        self._relay = RelayProcess(folder / "state", {"shop": {"type": "sqlite", "path": str(self._database)}})
+        self._stage = stage
+        self._tables = f"shop/{stage.database}.*"
+        self._relay = RelayProcess(folder / "state", {"shop": dict(stage.source())})
         self._workload: subprocess.Popen[bytes] | None = None
         self._pipeline: subprocess.Popen[bytes] | None = None
         self._progress = folder / "progress.jsonl"
@@ -106,8 +61,6 @@ class Demo:
 
     def run(self) -> str:
         """Play it all; returns the last line. Raises `Stop` for any difference."""
-        create_shop(self._database)
-        self._screen.say(f"created {self._database}: 4 tables")
         try:
             return self._play()
         finally:
@@ -116,8 +69,8 @@ class Demo:
     def _play(self) -> str:
         self._relay.start()
         self._screen.say(f"relay answers at {self._relay.url}")
-        (self._folder / "databus.yml").write_text(_PIPELINE.format(url=self._relay.url))
-        self._client = Client(self._relay.url, self._copy, sources=["shop/main.*"])
+        (self._folder / "databus.yml").write_text(_PIPELINE.format(url=self._relay.url, tables=self._tables))
+        self._client = Client(self._relay.url, self._copy, sources=[self._tables])
         self._client.start()
         self._start_workload()
         self._start_pipeline()
@@ -128,12 +81,14 @@ class Demo:
         self._pass(self._seconds * 0.2)
         self._kill_relay()
         self._pass(self._seconds * 0.3)
+        if self._stage.has_server:
+            self._kill_server()
         self._kill_pipeline()
         self._pass(self._seconds * 0.3)
         return self._finish()
 
     def _start_workload(self) -> None:
-        arguments = [str(self._database), "--seconds", "600", "--rate", str(_RATE)]
+        arguments = [str(self._stage.target), "--seconds", "600", "--rate", str(_RATE)]
         self._workload = self._spawn("workload", ["-m", "databus.testing.shop", *arguments])
         self._screen.say(f"an application makes up to {_RATE} transactions a second, of one row to a thousand")
 
@@ -154,9 +109,9 @@ class Demo:
             )
 
     def _alter(self) -> None:
-        with closing(sqlite3.connect(self._database, timeout=30)) as connection:
-            connection.execute("ALTER TABLE orders ADD COLUMN channel TEXT DEFAULT 'web'")
-        self._screen.say("ALTER TABLE orders ADD COLUMN channel TEXT DEFAULT 'web'")
+        statement = f"ALTER TABLE orders ADD COLUMN channel {self._stage.text_type} DEFAULT 'web'"
+        self._stage.execute(statement)
+        self._screen.say(statement)
 
     def _kill_relay(self) -> None:
         self._relay.kill()
@@ -165,6 +120,15 @@ class Demo:
         self._pass(1)
         self._relay.start()
         self._screen.say("the relay is back; its log was cut to its published end")
+
+    def _kill_server(self) -> None:
+        self._stage.kill_server()
+        self._kills += 1
+        self._screen.say("kill -9: the database server")
+        self._pass(1)
+        self._stage.start_server()
+        self._screen.say("the server is back; relay and application connect again")
+        self._pass(1)
 
     def _kill_pipeline(self) -> None:
         assert self._pipeline is not None  # noqa: S101 - started in _play
@@ -182,40 +146,30 @@ class Demo:
         self._workload.terminate()
         self._workload.wait(30)
         self._screen.say("the application has stopped; waiting until everything has arrived")
-        from databus.client import RelayClient
-
-        relay = RelayClient(self._relay.url)
-        self._wait_until("capture", self._is_captured, 60)
-        end = relay.head("shop").published.scn
+        self._stage.execute(_CLOSE)
+        self._wait_until("the last change", lambda: self._copy.has("customers", "name", _LAST), 90)
+        end = RelayClient(self._relay.url).head("shop").published.scn
         self._wait_until("the callback", lambda: self._copied() >= end, 60)
         self._wait_until("the outputs", lambda: all(each >= end for each in self._positions.values()), 90)
         return self._compare()
-
-    def _is_captured(self) -> bool:
-        """Whether nothing waits in the database."""
-        import urllib.request
-
-        with urllib.request.urlopen(f"{self._relay.url}/controlSources/status", timeout=10) as answer:  # noqa: S310
-            told = json.load(answer)
-        return all(each["state"] == "RUNNING" and not each["lagChanges"] for each in told)
 
     def _copied(self) -> int:
         status = self._client.status().get("shop") if self._client else None
         return 0 if status is None else status.delivered[0]
 
     def _compare(self) -> str:
-        from databus.pipeline import compare, load_pipeline
+        from databus.pipeline import compare, load_pipeline, read_source
+        from databus.sources import parse_source
 
-        config = load_pipeline(self._folder / "databus.yml")
-        found = compare(config, "copy", database=self._database)
+        source = parse_source(self._stage.source(), "shop")
+        found = compare(load_pipeline(self._folder / "databus.yml"), "copy", sources={"shop": source})
         self._screen.say(f"compared the Delta tables: {found.summary()}")
         if not found.is_identical:
             raise Stop(f"source and copy differ:\n{found.details()}")
-        with closing(sqlite3.connect(self._database)) as connection:
-            for name in TABLES:
-                rows = connection.execute(f'SELECT * FROM "{name}"').fetchall()  # noqa: S608 - our own four names
-                if sorted(map(repr, rows)) != sorted(map(repr, self._copy.rows(name))):
-                    raise Stop(f"the callback's copy of {name} differs from the source")
+        held = read_source("shop", source)
+        for name in TABLES:
+            if held[f"{self._stage.database}.{name}"] != self._copy.rows(name):
+                raise Stop(f"the callback's copy of {name} differs from the source")
         self._check_history()
         return (
             f"source and copy identical: {len(found.tables)} tables, {found.rows:,} rows, "
@@ -273,7 +227,7 @@ class Demo:
         lines = [Line("callback", meter.rows, meter.rate(), "", meter.percentiles())]
         for name, output in self._outputs.items():
             behind = self._copied() - self._positions[name] if name in self._positions else None
-            told = "starting" if behind is None else f"{max(behind, 0)} cuts"
+            told = "starting" if behind is None else f"{max(behind, 0)} {self._stage.unit}"
             lines.append(Line(f"Delta {name}", output.rows, output.rate(), told, output.percentiles()))
         return lines
 

@@ -15,14 +15,21 @@ def compare(
     database: Annotated[
         Path | None, typer.Option(help="The SQLite file, where the pipeline's relay runs elsewhere.")
     ] = None,
+    relay_config: Annotated[
+        Path | None, typer.Option(help="The relay's configuration, where it runs elsewhere: what its sources are.")
+    ] = None,
     wait_s: Annotated[float, typer.Option(help="How long to wait for the copy to reach the source.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Compare every table of a source with its copy, by value, at one position. Exits with 1 on a difference."""
     from databus.pipeline import compare as compare_copy
     from databus.pipeline import load_pipeline
+    from databus.relay import load_relay
 
-    found = compare_copy(load_pipeline(pipeline), output, database=database, wait_ms_max=int(wait_s * 1000))
+    sources = None if relay_config is None else load_relay(relay_config).sources
+    found = compare_copy(
+        load_pipeline(pipeline), output, database=database, sources=sources, wait_ms_max=int(wait_s * 1000)
+    )
     if as_json:
         say_json(found.to_json())
     else:

@@ -1,5 +1,6 @@
 """`databus demo`: all of it, on this machine."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,16 +9,28 @@ import typer
 from databus.cli._app import app
 
 
-@app.command(epilog="Example: databus demo --keep my-demo")
+class Source(StrEnum):
+    """Where the shop is."""
+
+    sqlite = "sqlite"
+    mariadb = "mariadb"
+    mysql = "mysql"
+
+
+@app.command(epilog="Example: databus demo --source mariadb --keep my-demo")
 def demo(
+    source: Annotated[
+        Source, typer.Option(help="Where the shop is: in a SQLite file, or on a server that the demo starts itself.")
+    ] = Source.sqlite,
     seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 24.0,
     keep: Annotated[Path | None, typer.Option(help="Folder to leave everything in; else it is removed.")] = None,
 ) -> None:
-    """Capture a busy shop, copy it with Spark, kill relay and pipeline once each, and compare every table."""
+    """Capture a busy shop, copy it with Spark, kill relay, pipeline and server once each, and compare every table."""
     import shutil
     import tempfile
 
     from databus.cli._demo import Demo
+    from databus.cli._demo_stage import stage_of
     from databus.cli._screen import Screen
     from databus.core import WrongInput
 
@@ -25,8 +38,14 @@ def demo(
         raise WrongInput(f"--keep {keep}: the folder is not empty")
     folder = (keep or Path(tempfile.mkdtemp(prefix="databus-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    stage = stage_of(source, folder)
     with Screen() as screen:
-        last = Demo(folder, seconds, screen).run()
+        try:
+            stage.build()
+            screen.say(f"created {stage.name}: 4 tables")
+            last = Demo(folder, stage, seconds, screen).run()
+        finally:
+            stage.close()
     typer.echo(last)
     if keep is None:
         shutil.rmtree(folder)

@@ -1,7 +1,9 @@
 """One YAML file to a graph to streaming queries. Start with `databus.pipeline._contract`."""
 
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._compare import Comparison, TableDifference, compare
+from databus.pipeline._compare import compare
+from databus.pipeline._compare_found import Comparison, TableDifference
+from databus.pipeline._compare_source import read_source
 from databus.pipeline._config import PipelineConfig, Problem
 from databus.pipeline._contract import (
     Delivery,
@@ -50,6 +52,7 @@ __all__ = [
     "compare",
     "decode_frames",
     "load_pipeline",
+    "read_source",
     "reference_markdown",
     "render",
     "run",

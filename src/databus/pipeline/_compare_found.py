@@ -1,0 +1,109 @@
+"""What a comparison found: differences of tables, and how they are told."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TableDifference:
+    """What was found about one table. The keys are the first few of each kind, `*_rows` how many there are."""
+
+    name: str
+    rows: int
+    only_in_source: tuple[Row, ...] = ()
+    only_in_copy: tuple[Row, ...] = ()
+    different: tuple[Row, ...] = ()
+    only_in_source_rows: int = 0
+    only_in_copy_rows: int = 0
+    different_rows: int = 0
+    note: str = ""
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.only_in_source_rows or self.only_in_copy_rows or self.different_rows or self.note)
+
+    def lines(self) -> Iterator[str]:
+        """What differs, for people."""
+        if self.note:
+            yield f"{self.name}: {self.note}"
+        kinds = (
+            (self.only_in_source_rows, self.only_in_source, "only in the source"),
+            (self.only_in_copy_rows, self.only_in_copy, "only in the copy"),
+            (self.different_rows, self.different, "in both, with other values"),
+        )
+        for count, keys, words in kinds:
+            if count:
+                shown = ", ".join("/".join(map(repr, key)) for key in keys)
+                yield f"{self.name}: {count:,} rows {words}, first {shown}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every table of a copy against its source."""
+
+    tables: tuple[TableDifference, ...]
+    positions: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether nothing differs."""
+        return all(each.is_identical for each in self.tables)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the source that were compared."""
+        return sum(each.rows for each in self.tables)
+
+    def summary(self) -> str:
+        """One line."""
+        word = "identical" if self.is_identical else "different"
+        return f"source and copy {word}: {len(self.tables)} tables, {self.rows:,} rows"
+
+    def details(self) -> str:
+        """The summary, and a line for each difference."""
+        return "\n".join([self.summary(), *(line for each in self.tables for line in each.lines())])
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        tables = [
+            {
+                "table": each.name,
+                "rows": each.rows,
+                "identical": each.is_identical,
+                "only_in_source": each.only_in_source_rows,
+                "only_in_copy": each.only_in_copy_rows,
+                "different": each.different_rows,
+                "differences": list(each.lines()),
+            }
+            for each in self.tables
+        ]
+        return {"identical": self.is_identical, "rows": self.rows, "positions": self.positions, "tables": tables}
+
+
+def difference(name: str, source: Mapping[Row, Row], copied: Mapping[Row, Row], keys_max: int) -> TableDifference:
+    """What differs between the rows of a source and those of its copy, both by key."""
+    missing = [key for key in source if key not in copied]
+    extra = [key for key in copied if key not in source]
+    changed = [key for key, row in source.items() if key in copied and not _is_same(row, copied[key])]
+    return TableDifference(
+        name,
+        len(source),
+        only_in_source=_first(missing, keys_max),
+        only_in_copy=_first(extra, keys_max),
+        different=_first(changed, keys_max),
+        only_in_source_rows=len(missing),
+        only_in_copy_rows=len(extra),
+        different_rows=len(changed),
+    )
+
+
+def _first(keys: Sequence[Row], keys_max: int) -> tuple[Row, ...]:
+    return tuple(sorted(keys, key=repr)[:keys_max])
+
+
+def _is_same(one: Row, other: Row) -> bool:
+    return all(a == b and type(a) is type(b) for a, b in zip(one, other, strict=True))

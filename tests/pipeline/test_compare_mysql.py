@@ -1,0 +1,133 @@
+"""What a server holds is read for a comparison exactly, by nothing that decodes its log."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from databus.core import SourceCheckpoint, make_scn
+from databus.pipeline import read_source
+from databus.pipeline._compare_mysql import mysql_oracle
+from databus.sources.mysql._config import MysqlConfig
+from databus.testing.servers import KINDS, Server, ServerMissing, open_server
+
+TABLE = """
+CREATE TABLE values_of.everything (
+  id BIGINT UNSIGNED PRIMARY KEY, small SMALLINT ZEROFILL, flag BIT, bits BIT(40), price DECIMAL(12, 2),
+  huge DECIMAL(60, 2), ratio FLOAT, exact DOUBLE, year_of YEAR, day DATE, took TIME(6), at DATETIME(6),
+  at_utc TIMESTAMP(3) NULL, name VARCHAR(20) CHARACTER SET latin1, fixed BINARY(4), kind ENUM('a', 'b'),
+  labels SET('x', 'y'), body JSON, secret TEXT
+)"""
+ROW = """
+INSERT INTO values_of.everything VALUES (
+  18446744073709551615, 7, b'1', 1099511627775, -12.50, 123456789012345678901234567890123456789012345678.25, 0.1, 0.1,
+  2026, '2026-02-28', '-100:00:00.5', '2026-11-21 10:00:00.123456', '2026-11-21 10:00:00.123', 'Åse', 'ab', 'b', 'x,y',
+  '[1, 2]', 'not captured'
+)"""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    found = open_server(request.param, tmp_path_factory.mktemp(request.param))
+    try:
+        found.start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    found.run("SET GLOBAL time_zone = '+05:00'", "CREATE DATABASE values_of")
+    yield found
+    found.close()
+
+
+def options(server: Server, **more) -> MysqlConfig:
+    given = {"hosts": [f"{server.host}:{server.port}"], "tables": ["values_of.*"], **more}
+    return MysqlConfig.model_validate(
+        {"user": server.capture_user, "password": server.capture_password, **given}  # what is captured is what is read
+    )
+
+
+@pytest.fixture(autouse=True)
+def clean(server: Server) -> None:
+    server.run("DROP DATABASE values_of", "CREATE DATABASE values_of")
+
+
+def test_values_are_those_that_a_mirror_holds(server):
+    with server.connect(init_command="SET time_zone = '+00:00'") as connection:
+        connection.cursor().execute(TABLE)
+        connection.cursor().execute(ROW)
+    config = options(server, columns={"values_of.everything": {"exclude": ["secret"]}})
+    found = read_source("shop", config)["values_of.everything"]
+    key = (Decimal(18446744073709551615),)
+    (float32,) = [0.10000000149011612]
+    assert found == {
+        key: (
+            *key,
+            *(7, True, Decimal(1099511627775), Decimal("-12.50")),
+            *("123456789012345678901234567890123456789012345678.25", float32, 0.1, 2026),
+            *(date(2026, 2, 28), -360_000_500_000, datetime(2026, 11, 21, 10, 0, 0, 123456)),  # noqa: DTZ001
+            *(datetime(2026, 11, 21, 10, 0, 0, 123000, tzinfo=UTC), "Åse", b"ab\0\0", "b", "x,y", "[1, 2]"),
+        )
+    }
+
+
+def test_the_key_is_the_primary_one_or_the_first_that_cannot_be_null(server):
+    server.run(
+        "CREATE TABLE values_of.a (v INT, w INT, PRIMARY KEY (w, v))",
+        "CREATE TABLE values_of.b (v INT NULL, w INT NOT NULL, x INT NOT NULL, UNIQUE (v), UNIQUE (x, w))",
+        "CREATE TABLE values_of.c (v INT)",
+    )
+    with mysql_oracle(options(server))() as reading:
+        assert [table.key for table in reading.tables()] == [("w", "v"), ("x", "w"), ()]
+
+
+def test_zero_dates_follow_the_policy_of_the_source(server):
+    with server.connect(init_command="SET sql_mode = ''") as connection:
+        connection.cursor().execute("CREATE TABLE values_of.d (id INT PRIMARY KEY, at DATE)")
+        connection.cursor().execute("INSERT INTO values_of.d VALUES (1, '0000-00-00')")
+    assert read_source("shop", options(server, zero_dates="null"))["values_of.d"] == {(1,): (1, None)}
+    assert read_source("shop", options(server))["values_of.d"] == {(1,): (1, "0000-00-00")}
+
+
+def test_a_copy_that_lacks_a_transaction_has_not_reached_the_reading(server):
+    server.run("CREATE TABLE values_of.e (id INT PRIMARY KEY)", "INSERT INTO values_of.e VALUES (1)")
+    with mysql_oracle(options(server))() as reading:
+        assert reading.not_reached(None)
+        assert reading.not_reached(at(reading.cut - 1))
+        assert not reading.not_reached(at(reading.cut))
+
+
+def test_a_reading_knows_that_the_source_does_not_rest(server):
+    server.run("CREATE TABLE values_of.f (id INT PRIMARY KEY)")
+    with mysql_oracle(options(server))() as reading:
+        assert reading.rests()
+        server.run("INSERT INTO values_of.f VALUES (1)")
+        assert not reading.rests()
+        (table,) = reading.tables()
+        assert reading.rows(table, table.key) == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_gtids_the_last_transaction_is_looked_up_in_the_log(kind: str, tmp_path: Path):
+    try:
+        server = open_server(kind, tmp_path, gtid=False)
+        server.start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    with server:
+        server.run("CREATE DATABASE values_of")
+        file, before = server.position()
+        server.run("CREATE TABLE values_of.g (id INT PRIMARY KEY)")
+        last = server.position()[1]
+        server.run("INSERT INTO values_of.g VALUES (1)")
+        number = int(file.rpartition(".")[2])
+        server.run("FLUSH BINARY LOGS")
+        with mysql_oracle(options(server))() as reading:
+            assert reading.not_reached(at(number << 32 | before))
+            assert not reading.not_reached(at(number << 32 | last))
+            server.run("INSERT INTO values_of.g VALUES (2)")
+            assert reading.not_reached(at(number << 32 | last))
+
+
+def at(ordinal: int) -> SourceCheckpoint:
+    return SourceCheckpoint(scn=make_scn(0, ordinal))
