@@ -16,7 +16,7 @@ from typing import Final
 
 from databus.core import Unavailable, crash_point, next_bus_seq
 from databus.sources.sqlite._config import SqliteConfig
-from databus.sources.sqlite._renew import Since, renew
+from databus.sources.sqlite._renew import Since, log_gone, renew
 from databus.sources.sqlite._store import (
     Cut,
     Event,
@@ -113,7 +113,7 @@ def cut_if_changed(
             under_lock()
         before = last_cut(db)
         since = before.change_id if before else 0
-        changes = last_change(db)
+        changes = last_change_of_window(db, since)
         events: list[Event] = []
         if renew_anyway or get_state(db, "schema_version") != str(schema_version(db)):
             events = renew(db, config, Since(since))
@@ -123,6 +123,13 @@ def cut_if_changed(
         crash_point("sqlite.cut.before_commit")
     crash_point("sqlite.cut.after_commit")
     return cut
+
+
+def last_change_of_window(db: sqlite3.Connection, since: int) -> int:
+    """The last change of the window that ends here, after logging what no trigger told of. since: the one before it."""
+    if last_change(db) != since:
+        log_gone(db)
+    return last_change(db)
 
 
 def add_cut(db: sqlite3.Connection, changes: int, events: Sequence[Event]) -> Cut:

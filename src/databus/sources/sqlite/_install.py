@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from databus.core import ConfigError, Unavailable, WrongInput
 from databus.sources.sqlite._config import SqliteConfig
-from databus.sources.sqlite._cuts import add_cut, connect, is_busy, write_lock
+from databus.sources.sqlite._cuts import add_cut, connect, is_busy, last_change_of_window, write_lock
 from databus.sources.sqlite._renew import Since, renew
 from databus.sources.sqlite._store import (
     create_tables,
@@ -74,8 +74,9 @@ def install(path: str, config: SqliteConfig | None = None, *, set_wal: bool = Fa
             chosen = config or stored_config(db, path)
             set_state(db, "selection", selection_text(chosen))
             before = last_cut(db)
-            changes = last_change(db)
-            events = renew(db, chosen, Since(before.change_id if before else 0))
+            since = before.change_id if before else 0
+            changes = last_change_of_window(db, since)
+            events = renew(db, chosen, Since(since))
             if before is None or events or changes != before.change_id:
                 add_cut(db, changes, events)
             if take_over:
@@ -109,7 +110,7 @@ def _alter(db: sqlite3.Connection, path: str, statement: str) -> None:
     config = stored_config(db, path)
     before = last_cut(db)
     since = before.change_id if before else 0
-    changes = last_change(db)
+    changes = last_change_of_window(db, since)
     events = []
     if get_state(db, "schema_version") != str(schema_version(db)):
         events = renew(db, config, Since(since))

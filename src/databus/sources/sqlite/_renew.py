@@ -20,6 +20,7 @@ from databus.sources.sqlite._store import (
     Version,
     add_version,
     drop_triggers,
+    get_state,
     live_versions,
     retire,
     schema_version,
@@ -28,10 +29,11 @@ from databus.sources.sqlite._store import (
     wanted,
 )
 from databus.sources.sqlite._tables import OWN_PREFIX, ColumnShape, TableShape, list_tables, quoted, read_shape
-from databus.sources.sqlite._tokens import is_literal, mentions
+from databus.sources.sqlite._tokens import is_after_trigger, is_literal, mentions
 from databus.sources.sqlite._triggers import (
     CHANGE_TABLE,
     TriggerPlan,
+    gone_sql,
     scratch_name,
     scratch_sql,
     trigger_names,
@@ -78,14 +80,42 @@ def renew(db: sqlite3.Connection, config: SqliteConfig, since: Since) -> list[Ev
             events += _renew_table(db, shape, described, live[source], since)
         else:
             version = add_version(db, None, described.table, described.kinds)
-            _install(db, _plan(shape, version))
+            _install(db, _plan(db, shape, version))
             want_snapshot(db, source)
     set_state(db, "schema_version", str(schema_version(db)))
     return events
 
 
-def _plan(shape: TableShape, version: Version) -> TriggerPlan:
-    return TriggerPlan(shape, version.number, version.t, version.table.names)
+def _plan(db: sqlite3.Connection, shape: TableShape, version: Version) -> TriggerPlan:
+    triggers = _triggers_of(db, shape.name)
+    has_before = any(not name.startswith(OWN_PREFIX) and not is_after_trigger(sql) for name, sql in triggers.items())
+    return TriggerPlan(shape, version.number, version.t, version.table.names, has_before)
+
+
+def _triggers_of(db: sqlite3.Connection, table: str) -> dict[str, str]:
+    """The SQL of a table's triggers by name, the newest first."""
+    found = db.execute(
+        "SELECT name, sql FROM main.sqlite_schema WHERE type = 'trigger' AND tbl_name = ? ORDER BY rowid DESC", (table,)
+    )
+    return dict(found.fetchall())
+
+
+def log_gone(db: sqlite3.Connection) -> None:
+    """Log the deletes of which no trigger told, in the transaction of a cut, before its last change is known.
+
+    That is a row which was replaced, and the row that replaced it deleted before its AFTER trigger: by an action of a
+    foreign key that follows the replaced one.
+    """
+    present = list_tables(db)
+    is_same_schema = get_state(db, "schema_version") == str(schema_version(db))
+    for source, version in live_versions(db).items():
+        name = source.removeprefix("main.")
+        waiting = f"SELECT EXISTS (SELECT 1 FROM {scratch_name(version.number)} WHERE NOT held)"
+        if present.get(name) != "table" or not db.execute(waiting).fetchone()[0]:
+            continue
+        shape = read_shape(db, name)
+        if is_same_schema or (shape.primary_key and shape.primary_key == version.table.key):  # VACUUM moves rowids
+            db.execute(gone_sql(_plan(db, shape, version)))
 
 
 def _install(db: sqlite3.Connection, plan: TriggerPlan) -> None:
@@ -96,31 +126,27 @@ def _install(db: sqlite3.Connection, plan: TriggerPlan) -> None:
     ).fetchone()
     for slot in range(slots, len(plan.columns)):
         db.execute(f"ALTER TABLE {CHANGE_TABLE} ADD COLUMN c{slot}")
-    for statement in (*scratch_sql(plan), *trigger_sql(plan)):
+    for statement in (*scratch_sql(plan), *trigger_sql(plan).values()):
         db.execute(statement)
 
 
 def _renew_table(
     db: sqlite3.Connection, shape: TableShape, described: Described, old: Version, since: Since
 ) -> list[Event]:
-    found = dict(
-        db.execute(
-            "SELECT name, sql FROM main.sqlite_schema WHERE type = 'trigger' AND tbl_name = ?", (shape.name,)
-        ).fetchall()
-    )
+    found = _triggers_of(db, shape.name)
     complete = since.told or all(name in found for name in trigger_names(old.number))
     same = described.table == old.table and described.kinds == old.kinds
-    plan = _plan(shape, old)
+    plan = _plan(db, shape, old)
     if shape.has_rowid and shape.rowid_column is None and old.source in wanted(db):
         want_snapshot(
             db, old.source
         )  # from its beginning: VACUUM, which looks like a change of the schema, moves rowids
-    if same and _is_as_planned(db, plan, found):
+    if same and _is_as_planned(plan, found):
         return []
-    touched = not since.told and (_is_touched(db, old, since) or _may_hide(found, old))
+    touched = not since.told and (_is_touched(db, old, since) or _may_hide(found))
     if not same:
         new = add_version(db, old.number, described.table, described.kinds)
-        _install(db, _plan(shape, new))
+        _install(db, _plan(db, shape, new))
         event = _schema_event(db, shape, old, new, since, complete=complete, touched=touched)
         if event.body["class"] == 3:
             want_snapshot(db, old.source)
@@ -149,20 +175,14 @@ def _gap(version: Version, reason: str) -> Event:
     return Event(ControlKind.GAP, version, body)
 
 
-def _is_as_planned(db: sqlite3.Connection, plan: TriggerPlan, found: Mapping[str, str]) -> bool:
-    """Whether the triggers are those that we would make, and are fired before the user's.
+def _is_as_planned(plan: TriggerPlan, found: Mapping[str, str]) -> bool:
+    """Whether the triggers are those that we would make, and are fired before the user's. found: the newest first.
 
     SQLite fires the newest first. A user's AFTER trigger that is fired before ours may change the row again, which
     would be logged before the change that it follows, or end with RAISE(IGNORE), after which ours is not fired at all.
     """
-    names = trigger_names(plan.number)
-    if [found.get(name) for name in names] != trigger_sql(plan):
-        return False
-    order = db.execute(
-        "SELECT name FROM main.sqlite_schema WHERE type = 'trigger' AND tbl_name = ? ORDER BY rowid DESC LIMIT ?",
-        (plan.shape.name, len(names)),
-    )
-    return {name for (name,) in order} == set(names)
+    planned = trigger_sql(plan)
+    return list(found.items())[: len(planned)] == list(planned.items())[::-1]
 
 
 def _is_touched(db: sqlite3.Connection, version: Version, since: Since) -> bool:
@@ -172,11 +192,12 @@ def _is_touched(db: sqlite3.Connection, version: Version, since: Since) -> bool:
     return bool(found.fetchone()[0])
 
 
-def _may_hide(found: Mapping[str, str], version: Version) -> bool:
+def _may_hide(found: Mapping[str, str]) -> bool:
     """Whether a user's trigger may have ended a statement before ours was fired, so that nothing was logged."""
-    ours = trigger_names(version.number)
     return any(
-        mentions(sql, ["raise"]) and mentions(sql, ["ignore"]) for name, sql in found.items() if name not in ours
+        mentions(sql, ["raise"]) and mentions(sql, ["ignore"])
+        for name, sql in found.items()
+        if not name.startswith(OWN_PREFIX)
     )
 
 
@@ -308,7 +329,7 @@ def recast(db: sqlite3.Connection, config: SqliteConfig, installed: SqliteConfig
             continue
         new = add_version(db, old.number, described.table, described.kinds)
         db.execute(f"UPDATE {OWN_PREFIX}table SET recast = ?, recast_after = ? WHERE t = ?", (new.t, change_id, old.t))
-        _install(db, _plan(shape, new))
+        _install(db, _plan(db, shape, new))
         want_snapshot(db, source)
         events.append(Event(ControlKind.SCHEMA, new, schema_body(new.table, old.table, 3, {}, None)))
     set_state(db, "schema_version", str(schema_version(db)))

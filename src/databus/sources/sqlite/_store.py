@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from databus.core import ControlKind, SourceChanged
 from databus.schema import TableSchema
 from databus.sources.sqlite._tables import OWN_PREFIX
-from databus.sources.sqlite._triggers import CHANGE_TABLE, scratch_name, trigger_names
+from databus.sources.sqlite._triggers import CHANGE_TABLE, before_delete_name, scratch_name, trigger_names
 from databus.sources.sqlite._types import Kind
 
 FORMAT: Final = "1"
@@ -175,7 +175,7 @@ def retire(db: sqlite3.Connection, version: Version) -> None:
 
 def drop_triggers(db: sqlite3.Connection, number: int) -> None:
     """Remove the triggers of a table."""
-    for name in trigger_names(number):
+    for name in (*trigger_names(number), before_delete_name(number)):
         db.execute(f"DROP TRIGGER IF EXISTS {name}")
 
 

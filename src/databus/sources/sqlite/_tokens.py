@@ -93,6 +93,23 @@ def mentions(sql: str, names: Iterable[str]) -> bool:
     return any(token.kind in ("word", "quoted") and token.name.lower() in wanted for token in tokens_of(sql))
 
 
+def is_after_trigger(sql: str) -> bool:
+    """Whether a trigger is surely an AFTER one; one that does not say when is a BEFORE one.
+
+    >>> is_after_trigger("CREATE TRIGGER before AFTER INSERT ON t BEGIN SELECT 1; END")
+    True
+    >>> is_after_trigger("CREATE TRIGGER after DELETE ON t BEGIN SELECT 1; END")
+    False
+    """
+    words = list(tokens_of(sql))
+    begin = next(i for i, token in enumerate(words) if token.is_word("TRIGGER")) + 1
+    if words[begin].is_word("IF"):
+        begin += len(("IF", "NOT", "EXISTS"))
+    if words[begin + 1].text == ".":
+        begin += 2
+    return words[begin + 1].is_word("AFTER")
+
+
 def is_literal(sql: str) -> bool:
     """Whether a column's default is one literal, so that it is the same for every row.
 

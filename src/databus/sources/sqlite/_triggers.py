@@ -1,18 +1,31 @@
 """The triggers' SQL; pure.
 
-Each captured table has five triggers and a scratch table. The AFTER triggers append images to the change table, one row
-each, an update two. INSERT and UPDATE may silently delete rows that hold the new row's value in another unique key (OR
-REPLACE, or a constraint declared so): SQLite fires no delete trigger for those. So the BEFORE triggers copy the rows in
-conflict into the scratch table, and the AFTER triggers log a delete, ahead of their own change, for those that went.
+Each captured table has a set of triggers and a scratch table. The AFTER triggers append images to the change table, one
+row each, an update two. Three things make it more than that.
 
-Statements nest (a user's trigger, a foreign key's action), so the scratch table cannot simply be emptied by each: a
+**Rows that are replaced.** INSERT and UPDATE may silently delete rows that hold the new row's value in another unique
+key (OR REPLACE, or a constraint declared so): SQLite fires no delete trigger for those. So the BEFORE triggers copy the
+rows in conflict into the scratch table, and the AFTER triggers log a delete, ahead of their own change, for those that
+went. Where even the AFTER trigger is not fired, because a foreign key's action has deleted the new row meanwhile, the
+next cut logs it (`gone_sql`).
+
+**Statements nest** (a user's trigger, a foreign key's action), so the scratch table cannot simply be emptied by each: a
 nested statement would forget what the outer one is about to replace. Instead every row in it is kept the image of a row
 that lives: a delete removes it there, an update updates it there, and what a BEFORE trigger has put there in vain
 (OR IGNORE, an upsert) does no harm. It is emptied at each cut, and holds at most `SCRATCH_ROWS_MAX` rows between.
 
-No statement here relies on a conflict clause: the one of the user's statement would override it.
+**Images may be stale.** OLD is the row before the BEFORE triggers, NEW the row as it was written, and a nested
+statement may have changed, moved, deleted or replaced that very row in between, and has been logged first. So what
+differs is logged too, as images that cancel out: a sum over the images is right, and so is whoever keeps the last one
+of each key. What may change a row before it is written (a user's BEFORE trigger, an action of a row that it replaces)
+is seen by a copy of it in the scratch table that is `held` for its AFTER trigger; what changes it afterwards (the
+actions of foreign keys that follow its key), by looking at the table.
+
+No statement here relies on a conflict clause: the one of the user's statement would override it. A `+` before what is
+looked up in the scratch table takes its affinity away, with which the index there, of untyped values, would not serve.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,24 +39,42 @@ UPDATE_PREIMAGE: Final = 2
 UPDATE_POSTIMAGE: Final = 3
 DELETE: Final = 4
 
+_KINDS: Final = ("bi", "bu", "ai", "ri", "cu", "au", "ku", "ru", "ad", "kd")
+"""What the triggers are fired by and do, in the order in which they are made.
+
+b: before; r: log what was replaced; k: keep the scratch table up to date; a: log the change; c: confirm it.
+"""
+
+_OP: Final = f"{OWN_PREFIX}op"
+_PAIR: Final = f"SELECT {UPDATE_PREIMAGE} AS kind, 0 AS is_new UNION ALL SELECT {UPDATE_POSTIMAGE}, 1"
+"""The two rows of an update, to be joined with what they hold."""
+
+_IN_AND_OUT: Final = f"SELECT {INSERT} AS kind UNION ALL SELECT {DELETE}"
+
 
 @dataclass(frozen=True, slots=True)
 class TriggerPlan:
     """What the triggers of a table are made from.
 
     number: of the table, in the names of its triggers. version: what its change rows carry. columns: those captured,
-    in slot order.
+    in slot order. has_before_triggers: the user's, whatever they are fired by; more has to be watched then.
     """
 
     shape: TableShape
     number: int
     version: int
     columns: tuple[str, ...]
+    has_before_triggers: bool
 
 
 def trigger_names(number: int) -> tuple[str, ...]:
-    """The names of a table's triggers, in the order in which they are made."""
-    return tuple(f"{OWN_PREFIX}{number}_{kind}" for kind in ("bi", "bu", "ai", "au", "ad"))
+    """The names of the triggers that each captured table has, in the order in which they are made."""
+    return tuple(f"{OWN_PREFIX}{number}_{kind}" for kind in _KINDS)
+
+
+def before_delete_name(number: int) -> str:
+    """The name of the trigger that only a table with BEFORE triggers of its user has."""
+    return f"{OWN_PREFIX}{number}_bd"
 
 
 def scratch_name(number: int) -> str:
@@ -57,7 +88,7 @@ def scratch_sql(plan: TriggerPlan) -> list[str]:
     names = _Names(plan)
     columns = ", ".join([*names.identity, *(name for key in names.keys for name in key), *names.images])
     keys = [(names.identity, plan.shape.identity), *zip(names.keys, plan.shape.uniques, strict=True)]
-    statements = [f"CREATE TABLE {scratch}(n INTEGER PRIMARY KEY, {columns})"]
+    statements = [f"CREATE TABLE {scratch}(n INTEGER PRIMARY KEY, held INTEGER NOT NULL, {columns})"]
     for number, (parts, key) in enumerate(keys):
         indexed = ", ".join(f"{n} COLLATE {quoted(p.collation)}" for n, p in zip(parts, key.parts, strict=True))
         statements.append(f"CREATE INDEX {scratch}_{number} ON {scratch}({indexed})")
@@ -68,9 +99,14 @@ def scratch_sql(plan: TriggerPlan) -> list[str]:
     return statements
 
 
-def trigger_sql(plan: TriggerPlan) -> list[str]:
-    """The five triggers."""
+def trigger_sql(plan: TriggerPlan) -> dict[str, str]:
+    """The triggers by name, in the order in which they are made: SQLite fires the newest first."""
     return _Writer(plan).statements()
+
+
+def gone_sql(plan: TriggerPlan) -> str:
+    """A statement that logs a delete for each row in the scratch table that the table does not hold any more."""
+    return _Writer(plan).log_gone()
 
 
 class _Names:
@@ -91,32 +127,195 @@ class _Writer:
         self._names = _Names(plan)
         self._columns = {column.name: column for column in plan.shape.columns}
 
-    def statements(self) -> list[str]:
-        before_insert, before_update, after_insert, after_update, after_delete = trigger_names(self._plan.number)
-        old_identity = self._identity_is("OLD")
+    def statements(self) -> dict[str, str]:
+        is_watched = self._plan.has_before_triggers
+        of_keys = "" if is_watched else self._of_keys()
+        is_aside = f"EXISTS (SELECT 1 FROM {self._scratch})"  # else what it guards has nothing to do
+        bodies = {
+            "bi": ("BEFORE INSERT", "", self._collect("")),
+            "bu": (f"BEFORE UPDATE{of_keys}", "", [*self._collect(self._not_itself()), *self._hold()]),
+            "ai": ("AFTER INSERT", "", [*self._put_aside(), self._log((INSERT, "NEW"))]),
+            "ri": ("AFTER INSERT", is_aside, self._replaced("")),
+            "cu": (f"AFTER UPDATE{of_keys}", self._is_overtaken(), self._confirm_update()),
+            "au": ("AFTER UPDATE", "", self._updated()),
+            "ku": ("AFTER UPDATE", is_aside, self._keep_up()),
+            "ru": (f"AFTER UPDATE{of_keys}", is_aside, self._before_updated()),
+            "ad": ("AFTER DELETE", "", self._deleted()),
+            "kd": ("AFTER DELETE", is_aside, self._forget(is_watched=is_watched)),
+        }
+        names = trigger_names(self._plan.number)
+        made = {name: self._trigger(name, *bodies[kind]) for name, kind in zip(names, _KINDS, strict=True)}
+        if is_watched:
+            name = before_delete_name(self._plan.number)
+            made[name] = self._trigger(name, "BEFORE DELETE", "", self._hold())
+        return made
+
+    def _trigger(self, name: str, event: str, condition: str, statements: list[str]) -> str:
+        when = f" WHEN {condition}" if condition else ""
+        body = "".join(f"  {statement};\n" for statement in statements)
+        return f"CREATE TRIGGER {name} {event} ON {self._table}{when} BEGIN\n{body}END"
+
+    def _updated(self) -> list[str]:
+        return [*self._put_aside(), self._log((UPDATE_PREIMAGE, "OLD"), (UPDATE_POSTIMAGE, "NEW"))]
+
+    def _before_updated(self) -> list[str]:
+        """What stands ahead of an update that sets a key."""
+        replaced = self._replaced(f"NOT ({self._identity_is('OLD')}) AND ")
+        return [*self._catch_up(self._is_in_table("NEW")), *replaced]
+
+    def _deleted(self) -> list[str]:
+        """An action of a foreign key may have put a row in the place of the one that went."""
+        return [self._log((DELETE, "OLD")), self._log_again(self._is_row(self._row_key(), "OLD"))]
+
+    def _forget(self, *, is_watched: bool) -> list[str]:
+        is_back = f"EXISTS (SELECT 1 FROM {self._table} WHERE {self._is_row(self._shape.identity, 'OLD')})"
+        caught_up = self._catch_up(f"NOT {is_back}") if is_watched else []
+        return [*caught_up, f"DELETE FROM {self._scratch} WHERE {self._is_copy()}"]
+
+    def _keep_up(self) -> list[str]:
+        pairs = zip(self._scratch_columns, self._row_of_new(), strict=True)
+        sets = ", ".join(f"{name} = {value}" for name, value in pairs)
+        return [f"UPDATE {self._scratch} SET {sets} WHERE {self._is_copy()}"]
+
+    def _hold(self) -> list[str]:
+        """Keep a copy of OLD, which nested statements keep up to date until the AFTER trigger looks at it."""
+        old = self._identity_is("OLD")
+        names = [*self._names.identity, *self._names.images]
+        values = [f"OLD.{quoted(part.text)}" for part in self._shape.identity.parts]
+        values += self._images_of("OLD")
+        there = f"SELECT 1 FROM {self._scratch}"
+        may_nest = "" if self._plan.has_before_triggers else f" WHERE EXISTS ({there})"  # if a row may be replaced
         return [
-            self._trigger(before_insert, "BEFORE INSERT", self._collect("")),
-            self._trigger(before_update, f"BEFORE UPDATE{self._of_keys()}", self._collect(self._not_itself())),
-            self._trigger(after_insert, "AFTER INSERT", [*self._replaced(""), self._log((INSERT, "NEW"))]),
-            self._trigger(
-                after_update,
-                "AFTER UPDATE",
-                [
-                    *self._replaced(f"NOT ({old_identity}) AND "),
-                    f"UPDATE {self._scratch} SET {self._refreshed()} WHERE {old_identity}",
-                    self._log((UPDATE_PREIMAGE, "OLD"), (UPDATE_POSTIMAGE, "NEW")),
-                ],
-            ),
-            self._trigger(
-                after_delete,
-                "AFTER DELETE",
-                [self._log((DELETE, "OLD")), f"DELETE FROM {self._scratch} WHERE {old_identity}"],
-            ),
+            f"DELETE FROM {self._scratch} WHERE held AND {old}",
+            f"INSERT INTO {self._scratch}(held, {', '.join(names)}) SELECT 1, {', '.join(values)}{may_nest}",
         ]
 
-    def _trigger(self, name: str, when: str, statements: list[str]) -> str:
-        body = "".join(f"  {statement};\n" for statement in statements)
-        return f"CREATE TRIGGER {name} {when} ON {self._table} BEGIN\n{body}END"
+    def _catch_up(self, condition: str) -> list[str]:
+        """Where OLD is not the row as it was last logged: log that it became OLD again, which the change is from."""
+        both = list(zip(self._names.images, self._images_of("OLD"), strict=True))
+        changed = f"{self._identity_is('OLD')} AND {_differ(*zip(*both, strict=True))} AND {condition}"
+        values = [f"CASE WHEN {_OP}.is_new THEN {old} ELSE {image} END" for image, old in both]
+        return [
+            self._log_each(_PAIR, values, f"CROSS JOIN {self._scratch} WHERE held AND {changed}"),
+            f"UPDATE {self._scratch} SET {', '.join(f'{image} = {old}' for image, old in both)} WHERE {changed}",
+        ]
+
+    def _is_copy(self) -> str:
+        """Whether the scratch table's row is OLD; another one there had the same identity, and was replaced."""
+        return f"{self._identity_is('OLD')} AND NOT {_differ(self._names.images, self._images_of('OLD'))}"
+
+    def _is_overtaken(self) -> str:
+        """When the table does not hold NEW, or holds another row with the key of OLD: nested statements did that.
+
+        Only a change of a key is followed by actions of foreign keys, and these alone come before our AFTER triggers.
+        """
+        keys = [self._shape.identity, *(key for key in self._shape.uniques if key.is_plain)]
+        names = [quoted(name) for name in dict.fromkeys(part.text for key in keys for part in key.parts)]
+        differs = _differ([f"OLD.{name}" for name in names], [f"NEW.{name}" for name in names])
+        there = f"SELECT 1 FROM {self._table} WHERE {self._is_in_place_of_old()}"
+        return f"{differs} AND (NOT {self._is_in_table('NEW')} OR EXISTS ({there}))"
+
+    def _is_in_place_of_old(self) -> str:
+        key = self._row_key()
+        return f"{self._is_row(key, 'OLD')} AND NOT ({self._is_row(key, 'NEW')})"
+
+    def _confirm_update(self) -> list[str]:
+        """Log once more what the table holds with the key of OLD, and with that of NEW, so that it stands last."""
+        table, is_new = self._table, self._is_row(self._row_key(), "NEW")
+        back_and_on = f"{_PAIR} UNION ALL SELECT {UPDATE_PREIMAGE}, 1 UNION ALL SELECT {UPDATE_POSTIMAGE}, 0"
+        both = zip(self._images_of("NEW"), self._images_of(table), strict=True)
+        of_either = [f"CASE WHEN {_OP}.is_new THEN {new} ELSE {found} END" for new, found in both]
+        differs = _differ(self._images_of(table), self._images_of("NEW"))
+        there = f"SELECT 1 FROM {table} WHERE {is_new}"
+        columns = ", ".join(self._scratch_columns)
+        now = f"{', '.join(self._row_of_table())} FROM {table} WHERE {self._is_row(self._shape.identity, 'NEW')}"
+        is_stale = f"{self._identity_is('NEW')} AND NOT {self._is_in_table('NEW')}"
+        return [
+            self._log_again(self._is_in_place_of_old()),
+            self._log_each(back_and_on, of_either, f"CROSS JOIN {table} WHERE {is_new} AND {differs}"),
+            self._log_each(_IN_AND_OUT, self._images_of("NEW"), f"WHERE NOT EXISTS ({there})"),
+            f"UPDATE {self._scratch} SET ({columns}) = (SELECT {now}) WHERE {is_stale}",
+        ]
+
+    def _log_again(self, condition: str) -> str:
+        """Log a row of the table as an update that changes nothing, so that it stands after what was logged last."""
+        return self._log_each(_PAIR, self._images_of(self._table), f"CROSS JOIN {self._table} WHERE {condition}")
+
+    def _log_each(self, kinds: str, values: list[str], rest: str) -> str:
+        """Log rows of these kinds, in order. rest: what they are joined with, and where."""
+        selected = f"SELECT {self._plan.version}, {_OP}.kind, {', '.join(values)} FROM ({kinds}) AS {_OP} {rest}"
+        return f"INSERT INTO {CHANGE_TABLE}(t, op{self._slots}) {selected}"
+
+    def log_gone(self) -> str:
+        key = self._row_key()
+        if key is self._shape.identity:
+            mine = self._names.identity
+        else:
+            mine = [self._names.images[self._plan.columns.index(part.text)] for part in key.parts]
+        lives = " AND ".join(
+            f"{self._table}.{quoted(part.text)} {_collate(part)} = {self._scratch}.{name}"
+            for name, part in zip(mine, key.parts, strict=True)
+        )
+        images = "".join(f", {name}" for name in self._names.images)
+        return (
+            f"INSERT INTO {CHANGE_TABLE}(t, op{self._slots}) SELECT {self._plan.version}, {DELETE}{images} "
+            f"FROM {self._scratch} WHERE NOT held AND {self._names.identity[0]} IS NOT NULL "
+            f"AND NOT EXISTS (SELECT 1 FROM {self._table} WHERE {lives}) ORDER BY n"
+        )
+
+    def _row_key(self) -> UniqueKey:
+        """The key by which a copy tells rows apart: the declared one, else what SQLite tells them apart by."""
+        declared = self._shape.primary_key
+        if self._shape.has_rowid and self._shape.rowid_column is None and declared:
+            return next(k for k in self._shape.uniques if k.is_plain and tuple(p.text for p in k.parts) == declared)
+        return self._shape.identity
+
+    def _is_row(self, key: UniqueKey, row: str) -> str:
+        """Whether the table's row is the one with the key of OLD or NEW."""
+        return " AND ".join(
+            f"{self._table}.{quoted(part.text)} {_collate(part)} = {row}.{quoted(part.text)}" for part in key.parts
+        )
+
+    def _is_in_table(self, row: str) -> str:
+        is_row = self._is_row(self._shape.identity, row)
+        return f"EXISTS (SELECT 1 FROM {self._table} WHERE {is_row} AND {self._is_same(row)})"
+
+    def _is_same(self, row: str) -> str:
+        """Whether the table's row has the very values of OLD or NEW."""
+        return f"NOT {_differ(self._images_of(self._table), self._images_of(row))}"
+
+    def _images_of(self, row: str) -> list[str]:
+        return [f"{row}.{quoted(name)}" for name in self._plan.columns]
+
+    @property
+    def _slots(self) -> str:
+        return "".join(f", c{slot}" for slot in range(len(self._plan.columns)))
+
+    @property
+    def _scratch_columns(self) -> list[str]:
+        return [*self._names.identity, *(name for key in self._names.keys for name in key), *self._names.images]
+
+    def _row_of_table(self) -> list[str]:
+        """A row of the table, as the columns of the scratch table."""
+        values = [f"{self._table}.{quoted(part.text)}" for part in self._shape.identity.parts]
+        for key in self._shape.uniques:
+            values += [self._value_in_table(part, key) for part in key.parts]
+        return values + self._images_of(self._table)
+
+    def _row_of_new(self) -> list[str]:
+        """NEW, as the columns of the scratch table."""
+        values = [f"NEW.{quoted(part.text)}" for part in self._shape.identity.parts]
+        for key in self._shape.uniques:
+            values += [self._value_of_row(part, key, "NEW", before=False) for part in key.parts]
+        return values + self._images_of("NEW")
+
+    def _put_aside(self) -> list[str]:
+        """What is written in a user's BEFORE trigger may be what the statement that it belongs to replaces."""
+        if not self._plan.has_before_triggers:
+            return []
+        there = f"SELECT 1 FROM {self._scratch} WHERE NOT held AND {self._identity_is('NEW')}"
+        columns, values = ", ".join(self._scratch_columns), ", ".join(self._row_of_new())
+        return [f"INSERT INTO {self._scratch}(held, {columns}) SELECT 0, {values} WHERE NOT EXISTS ({there})"]
 
     def _of_keys(self) -> str:
         """Only updates that set a part of a key can replace rows. A rowid can be set by any of its names."""
@@ -138,20 +337,14 @@ class _Writer:
 
     def _collect(self, but: str) -> list[str]:
         """Copy the rows that hold a key of NEW; those already copied are up to date."""
-        into = ", ".join(
-            [*self._names.identity, *(name for key in self._names.keys for name in key), *self._names.images]
-        )
-        values = [f"{self._table}.{quoted(part.text)}" for part in self._shape.identity.parts]
-        for key in self._shape.uniques:
-            values += [self._value_in_table(part, key) for part in key.parts]
-        values += [f"{self._table}.{quoted(name)}" for name in self._plan.columns]
         there = " AND ".join(
-            f"{name} {_collate(part)} = {self._table}.{quoted(part.text)}"
+            f"{name} {_collate(part)} = +{self._table}.{quoted(part.text)}"
             for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
         )
         return [
-            f"INSERT INTO {self._scratch}({into}) SELECT {', '.join(values)} FROM {self._table} "
-            f"WHERE {self._conflicts(key)}{but} AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE {there})"
+            f"INSERT INTO {self._scratch}(held, {', '.join(self._scratch_columns)}) "
+            f"SELECT 0, {', '.join(self._row_of_table())} FROM {self._table} WHERE {self._conflicts(key)}{but} "
+            f"AND NOT EXISTS (SELECT 1 FROM {self._scratch} WHERE NOT held AND {there})"
             for key in (self._shape.identity, *self._shape.uniques)
         ]
 
@@ -188,7 +381,7 @@ class _Writer:
 
     def _identity_is(self, row: str) -> str:
         return " AND ".join(
-            f"{name} {_collate(part)} = {row}.{quoted(part.text)}"
+            f"{name} {_collate(part)} = +{row}.{quoted(part.text)}"
             for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
         )
 
@@ -197,7 +390,7 @@ class _Writer:
         shared = [f"({self._identity_is('NEW')})"]
         for names, key in zip(self._names.keys, self._shape.uniques, strict=True):
             terms = [
-                f"{name} {_collate(part)} = {self._value_of_row(part, key, 'NEW', before=False)}"
+                f"{name} {_collate(part)} = +{self._value_of_row(part, key, 'NEW', before=False)}"
                 for name, part in zip(names, key.parts, strict=True)
             ]
             shared.append(f"({' AND '.join(terms)})")
@@ -206,37 +399,30 @@ class _Writer:
             for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
         )
         gone = (
-            f"{but}({' OR '.join(shared)}) AND ({shared[0]} OR NOT EXISTS (SELECT 1 FROM {self._table} WHERE {lives}))"
+            f"{but}NOT held AND ({' OR '.join(shared)}) "
+            f"AND ({shared[0]} OR NOT EXISTS (SELECT 1 FROM {self._table} WHERE {lives}))"
         )
-        slots = "".join(f", c{i}" for i in range(len(self._plan.columns)))
         images = "".join(f", {name}" for name in self._names.images)
         log = (
-            f"INSERT INTO {CHANGE_TABLE}(t, op{slots}) SELECT {self._plan.version}, {DELETE}{images} "
+            f"INSERT INTO {CHANGE_TABLE}(t, op{self._slots}) SELECT {self._plan.version}, {DELETE}{images} "
             f"FROM {self._scratch} WHERE {gone} ORDER BY n"
         )
         return [log, f"DELETE FROM {self._scratch} WHERE {gone}"]
 
-    def _refreshed(self) -> str:
-        pairs = [
-            (name, f"NEW.{quoted(part.text)}")
-            for name, part in zip(self._names.identity, self._shape.identity.parts, strict=True)
-        ]
-        for names, key in zip(self._names.keys, self._shape.uniques, strict=True):
-            pairs += [
-                (name, self._value_of_row(part, key, "NEW", before=False))
-                for name, part in zip(names, key.parts, strict=True)
-            ]
-        pairs += [(name, f"NEW.{quoted(c)}") for name, c in zip(self._names.images, self._plan.columns, strict=True)]
-        return ", ".join(f"{name} = {value}" for name, value in pairs)
-
     def _log(self, *images: tuple[int, str]) -> str:
-        slots = "".join(f", c{i}" for i in range(len(self._plan.columns)))
         rows = ", ".join(
-            f"({self._plan.version}, {op}{''.join(f', {row}.{quoted(c)}' for c in self._plan.columns)})"
+            f"({self._plan.version}, {op}{''.join(f', {image}' for image in self._images_of(row))})"
             for op, row in images
         )
-        return f"INSERT INTO {CHANGE_TABLE}(t, op{slots}) VALUES {rows}"
+        return f"INSERT INTO {CHANGE_TABLE}(t, op{self._slots}) VALUES {rows}"
 
 
 def _collate(part: KeyPart) -> str:
     return f"COLLATE {quoted(part.collation)}"
+
+
+def _differ(left: Sequence[str], right: Sequence[str]) -> str:
+    """Whether these values are not the very same ones."""
+    one = ", ".join(f"{value} COLLATE BINARY, typeof({value})" for value in left)
+    other = ", ".join(f"{value}, typeof({value})" for value in right)
+    return f"({one}) IS NOT ({other})"
