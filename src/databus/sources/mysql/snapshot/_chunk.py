@@ -1,0 +1,127 @@
+"""What the parts of a snapshot hand to each other: tasks, options, chunks, progress."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from databus.core import DatabusError
+from databus.schema import TableSchema
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.rows._types import Policies
+from databus.sources.mysql.snapshot._key import Range
+from databus.sources.mysql.snapshot._watermark import Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class TableTask:
+    """A table to read. table: its schema, without excluded columns. where: a condition in SQL on the rows to read.
+
+    locks: read it while nobody may write it; only for a table without a key that is never left in peace.
+    """
+
+    definition: TableDefinition
+    table: TableSchema
+    where: str | None = None
+    policies: Policies = field(default_factory=Policies)
+    locks: bool = False
+
+    @property
+    def source(self) -> str:
+        """`db.table`."""
+        return self.definition.source
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOptions:
+    """Bounds of a snapshot. connections: how many read at the same time. lock_ms_max: how long writers of a table may
+    wait behind a guard's lock, where one is needed. connect_attempts_max: after how many failures in a row it is up to
+    the caller.
+    """
+
+    connections: int = 2
+    chunk_rows_max: int = 16_384
+    chunk_bytes_max: int = 8 << 20
+    chunk_keys_max: int = 1 << 20
+    chunk_keys_bytes_max: int = 64 << 20
+    row_bytes_max: int = 64 << 20
+    lock_ms_max: int = 1_000
+    connect_attempts_max: int = 8
+
+
+@dataclass(slots=True, eq=False)
+class ReadChunk:
+    """Rows of one part of a table, read at one moment.
+
+    after: the SCN up to which all that was logged is in it for certain; it rises as the log is followed, until the log
+    has passed the low watermark (`is_passed`). low, high: None until the view is open. error: why it could not be read,
+    where the log may still explain it. is_part: of a table read as a whole, and not the last.
+    """
+
+    source: str
+    generation: int
+    part: Range
+    after: int
+    low: Watermark | None = None
+    high: Watermark | None = None
+    arrays: list[pa.Array] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    error: DatabusError | None = None
+    is_read: bool = False
+    is_passed: bool = False
+    is_part: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A chunk in its place: between the transaction at hand and the next.
+
+    arrays: of the table's columns, without the rows that the log says more about; there may be none left. last_key:
+    what remains to be read after it, for `OpenSnapshot`. is_last: nothing does.
+    """
+
+    source: str
+    table: TableSchema
+    arrays: list[pa.Array]
+    rows: int
+    last_key: tuple[Any, ...]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BegunAnew:
+    """A table without a key was written while it was read: what was placed of it so far is worth nothing."""
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the reading of a table is. rows_estimate: the server's own, which may be far off; None if it has none.
+
+    left_s: at the rate so far, by that estimate. rereads: chunks that were read again. said: what it waits for, if it
+    does.
+    """
+
+    source: str
+    rows: int
+    bytes: int
+    rows_estimate: int | None
+    elapsed_s: float
+    rereads: int
+    said: str = ""
+
+    @property
+    def percent(self) -> float | None:
+        """Of the estimate; below 100 until it is done."""
+        if not self.rows_estimate:
+            return None
+        return min(100.0 * self.rows / self.rows_estimate, 99.9)
+
+    @property
+    def left_s(self) -> float | None:
+        """Until the end, by the estimate."""
+        if not self.rows_estimate or not self.rows:
+            return None
+        return max(self.rows_estimate - self.rows, 0) * self.elapsed_s / self.rows

@@ -1,0 +1,170 @@
+"""Reading: the book that is kept of one table while it is read. Its caller holds the lock; nothing here waits."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from databus.sources.mysql.snapshot._chunk import Progress, ReadChunk, SnapshotOptions, TableTask
+from databus.sources.mysql.snapshot._key import Range, key_columns
+from databus.sources.mysql.snapshot._session import Facts
+from databus.sources.mysql.snapshot._shape import Shape
+from databus.sources.mysql.snapshot._watermark import Position
+
+_FIRST_ROWS: Final = 1_024  # until it is known how large rows are
+_FILL: Final = 0.8  # of a chunk's bytes, by the size of the rows so far
+_PAUSE_S_MAX: Final = 60.0
+
+
+class Reading:
+    """What of a table has been read, is being read and remains.
+
+    Each range of the table is in exactly one place: `todo`, the part of a chunk that is being read or waits to be
+    placed, or placed for good. generation counts what makes chunks worthless: another definition, another beginning.
+    """
+
+    def __init__(self, task: TableTask, remains: tuple[Any, ...] | None, options: SnapshotOptions) -> None:
+        self._options = options
+        self.generation = 0
+        self.chunks: list[ReadChunk] = []
+        self.rows = 0
+        self.bytes = 0
+        self.rereads = 0
+        self.said = ""
+        self.not_before_s = 0.0
+        self._pause_s = 0.5
+        self._began_s = time.monotonic()
+        self._read_rows = 0
+        self._read_bytes = 0
+        self._rows_max = options.chunk_rows_max
+        self._define(task)
+        self.todo = deque([Range()])
+        if remains:
+            self.todo = deque(Range.from_json(self.shape.key, each) for each in remains)
+
+    def _define(self, task: TableTask) -> None:
+        self.task = task
+        self.shape = Shape(task.definition, task.table, key_columns(task.definition), task.policies)
+        self.facts: Facts | None = None
+        self.is_parked = False
+
+    def use(self, task: TableTask) -> bool:
+        """From now on the table is defined so; what has no place yet is read again.
+
+        Whether that is all of it: what was placed already is of no use either.
+        """
+        key, was_whole = self.shape.key, self.is_whole
+        self._define(task)
+        if was_whole or self.shape.key != key:
+            self.todo = deque([Range()])
+        else:
+            self.todo.extend(chunk.part for chunk in self.chunks)
+        is_begun_anew = was_whole or self.shape.key != key
+        self.chunks = []
+        self.generation += 1
+        return is_begun_anew
+
+    def learn(self, facts: Facts) -> None:
+        """What the server says about the table."""
+        self.facts = facts
+        if not facts.index:
+            self.shape = Shape(self.task.definition, self.task.table, (), self.task.policies)
+
+    @property
+    def source(self) -> str:
+        """`db.table`."""
+        return self.task.source
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the table is read as a whole, for want of a key to read it in the order of."""
+        return self.facts is not None and not self.facts.index
+
+    @property
+    def rows_max(self) -> int:
+        """How many rows the next chunk may have: as many as are likely to fit in its bytes."""
+        if not self._read_rows:
+            return min(self._rows_max, _FIRST_ROWS)
+        fit = int(_FILL * self._options.chunk_bytes_max * self._read_rows / max(self._read_bytes, 1))
+        return max(min(self._rows_max, fit), 1)
+
+    def claim(self, scn: int) -> ReadChunk:
+        """Take the next range to read it; all that was logged up to `scn` will be in it."""
+        chunk = ReadChunk(self.source, self.generation, self.todo.popleft(), scn)
+        self.chunks.append(chunk)
+        return chunk
+
+    def owns(self, chunk: ReadChunk) -> bool:
+        """Whether the chunk is still one of this book's."""
+        return chunk.generation == self.generation and chunk in self.chunks
+
+    def add_part(self, chunk: ReadChunk) -> None:
+        """Another part of a whole table, read in the same view."""
+        self.chunks.append(chunk)
+
+    def measured(self, chunk: ReadChunk) -> None:
+        """It has been read."""
+        self._read_rows += chunk.rows
+        self._read_bytes += chunk.bytes
+
+    def give_back(self, chunk: ReadChunk) -> None:
+        """It must be read again."""
+        if self.owns(chunk):
+            self.chunks.remove(chunk)
+            self.todo.appendleft(chunk.part)
+            self.rereads += 1
+
+    def smaller(self) -> None:
+        """Chunks take so long that too much is changed meanwhile."""
+        self._rows_max = max(self._rows_max // 2, 1)
+
+    def begin_anew(self) -> None:
+        """Read a whole table again from its beginning, after a pause that grows."""
+        self.chunks = []
+        self.todo = deque([Range()])
+        self.generation += 1
+        self.rereads += 1
+        self.not_before_s = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+        self.said = (
+            "has no key, and was written while it was read; it is read again until it is left in peace. Give it a "
+            "primary key, or let it be locked while it is read"
+        )
+
+    def placed(self, chunk: ReadChunk) -> None:
+        """It has its place in the log."""
+        self.chunks.remove(chunk)
+        self.rows += chunk.rows
+        self.bytes += chunk.bytes
+
+    def remains(self) -> tuple[Any, ...]:
+        """As JSON, the ranges that have no place yet; nothing for a table that is read as a whole."""
+        if self.is_whole:
+            return ()
+        return tuple(part.to_json() for part in (*(chunk.part for chunk in self.chunks), *self.todo))
+
+    def follow(self, scn: int, position: Position) -> None:
+        """The log has been followed so far: what is in a chunk for certain needs no key of it."""
+        for chunk in self.chunks:
+            if not chunk.is_passed and chunk.low is not None:
+                if chunk.low.contains(position):
+                    chunk.after = scn
+                else:
+                    chunk.is_passed = True
+
+    def horizon(self, scn: int) -> int:
+        """The SCN up to which no chunk, open or to come, needs what was logged."""
+        return min((chunk.after for chunk in self.chunks), default=scn)
+
+    def ready(self, is_reached: Callable[[ReadChunk], bool]) -> ReadChunk | None:
+        """The first chunk that can have its place."""
+        for chunk in self.chunks:
+            if chunk.is_read and is_reached(chunk):
+                return chunk
+        return None
+
+    def progress(self) -> Progress:
+        """How far it is."""
+        estimate = None if self.facts is None else self.facts.rows_estimate
+        elapsed_s = time.monotonic() - self._began_s
+        return Progress(self.source, self.rows, self.bytes, estimate, elapsed_s, self.rereads, self.said)

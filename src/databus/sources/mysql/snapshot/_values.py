@@ -1,0 +1,34 @@
+"""Values of a result as those of the log: bytes in a column's own character set become what `rows` makes of them."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
+from databus.sources.mysql.rows._finish import to_text
+from databus.sources.mysql.rows._types import Policies, address_type
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRows:
+    """Where rows of a result come from, for messages."""
+
+    table: str
+    place: str
+
+    def row(self, number: int) -> str:
+        """The place of a row."""
+        return f"row {number + 1} of {self.place}"
+
+
+def final_array(column: ColumnDefinition, kind: str, raw: pa.Array, policies: Policies, where: ResultRows) -> pa.Array:
+    """The column's array, of raw bytes as the server sends them where results have no character set of their own.
+
+    kind: the bus's type. Raises `Unrepresentable` for bytes that are no text, by policy.
+    """
+    if kind == "binary":
+        return raw
+    is_plain = column.type is FieldType.JSON or column.type is FieldType.NEWDECIMAL or address_type(column) is not None
+    if is_plain or column.charset in (None, BINARY):
+        return raw.cast(pa.string())  # digits, or UTF-8 whatever the column's character set
+    return to_text(column, raw, policies, where)

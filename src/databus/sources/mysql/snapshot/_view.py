@@ -1,0 +1,199 @@
+"""Read views: a consistent moment of the server, with the watermarks between which it lies. Nothing is written.
+
+How a view gets its watermarks depends on what the server can say; each half of each way has a test that fails without
+it (tests/mysql/snapshot/test_watermarks.py):
+
+- MariaDB: a consistent snapshot is opened in the order of commits, and `binlog_snapshot_file` and `_position` are its
+  exact place in the log: the low watermark is the high one.
+- MySQL with GTIDs: `gtid_executed`, read *before* the view is opened, grows only after the engine's commit, so all of
+  it is visible: the low watermark. The log's end, read *after*, has moved before the engine's commit, so nothing beyond
+  it is visible: the high watermark. The other way round both would be wrong.
+- MySQL without GTIDs has no low watermark to ask for: the log's end runs ahead of what is visible. A guard, on a
+  connection of its own, holds `LOCK TABLES t READ` for the moment in which the view is opened: a transaction that wrote
+  the table holds its metadata lock until it is committed in log and engine alike, so under the lock the log's end is
+  exact for this table. The lock waits for transactions that have written the table, and writers wait behind it, for at
+  most `lock_ms_max`; then it lets them go and tries again.
+- A table of an engine without transactions is read under `LOCK TABLES t READ`.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final
+
+import pymysql
+
+from databus.core import TryAgain, Unavailable, WrongInput
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.snapshot._query import table_name
+from databus.sources.mysql.snapshot._watermark import Position, Watermark
+
+_OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+_PARSE_ERROR: Final = 1064
+_BEHIND_S: Final = 0.002
+_BEHIND_S_MAX: Final = 10.0
+
+
+class LockBusy(TryAgain):
+    """Transactions that wrote the table are open; nobody knows for how long."""
+
+
+class Way(StrEnum):
+    """How views get their watermarks on a server."""
+
+    COMMIT_ORDER = "commit-order"  # MariaDB
+    GTID = "gtid"
+    GUARD = "guard"
+
+
+def query(connection: pymysql.Connection, sql: str) -> list[tuple[Any, ...]]:
+    """Ask, and fetch all. Text comes as text, whatever the session's results are in."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return [tuple(_text(cell) for cell in row) for row in cursor.fetchall()]
+
+
+def _text(cell: Any) -> Any:
+    return cell.decode() if isinstance(cell, bytes) else cell
+
+
+def way_of(connection: pymysql.Connection) -> Way:
+    """How this server's views get their watermarks."""
+    if "mariadb" in str(query(connection, "SELECT VERSION()")[0][0]).lower():
+        return Way.COMMIT_ORDER
+    return Way.GTID if query(connection, "SELECT @@global.gtid_mode")[0][0] == "ON" else Way.GUARD
+
+
+def log_end(connection: pymysql.Connection) -> Watermark:
+    """The end of the server's log. Raises `WrongInput` if it keeps none."""
+    try:
+        rows = query(connection, "SHOW MASTER STATUS")
+    except pymysql.MySQLError as error:
+        if error.args[0] != _PARSE_ERROR:
+            raise
+        rows = query(connection, "SHOW BINARY LOG STATUS")  # its name from MySQL 8.4 on
+    if not rows:
+        raise WrongInput("the server keeps no binary log: set `log_bin` and restart it")
+    return Watermark(str(rows[0][0]), int(rows[0][1]))
+
+
+class View:
+    """A consistent moment. low, high: its watermarks. Close it, also after an error."""
+
+    def __init__(self, low: Watermark, high: Watermark, close: Callable[[], None]) -> None:
+        self.low = low
+        self.high = high
+        self.close = close
+
+
+class Views:
+    """Opens views on one connection. guard: makes another one, where one is needed, configured alike."""
+
+    def __init__(
+        self, connection: pymysql.Connection, way: Way, guard: Callable[[], pymysql.Connection], lock_ms_max: int
+    ) -> None:
+        self._connection = connection
+        self._way = way
+        self._make_guard = guard
+        self._guard: pymysql.Connection | None = None
+        self._lock_ms_max = lock_ms_max
+
+    def open(
+        self, definition: TableDefinition, floor: Position | None, *, transactional: bool, exact: bool, held: bool
+    ) -> View:
+        """A view of this table that holds everything logged up to `floor`.
+
+        exact: the low watermark must be the high one. held: nobody may write the table while the view is open.
+        """
+        until_s = time.monotonic() + _BEHIND_S_MAX
+        while True:
+            view = self._open(definition, transactional=transactional, exact=exact, held=held)
+            if floor is None or view.low.contains(floor):
+                return view
+            view.close()  # the log is sent before the commit is visible: a moment later it will be
+            if time.monotonic() > until_s:
+                raise Unavailable(f"{definition.source}: the server that is read has not got as far as its own log")
+            time.sleep(_BEHIND_S)
+
+    def close(self) -> None:
+        """Let the guard go."""
+        if self._guard is not None:
+            with suppress(Exception):
+                self._guard.close()
+            self._guard = None
+
+    def _open(self, definition: TableDefinition, *, transactional: bool, exact: bool, held: bool) -> View:
+        if not transactional:
+            return self._under_lock(definition)
+        if held or (self._way is Way.GUARD) or (exact and self._way is Way.GTID):
+            return self._guarded(definition, held=held)
+        if self._way is Way.COMMIT_ORDER:
+            return self._in_commit_order()
+        (low,) = query(self._connection, "SELECT @@global.gtid_executed")[0]
+        query(self._connection, _OPEN)
+        high = log_end(self._connection)
+        return View(Watermark(high.file, high.offset, str(low).replace("\n", "")), high, self._commit)
+
+    def _in_commit_order(self) -> View:
+        query(self._connection, _OPEN)
+        found = dict(query(self._connection, "SHOW STATUS LIKE 'binlog\\_snapshot\\_%'"))
+        place = {str(name).lower(): value for name, value in found.items()}
+        if not place.get("binlog_snapshot_file"):
+            raise WrongInput("the server keeps no binary log: set `log_bin` and restart it")
+        mark = Watermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
+        return View(mark, mark, self._commit)
+
+    def _guarded(self, definition: TableDefinition, *, held: bool) -> View:
+        if self._guard is None:
+            self._guard = self._make_guard()
+        guard = self._guard
+        self._lock(guard, definition)
+        try:
+            mark = log_end(guard)
+            query(self._connection, _OPEN)
+        except BaseException:
+            self._unlock(guard)
+            raise
+        if not held:
+            self._unlock(guard)
+            return View(mark, mark, self._commit)
+
+        def close() -> None:
+            self._commit()
+            self._unlock(guard)
+
+        return View(mark, mark, close)
+
+    def _under_lock(self, definition: TableDefinition) -> View:
+        self._lock(self._connection, definition)
+        try:
+            mark = log_end(self._connection)
+        except BaseException:
+            self._unlock(self._connection)
+            raise
+        return View(mark, mark, lambda: self._unlock(self._connection))
+
+    def _lock(self, connection: pymysql.Connection, definition: TableDefinition) -> None:
+        query(connection, f"SET SESSION lock_wait_timeout = {max(self._lock_ms_max // 1000, 1)}")
+        try:
+            query(connection, f"LOCK TABLES {table_name(definition)} READ")
+        except pymysql.OperationalError as error:
+            if error.args[0] in {1044, 1142}:
+                raise WrongInput(
+                    f"{definition.source}: reading it needs LOCK TABLES for a moment, since this server cannot say "
+                    f"otherwise where in its log a row was read; GRANT LOCK TABLES ON {definition.database}.* to the "
+                    f"user, or turn GTIDs on"
+                ) from error
+            if error.args[0] == 1205:
+                raise LockBusy(
+                    f"{definition.source}: LOCK TABLES ... READ was not had in {self._lock_ms_max} ms: transactions "
+                    f"that wrote the table are open"
+                ) from error
+            raise
+
+    def _unlock(self, connection: pymysql.Connection) -> None:
+        query(connection, "UNLOCK TABLES")
+
+    def _commit(self) -> None:
+        query(self._connection, "COMMIT")

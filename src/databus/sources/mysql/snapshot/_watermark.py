@@ -1,0 +1,36 @@
+"""Watermarks: what a read view has seen of the log."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Position = Mapping[str, Any]
+"""The log's position after a transaction, as commits carry it: `file`, `offset`, and `gtids` where GTIDs rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """A place in one server's log. gtids: the executed set that stands for it instead, where file and offset would be
+    wrong.
+    """
+
+    file: str
+    offset: int
+    gtids: str | None = None
+
+    def contains(self, position: Position) -> bool:
+        """As a low watermark: whether everything logged up to `position` is in what was read."""
+        if self.gtids is None:
+            return _order(str(position["file"]), int(position["offset"])) <= _order(self.file, self.offset)
+        from databus.sources.mysql.binlog import GtidSet
+
+        return GtidSet.parse(self.gtids).contains(GtidSet.parse(str(position["gtids"])))
+
+    def is_in(self, position: Position) -> bool:
+        """As a high watermark: whether the log up to `position` holds everything that was read."""
+        return _order(self.file, self.offset) <= _order(str(position["file"]), int(position["offset"]))
+
+
+def _order(file: str, offset: int) -> tuple[int, int]:
+    """Binary logs are numbered; the number outgrows its six digits."""
+    return int(file.rpartition(".")[2]), offset
