@@ -1,6 +1,7 @@
 """Real servers for the tests of the mysql source.
 
-`server`: each kind in turn, shared by all tests of a run; work in a `database` of your own and put back what you set.
+`server`: each kind in turn (MySQL 9.7 in the long campaigns only), shared by all tests of a run; work in a `database`
+of your own and put back what you set.
 `new_server(kind, **options)`: one for this test alone. `plain_server(kind)`: the shared one of that kind.
 """
 
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from databus.testing.servers import KINDS, Server, ServerMissing, open_server
+from databus.testing.servers import KINDS, SOAK_KINDS, Server, ServerMissing, open_server
 
 _databases = itertools.count(1)
 
@@ -40,7 +41,7 @@ def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         each.close()
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture(scope="session", params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.soak) for kind in SOAK_KINDS)])
 def kind(request: pytest.FixtureRequest) -> str:
     """Each kind of server by name."""
     return str(request.param)

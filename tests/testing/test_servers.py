@@ -10,10 +10,10 @@ import pymysql
 import pytest
 
 from databus.core import Unavailable
-from databus.testing.servers import KINDS, ServerMissing, make_certificates, open_server
+from databus.testing.servers import KINDS, SOAK_KINDS, ServerMissing, make_certificates, open_server
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.soak) for kind in SOAK_KINDS)])
 def kind(request):
     return request.param
 
@@ -142,3 +142,14 @@ def test_a_server_dies_with_the_process_that_started_it(make, kind, tmp_path):
             return
         time.sleep(0.02)
     pytest.fail(f"server {server} outlived its parent")
+
+
+def test_a_servers_own_tool_prints_its_log(make):
+    server = make()
+    server.run("CREATE TABLE test.t (id INT PRIMARY KEY)", "INSERT INTO test.t VALUES (4711)")
+    try:
+        command = server.binlog_command()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    said = subprocess.run([*command, "-v", str(server.binlogs()[0])], capture_output=True, text=True, check=True)
+    assert "@1=4711" in said.stdout

@@ -8,12 +8,15 @@ Each has the same face, `Server`. What a machine cannot have raises `ServerMissi
 """
 
 from databus.testing.servers._fetch import ServerMissing, cache_folder
-from databus.testing.servers._kinds import KINDS, MariaDb, MySql, open_server
+from databus.testing.servers._kinds import KINDS, SOAK_KINDS, open_server
+from databus.testing.servers._mariadb import MariaDb
+from databus.testing.servers._mysql import MySql
 from databus.testing.servers._server import Server
 from databus.testing.servers._tls import Certificates, make_certificates
 
 __all__ = [
     "KINDS",
+    "SOAK_KINDS",
     "Certificates",
     "MariaDb",
     "MySql",

