@@ -75,6 +75,16 @@ def test_a_replacement_that_cascades_to_its_own_row(shop: Shop) -> None:
     )
 
 
+@pytest.mark.parametrize("theirs", ["", "CREATE TRIGGER theirs BEFORE INSERT ON t BEGIN SELECT 1; END"])
+def test_a_replaced_row_that_had_the_very_key_of_the_one_that_cascades_to_itself(shop: Shop, theirs: str) -> None:
+    columns = "id INTEGER, k TEXT COLLATE NOCASE PRIMARY KEY, up TEXT REFERENCES t(k) ON UPDATE SET NULL"
+    schema = [
+        f"CREATE TABLE t({columns}) WITHOUT ROWID",
+        "INSERT INTO t VALUES (2, 'B', NULL), (6, 'f', 'f')",
+    ]
+    check(shop, [*schema, theirs], "UPDATE OR REPLACE t SET k = 'b' WHERE id = 6")
+
+
 @pytest.mark.parametrize(
     "table",
     [

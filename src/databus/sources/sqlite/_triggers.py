@@ -193,11 +193,18 @@ class _Writer:
     def _catch_up(self, condition: str) -> list[str]:
         """Where OLD is not the row as it was last logged: log that it became OLD again, which the change is from."""
         both = list(zip(self._names.images, self._images_of("OLD"), strict=True))
-        changed = f"{self._identity_is('OLD')} AND {_differ(*zip(*both, strict=True))} AND {condition}"
+        is_old = self._identity_is("OLD")
+        is_stale = f"held AND {is_old} AND {_differ(*zip(*both, strict=True))} AND {condition}"
         values = [f"CASE WHEN {_OP}.is_new THEN {old} ELSE {image} END" for image, old in both]
+        to_old = f"UPDATE {self._scratch} SET {', '.join(f'{image} = {old}' for image, old in both)}"
+        mine = [f"{self._scratch}.{name}" for name in self._names.images]
+        is_same = f"NOT {_differ(mine, [f'{_OP}.{name}' for name in self._names.images])}"
+        stale = f"SELECT {', '.join(self._names.images)} FROM {self._scratch} WHERE {is_stale}"
+        is_its_copy = f"{is_old} AND EXISTS (SELECT 1 FROM ({stale}) AS {_OP} WHERE {is_same})"
         return [
-            self._log_each(_PAIR, values, f"CROSS JOIN {self._scratch} WHERE held AND {changed}"),
-            f"UPDATE {self._scratch} SET {', '.join(f'{image} = {old}' for image, old in both)} WHERE {changed}",
+            self._log_each(_PAIR, values, f"CROSS JOIN {self._scratch} WHERE {is_stale}"),
+            f"{to_old} WHERE NOT held AND {is_its_copy}",
+            f"{to_old} WHERE {is_stale}",
         ]
 
     def _is_copy(self) -> str:
