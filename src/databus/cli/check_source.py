@@ -19,8 +19,8 @@ def check_source(
     A relay asks the same at every start. Exits with 1 if there is an error; warnings and hints do not stop capture.
     """
     from databus.relay import load_relay
-    from databus.sources.mysql import MysqlConfig
-    from databus.sources.mysql import check_source as findings_of
+    from databus.sources.mysql._check import check_source as findings_of
+    from databus.sources.mysql._config import MysqlConfig
 
     sources = {name: each for name, each in load_relay(config).sources.items() if isinstance(each, MysqlConfig)}
     chosen = list(sources) if physical is None else [_one_of(list(sources), physical, config)]
