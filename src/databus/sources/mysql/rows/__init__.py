@@ -1,0 +1,22 @@
+"""Row images of the log into Arrow arrays, exactly. Start with `make_plan`, then `decode`.
+
+Result sets of a snapshot end in the same arrays: `describe` says which, `to_text` makes text of any character set.
+"""
+
+from databus.sources.mysql.rows._decode import Decoded, decode
+from databus.sources.mysql.rows._finish import Rows, to_text
+from databus.sources.mysql.rows._plan import Plan, make_plan
+from databus.sources.mysql.rows._types import Policies, address_type, bus_type, describe
+
+__all__ = [
+    "Decoded",
+    "Plan",
+    "Policies",
+    "Rows",
+    "address_type",
+    "bus_type",
+    "decode",
+    "describe",
+    "make_plan",
+    "to_text",
+]

@@ -1,0 +1,183 @@
+"""Row images into Arrow arrays: one arena for all columns of a run of rows events, written by kernels, never copied."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from databus.core import LimitExceeded
+from databus.sources.mysql.rows import _opcodes as ops
+from databus.sources.mysql.rows._errors import Where, row_error
+from databus.sources.mysql.rows._finish import finish
+from databus.sources.mysql.rows._layout import Layout
+from databus.sources.mysql.rows._plan import Plan
+
+ROW_BYTES_MAX: Final = 64 << 20
+_TEXT_BYTES_MAX: Final = (1 << 31) - 1
+_ALIGNED: Final = 64
+_PLACES: Final = [ops.VALID, ops.OUT, ops.TEXT]
+_SLACK: Final = 64  # bytes that a copy by words may overwrite behind a column's text
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The images of a run of rows events.
+
+    first_event, images_per_event: which events, and how many images each has. change_types: of each image (1 insert,
+    2 update_preimage, 3 update_postimage, 4 delete). arrays: one for each column of the plan's table.
+    """
+
+    first_event: int
+    images_per_event: NDArray[np.int32]
+    change_types: NDArray[np.int8]
+    arrays: list[pa.Array]
+
+    @property
+    def images(self) -> int:
+        """How many images there are."""
+        return self.change_types.size
+
+
+def decode(
+    plan: Plan,
+    buffer: NDArray[np.uint8],
+    kinds: NDArray[np.int8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    place: Callable[[int], str],
+    *,
+    row_bytes_max: int = ROW_BYTES_MAX,
+    text_bytes_max: int = _TEXT_BYTES_MAX,
+) -> list[Decoded]:
+    """Decode the images of rows events, in order; one part, or several where a column's text would pass 2 GiB.
+
+    kinds, starts, ends: of each event (1 write, 2 update, 3 delete, 4 partial update); its images in `buffer`. place:
+    says where in the log an offset of `buffer` is. Raises `Corrupt` for bytes that are no image of this table,
+    `Unrepresentable` for a value that the policies refuse, `LimitExceeded` for a row above `row_bytes_max`: all name
+    table, column and place. Nothing of `buffer` is kept.
+    """
+    from databus.sources.mysql.rows import _kernels as kernels
+
+    if starts.size and (int(starts.min()) < 0 or int(ends.max()) > buffer.size):
+        raise ValueError("events outside of the buffer")
+    status = np.zeros(ops.STATUS, dtype=np.int64)
+    totals = np.zeros(len(plan.layouts), dtype=np.int64)
+    counts = np.zeros(starts.size, dtype=np.int32)
+    images = kernels.measure(
+        buffer, kinds, starts, ends, plan.mask, plan.program, plan.steps, plan.json_columns, row_bytes_max,
+        totals, counts, status,
+    )  # fmt: skip
+    if images < 0:
+        raise row_error(plan, status, starts, place, row_bytes_max)
+    text_bytes = [_text_bytes(layout, int(totals[i]), images) for i, layout in enumerate(plan.layouts)]
+    if max(text_bytes, default=0) <= text_bytes_max:
+        return [_decode(plan, buffer, kinds, starts, ends, place, text_bytes, counts, images)]
+    if starts.size == 1:
+        raise LimitExceeded(
+            f"{plan.table.source}: one rows event at {place(int(starts[0]))} holds more than {text_bytes_max} bytes of "
+            "one column; lower binlog_row_event_max_size on the server"
+        )
+    half = starts.size // 2
+    parts = []
+    for first, last in ((0, half), (half, starts.size)):
+        for part in decode(
+            plan, buffer, kinds[first:last], starts[first:last], ends[first:last], place,
+            row_bytes_max=row_bytes_max, text_bytes_max=text_bytes_max,
+        ):  # fmt: skip
+            parts.append(  # noqa: PERF401 - reads better than a comprehension of two loops
+                Decoded(first + part.first_event, part.images_per_event, part.change_types, part.arrays)
+            )
+    return parts
+
+
+def _padded(size: int) -> int:
+    return (size + _ALIGNED - 1) // _ALIGNED * _ALIGNED
+
+
+def _text_bytes(layout: Layout, total: int, images: int) -> int:
+    if layout.shape != "text":
+        return 0
+    if layout.op == ops.PADDED:
+        return layout.needs[0] * images
+    if layout.op == ops.DECIMAL_TEXT:
+        leading, before, after, last = layout.needs
+        return (leading + 9 * (before + after) + last + 3) * images
+    return total
+
+
+def _place_columns(plan: Plan, text_bytes: list[int], images: int) -> tuple[NDArray[np.int64], int]:
+    """The program with each column's places in an arena, and the arena's size."""
+    program = plan.program.copy()
+    at = 0
+    bits = _padded((images + 7) // 8)
+    for number, layout in enumerate(plan.layouts):
+        if layout.shape == "skipped":
+            continue
+        fields = program[number]
+        fields[ops.VALID] = at
+        at += bits
+        fields[ops.OUT] = at
+        if layout.shape == "bits":
+            at += bits
+        elif layout.shape == "fixed":
+            at += _padded(layout.slot * images)
+        else:
+            at += _padded(4 * (images + 1))
+            fields[ops.TEXT] = at
+            at += _padded(text_bytes[number] + _SLACK)
+    return program, at
+
+
+def _decode(
+    plan: Plan,
+    buffer: NDArray[np.uint8],
+    kinds: NDArray[np.int8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    place: Callable[[int], str],
+    text_bytes: list[int],
+    counts: NDArray[np.int32],
+    images: int,
+) -> Decoded:
+    from databus.sources.mysql.rows import _kernels as kernels
+
+    program, size = _place_columns(plan, text_bytes, images)
+    memory = pa.allocate_buffer(size)
+    program[:, _PLACES] += memory.address
+    change_types = np.empty(images, dtype=np.int8)
+    has_differences = plan.json_columns > 0 and bool((kinds == ops.PARTIAL_UPDATE_ROWS).any())
+    differences = np.empty((images * plan.json_columns if has_differences else 0, 2), dtype=np.int64)
+    status = np.zeros(ops.STATUS, dtype=np.int64)
+    wrong = kernels.write(
+        buffer, kinds, starts, ends, plan.mask.size, plan.json_columns, images, program,
+        change_types, differences, status,
+    )  # fmt: skip
+    if wrong:
+        raise row_error(plan, status, starts, place, ROW_BYTES_MAX)
+    where = Where(plan.table.source, starts, counts, place)
+    found = differences[: status[ops.IMAGE]]
+    program[:, _PLACES] -= memory.address
+    arrays = []
+    for number, (layout, column) in enumerate(zip(plan.layouts, plan.definition.columns, strict=True)):
+        if layout.shape == "skipped":
+            continue
+        raw = _array(layout, program[number], memory, images)
+        if not layout.is_finished:
+            raw = finish(column, raw, plan.policies, where, found[found[:, 1] == number, 0])
+        arrays.append(raw)
+    return Decoded(0, counts, change_types, arrays)
+
+
+def _array(layout: Layout, fields: NDArray[np.int64], memory: pa.Buffer, images: int) -> pa.Array:
+    nulls = int(fields[ops.NULLS])
+    valid = memory.slice(int(fields[ops.VALID]), (images + 7) // 8) if nulls else None
+    out = int(fields[ops.OUT])
+    if layout.shape == "text":
+        offsets = memory.slice(out, 4 * (images + 1))
+        text = memory.slice(int(fields[ops.TEXT]), int(fields[ops.AT]))
+        return pa.Array.from_buffers(layout.raw, images, [valid, offsets, text], null_count=nulls)
+    size = (images + 7) // 8 if layout.shape == "bits" else layout.slot * images
+    return pa.Array.from_buffers(layout.raw, images, [valid, memory.slice(out, size)], null_count=nulls)

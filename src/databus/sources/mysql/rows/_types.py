@@ -1,0 +1,131 @@
+"""The type table: which type of the bus a column becomes. docs/mysql-types.md says the same with all forms."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from databus.core import ConfigError, Unsupported
+from databus.schema import Column, TableSchema
+from databus.schema._types import DECIMAL_PRECISION_MAX
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
+
+_INTEGERS: Final = {
+    FieldType.TINY: "int8",
+    FieldType.SHORT: "int16",
+    FieldType.INT24: "int32",
+    FieldType.LONG: "int32",
+    FieldType.LONGLONG: "int64",
+}
+_DATED: Final = {
+    FieldType.DATE: "date",
+    FieldType.NEWDATE: "date",
+    FieldType.DATETIME: "timestamp",
+    FieldType.DATETIME2: "timestamp",
+    FieldType.TIMESTAMP: "timestamptz",
+    FieldType.TIMESTAMP2: "timestamptz",
+}
+_PLAIN: Final = {
+    FieldType.FLOAT: "float32",
+    FieldType.DOUBLE: "float64",
+    FieldType.YEAR: "int16",
+    FieldType.TIME: "int64",
+    FieldType.TIME2: "int64",
+    FieldType.ENUM: "string",
+    FieldType.SET: "string",
+    FieldType.JSON: "string",
+    FieldType.GEOMETRY: "binary",
+}
+BLOBS: Final = frozenset({FieldType.TINY_BLOB, FieldType.MEDIUM_BLOB, FieldType.LONG_BLOB, FieldType.BLOB})
+"""What a table map has as BLOB, whatever its size."""
+TEXTS: Final = BLOBS | {
+    FieldType.VARCHAR,
+    FieldType.VAR_STRING,
+    FieldType.STRING,
+    FieldType.VARCHAR_COMPRESSED,
+    FieldType.BLOB_COMPRESSED,
+}
+"""Types of text or bytes, told apart by the character set."""
+_ADDRESSES: Final = ("uuid", "inet4", "inet6")
+_BIT_BYTES_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What becomes of values that the bus's types do not have.
+
+    zero_dates: of 0000-00-00 and of dates that are none, such as 2020-00-10: an error, or null. invalid_text: of bytes
+    that are no text in their column's character set: an error, or U+FFFD in their place.
+    """
+
+    zero_dates: Literal["error", "null"] = "error"
+    invalid_text: Literal["error", "replace"] = "error"
+
+
+def address_type(column: ColumnDefinition) -> str | None:
+    """`uuid`, `inet4` or `inet6` if the column is one of MariaDB's, which a table map has as CHAR."""
+    word = column.column_type.lower().split("(")[0].strip()
+    return word if column.type is FieldType.STRING and word in _ADDRESSES else None
+
+
+def bits_of(column: ColumnDefinition) -> int:
+    """The bits of a BIT column."""
+    return (column.meta >> 8) * 8 + (column.meta & 0xFF)
+
+
+def bus_type(column: ColumnDefinition) -> str:
+    """The bus's type of a column. Raises `Unsupported` for one that it has none for."""
+    kind = column.type
+    if kind in _INTEGERS:
+        return ("u" if column.is_unsigned else "") + _INTEGERS[kind]
+    if kind in _DATED:
+        return _DATED[kind]
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind is FieldType.NEWDECIMAL:
+        precision, scale = column.meta >> 8, column.meta & 0xFF
+        return f"decimal({precision},{scale})" if precision <= DECIMAL_PRECISION_MAX else "string"
+    if kind is FieldType.BIT:
+        bits = bits_of(column)
+        return "bool" if bits == 1 else next(f"uint{size}" for size in (8, 16, 32, 64) if bits <= size)
+    if kind in TEXTS:
+        return "string" if address_type(column) or column.charset not in (None, BINARY) else "binary"
+    raise Unsupported(
+        f"column {column.name!r} has the type {column.column_type}, which databus does not capture; leave it out with "
+        f"`columns: {{<table>: {{exclude: [{column.name}]}}}}`"
+    )
+
+
+def describe(
+    definition: TableDefinition,
+    *,
+    excluded: frozenset[str] = frozenset(),
+    zero_dates: Literal["error", "null"] = "error",
+    invalid_text: Literal["error", "replace"] = "error",  # noqa: ARG001 - a policy like the other; changes no type
+) -> TableSchema:
+    """The table as the bus has it, without the `excluded` columns and those that only row images have.
+
+    Raises `Unsupported` naming table and column for a type that the bus has none for, `ConfigError` where a column of
+    the key is excluded.
+    """
+    for name in definition.key:
+        if name in excluded:
+            raise ConfigError(
+                f"{definition.source}: column {name!r} is excluded, but is part of the table's key; keep it"
+            )
+    columns = []
+    for column in definition.columns:
+        if column.name in excluded or column.is_hidden:
+            continue
+        try:
+            kind = bus_type(column)
+        except Unsupported as error:
+            raise Unsupported(f"{definition.source}: {error}") from None
+        columns.append(
+            Column(
+                column.name,
+                kind,
+                nullable=column.is_nullable or (zero_dates == "null" and column.type in _DATED),
+                db_type=column.column_type,
+                charset=None if column.charset == BINARY else column.charset,
+            )
+        )
+    return TableSchema(definition.source, tuple(columns), definition.key)
