@@ -1,0 +1,36 @@
+"""The binary log: bytes of the replication protocol or of files -> transactions. Pure, no I/O.
+
+Start with `Scanner`; `PacketSplitter` stands before it where the bytes come from a server.
+"""
+
+from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
+from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
+from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, ordinal_of
+from databus.sources.mysql.binlog._query import Query
+from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Rotated, Run, Statement
+from databus.sources.mysql.binlog._scanner import Scanner, ScannerStats
+from databus.sources.mysql.binlog._table_map import TableMap, TableMetadata
+
+__all__ = [
+    "Abandoned",
+    "DumpEnded",
+    "DumpRefused",
+    "Flavor",
+    "Found",
+    "GtidSet",
+    "GtidState",
+    "Heartbeat",
+    "PacketSplitter",
+    "Position",
+    "Query",
+    "Rotated",
+    "Run",
+    "Scanner",
+    "ScannerStats",
+    "Scheme",
+    "Statement",
+    "TableMap",
+    "TableMetadata",
+    "contains",
+    "ordinal_of",
+]

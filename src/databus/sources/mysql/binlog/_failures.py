@@ -1,0 +1,61 @@
+"""What went wrong in a kernel, in words."""
+
+from typing import Final
+
+from databus.core import Corrupt, DatabusError, LimitExceeded, SourceChanged, Stop, Unsupported
+from databus.sources.mysql.binlog import _state as s
+from databus.sources.mysql.binlog._events import name_of
+
+_MALFORMED: Final = "Compare with what the server's own `mysqlbinlog` (`mariadb-binlog`) says at that place"
+_FOREIGN: Final = "Find out what happened to the server; then snapshot the captured tables again, or raise the timeline"
+
+_FAILURES: Final[dict[int, tuple[type[Stop], str, str]]] = {
+    s.BAD_SIZE: (Corrupt, "its size cannot be", _MALFORMED),
+    s.TOO_LARGE: (LimitExceeded, "it is larger than event_bytes_max", "Raise the limit, with the memory that it takes"),
+    s.BAD_CHECKSUM: (
+        Corrupt,
+        "its bytes do not match its checksum",
+        "Compare the file on the server; it may be damaged",
+    ),
+    s.BAD_POSITION: (Corrupt, "it says that it ends elsewhere than it does", _MALFORMED),
+    s.SHORT_BODY: (Corrupt, "it is too short for what it has to hold", _MALFORMED),
+    s.NO_TABLE_MAP: (Corrupt, "no table map of its transaction tells which table it is of", _MALFORMED),
+    s.OUTSIDE_TX: (Corrupt, "it stands outside of a transaction", _MALFORMED),
+    s.INSIDE_TX: (Corrupt, "a transaction begins before the one before it has ended", _MALFORMED),
+    s.COLUMN_COUNT: (Corrupt, "its number of columns is not that of its table map", _MALFORMED),
+    s.ROW_IMAGE: (
+        Unsupported,
+        "its row images lack columns (binlog_row_image is not FULL for that session)",
+        "SET GLOBAL binlog_row_image = 'FULL', and snapshot the table again from a position behind it",
+    ),
+    s.BAD_COMPRESSION: (Corrupt, "it is compressed in an unknown way", _MALFORMED),
+    s.NO_SET: (
+        Corrupt,
+        "a GTID comes before the list of those executed before",
+        "Read the log from the beginning of a file, or from a position with GTIDs",
+    ),
+    s.REPEATED: (SourceChanged, "its GTID was executed before", _FOREIGN),
+    s.NOT_RISING: (SourceChanged, "its SCN would not be above the one before it", _FOREIGN),
+    s.ANONYMOUS: (
+        SourceChanged,
+        "a transaction without GTID, where SCNs are made from GTIDs",
+        "Set gtid_mode to ON and start behind it, or let SCNs be made from file and offset, on a new timeline",
+    ),
+    s.DIVERGED: (
+        SourceChanged,
+        "another server made the transaction of this sequence number than the one that we know",
+        _FOREIGN,
+    ),
+    s.OFFSET_TOO_LARGE: (
+        LimitExceeded,
+        "a transaction begins beyond 4 GiB in its file, which an SCN by file and offset cannot hold",
+        "Set max_binlog_size to 1 GiB, or use GTIDs",
+    ),
+    s.BAD_GTID: (Corrupt, "its number cannot be one of a GTID", _MALFORMED),
+}
+
+
+def failure(error: int, place: str, kind: int, size: int) -> DatabusError:
+    """The exception for an error of the kernel's at this place."""
+    type_, what, remedy = _FAILURES[error]
+    return type_(f"{place}: {name_of(kind)} event of {size} bytes: {what}. {remedy}")

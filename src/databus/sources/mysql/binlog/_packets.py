@@ -1,0 +1,163 @@
+"""PacketSplitter: the packets of a replication connection -> contiguous whole events.
+
+A packet is 3 bytes of length, 1 byte of sequence number, and its payload. One of 0xFFFFFF bytes goes on in the next. A
+message begins with 0x00 and an event, or is an error (0xFF) or the end (0xFE).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from databus.core import (
+    Corrupt,
+    DatabusError,
+    LimitExceeded,
+    PositionPurged,
+    SourceChanged,
+    Unavailable,
+    WrongInput,
+)
+from databus.sources.mysql.binlog import _state as s
+from databus.sources.mysql.binlog._events import HEADER_BYTES
+from databus.sources.mysql.binlog._reader import Reader
+
+_ERROR_BYTES_MAX = 1 << 16
+_FATAL_READING_BINLOG = 1236
+_MISCONFIGURED = 1593
+_DENIED = frozenset({1044, 1045, 1227})
+
+
+class DumpRefused(Unavailable):
+    """The server ended the dump with an error. code, sqlstate, text: as it gave them."""
+
+    code: int
+    sqlstate: str
+    text: str
+
+
+class DumpEnded(Unavailable):
+    """The server ended the dump without an error: it was told to, or it stops."""
+
+
+class PacketSplitter:
+    """Takes the bytes of one dump from right after the command on, cut anywhere. Holds at most one unfinished event.
+
+    event_bytes_max: a larger event raises `LimitExceeded`. sequence: the number of the first packet.
+    """
+
+    def __init__(self, *, event_bytes_max: int = 256 << 20, sequence: int = 1) -> None:
+        from databus.sources.mysql.binlog import _kernels
+
+        self._split = _kernels.split
+        self._event_bytes_max = event_bytes_max
+        self._state = np.zeros(s.P_SIZE, np.int64)
+        self._state[s.P_SEQUENCE] = sequence
+        self._state[s.P_STATUS] = -1
+        self._out: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self.ended: DatabusError | None = None
+        """What ended the dump, once it has: raise it when the events before it are done with."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Of an unfinished event."""
+        return int(self._state[s.P_OUT])
+
+    def feed(self, data: "NDArray[np.uint8] | bytes | bytearray | memoryview") -> NDArray[np.uint8]:
+        """The events that these bytes complete, one right after another; the array is the caller's. Often empty.
+
+        Raises `Corrupt` where the bytes are no packets of events, `LimitExceeded` for too large an event, and what has
+        ended the dump when it is fed after that.
+        """
+        if self.ended is not None:
+            raise self.ended
+        array = data if isinstance(data, np.ndarray) else np.frombuffer(data, np.uint8)
+        state = self._state
+        self._make_room(len(array))
+        status = self._split(array, self._out, state)
+        whole = int(state[s.P_WHOLE])
+        if status == s.SPLIT_SEQUENCE:
+            raise Corrupt(
+                "replication connection: a packet is missing or comes twice (its sequence number is not the expected "
+                "one); connect again"
+            )
+        if status == s.SPLIT_LENGTH:
+            raise Corrupt(
+                f"replication connection: a packet of {int(state[s.P_OUT]) - whole} bytes holds an event that says "
+                f"another size; connect again"
+            )
+        if status == s.SPLIT_OTHER:
+            self.ended = _ending(int(state[s.P_STATUS]), self._out[whole : int(state[s.P_OUT])].tobytes())
+            state[s.P_OUT] = whole
+        self._check_unfinished(whole)
+        if not whole:
+            return self._out[:0]
+        events = self._out[:whole]
+        rest = self._out[whole : int(state[s.P_OUT])]
+        self._out = rest.copy()
+        state[s.P_OUT] = len(rest)
+        state[s.P_WHOLE] = 0
+        return events
+
+    def _make_room(self, more: int) -> None:
+        used = self.held_bytes
+        if used + more > len(self._out):
+            declared = int.from_bytes(self._out[9:13].tobytes(), "little") if used >= HEADER_BYTES else 0
+            larger = np.empty(max(used, declared) + more, np.uint8)
+            larger[:used] = self._out[:used]
+            self._out = larger
+
+    def _check_unfinished(self, whole: int) -> None:
+        state = self._state
+        held = int(state[s.P_OUT]) - whole
+        if state[s.P_STATUS] not in (-1, 0):
+            if held > _ERROR_BYTES_MAX:
+                raise Corrupt("replication connection: a message that is no event has no end; connect again")
+        elif held >= HEADER_BYTES:
+            size = int.from_bytes(self._out[whole + 9 : whole + 13].tobytes(), "little")
+            if size > self._event_bytes_max:
+                raise LimitExceeded(
+                    f"replication connection: an event of {size} bytes is larger than event_bytes_max "
+                    f"({self._event_bytes_max}); raise the "
+                    f"limit, with the memory that it takes"
+                )
+            if held > size:
+                raise Corrupt(
+                    f"replication connection: an event that says {size} bytes does not end after {held}; connect again"
+                )
+
+
+def _ending(status: int, message: bytes) -> DatabusError:
+    if status == 0xFE:
+        return DumpEnded("the server ended the dump; it may be about to stop")
+    if status != 0xFF:
+        return Corrupt(
+            f"replication connection: a message that begins with {status:#04x}, which is no event, error or end"
+        )
+    reader = Reader(message)
+    code, sqlstate = 0, ""
+    if len(message) >= 2:
+        code = reader.integer(2)
+    rest = reader.rest()
+    if rest[:1] == b"#" and len(rest) >= 6:
+        sqlstate, rest = rest[1:6].decode("ascii", "replace"), rest[6:]
+    return refusal(code, sqlstate, rest.decode("utf-8", "replace"))
+
+
+def refusal(code: int, sqlstate: str, text: str) -> DatabusError:
+    """What a server's error to a dump means: purged, another history, not allowed, or worth another try."""
+    said = f"the server refused the dump with error {code} ({sqlstate}): {text}"
+    lower = text.lower()
+    if code == _FATAL_READING_BINLOG:
+        if "purged" in lower or "could not find first log file" in lower or "not in the" in lower:
+            return PositionPurged(
+                f"{said}. Snapshot the captured tables again, or take a server that still has that log"
+            )
+        if any(
+            word in lower
+            for word in ("more gtids than", "diverged", "impossible position", "out-of-order", "not in the master")
+        ):
+            return SourceChanged(f"{said}. It is not the server, or not the log, that the position is of")
+    if code == _MISCONFIGURED or code in _DENIED:
+        return WrongInput(f"{said}. `databus check-source` says what to grant or to set")
+    error = DumpRefused(said)
+    error.code, error.sqlstate, error.text = code, sqlstate, text
+    return error

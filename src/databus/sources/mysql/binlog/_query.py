@@ -1,0 +1,191 @@
+"""QUERY events: a statement's text and the settings it ran under, and what kind of statement it is.
+
+Nothing here reads SQL beyond its first words. What may be DDL is given out; what only groups transactions, or can touch
+no table's definition, is not.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from databus.sources.mysql.binlog._reader import Reader
+
+Kind = Literal["begin", "commit", "rollback", "nothing", "xa-begin", "xa-end", "rows", "ddl"]
+
+_SPACE: Final = re.compile(r"(?:\s+|/\*(?!M?!)(?s:.*?)\*/|--[ \t\r\n][^\n]*\n?|#[^\n]*\n?|\()+")
+_WORDS: Final = re.compile(r"(?:/\*M?!\d*\s*)?([A-Za-z]+)(?:\s+([A-Za-z]+))?(?:\s+([A-Za-z]+))?")
+_FOR: Final = re.compile(r"\bFOR\b", re.IGNORECASE)
+_QUALIFIED: Final = re.compile(r"(?:`((?:[^`]|``)+)`|\"([^\"]+)\"|(?<![\w$])([\w$]++))\s*+\.")
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Statements that write no row and change no table's definition, by their first word.
+_NOTHING: Final = _words(
+    "ANALYZE BINLOG CACHE CHANGE CHECK CHECKSUM DO EXPLAIN FLUSH GRANT HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE "
+    "REPAIR RESET RESTART REVOKE SAVEPOINT SET SHOW SHUTDOWN START STOP UNINSTALL UNLOCK USE"
+)
+_ROWS: Final = _words("CALL DELETE INSERT LOAD MERGE REPLACE SELECT TABLE UPDATE VALUES WITH")
+_DEFINES: Final = _words("ALTER CREATE DROP RENAME")
+_NOT_TABLES: Final = _words(
+    "AGGREGATE EVENT FUNCTION INSTANCE PACKAGE PROCEDURE RESOURCE ROLE SERVER TEMPORARY TRIGGER UNDO USER"
+)
+_XA: Final[Mapping[str, Kind]] = {"START": "xa-begin", "BEGIN": "xa-begin", "COMMIT": "xa-end", "ROLLBACK": "xa-end"}
+
+_CODECS: Final[dict[str, str]] = {
+    "big5": "1 84",
+    "iso8859_2": "2 9 21 27 77",
+    "cp850": "4 80",
+    "koi8_r": "7 74",
+    "cp1252": "5 8 15 31 47 48 49 94",
+    "ascii": "11 65",
+    "euc_jp": "12 91 97 98",
+    "shift_jis": "13 88",
+    "cp1251": "14 23 50 51 52",
+    "hebrew": "16 71",
+    "tis_620": "18 89",
+    "euc_kr": "19 85",
+    "iso8859_13": "20 41 42 79",
+    "koi8_u": "22 75",
+    "gb2312": "24 86",
+    "greek": "25 70",
+    "cp1250": "26 34 44 66 99",
+    "gbk": "28 87",
+    "cp1257": "29 58 59",
+    "iso8859_9": "30 78",
+    "cp866": "36 68",
+    "mac_latin2": "38 43",
+    "mac_roman": "39 53",
+    "cp852": "40 81",
+    "cp1256": "57 67",
+    "cp932": "95 96",
+    "gb18030": "248 249 250",
+}
+# Codes of status variables of a fixed width: those that matter, and those that do not.
+_VALUES: Final[Mapping[int, tuple[str, int]]] = {
+    1: ("sql_mode", 8),
+    8: ("database_charset", 2),
+    16: ("explicit_defaults_for_timestamp", 1),
+    17: ("has_xid", 8),
+    18: ("utf8mb4_collation", 2),
+}
+_WIDTHS: Final = {0: 4, 3: 4, 7: 2, 9: 8, 10: 4, 13: 3, 14: 4, 15: 8, 19: 1, 20: 1, 128: 3, 129: 8, 130: 1}
+
+_CODEC_OF: Final = {int(number): codec for codec, numbers in _CODECS.items() for number in numbers.split()}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A statement as logged. charsets: client, connection's and server's collation; None where the event does not say.
+
+    text: decoded by the client's character set; bytes that it does not have are kept as surrogates.
+    """
+
+    text: str
+    database: str
+    error_code: int = 0
+    sql_mode: int | None = None
+    charsets: tuple[int, int, int] | None = None
+    database_charset: int | None = None
+    utf8mb4_collation: int | None = None
+    explicit_defaults_for_timestamp: bool | None = None
+    has_xid: bool = False
+
+
+def parse_query(body: bytes, *, text: bytes | None = None) -> Query:
+    """Read a QUERY event's body. `text`: what its text is once inflated. Raises `ValueError`."""
+    reader = Reader(body)
+    reader.take(8)
+    database_bytes = reader.integer(1)
+    error_code = reader.integer(2)
+    variables = reader.take(reader.integer(2))
+    database = reader.take(database_bytes).decode("utf-8", "surrogateescape")
+    if reader.take(1) != b"\0":
+        raise ValueError("no zero byte after the database's name")
+    raw = reader.rest() if text is None else text
+    found = _variables(variables)
+    charsets = found.get("charsets")
+    codec = _CODEC_OF.get(charsets[0], "utf-8") if charsets else "utf-8"
+    return Query(raw.decode(codec, "surrogateescape"), database, error_code, **found)
+
+
+def _variables(raw: bytes) -> dict[str, Any]:
+    """The status variables that matter. One of an unknown code ends the reading, as the servers do it themselves."""
+    reader = Reader(raw)
+    found: dict[str, Any] = {}
+    while not reader.is_done:
+        code = reader.integer(1)
+        if code in _VALUES:
+            name, width = _VALUES[code]
+            found[name] = reader.integer(width)
+        elif code == 4:
+            found["charsets"] = (reader.integer(2), reader.integer(2), reader.integer(2))
+        elif not _skip(reader, code):
+            break
+    if "explicit_defaults_for_timestamp" in found:
+        found["explicit_defaults_for_timestamp"] = bool(found["explicit_defaults_for_timestamp"])
+    found["has_xid"] = "has_xid" in found
+    return found
+
+
+def _skip(reader: Reader, code: int) -> bool:
+    """Step over a variable that does not matter; False if its code is not known."""
+    if code in _WIDTHS:
+        reader.take(_WIDTHS[code])
+    elif code == 2:
+        reader.take(reader.integer(1) + 1)
+    elif code in (5, 6):
+        reader.take(reader.integer(1))
+    elif code == 11:
+        reader.take(reader.integer(1))
+        reader.take(reader.integer(1))
+    elif code == 12:
+        count = reader.integer(1)
+        for _ in range(count if count < 254 else 0):
+            reader.until_zero()
+    else:
+        return False
+    return True
+
+
+def kind_of(text: str) -> Kind:
+    """What a statement can do, by its first words; `ddl` where that cannot be excluded.
+
+    >>> kind_of("/* app */ create table t (a int)"), kind_of("GRANT ALL ON *.* TO x"), kind_of("xa start 'a'")
+    ('ddl', 'nothing', 'xa-begin')
+    """
+    space = _SPACE.match(text)
+    found = _WORDS.match(text, space.end() if space else 0)
+    if found is None:
+        return "ddl" if text.strip() else "nothing"
+    first, second, third = ((word or "").upper() for word in found.groups())
+    if first == "SET" and second == "STATEMENT":  # MariaDB: SET STATEMENT variable = value FOR statement
+        statement = _FOR.split(text, maxsplit=1)[1:]
+        return kind_of(statement[0]) if statement else "nothing"
+    if first in _ROWS:
+        return "rows"
+    return _kind_by_words(first, second, third)
+
+
+def _kind_by_words(first: str, second: str, third: str) -> Kind:
+    kind: Kind = "ddl"
+    if first == "BEGIN" or (first == "START" and second == "TRANSACTION"):
+        kind = "begin"
+    elif first == "COMMIT":
+        kind = "commit"
+    elif first == "ROLLBACK":
+        kind = "nothing" if "TO" in (second, third) else "rollback"
+    elif first == "XA":
+        kind = _XA.get(second, "nothing")
+    elif first in _NOTHING or (first in _DEFINES and second in _NOT_TABLES):
+        kind = "nothing"
+    return kind
+
+
+def databases_of(query: Query) -> set[str]:
+    """The default database of a statement, and every name in it that may be one."""
+    named = {(a or b or c).replace("``", "`") for a, b, c in _QUALIFIED.findall(query.text)}
+    return named | ({query.database} if query.database else set())

@@ -1,0 +1,548 @@
+"""Scanner: contiguous event bytes in, runs of captured rows events out, in log order. No I/O.
+
+Feed it bytes cut anywhere, then call `next` until it answers None. A kernel walks the events; the few kinds that need
+Python are the methods `_on_...` here.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from databus.core import (
+    Corrupt,
+    DatabusError,
+    LimitExceeded,
+    PositionPurged,
+    SourceChanged,
+    Unsupported,
+)
+from databus.sources.mysql.binlog import _state as s
+from databus.sources.mysql.binlog._events import (
+    CHECKSUM_BYTES,
+    ENCRYPTED_FILE_MAGIC,
+    FILE_MAGIC,
+    FLAG_ARTIFICIAL,
+    FLAG_IGNORABLE,
+    HEADER_BYTES,
+    EventType,
+    name_of,
+)
+from databus.sources.mysql.binlog._failures import failure
+from databus.sources.mysql.binlog._format import matches_checksum, parse_format
+from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
+from databus.sources.mysql.binlog._payload import (
+    inflate_event,
+)
+from databus.sources.mysql.binlog._position import Flavor, Position, Scheme
+from databus.sources.mysql.binlog._query import Query, databases_of, kind_of, parse_query
+from databus.sources.mysql.binlog._reader import Reader
+from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Rotated, Statement
+from databus.sources.mysql.binlog._table_map import TableMap, packed
+from databus.sources.mysql.binlog._tables import KnownTables
+from databus.sources.mysql.binlog._walk import Walk, frozen
+
+_HEARTBEATS: Final = (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)
+_INNER_KINDS: Final = frozenset({EventType.QUERY, EventType.XA_PREPARE, EventType.EXECUTE_LOAD_QUERY})
+
+
+@dataclass(frozen=True, slots=True)
+class ScannerStats:
+    """What went through so far. kinds: events by the name of their kind, those inside compressed transactions too.
+    skipped_bytes: of rows events that are not captured.
+    """
+
+    events: int
+    bytes: int
+    skipped_bytes: int
+    transactions: int
+    skipped_transactions: int
+    kinds: Mapping[str, int]
+
+
+class Scanner(Walk):
+    """Walks the log of one server, from one place on, to its end.
+
+    flavor: whose log it is. wants: whether a table's rows are to be captured; asked once for each different table map.
+    start: transactions up to here are passed over in silence (the log may begin earlier); None: from the first one on,
+    as the log's own list of what was before tells. scheme: how ordinals are made. server_uuid: of the server that the
+    log comes from, None for files. wants_database: whether rows of this database are captured, for statements that are
+    logged instead of rows; the default is True. is_file: the bytes are those of files, nothing left out; each is
+    announced by `open_file`. event_bytes_max: a larger event raises `LimitExceeded`. run_events_max: rows events and
+    transactions in one run. inflate_bytes_max: what the compressed events of one run may take once inflated.
+    """
+
+    def __init__(
+        self,
+        flavor: Flavor,
+        wants: Callable[[TableMap], bool],
+        start: Position | None = None,
+        *,
+        scheme: Scheme,
+        server_uuid: str | None = None,
+        wants_database: Callable[[str], bool] = lambda _: True,
+        is_file: bool = False,
+        event_bytes_max: int = 256 << 20,
+        run_events_max: int = 1 << 15,
+        inflate_bytes_max: int = 16 << 20,
+        table_maps_max: int = 1 << 16,
+    ) -> None:
+        super().__init__(
+            flavor,
+            KnownTables(wants, table_maps_max),
+            start or Position(),
+            scheme=scheme,
+            server_uuid=server_uuid,
+            is_file=is_file,
+            event_bytes_max=event_bytes_max,
+            run_events_max=run_events_max,
+            inflate_bytes_max=inflate_bytes_max,
+        )
+        self._wants_database = wants_database
+        self._announced = ""
+        self._error: Exception | None = None
+
+    # --- what the caller sees ---
+
+    @property
+    def tables(self) -> list[TableMap]:
+        """The captured tables by slot."""
+        return self._known.tables
+
+    @property
+    def stats(self) -> ScannerStats:
+        """What went through so far."""
+        state = self._state
+        kinds = {name_of(int(kind)): int(self._kinds[kind]) for kind in np.flatnonzero(self._kinds)}
+        return ScannerStats(
+            events=int(self._kinds.sum()),
+            bytes=int(state[s.COUNT_BYTES]),
+            skipped_bytes=int(state[s.COUNT_SKIPPED]),
+            transactions=int(state[s.COUNT_TX]),
+            skipped_transactions=int(state[s.COUNT_TX_SKIPPED]),
+            kinds=kinds,
+        )
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether a transaction has begun and not ended."""
+        return bool(self._state[s.TX_STATE] != s.OUTSIDE)
+
+    @property
+    def wanted(self) -> int:
+        """At least so many bytes more are needed before `next` can go on; 0 if it can now."""
+        return max(self._needed() - self._pending_bytes, 0)
+
+    def feed(self, data: NDArray[np.uint8] | bytes) -> None:
+        """More of the log. The bytes are not copied if they begin an event: they must not change any more."""
+        if self._pending_bytes > self._event_bytes_max:
+            raise LimitExceeded(
+                f"{self.place}: {self._pending_bytes} bytes wait to be scanned, event_bytes_max is "
+                f"{self._event_bytes_max}; "
+                f"call `next` until it answers None before feeding more"
+            )
+        if len(data):
+            array = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+            self._pending.append(frozen(array))
+            self._pending_bytes += len(array)
+
+    def open_file(self, file: str) -> None:
+        """The bytes fed from here on are those of the log file of this name, from its beginning, magic number
+        included.
+        """
+        if self._rest or self._pending_bytes:
+            self._stop(Corrupt(f"{self.place}: the file ends inside an event; the rest of it is missing"))
+        self._enter_file(file, 0)
+        self._is_format_known = False
+
+    def ask_again(self) -> None:
+        """Ask `wants` anew about every table: what is captured has changed."""
+        self._known.ask_again()
+
+    def next(self) -> Found | None:
+        """What comes next in the log; None if more bytes are needed. Once it has raised, it raises the same again."""
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            try:
+                if not self._advance():
+                    return None
+            except DatabusError as error:
+                self._keep_run()
+                self._error = error
+        return self._ready.popleft()
+
+    def _advance(self) -> bool:
+        """Go on until something is ready. False: more bytes are needed."""
+        if not self._is_format_known and not self._check_first():
+            return self._more()
+        status = self._scan()
+        if status == s.NEED_MORE:
+            return self._more()
+        if status == s.FULL:
+            self._keep_run()
+        elif status == s.FAILED:
+            raise failure(int(self._state[s.ERROR]), self._where(), self._event_kind(), int(self._state[s.SIZE]))
+        elif status == s.NEW_TABLE:
+            self._learn_table()
+        elif status == s.NEW_SID:
+            at = int(self._state[s.POS]) + HEADER_BYTES + 1
+            self._executed.add_sid(self._buffer[at : at + 16].tobytes(), self._state)
+        elif status == s.NEW_DOMAIN:
+            at = int(self._state[s.POS]) + HEADER_BYTES + 8
+            self._executed.add_domain(int.from_bytes(self._buffer[at : at + 4].tobytes(), "little"), self._state)
+        elif status == s.GROW_SET:
+            self._executed.grow()
+        else:
+            self._handle()
+        return True
+
+    def _more(self) -> bool:
+        """The buffer is used up: keep what it gave, go on to the next one."""
+        self._keep_run()
+        if self._outer is not None:
+            self._next_inner()
+            return True
+        return self._refill() or bool(self._ready)
+
+    # --- events that are Python's ---
+
+    def _handle(self) -> None:
+        kind = self._event_kind()
+        handler = self._HANDLERS.get(kind)
+        if self._state[s.IS_INNER] and kind not in _INNER_KINDS:
+            self._corrupt("a kind that may not stand inside a compressed transaction")
+        if handler is not None:
+            try:
+                handler(self)
+            except ValueError as error:
+                self._corrupt(str(error))
+        elif self._flags() & FLAG_IGNORABLE:
+            self._consume()
+        else:
+            raise Unsupported(
+                f"{self._where()}: an event of the kind {name_of(kind)}, which this version does not know and the "
+                f"server does not let "
+                f"pass. Nothing was skipped; a newer databus may know it"
+            )
+
+    def _check_first(self) -> bool:
+        """A log, and each file, begins with its format. False: not enough bytes to tell."""
+        state = self._state
+        if self._at_magic:
+            if self._rest < len(FILE_MAGIC):
+                return False
+            at = int(state[s.POS])
+            magic = self._buffer[at : at + len(FILE_MAGIC)].tobytes()
+            if magic == ENCRYPTED_FILE_MAGIC:
+                raise Unsupported(f"{self._file}: an encrypted file can be read through its server only")
+            if magic != FILE_MAGIC:
+                raise Corrupt(f"{self._file} at 0: begins with {magic.hex()}, a binary log with {FILE_MAGIC.hex()}")
+            state[s.POS] += len(FILE_MAGIC)
+            state[s.OFFSET] = len(FILE_MAGIC)
+        if self._rest < HEADER_BYTES:
+            return False
+        if self._event_kind() not in (EventType.FORMAT_DESCRIPTION, EventType.ROTATE, *_HEARTBEATS):
+            state[s.SIZE] = 0
+            self._corrupt("the log does not begin with its format description")
+        return True
+
+    def _learn_table(self) -> None:
+        at, state = int(self._state[s.POS]) + HEADER_BYTES, self._state
+        width = int(state[s.TABLE_ID_BYTES])
+        table_id = int.from_bytes(self._buffer[at : at + width].tobytes(), "little")
+        try:
+            self._known.learn(table_id, self._buffer[at + width : int(state[s.BODY_END])].tobytes(), state)
+        except ValueError as error:
+            self._corrupt(str(error))
+
+    def _on_rotate(self) -> None:
+        state = self._state
+        at, size = int(state[s.POS]), int(state[s.SIZE])
+        is_artificial = bool(self._flags() & FLAG_ARTIFICIAL) or self._log_pos() == 0
+        has_checksum = matches_checksum(self._buffer[at : at + size].tobytes())
+        if not is_artificial and state[s.HAS_CHECKSUM] and not has_checksum:
+            raise failure(s.BAD_CHECKSUM, self._where(), EventType.ROTATE, size)
+        if has_checksum and (is_artificial or state[s.HAS_CHECKSUM]):
+            state[s.BODY_END] -= CHECKSUM_BYTES
+        body = self._body()
+        file = body[8:].decode("utf-8", "replace")
+        if not file:
+            self._corrupt("it names no file")
+        if not is_artificial and state[s.TX_STATE] != s.OUTSIDE:
+            self._corrupt("a transaction does not end in the file that it began in")
+        self._consume()
+        if is_artificial and not self._is_file_mode:
+            self._enter_file(file, int.from_bytes(body[:8], "little") & 0x7FFFFFFFFFFFFFFF)
+
+    @property
+    def _is_file_mode(self) -> bool:
+        return bool(self._state[s.IS_FILE])
+
+    def _on_format(self) -> None:
+        state = self._state
+        at, size = int(state[s.POS]), int(state[s.SIZE])
+        found = parse_format(self._buffer[at : at + size].tobytes())
+        if not found.is_sound:
+            raise failure(s.BAD_CHECKSUM, self._where(), EventType.FORMAT_DESCRIPTION, size)
+        self._keep_run()
+        state[s.HAS_CHECKSUM] = found.has_checksum
+        state[s.TABLE_ID_BYTES] = found.table_id_bytes
+        if state[s.TX_STATE] != s.OUTSIDE:
+            self._abandon()
+        self._is_format_known = True
+        self._consume()
+        if self._file != self._announced:
+            self._announced = self._file
+            self._ready.append(Rotated(self._file, found.server_version))
+
+    def _abandon(self) -> None:
+        state = self._state
+        if self._open_is_out:
+            self._ready.append(Abandoned(int(state[s.TX_ORDINAL]), self._where()))
+        self._open_is_out = False
+        state[s.TX_STATE] = s.OUTSIDE
+        state[s.TX_ROW] = -1
+
+    def _on_heartbeat(self) -> None:
+        state = self._state
+        kind, body = self._event_kind(), self._body()
+        file, offset = body.decode("utf-8", "replace"), -1
+        if kind == EventType.HEARTBEAT_V2:
+            file, offset = _heartbeat_fields(body)
+        if offset < 0:
+            ahead = (self._log_pos() - int(state[s.OFFSET])) & 0xFFFFFFFF
+            offset = int(state[s.OFFSET]) + (ahead if ahead < 0x80000000 else 0)
+        self._consume()
+        if state[s.TX_STATE] != s.OUTSIDE:
+            return
+        if file == self._file:
+            state[s.OFFSET] = max(int(state[s.OFFSET]), offset)
+        self._keep_run()
+        self._ready.append(Heartbeat(self.position.to_json()))
+
+    def _on_previous_gtids(self) -> None:
+        state = self._state
+        before = GtidSet.decode(self._body())
+        self._consume()
+        if state[s.SCHEME] != s.BY_GTID:
+            return
+        if not state[s.SET_KNOWN]:
+            self._take_for_executed(before)
+            return
+        executed = self.position.gtids
+        missing = before.subtract(GtidSet.parse(executed or ""))
+        if missing:
+            self._stop_for_gap(str(missing))
+
+    def _on_gtid_list(self) -> None:
+        state = self._state
+        reader = Reader(self._body())
+        count = reader.integer(4)
+        found: dict[int, tuple[int, int]] = {}
+        for _ in range(count & 0x0FFFFFFF):
+            domain, server, number = reader.integer(4), reader.integer(4), reader.integer(8)
+            if domain not in found or found[domain][1] < number:
+                found[domain] = (server, number)
+        is_artificial = bool(self._flags() & FLAG_ARTIFICIAL) or count >> 28 != 0
+        self._consume()
+        if state[s.SCHEME] != s.BY_DOMAINS or (is_artificial and state[s.SET_KNOWN]):
+            return
+        before = GtidState(found)
+        if not state[s.SET_KNOWN]:
+            self._take_for_executed(before)
+            return
+        missing = GtidState.parse(self.position.gtids or "").lacks(before)
+        if missing:
+            self._stop_for_gap(f"up to {missing}")
+
+    def _take_for_executed(self, before: GtidSet | GtidState) -> None:
+        self._keep_run()
+        self._executed.begin_with(before, self._state, is_start=False)
+        self._state[s.LAST_ORDINAL] = before.size
+        self._base = self._executed.snapshot(self._state)
+
+    def _stop_for_gap(self, missing: str) -> NoReturn:
+        if self._state[s.COUNT_TX] == 0:
+            raise PositionPurged(
+                f"{self.place}: the log begins after transactions that are needed to continue from {self._start}: "
+                f"{missing}. "
+                f"The server has purged them; snapshot the captured tables again, or take a server that still has them"
+            )
+        raise SourceChanged(
+            f"{self.place}: the server says that these transactions precede this file, but they are not in its log: "
+            f"{missing}. "
+            f"They were set as executed without being logged; snapshot the captured tables again"
+        )
+
+    def _on_gtid_tagged(self) -> None:
+        from databus.sources.mysql.binlog._tagged import parse_tagged
+
+        state = self._state
+        if state[s.TX_STATE] != s.OUTSIDE:
+            raise failure(s.INSIDE_TX, self._where(), EventType.GTID_TAGGED, int(state[s.SIZE]))
+        gtid = parse_tagged(self._body())
+        executed = self._executed
+        sid = executed.add_name(gtid.name, state)
+        while executed.counts[sid] + 1 >= executed.intervals.shape[1]:
+            executed.grow()
+        status = self._kernels.begin_tagged(
+            state,
+            executed.intervals,
+            executed.counts,
+            executed.start_intervals,
+            executed.start_counts,
+            sid,
+            gtid.number,
+            gtid.commit_us,
+            self._when(),
+        )
+        if status == s.FAILED:
+            raise failure(int(state[s.ERROR]), self._where(), EventType.GTID_TAGGED, int(state[s.SIZE]))
+        self._consume()
+
+    def _on_incident(self) -> None:
+        if self._state[s.OFFSET] >= self._state[s.SKIP_BELOW] and not self._state[s.TX_SKIP]:
+            raise SourceChanged(
+                f"{self._where()}: the server logged an incident: changes were made that are not in the log. "
+                f"Snapshot the captured tables "
+                f"again, from a position behind it"
+            )
+        self._consume()
+
+    def _on_start_encryption(self) -> None:
+        if self._is_file_mode:
+            raise Unsupported(
+                f"{self._where()}: the rest of this file is encrypted; it can be read through its server only"
+            )
+        self._consume()
+
+    def _on_xa_prepare(self) -> None:
+        state, body = self._state, self._body()
+        if state[s.TX_STATE] == s.OUTSIDE:
+            raise failure(s.OUTSIDE_TX, self._where(), EventType.XA_PREPARE, int(state[s.SIZE]))
+        is_one_phase = body[:1] == b"\1"
+        if state[s.TX_ROWS_EVENTS] and not is_one_phase:
+            raise Unsupported(
+                f"{self._where()}: XA PREPARE of transaction {self._txid()}, which changes a captured table. It may "
+                f"be committed or rolled "
+                f"back later, behind other transactions, which a log in commit order cannot follow. Leave the table "
+                f"out, or use no XA on it"
+            )
+        self._finish(is_row=True)
+        self._consume()
+
+    # --- statements ---
+
+    def _on_query(self) -> None:
+        state, body, text = self._state, self._body(), None
+        kind = self._event_kind()
+        if kind == EventType.QUERY_COMPRESSED:
+            text = self._compressed_text(body)
+        query = parse_query(body, text=text)
+        if kind == EventType.EXECUTE_LOAD_QUERY:
+            query = parse_query(body[:13] + body[26:])
+        if state[s.TX_STATE] == s.OUTSIDE and self._kernels.begin_anonymous(state, self._when()) == s.FAILED:
+            raise failure(int(state[s.ERROR]), self._where(), kind, int(state[s.SIZE]))
+        what = kind_of(query.text)
+        is_inside = state[s.TX_STATE] == s.INSIDE
+        if what in ("begin", "xa-begin"):
+            if is_inside and what == "begin":
+                raise failure(s.INSIDE_TX, self._where(), kind, int(state[s.SIZE]))
+            state[s.TX_STATE] = s.INSIDE
+        elif what in ("commit", "rollback", "xa-end"):
+            self._finish(is_row=True)
+        elif what == "ddl" and not state[s.TX_SKIP]:
+            self._give_statement(query)
+            return
+        else:
+            if what == "rows" and not state[s.TX_SKIP]:
+                self._check_rows_statement(query)
+            if not is_inside:
+                self._finish(is_row=True)
+        self._consume()
+
+    def _compressed_text(self, body: bytes) -> bytes:
+        head = 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
+        reader = Reader(body[head:])
+        first = reader.integer(1)
+        if first & 0xF8 != 0x80 or not 1 <= first & 7 <= 4:
+            raise ValueError("compressed in an unknown way")
+        inflated = int.from_bytes(reader.take(first & 7), "big")
+        if inflated > self._event_bytes_max:
+            raise failure(s.TOO_LARGE, self._where(), EventType.QUERY_COMPRESSED, inflated)
+        return inflate_event(memoryview(reader.rest()), inflated)
+
+    def _check_rows_statement(self, query: Query) -> None:
+        touched = sorted(database for database in databases_of(query) if self._wants_database(database))
+        if touched:
+            raise Unsupported(
+                f"{self._where()}: a statement was logged instead of the rows that it changed: {query.text[:200]!r}, "
+                f"and {', '.join(touched)} "
+                f"is captured. The server, or that session, runs without binlog_format=ROW: SET GLOBAL binlog_format "
+                f"= 'ROW', then "
+                f"snapshot the captured tables again from a position behind it"
+            )
+
+    def _give_statement(self, query: Query) -> None:
+        state, where = self._state, self._where()
+        is_complete = state[s.TX_STATE] == s.GROUP and not query.text.rstrip().upper().endswith("START TRANSACTION")
+        scn, txid, commit_us = int(state[s.TX_ORDINAL]), self._txid(), int(state[s.TX_COMMIT_US])
+        self._keep_run()
+        position = None
+        if is_complete:
+            self._finish(is_row=False)
+            self._base = self._executed.snapshot(state)
+        else:
+            state[s.TX_STATE] = s.INSIDE
+        self._open_is_out = not is_complete
+        self._consume()
+        if is_complete:
+            position = self.position.to_json()
+        self._ready.append(Statement(query, scn, txid, commit_us, position, where))
+
+    # --- compressed transactions ---
+
+    def _on_payload(self) -> None:
+        state = self._state
+        if state[s.TX_STATE] == s.OUTSIDE:
+            raise failure(s.OUTSIDE_TX, self._where(), EventType.TRANSACTION_PAYLOAD, int(state[s.SIZE]))
+        if state[s.TX_SKIP]:
+            self._finish(is_row=True)
+            self._consume()
+            return
+        self._keep_run()
+        self._outer = (self._buffer, int(state[s.POS]), int(state[s.OFFSET]))
+        self._inner = self._unpack()
+        self._next_inner()
+
+    _HANDLERS: ClassVar[Mapping[int, Callable[["Scanner"], None]]] = {
+        EventType.QUERY: _on_query,
+        EventType.QUERY_COMPRESSED: _on_query,
+        EventType.EXECUTE_LOAD_QUERY: _on_query,
+        EventType.ROTATE: _on_rotate,
+        EventType.FORMAT_DESCRIPTION: _on_format,
+        EventType.HEARTBEAT: _on_heartbeat,
+        EventType.HEARTBEAT_V2: _on_heartbeat,
+        EventType.PREVIOUS_GTIDS: _on_previous_gtids,
+        EventType.GTID_LIST: _on_gtid_list,
+        EventType.GTID_TAGGED: _on_gtid_tagged,
+        EventType.INCIDENT: _on_incident,
+        EventType.START_ENCRYPTION: _on_start_encryption,
+        EventType.XA_PREPARE: _on_xa_prepare,
+        EventType.TRANSACTION_PAYLOAD: _on_payload,
+    }
+
+
+def _heartbeat_fields(body: bytes) -> tuple[str, int]:
+    reader = Reader(body)
+    file, offset = "", -1
+    while kind := packed(reader):
+        field = reader.take(packed(reader))
+        if kind == 1:
+            file = field.decode("utf-8", "replace")
+        elif kind == 2:
+            offset = packed(Reader(field))
+    return file, offset
