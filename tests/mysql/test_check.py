@@ -1,5 +1,6 @@
 """`databus check-source` finds each fault of a server, produced for real, and names the statement that mends it."""
 
+import socket
 import struct
 
 import pymysql
@@ -213,7 +214,12 @@ def test_a_replica_with_our_server_id_is_found_unless_it_is_ourselves(fresh):
         (finding,) = named(check(connection, config, facts), "server_id", "error")
         assert "elsewhere" in finding.what
         assert named(check(connection, config, facts, report_host="elsewhere"), "server_id") == []
-        assert named(check(connection, config, facts, server_id=7), "server_id") == []
+        made_up = config.model_copy(update={"server_id": None})
+        (finding,) = named(check(connection, made_up, facts, server_id=4_000_000_000), "server_id")
+        assert finding.severity == "warning"
+        assert named(check(connection, made_up, facts, server_id=7), "server_id") == []
+        register(other, 4_000_000_000, socket.gethostname())
+        assert named(check(connection, config, facts), "server_id") == []
     other.close()
 
 

@@ -4,6 +4,7 @@ Each finding names the statement that mends it. An error stops a start; a warnin
 """
 
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -20,6 +21,7 @@ from databus.sources.mysql._facts import ServerFacts, account_of, ask, server_fa
 Severity = Literal["error", "warning", "info"]
 
 SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", "sys")
+_REPORT_HOST_MAX: Final = 60  # what a server keeps of it
 _NAMED_MAX: Final = 5
 _PROBES_MAX: Final = 2_000
 _TRANSACTIONAL: Final = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "NDB", "NDBCLUSTER"})
@@ -66,12 +68,13 @@ def check(
     facts: ServerFacts,
     *,
     server_id: int | None = None,
-    report_host: str = "",
+    report_host: str | None = None,
 ) -> list[Finding]:
     """All findings about one server, the worst first.
 
-    server_id: ours as a replica, by default that of the configuration. report_host: the name that we register with;
-    a replica of that name is ourselves, of whom the server may not have noticed that it is gone.
+    server_id: ours as a replica, where it is not the configuration's. report_host: the name that we register with, by
+    default this machine's. A replica of that name with our id is ourselves: a server may take minutes to notice that a
+    connection is dead, and does as soon as we ask for the log again.
     """
     found: list[Finding] = []
     with telling(facts.server, "checking"):
@@ -81,7 +84,8 @@ def check(
             found += _of_retention(facts, config)
             found += _of_durability(facts)
             found += _of_privileges(connection, facts)
-            found += _of_server_ids(connection, facts, server_id or config.server_id, report_host)
+            host = socket.gethostname()[:_REPORT_HOST_MAX] if report_host is None else report_host
+            found += _of_server_ids(connection, facts, config.server_id, server_id, host)
             found += _of_replication(connection, facts, config)
             found += _of_tables(connection, facts, config)
         else:
@@ -249,11 +253,15 @@ def _has_global(grants: Iterable[str], privilege: str) -> bool:
 
 
 def _of_server_ids(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, ours: int | None, report_host: str
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, chosen: int | None, given: int | None, report_host: str
 ) -> Iterator[Finding]:
+    """chosen: our id by configuration; given: the one in use, which may be made up and then is nobody else's but by
+    a chance of one in billions.
+    """
     if facts.server_id == 0:
         what = "its server_id is 0, with which it serves no replica"
         yield Finding("error", "server_id", facts.server, what, _set(facts, "server_id", "1"))
+    ours = given or chosen
     if ours is None:
         return
     if ours == facts.server_id:
@@ -261,16 +269,19 @@ def _of_server_ids(
         yield Finding("error", "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
     replicas = _asked(connection, "SHOW REPLICAS" if _says_replica(facts) else "SHOW SLAVE HOSTS")
     if replicas is None:
-        what = "other replicas cannot be seen, so whether one has our server_id cannot be checked"
-        privilege = "REPLICATION MASTER ADMIN" if facts.is_mariadb else "REPLICATION SLAVE"
-        yield Finding("info", "server_id", facts.server, what, f"GRANT {privilege} ON *.* TO {account_of(connection)}")
+        if chosen is not None:
+            privilege = "REPLICATION MASTER ADMIN" if facts.is_mariadb else "REPLICATION SLAVE"
+            what = "other replicas cannot be seen, so whether one has our server_id cannot be checked"
+            mend = f"GRANT {privilege} ON *.* TO {account_of(connection)}"
+            yield Finding("info", "server_id", facts.server, what, mend)
         return
     for each in replicas:
         row = {name.lower(): value for name, value in each.items()}
-        if int(row["server_id"]) == ours and (not report_host or row.get("host") != report_host):
+        if int(row["server_id"]) == ours and row.get("host") != report_host:
             where = row.get("host") or "an unnamed host"
             what = f"a replica at {where} has server_id {ours} already: the two would throw each other out"
-            yield Finding("error", "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
+            severity: Severity = "error" if chosen == ours else "warning"
+            yield Finding(severity, "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
 
 
 def _of_replication(
