@@ -1,5 +1,7 @@
 """Segments: how they follow each other, what retention removes and what it never does, and their indexes."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from databus.core import PositionPurged
 from databus.relay import LogConfig
+from databus.relay._index import SparseIndex
 from databus.relay._segment import SegmentHeader
 from databus.testing import FakeClock
 from tests.relay_log.make import SMALL, bytes_of, group, open_log, pairs_of, read, scns_of
@@ -163,3 +166,55 @@ def test_a_group_larger_than_a_segment_gets_one_of_its_own(tmp_path):
         log.append(group(3))
         assert log.head().segments == 3
         assert scns_of(read(log.beginning())) == [1, 2, 3]
+
+
+def test_readers_that_miss_the_same_index_make_it_side_by_side(tmp_path):
+    readers = 8
+    with open_log(tmp_path) as log, ThreadPoolExecutor(readers) as pool:
+        for scn in range(1, 120):
+            log.append(group(scn))
+        sealed = log._view.segments[:-1]
+        assert len(sealed) > 3
+        together = threading.Barrier(readers)
+
+        def find_all():
+            together.wait(10)
+            return [len(log._view.index(segment)) for segment in sealed]
+
+        for _ in range(20):
+            for segment in sealed:
+                log._view.forget(segment)
+            found = [reader.result(30) for reader in [pool.submit(find_all) for _ in range(readers)]]
+            assert found == [found[0]] * readers
+            assert [path.stem for path in sorted(tmp_path.glob("*.idx*"))] == [each.path.stem for each in sealed]
+
+
+@pytest.mark.parametrize("what", ["retain", "cut_back"])
+def test_an_index_made_while_its_segment_goes_is_not_kept(tmp_path, monkeypatch, what):
+    build = SparseIndex.build
+    config = LogConfig(**{**SMALL.model_dump(), "retention_bytes_max": 1 << 30})
+    with open_log(tmp_path, config) as log:
+        for scn in range(1, 60):
+            log.append(group(scn))
+        for part in range(60):
+            log.append(group(60, first_seq=1 + part, continues=True))
+        view = log._view
+        segment = view.segments[0] if what == "retain" else view.segment(view.published.segment)
+        view.forget(segment)
+
+        def slow(*args):  # a spy, to have a reader that is overtaken
+            made = build(*args)
+            if what == "retain":
+                log.config = SMALL.model_copy(update={"retention_bytes_max": 20 << 10})
+                log.sync()
+                log.retain()
+            else:
+                log.cut_back()
+            return made
+
+        monkeypatch.setattr(SparseIndex, "build", slow)
+        view.index(segment)
+        monkeypatch.undo()
+        assert (segment in view.segments) == (what == "cut_back")
+        assert not segment.index_path().exists()
+        assert segment.number not in view._indexes

@@ -105,7 +105,7 @@ class SparseIndex:
         return whole
 
     def save(self, segment: Segment) -> None:
-        """Write the index of a sealed segment. Without room for it there is none; it is made when it is needed."""
+        """Write the index of a sealed segment, one thread at a time. Without room there is none until it is needed."""
         key = _KEY.pack(segment.number, segment.sealed_bytes or 0, uuid.UUID(segment.header.log).bytes)
         entries = self._numbers.tobytes()
         fixed = _FIXED.pack(MAGIC, VERSION, crc32c(entries, crc32c(key)), len(self))

@@ -327,8 +327,7 @@ class Log:
         old.sealed_bytes = self._offset
         index = view.open_index.whole(old.first_offset)
         if index is not None:
-            index.save(old)
-            view.keep_index(old, index)
+            view.keep_index(old, index, save=True)
         self._offset = new.first_offset
         view.open_index = SparseIndex(new.number, view.index_bytes_every, new.first_offset)
         view.segments = (*view.segments, new)
@@ -422,20 +421,21 @@ class Log:
 
     def _cut_back(self) -> None:
         view = self._view
-        try:
-            kept, offset = cut_segments(view.segments, self._committed)
-            file = SegmentFile(kept[-1].path, os.O_RDWR)
-        except OSError as error:
-            self._failure = f"{self.folder}: the log could not be cut back: {error}; restart, and it is done then"
-            raise Corrupt(self._failure) from error
-        for segment in view.segments[len(kept) :]:
-            view.forget(segment.number)
-        if kept[-1] is view.segments[-1]:
-            view.open_index.cut_back(offset)
-        else:
-            view.forget(kept[-1].number)  # its index: it is not sealed any more
-            view.open_index = SparseIndex(kept[-1].number, view.index_bytes_every, offset)
-        view.segments = kept
+        with view.reopening():
+            try:
+                kept, offset = cut_segments(view.segments, self._committed)
+                file = SegmentFile(kept[-1].path, os.O_RDWR)
+            except OSError as error:
+                self._failure = f"{self.folder}: the log could not be cut back: {error}; restart, and it is done then"
+                raise Corrupt(self._failure) from error
+            for segment in view.segments[len(kept) :]:
+                view.forget(segment)
+            if kept[-1] is view.segments[-1]:
+                view.open_index.cut_back(offset)
+            else:
+                view.forget(kept[-1])  # its index: it is not sealed any more
+                view.open_index = SparseIndex(kept[-1].number, view.index_bytes_every, offset)
+            view.segments = kept
         self._file, self._offset, self._tail = file, offset, self._committed
         self._forces.cut_back()
         # all that is left is on the disk now, a snapshot that waited for it included
@@ -485,8 +485,7 @@ class Log:
                 with self._sync_lock:
                     self._write_mark()  # so that it does not name one of these
             for segment in expired:
-                self._view.forget(segment.number)
-                segment.index_path().unlink(missing_ok=True)
+                self._view.forget(segment)
                 segment.path.unlink(missing_ok=True)
                 crash_point("log.retention.between_unlinks")
             if expired:

@@ -7,10 +7,11 @@ the segments, so that it finds every segment up to that end, retention aside.
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
-from databus.core import BUS_SEQ_MIN, PositionPurged, SourceCheckpoint
+from databus.core import BUS_SEQ_MIN, Corrupt, PositionPurged, SourceCheckpoint
 from databus.relay._index import SparseIndex
 from databus.relay._reader import FrameReader
 from databus.relay._schemas import SchemaStore
@@ -51,6 +52,8 @@ class LogView:
         self._files: OrderedDict[int, SegmentFile] = OrderedDict()
         self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
         self._lock = threading.Lock()
+        self._index_lock = threading.RLock()  # guards the sealed segments' indexes, here and on the disk
+        self._reopened = 0  # how often segments were deleted or opened again, so that their indexes are others'
 
     def checkpoint(self, commit: Commit, snapshots: Mapping[str, int] | None = None) -> SourceCheckpoint:
         """The position after `commit`, as a consumer's checkpoint with these snapshots open."""
@@ -100,11 +103,23 @@ class LogView:
                 self._files.popitem(last=False)
             return found
 
-    def forget(self, number: int) -> None:
-        """Let go of a segment's file and index; who is reading it keeps its own hold."""
+    def forget(self, segment: Segment) -> None:
+        """Let go of a segment's file, and of its index, on the disk too; who is reading it keeps its own hold.
+
+        It is not among `segments` any more, or `reopening`: else a reader may make the index again.
+        """
         with self._lock:
-            self._files.pop(number, None)
-            self._indexes.pop(number, None)
+            self._files.pop(segment.number, None)
+        with self._index_lock:
+            self._indexes.pop(segment.number, None)
+            segment.index_path().unlink(missing_ok=True)
+
+    @contextmanager
+    def reopening(self) -> Iterator[None]:
+        """While the writer deletes segments or opens one again: indexes that readers are making are not kept."""
+        with self._index_lock:
+            self._reopened += 1
+            yield
 
     def index(self, segment: Segment) -> SparseIndex:
         """The segment's index, loaded or made where need be."""
@@ -113,23 +128,36 @@ class LogView:
             if index.covers_from > segment.first_offset and index.front is None:
                 index.front = SparseIndex.build(segment, self.file(segment), index.covers_from, self.index_bytes_every)
             return index
-        index = self._indexes.get(segment.number)
-        if index is None and segment.sealed_bytes is not None:
-            index = SparseIndex.load(segment, self.index_bytes_every)
-            if index is None:
-                index = SparseIndex.build(segment, self.file(segment), segment.sealed_bytes, self.index_bytes_every)
-                index.save(segment)
-            self.keep_index(segment, index)
+        with self._index_lock:
+            index, seen, sealed_bytes = self._indexes.get(segment.number), self._reopened, segment.sealed_bytes
+        if index is None and sealed_bytes is not None:
+            index = self._load_index(segment, sealed_bytes, seen)
         # a segment that is being opened again has none for a moment: it is read from its start
         return index or SparseIndex(segment.number, self.index_bytes_every, segment.first_offset)
 
-    def keep_index(self, segment: Segment, index: SparseIndex) -> None:
-        """Keep the index of a sealed segment at hand."""
-        with self._lock:
+    def _load_index(self, segment: Segment, sealed_bytes: int, seen: int) -> SparseIndex | None:
+        index = SparseIndex.load(segment, self.index_bytes_every)
+        is_made = index is None
+        try:
+            index = index or SparseIndex.build(segment, self.file(segment), sealed_bytes, self.index_bytes_every)
+        except Corrupt:
+            if self._reopened == seen:
+                raise
+            return None
+        with self._index_lock:
+            if self._reopened == seen and segment in self.segments:
+                self.keep_index(segment, index, save=is_made)
+        return index
+
+    def keep_index(self, segment: Segment, index: SparseIndex, *, save: bool) -> None:
+        """Keep the index of a sealed segment at hand, and on the disk."""
+        with self._index_lock:
             self._indexes[segment.number] = index
             self._indexes.move_to_end(segment.number)
             if len(self._indexes) > _INDEXES_KEPT_MAX:
                 self._indexes.popitem(last=False)
+            if save:
+                index.save(segment)
 
     def commit_before(self, segment: Segment, commit_offset: int) -> Commit:
         """The commit frame at `commit_offset`; for -1 what the segment's header says was before it."""
