@@ -3,6 +3,9 @@
 import pytest
 
 from databus.core import ControlKind
+from databus.relay._catalog import Selection
+from databus.relay._cursor import Cursor
+from databus.relay._range import RangeAsk, measure_range
 from tests.relay_log.make import ORDERS, ORDERS_2, STOCK, bytes_of, control, group, open_log, read, scns_of
 
 
@@ -89,3 +92,24 @@ def test_controls_are_told_and_can_end_a_range(log):
     stock = frozenset({ids["main.stock"]})
     assert [mark.kind for mark in log.beginning().measure(sources=stock).controls] == ["truncate"]
     assert log.beginning().measure(sources=stock, stop_at_controls=True).end.scn == 3
+
+
+def test_commits_published_while_measuring_are_no_reason_to_answer(tmp_path, monkeypatch):
+    """A reader of a table at rest waits for the end of its time, however busy the others are."""
+    measure = Cursor.measure
+
+    def overtaken(cursor, **more):  # a spy, to have a measurement that lasts
+        found = measure(cursor, **more)
+        log.append(group(log.resume().scn + 1))
+        return found
+
+    with open_log(tmp_path) as log:
+        log.append(group(1, tables=(ORDERS, STOCK)))
+        monkeypatch.setattr(Cursor, "measure", overtaken)
+        ask = RangeAsk.parse({"sources": "main.stock", "wait_ms": "1000"}, 1000)
+        cursor, selection = log.latest(), Selection("shop", ["main.stock"])
+        rounds = [measure_range(log, cursor, ask, selection) for _ in range(3)]
+        assert [each.is_something for each in rounds] == [False] * 3
+        assert rounds[2].after(rounds[1]).measure.groups == 2
+        log.append(group(log.resume().scn + 1, tables=(STOCK,)))
+        assert measure_range(log, cursor, ask, selection).is_something

@@ -154,9 +154,11 @@ class Commands:
         deadline = loop.time() + wanted.wait_ms / 1e3
         with self._a_place():
             cursor = await self._in_thread(lambda: open_cursor(log, wanted.start))
+            found = None
             while True:
                 seen = feed.count
-                found = await self._in_thread(lambda: measure_range(log, cursor, wanted, selection))
+                measured = await self._in_thread(lambda: measure_range(log, cursor, wanted, selection))
+                found = measured.after(found)
                 wait_s = deadline - loop.time()
                 if found.is_something or wait_s <= 0:
                     return _json(found.to_json())

@@ -144,7 +144,9 @@ class Cursor:
         while not tally.is_full and not self.has_reached(to) and (found := self._advance(published)) is not None:
             self._count(*found, tally, sources, to)
         splits = tuple(start.checkpoint_at(stop, sources) for stop in tally.splits())
-        return Measure(self.position, tally.sum.rows, tally.sum.bytes, tally.sum.groups, splits, tally.sum.controls)
+        counted = tally.sum
+        counts = counted.rows, counted.bytes, counted.groups
+        return Measure(self.position, *counts, splits, counted.controls, tally.is_full)
 
     def _count(
         self, segment: Segment, limit: int, tally: Tally, sources: frozenset[int] | None, to: Pair | None

@@ -28,7 +28,7 @@ class ControlMark:
 class Measure:
     """What lies between a cursor and `end`: rows, bytes and groups as they would be served, and the controls in it.
 
-    splits: positions between, in order, that cut it into ranges of about as many bytes.
+    splits: positions between, in order, that cut it into ranges of about as many bytes. is_full: a limit ended it.
     """
 
     end: SourceCheckpoint
@@ -37,6 +37,7 @@ class Measure:
     groups: int
     splits: tuple[SourceCheckpoint, ...] = ()
     controls: tuple[ControlMark, ...] = ()
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

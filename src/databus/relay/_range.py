@@ -3,7 +3,7 @@
 It is what a reader that plans before it reads asks for (a Spark micro-batch). Headers alone are looked at.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from databus.core import Checkpoint, Pair
@@ -76,12 +76,20 @@ class RangeAsk:
 class RangeFound:
     """The answer. is_something: there are rows or controls to read, or nothing better to wait for.
 
-    Commits alone are no reason to answer at once: a reader of a table at rest in a busy database would ask for ever.
+    Commits alone are no reason to answer at once, those published meanwhile included: a reader of a table at rest in a
+    busy database would ask for ever.
     """
 
     measure: Measure
     published: dict[str, Any]
     is_something: bool
+
+    def after(self, passed: "RangeFound | None") -> "RangeFound":
+        """With the groups that were passed while waiting; there was nothing in them but commits."""
+        if passed is None:
+            return self
+        groups, bytes_ = passed.measure.groups + self.measure.groups, passed.measure.bytes + self.measure.bytes
+        return replace(self, measure=replace(self.measure, groups=groups, bytes=bytes_))
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
@@ -115,5 +123,5 @@ def measure_range(log: Log, cursor: Cursor, ask: RangeAsk, selection: Selection)
         partitions=ask.partitions,
         stop_at_controls=ask.stop_at_controls,
     )
-    is_something = bool(measure.rows or measure.controls) or cursor.has_reached(ask.to) or not cursor.is_at_end
+    is_something = bool(measure.rows or measure.controls) or cursor.has_reached(ask.to) or measure.is_full
     return RangeFound(measure, log.head().published.to_json(), is_something)
