@@ -11,6 +11,7 @@ import pytest
 
 from databus.core import Unavailable
 from databus.testing.servers import KINDS, SOAK_KINDS, ServerMissing, make_certificates, open_server
+from databus.testing.servers._ports import Port
 
 
 @pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.soak) for kind in SOAK_KINDS)])
@@ -46,6 +47,13 @@ def test_a_server_keeps_its_rows_and_port_over_restart_and_kill(make):
     server.start()
     assert server.port == port
     assert server.query("SELECT id FROM test.t WHERE id > %s ORDER BY id", 0) == [(1,), (2,)]
+
+
+def test_nobody_gets_the_port_of_a_server_that_is_down():
+    held = [Port.claim() for _ in range(200)]
+    assert len({port.number for port in held}) == 200
+    for port in held:
+        port.close()
 
 
 def test_a_new_server_logs_rows_with_gtids_and_nothing_of_its_making(make):

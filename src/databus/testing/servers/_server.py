@@ -6,10 +6,8 @@ A subclass says which program, how an empty data folder is made, and where the f
 import contextlib
 import itertools
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -23,14 +21,13 @@ import pymysql
 import pymysql.constants.ER
 
 from databus.core import LimitExceeded, Unavailable
+from databus.testing.servers._ports import Port
 from databus.testing.servers._tls import Certificates
 
 _START_S_MAX: Final = 60
 _STOP_S_MAX: Final = 60
 _CATCH_UP_S_MAX: Final = 60
-_STARTS_MAX: Final = 5
 _LINES_MAX: Final = 30
-_PORTS: Final = (20_000, 32_000)  # below the range from which the kernel takes ports for outgoing connections
 _server_ids: Final = itertools.count(101)
 
 ADMIN: Final = ("admin", "admin-of-tests")  # no server makes a user of this name by itself
@@ -80,6 +77,7 @@ class Server(ABC):
         self.log_file = folder / "server.log"
         self._replica, self._primary, self._change = "SLAVE", "MASTER", "MASTER"  # newer servers have other words
         self._status, self._reset = "SHOW MASTER STATUS", "RESET MASTER"
+        self._port: Port | None = None
         self._log_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
@@ -164,20 +162,16 @@ class Server(ABC):
             template = self.prepare()
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.copytree(template, self.data_folder)
-        is_new = self.port == 0
-        for attempt in range(_STARTS_MAX):
-            if is_new:
-                self.port = _free_port()
-            self._write_options()
-            self._launch()
-            try:
-                self._wait_until_it_answers()
-                return
-            except Unavailable:
-                self.kill()
-                taken = "ddress already in use" in self.errors()
-                if not (is_new and taken) or attempt == _STARTS_MAX - 1:
-                    raise
+        if self._port is None:
+            self._port = Port.claim()
+            self.port = self._port.number
+        self._write_options()
+        self._launch()
+        try:
+            self._wait_until_it_answers()
+        except Unavailable:
+            self.kill()
+            raise
 
     def _write_options(self) -> None:
         options: dict[str, str | int] = {
@@ -279,8 +273,11 @@ class Server(ABC):
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Kill it and remove its data; its log and option file stay."""
+        """Kill it, free its port and remove its data; its log and option file stay."""
         self.kill()
+        if self._port is not None:
+            self._port.close()
+            self._port = None
         shutil.rmtree(self.data_folder, ignore_errors=True)
 
     def _end(self, how: signal.Signals) -> None:
@@ -394,15 +391,3 @@ class Server(ABC):
     def reset_logs(self) -> None:
         """As RESET MASTER does: throw all logs and GTIDs away and begin at file 1."""
         self.run(self._reset)
-
-
-def _free_port() -> int:
-    chosen = random.SystemRandom()
-    while True:
-        port = chosen.randrange(*_PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
