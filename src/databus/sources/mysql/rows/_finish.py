@@ -45,7 +45,7 @@ def finish(
     if kind is FieldType.JSON:
         from databus.sources.mysql.rows._json import json_text
 
-        return json_text(column, raw, where, differences)
+        return json_text(column, raw, where, differences, is_old=policies.json_form == "5.7")
     address = address_type(column)
     if address:
         from databus.sources.mysql.rows._addresses import address_text

@@ -43,17 +43,19 @@ class NotJson(ValueError):
     """Bytes that are no document, no difference, or a difference that does not fit its document."""
 
 
-def json_text(column: ColumnDefinition, raw: pa.Array, where: Rows, differences: NDArray[np.int64]) -> pa.Array:
+def json_text(
+    column: ColumnDefinition, raw: pa.Array, where: Rows, differences: NDArray[np.int64], *, is_old: bool
+) -> pa.Array:
     """The text of a column of documents. Raises `Corrupt` naming table, column and place for bytes that are none.
 
-    differences: the rows whose bytes are differences from the row before.
+    differences: the rows whose bytes are differences from the row before. is_old: whether as MySQL 5.7 prints it.
     """
     if differences.size:
         return _apply_all(column, raw, where, differences)
-    return _texts(column, raw, where)
+    return _texts(column, raw, where, is_old=is_old)
 
 
-def _texts(column: ColumnDefinition, raw: pa.Array, where: Rows) -> pa.Array:
+def _texts(column: ColumnDefinition, raw: pa.Array, where: Rows, *, is_old: bool) -> pa.Array:
     from databus.sources.mysql.rows import _json_kernels as kernels
 
     rows = len(raw)
@@ -68,7 +70,7 @@ def _texts(column: ColumnDefinition, raw: pa.Array, where: Rows) -> pa.Array:
     state = np.zeros(2, dtype=np.int64)  # the row to go on with, the bytes written
     while True:
         found = kernels.json_text(
-            rows, valid, offsets, data, kernels.POWERS, stack, out_offsets.address, out.address, out.size, state
+            rows, is_old, valid, offsets, data, kernels.POWERS, stack, out_offsets.address, out.address, out.size, state
         )
         if found == kernels.FULL:
             out.resize(2 * out.size)
@@ -92,81 +94,95 @@ def _apply_all(column: ColumnDefinition, raw: pa.Array, where: Rows, differences
             what = f"a partial update that does not fit the value before it ({error})"
             raise not_this_table(where.table, column.name, where.row(row), what) from error
         plain[row] = None
-    texts = _texts(column, pa.array(plain, pa.binary()), where).to_pylist()
+    texts = _texts(column, pa.array(plain, pa.binary()), where, is_old=False).to_pylist()  # 5.7 has none
     for row, text in changed.items():
         texts[row] = text.decode()
     return pa.array(texts, pa.string())
 
 
-def read_value(document: bytes) -> Value:
-    """Read a document in its binary form. Raises `NotJson`.
+def read_value(document: bytes, *, is_old: bool = False) -> Value:
+    """Read a document in its binary form. Raises `NotJson`. is_old: see `json_text`.
 
     >>> print_value(read_value(bytes([2, 2, 0, 10, 0, 5, 7, 0, 4, 1, 0])))
     b'[7, true]'
     """
     if not document:
         return b"null"
-    budget = [EXPANSION_MAX * len(document) + 64]
     try:
-        return _read(document[0], document[1:], budget, 0)
+        return _Reader(EXPANSION_MAX * len(document) + 64, is_old).read(document[0], document[1:], 0)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
         raise NotJson(str(error)) from error
 
 
-def _spend(budget: list[int], count: int) -> None:
-    budget[0] -= count
-    if budget[0] < 0:
-        raise NotJson("its values overlap")
+class _Reader:
+    """Reads one document, whose text may have `budget` bytes."""
 
+    def __init__(self, budget: int, is_old: bool) -> None:
+        self._budget = budget
+        self._is_old = is_old
 
-def _read(kind: int, data: bytes, budget: list[int], depth: int) -> Value:
-    if kind > LARGE_ARRAY:
-        text = _read_scalar(kind, data)
-        _spend(budget, len(text))
-        return text
-    if depth >= DEPTH_MAX:
-        raise NotJson("it is too deep")
-    is_large, is_object = bool(kind & 1), kind <= LARGE_OBJECT
-    width, number = (4, "<I") if is_large else (2, "<H")
-    (count,), (size,) = unpack_from(number, data, 0), unpack_from(number, data, width)
-    if size > len(data):
-        raise NotJson("a container runs past its end")
-    data = data[:size]
-    at = 2 * width
-    keys = []
-    for _ in range(count if is_object else 0):
-        (key_at,), (length,) = unpack_from(number, data, at), unpack_from("<H", data, at + width)
-        if key_at + length > size:
-            raise NotJson("a key runs past its end")
-        keys.append(data[key_at : key_at + length])
-        _spend(budget, length + 4)
-        at += width + 2
-    values = []
-    for _ in range(count):
-        inner = data[at]
-        is_inlined = LITERAL <= inner <= UINT16 or (is_large and INT32 <= inner <= UINT32)
-        start = at + 1 if is_inlined else unpack_from(number, data, at + 1)[0]
-        end = at + 1 + width if is_inlined else size
-        if start >= end or end > size:
-            raise NotJson("a value runs past its end")
-        values.append(_read(inner, data[start:end], budget, depth + 1))
-        _spend(budget, 2)
-        at += 1 + width
-    return dict(zip(keys, values, strict=True)) if is_object else values
+    def _spend(self, count: int) -> None:
+        self._budget -= count
+        if self._budget < 0:
+            raise NotJson("its values overlap")
 
+    def read(self, kind: int, data: bytes, depth: int) -> Value:
+        """The value of a type; `data` may go on behind it."""
+        if kind > LARGE_ARRAY:
+            text = self._read_scalar(kind, data)
+            self._spend(len(text))
+            return text
+        if depth >= DEPTH_MAX:
+            raise NotJson("it is too deep")
+        is_large, is_object = bool(kind & 1), kind <= LARGE_OBJECT
+        width, number = (4, "<I") if is_large else (2, "<H")
+        (count,), (size,) = unpack_from(number, data, 0), unpack_from(number, data, width)
+        if size > len(data):
+            raise NotJson("a container runs past its end")
+        data = data[:size]
+        at = 2 * width
+        keys = []
+        for _ in range(count if is_object else 0):
+            (key_at,), (length,) = unpack_from(number, data, at), unpack_from("<H", data, at + width)
+            if key_at + length > size:
+                raise NotJson("a key runs past its end")
+            keys.append(data[key_at : key_at + length])
+            self._spend(length + 4)
+            at += width + 2
+        values = []
+        for _ in range(count):
+            inner = data[at]
+            is_inlined = LITERAL <= inner <= UINT16 or (is_large and INT32 <= inner <= UINT32)
+            start = at + 1 if is_inlined else unpack_from(number, data, at + 1)[0]
+            end = at + 1 + width if is_inlined else size
+            if end > size:
+                raise NotJson("a value runs past its end")
+            values.append(self.read(inner, data[start:end], depth + 1))
+            self._spend(2)
+            at += 1 + width
+        return dict(zip(keys, values, strict=True)) if is_object else values
 
-def _read_scalar(kind: int, data: bytes) -> bytes:
-    if kind == LITERAL:
-        return _LITERALS[data[0]]
-    if kind in _INTEGERS:
-        return b"%d" % unpack_from(_INTEGERS[kind], data)[0]
-    if kind == DOUBLE:
-        return print_double(unpack_from("<d", data)[0])
-    if kind == STRING:
-        return quote(_sized(data))
-    if kind == OPAQUE:
-        return _read_opaque(data[0], _sized(data[1:]))
-    raise NotJson(f"{kind} is no type of a value")
+    def _read_scalar(self, kind: int, data: bytes) -> bytes:
+        if kind == LITERAL:
+            return _LITERALS[data[0]]
+        if kind in _INTEGERS:
+            return b"%d" % unpack_from(_INTEGERS[kind], data)[0]
+        if kind == DOUBLE:
+            text = print_double(unpack_from("<d", data)[0])
+            return text.removesuffix(b".0") if self._is_old else text
+        if kind == STRING:
+            return quote(_sized(data))
+        if kind == OPAQUE:
+            return self._read_opaque(data[0], _sized(data[1:]))
+        raise NotJson(f"{kind} is no type of a value")
+
+    def _read_opaque(self, kind: int, data: bytes) -> bytes:
+        if kind == FieldType.NEWDECIMAL:
+            return _decimal(data)
+        if kind in (FieldType.DATE, FieldType.TIME, FieldType.DATETIME, FieldType.TIMESTAMP):
+            return _moment(kind, unpack_from("<q", data)[0])
+        lines = base64.encodebytes(data)[:-1]
+        return b'"base64:type%d:%s"' % (kind, lines if self._is_old else lines.replace(b"\n", b"\\n"))
 
 
 def _sized(data: bytes) -> bytes:
@@ -207,14 +223,6 @@ def print_double(value: float) -> bytes:
             return f"{sign}0.{'0' * -point}{digits}".encode()
         return f"{sign}{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}".encode()
     return f"{sign}{digits[0]}{'.' + digits[1:] if digits[1:] else ''}e{point - 1}".encode()
-
-
-def _read_opaque(kind: int, data: bytes) -> bytes:
-    if kind == FieldType.NEWDECIMAL:
-        return _decimal(data)
-    if kind in (FieldType.DATE, FieldType.TIME, FieldType.DATETIME, FieldType.TIMESTAMP):
-        return _moment(kind, unpack_from("<q", data)[0])
-    return b'"base64:type%d:%s"' % (kind, base64.b64encode(data))
 
 
 def _decimal(data: bytes) -> bytes:

@@ -42,6 +42,7 @@ _BASE, _END, _COUNT, _INDEX, _KIND = range(FRAME)
 
 _TEXT_BYTES_MAX = (1 << 31) - 1
 _DECIMAL, _DATE, _TIME, _DATETIME, _TIMESTAMP = 246, 10, 11, 12, 7
+_BASE64_LINE = 57  # bytes that make 76 characters
 _ONES = 0x0101010101010101
 
 
@@ -80,14 +81,15 @@ def _put_integer(to: int, value: int, is_signed: bool) -> int:
 
 
 @small
-def _put_double(to: int, bits: int, powers: int) -> int:
+def _put_double(to: int, bits: int, is_old: int, powers: int) -> int:
     if bits < 0:
         to = _put(to, 0x2D)
         bits &= 0x7FFF_FFFF_FFFF_FFFF
     if bits >= 0x7FF0_0000_0000_0000:
         return MALFORMED
     if bits == 0:
-        return _put(_put(_put(to, 0x30), 0x2E), 0x30)
+        to = _put(to, 0x30)
+        return to if is_old else _put(_put(to, 0x2E), 0x30)
     digits, power = shortest(bits, powers)
     while digits % 10 == 0:
         digits //= 10
@@ -109,6 +111,8 @@ def _put_double(to: int, bits: int, powers: int) -> int:
         to = _put_number(to, digits // split, 1)
         for _ in range(point - count):
             to = _put(to, 0x30)
+        if is_old and point >= count:
+            return to
         return _put_number(_put(to, 0x2E), digits % split, max(count - point, 1))
     split = 1
     for _ in range(count - 1):
@@ -258,13 +262,15 @@ def _base64(value: int) -> int:
 
 
 @part
-def _put_base64(to: int, kind: int, at: int, count: int, limit: int) -> int:
+def _put_base64(to: int, kind: int, at: int, count: int, is_old: int, limit: int) -> int:
     if to + 2 * count + ROOM > limit:
         return FULL
     for character in (0x22, 0x62, 0x61, 0x73, 0x65, 0x36, 0x34, 0x3A, 0x74, 0x79, 0x70, 0x65):  # "base64:type
         to = _put(to, character)
     to = _put(_put_number(to, kind, 1), 0x3A)
     for i in range(0, count, 3):
+        if i and i % _BASE64_LINE == 0:
+            to = _put(to, 0x0A) if is_old else _put(_put(to, 0x5C), 0x6E)
         word = load8(at + i) << 16
         if i + 1 < count:
             word |= load8(at + i + 1) << 8
@@ -277,7 +283,7 @@ def _put_base64(to: int, kind: int, at: int, count: int, limit: int) -> int:
 
 
 @small
-def _put_opaque(to: int, at: int, end: int, limit: int) -> int:
+def _put_opaque(to: int, at: int, end: int, is_old: int, limit: int) -> int:
     if at >= end:
         return MALFORMED
     kind = load8(at)
@@ -290,7 +296,7 @@ def _put_opaque(to: int, at: int, end: int, limit: int) -> int:
         if count < 8:
             return MALFORMED
         return _put_moment(to, kind, load64(data))
-    return _put_base64(to, kind, data, count, limit)
+    return _put_base64(to, kind, data, count, is_old, limit)
 
 
 @small
@@ -313,7 +319,7 @@ def _put_literal(to: int, literal: int) -> int:
 
 
 @part
-def _put_scalar(to: int, kind: int, at: int, end: int, powers: int, limit: int) -> int:
+def _put_scalar(to: int, kind: int, at: int, end: int, is_old: int, powers: int, limit: int) -> int:
     """A value that is no container; there is ROOM."""
     room = end - at
     if kind == js.STRING:
@@ -336,11 +342,11 @@ def _put_scalar(to: int, kind: int, at: int, end: int, powers: int, limit: int) 
         value = load32(at)
         return _put_integer(to, _signed(value, 32) if kind == js.INT32 else value, True)
     if kind == js.OPAQUE:
-        return _put_opaque(to, at, end, limit)
+        return _put_opaque(to, at, end, is_old, limit)
     if room < 8:
         return MALFORMED
     if kind == js.DOUBLE:
-        return _put_double(to, load64(at), powers)
+        return _put_double(to, load64(at), is_old, powers)
     if kind == js.INT64 or kind == js.UINT64:
         return _put_integer(to, load64(at), kind == js.INT64)
     return MALFORMED
@@ -404,7 +410,7 @@ def _member(frame: int, index: int) -> tuple[int, int, int]:
 
 
 @part
-def _put_document(start: int, at: int, end: int, powers: int, frames: int, limit: int) -> int:
+def _put_document(start: int, at: int, end: int, is_old: int, powers: int, frames: int, limit: int) -> int:
     """A document's text from `start` on; where it ends, FULL, or MALFORMED."""
     to = start
     text_max = js.EXPANSION_MAX * (end - at) + 64
@@ -424,7 +430,7 @@ def _put_document(start: int, at: int, end: int, powers: int, frames: int, limit
             to = _put(to, 0x7B if kind <= js.LARGE_OBJECT else 0x5B)
             depth += 1
         else:
-            to = _put_scalar(to, kind, at, end, powers, limit)
+            to = _put_scalar(to, kind, at, end, is_old, powers, limit)
             if to < 0:
                 return to
         while depth:  # to the next member
@@ -450,9 +456,10 @@ def _put_document(start: int, at: int, end: int, powers: int, frames: int, limit
             return to
 
 
-@kernel("int64(int64, int64, int64, int64, int64[::1], int64[::1], int64, int64, int64, int64[::1])")
+@kernel("int64(int64, int64, int64, int64, int64, int64[::1], int64[::1], int64, int64, int64, int64[::1])")
 def json_text(
     rows: int,
+    is_old: int,
     valid: int,
     offsets: int,
     data: int,
@@ -466,7 +473,7 @@ def json_text(
     """Text of documents from row state[0] on, at state[1]: 0 at the end, FULL to be called again with more room,
     MALFORMED or TOO_MUCH at row state[0].
 
-    valid: where the bits are that say which rows are not null, or 0. powers: POWERS. stack: FRAME words for each level
+    is_old: whether as MySQL 5.7 prints it. valid: where the bits are that say which rows are not null, or 0. powers: POWERS. stack: FRAME words for each level
     of DEPTH_MAX. room: bytes at `out`.
     """
     powers_, frames = address(powers), address(stack)
@@ -479,7 +486,7 @@ def json_text(
             at, end = data + load32(offsets + 4 * row), data + load32(offsets + 4 * row + 4)
             if to + ROOM > limit:
                 return FULL
-            after = _put_document(to, at, end, powers_, frames, limit)
+            after = _put_document(to, at, end, is_old, powers_, frames, limit)
             if after < 0:
                 return after
             to = after

@@ -42,14 +42,15 @@ def make_plan(
     excluded: frozenset[str] = frozenset(),
     zero_dates: Literal["error", "null"] = "error",
     invalid_text: Literal["error", "replace"] = "error",
+    json_form: Literal["5.7", "8.0"] = "8.0",
 ) -> Plan:
     """Plan the decoding of a table map's rows by the table's definition at that position.
 
     types, metas, nullable: of each column, as the table map has them, once ENUM, SET and CHAR are told apart (as
-    `ColumnDefinition` says). Raises `SourceChanged` naming the column if the map is not the definition's.
+    `ColumnDefinition` says). The rest: see `Policies`; json_form is that of the server's release. Raises `SourceChanged` naming the column if the map is not the definition's.
     """
     _check_count(definition, len(types))
-    policies = Policies(zero_dates, invalid_text)
+    policies = Policies(zero_dates, invalid_text, json_form)
     table = describe(definition, excluded=excluded, zero_dates=zero_dates, invalid_text=invalid_text)
     layouts = []
     for number, column in enumerate(definition.columns):

@@ -53,11 +53,13 @@ class Policies:
     """What becomes of values that the bus's types do not have.
 
     zero_dates: of 0000-00-00 and of dates that are none, such as 2020-00-10: an error, or null. invalid_text: of bytes
-    that are no text in their column's character set: an error, or U+FFFD in their place.
+    that are no text in their column's character set: an error, or U+FFFD in their place. json_form: whose SELECT a JSON
+    text is to equal: 5.7 prints a whole double as `1`, later ones as `1.0`, and leaves the lines of base64 unescaped.
     """
 
     zero_dates: Literal["error", "null"] = "error"
     invalid_text: Literal["error", "replace"] = "error"
+    json_form: Literal["5.7", "8.0"] = "8.0"
 
 
 def address_type(column: ColumnDefinition) -> str | None:
