@@ -8,6 +8,7 @@ internals, "Rows_event"; of a partial update: "Partial_update_rows_event".
 """
 
 import numpy as np
+from numba import int8, int32, int64, uint8
 from numpy.typing import NDArray
 
 from databus.sources.mysql.rows import _opcodes as ops
@@ -24,6 +25,7 @@ from databus.sources.mysql.rows._machine import (
     load16,
     load32,
     load64,
+    read_only,
     small,
     store8,
     store16,
@@ -49,6 +51,8 @@ from databus.sources.mysql.rows._utf8 import utf8_valid
 
 Kinds = NDArray[np.int8]
 Counts = NDArray[np.int32]
+
+BUFFER, KINDS, PLACES = read_only(uint8), read_only(int8), read_only(int64)
 
 _STRIDE = 8 * ops.FIELDS
 
@@ -142,7 +146,8 @@ def _measure_without_nulls(at: int, end: int, image: int, steps: int, last: int,
 
 
 @kernel(
-    "int64(uint8[::1], int8[::1], int64[::1], int64[::1], uint8[::1], int64[:, ::1], int64[:, ::1], int64, int64,"
+    "int64(Array(uint8, 1, 'C', readonly=True), int8[::1], int64[::1], int64[::1], uint8[::1], int64[:, ::1],"
+    " int64[:, ::1], int64, int64,"
     " int64[::1], int32[::1], int64[::1])"
 )
 def measure(
@@ -403,7 +408,8 @@ def _prepare(columns: int, program: int, images: int) -> None:
 
 
 @kernel(
-    "int64(uint8[::1], int8[::1], int64[::1], int64[::1], int64, int64, int64, int64[:, ::1], int8[::1],"
+    "int64(Array(uint8, 1, 'C', readonly=True), int8[::1], int64[::1], int64[::1], int64, int64, int64,"
+    " int64[:, ::1], int8[::1],"
     " int64[:, ::1], int64[::1])"
 )
 def write(
