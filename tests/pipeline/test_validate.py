@@ -38,6 +38,12 @@ def test_a_good_file_has_no_problems(tmp_path):
     assert problems_of(tmp_path, GOOD) == []
 
 
+@pytest.mark.parametrize("path", ["lake", "lake/{db}", "lake/all_{db}"])
+def test_several_sources_may_share_a_target_that_merges(tmp_path, path):
+    copy = f"outputs: {{copy: {{type: delta, from: shop, mode: mirror, path: '{path}', merge: true}}}}\n"
+    assert problems_of(tmp_path, pipeline(copy)) == []
+
+
 def pipeline(sections: str) -> str:
     """A pipeline with one source and one input `shop`; `sections` adds to it."""
     base = "sources: {shop: {type: mock}, hr: {type: mock}}\n"
@@ -193,7 +199,7 @@ MISTAKES = {
         "outputs: {copy: {type: delta, from: shop, mode: mirror, path: lake}}\n",
         (
             "outputs.copy.path: tables of hr and shop would meet in one target where they have one name; put "
-            "`{physical}` into the path"
+            "`{physical}` into the path, or say `merge: true`"
         ),
     ),
     "two outputs in one target": (
@@ -202,7 +208,7 @@ MISTAKES = {
           a: {type: delta, from: shop, mode: mirror, path: 'lake/{physical}/{table}'}
           b: {type: delta, from: shop, mode: history, path: 'lake/{physical}'}
         """,
-        "outputs.b.path: several tables would become one target; put `{table}` into the path",
+        "outputs.b.path: several tables would become one target; put `{table}` into the path, or say `merge: true`",
     ),
     "a variable that is not set": (
         "name: ${NO_SUCH_VARIABLE_X}\n",

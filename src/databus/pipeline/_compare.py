@@ -72,6 +72,10 @@ class _Copy:
         context = OutputContext(config.name, self.node.name, config.folder)
         return path_of(self.node.config.path, context, self.physical, source)
 
+    def owner_of(self, source: str) -> str | None:
+        """Whose rows are to be read, where others share the table."""
+        return f"{self.physical}/{source}" if self.node.config.merge else None
+
     def key_of(self, table: OracleTable) -> tuple[str, ...]:
         chosen = self.node.config.key
         found = chosen.get(table.source) if isinstance(chosen, dict) else chosen
@@ -180,7 +184,7 @@ def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: 
         return TableDifference(table.source, 0, note="it has no key, so a mirror of it cannot be")
     source = reading.rows(table, key)
     try:
-        mirrored = _copy_rows(copy.folder_of(table.source), table.names, key)
+        mirrored = _copy_rows(copy.folder_of(table.source), table.names, key, copy.owner_of(table.source))
     except DatabusError as error:
         if source or not isinstance(error, Unavailable):
             return TableDifference(table.source, len(source), note=str(error))
@@ -188,13 +192,13 @@ def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: 
     return difference(table.source, source, mirrored, keys_max)
 
 
-def _copy_rows(folder: Path, names: Sequence[str], key: Sequence[str]) -> dict[Row, Row]:
+def _copy_rows(folder: Path, names: Sequence[str], key: Sequence[str], owner: str | None) -> dict[Row, Row]:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     from databus.pipeline.outputs import read_delta
 
     try:
-        found: pa.Table = read_delta(folder)
+        found: pa.Table = read_delta(folder, source=owner)
     except TableNotFoundError as error:
         raise Unavailable(f"{folder}: there is no table") from error
     except (DeltaError, OSError) as error:

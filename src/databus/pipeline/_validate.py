@@ -251,16 +251,25 @@ def _may_share(one: Branch, other: Branch) -> bool:
 
 def _check_path(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
     path = node.config.path
+    if getattr(node.config, "merge", False):
+        return
     physicals = {name for branch in branches for name in physicals_of(graph, branch) or ()}
     if len(physicals) > 1 and "{physical}" not in path:
         yield Problem(
             f"{node.path}.path",
             f"tables of {' and '.join(sorted(physicals))} would meet in one target where they have one name; put "
-            "`{physical}` into the path",
+            f"`{{physical}}` into the path{_or_merge(node)}",
         )
     many = any(branch.shape is Shape.TABLES and _is_many(branch) for branch in branches)
     if many and "{" in path and "{table}" not in path:
-        yield Problem(f"{node.path}.path", "several tables would become one target; put `{table}` into the path")
+        yield Problem(
+            f"{node.path}.path",
+            f"several tables would become one target; put `{{table}}` into the path{_or_merge(node)}",
+        )
+
+
+def _or_merge(node: NodeSpec) -> str:
+    return ", or say `merge: true`" if hasattr(node.config, "merge") else ""
 
 
 def _is_many(branch: Branch) -> bool:

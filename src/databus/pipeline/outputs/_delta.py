@@ -7,7 +7,7 @@ stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.wr
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 from pydantic import Field
@@ -19,7 +19,8 @@ from databus.pipeline._decode import user_rows_schema
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
-from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
+from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
+from databus.pipeline.outputs._delta_table import SOURCE, DeltaTarget, Upkeep
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import Places, path_of, root_of
 from databus.schema import TableSchema
@@ -44,6 +45,12 @@ class DeltaConfig(OutputConfig):
         examples=["lake/mirror", "lake/{physical}/{db}.{table}"],
     )
     engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
+    merge: bool = Field(
+        False,
+        description="Whether several sources may share a table, such as the shards of a database, or tables with a "
+        "name for each year. Column `_source` says whose each row is (`physical/db.table`), and the table is "
+        "partitioned by it; a row is told from others by it and by its key, so keys may repeat between sources.",
+    )
     key: list[str] | dict[str, list[str]] | None = Field(
         None,
         description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
@@ -120,7 +127,8 @@ class DeltaOutput(Output):
         """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""
         if self._known is None:
             path = root_of(self.config.path, self.context) / f".databus-{self.context.output}.json"
-            self._known = Known.load(path, begins_at_zero=batch.start.scn == 0)
+            self._known = Known.load(path)
+        self._known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
         by_source: dict[str, list[TableRows | TableControl]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
@@ -136,13 +144,19 @@ class DeltaOutput(Output):
         self, known: Known, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]
     ) -> None:
         copy = self._copy(batch.physical, source)
+        if self.config.merge:
+            self._check_columns(items)
+            copy.target.refresh()
         new = self._new_items(copy, batch, source, items)
         if not new:
             return
-        if not copy.target.exists:
+        is_new = not copy.target.exists or (self.config.merge and copy.target.stored() is None)
+        if is_new:
             self._check_new(known, copy, batch, items[0])
+        if not copy.target.exists:
             copy.target.create(self._schema(new[0].table))
-        known.add(copy.target.owner, copy.target.path)
+        if is_new and self.config.merge:  # the table does not say by being there that this source has begun
+            copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
         for index, item in enumerate(new):
             is_last = index == len(new) - 1
             pair = batch.end.pair if is_last else _pair_of(item)
@@ -153,6 +167,8 @@ class DeltaOutput(Output):
                 copy.kind.write(item.table, item.rows, self._key(item.table), stored)
             else:
                 copy.kind.write(item.table, item.rows, stored)
+        if copy.target.stored() is not None:
+            known.add(f"{batch.physical}/{source}", copy.target.path)
         copy.target.maintain()
 
     def _new_items(
@@ -166,7 +182,7 @@ class DeltaOutput(Output):
         new: list[TableRows | TableControl] = []
         for item in items:
             if isinstance(item, TableControl):
-                says_nothing = item.kind is ControlKind.SNAPSHOT_BEGIN and copy.target.exists
+                says_nothing = item.kind is ControlKind.SNAPSHOT_BEGIN and stored is not None
                 if item.pair > pair and not says_nothing:
                     new.append(item)
                 continue
@@ -175,17 +191,25 @@ class DeltaOutput(Output):
                 new.append(TableRows(item.table, rows))
         return new
 
+    def _check_columns(self, items: Sequence[TableRows | TableControl]) -> None:
+        for table in (item.table for item in items):
+            if SOURCE in table.names:
+                raise Unsupported(
+                    f"outputs.{self.context.output}: {table.source} has a column {SOURCE!r}, in which `merge` says "
+                    f"whose a row is; give {table.source} an output without `merge`"
+                )
+
     def _check_new(self, known: Known, copy: _Copy, batch: ChangeBatch, first: TableRows | TableControl) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
         if self.config.on_gap == "continue" or _begins(first):
             return
-        owner, path = copy.target.owner, copy.target.path
+        owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
         if owner in known.tables:
             raise Corrupt(
                 f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it; or "
                 f"{_begin_anew(batch.physical, first.table.source)}"
             )
-        if isinstance(copy.kind, Mirror) and not known.from_beginning:
+        if isinstance(copy.kind, Mirror) and not known.from_beginning[batch.physical]:
             raise Unsupported(
                 f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before; "
                 f"{_begin_anew(batch.physical, first.table.source)}"
@@ -200,30 +224,41 @@ class DeltaOutput(Output):
             )
 
     def _reset(self, physical: str, source: str) -> str:
-        return f"Remove the folder {self.table_path(physical, source)}; then {_begin_anew(physical, source)}."
+        path, then = self.table_path(physical, source), _begin_anew(physical, source)
+        if self.config.merge:
+            return f"Remove the folder {path}; then, for each of the sources that share it, {then}."
+        return f"Remove the folder {path}; then {then}."
 
     def _copy(self, physical: str, source: str) -> _Copy:
         copy = self._copies.get((physical, source))
         if copy is not None:
             return copy
+        name = f"{physical}/{source}"
         application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
-        path = self._places.take(physical, source)
-        points = _CRASH_POINTS[self.config.mode]
-        target = DeltaTarget(path, f"{physical}/{source}", application, self.config.upkeep(), points)
-        how = self._reset(physical, source)
-        kind = (
-            Mirror(target, on_gap=self.config.on_gap, rows_max=self.config.merge_rows_max, how_to_reset=how)
-            if self.config.mode == "mirror"
-            else History(target, how_to_reset=how)
-        )
+        points, upkeep, how = _CRASH_POINTS[self.config.mode], self.config.upkeep(), self._reset(physical, source)
+        rules: dict[str, Any] = {"on_gap": self.config.on_gap, "rows_max": self.config.merge_rows_max}
+        is_mirror = self.config.mode == "mirror"
+        kind: Mirror | History
+        if self.config.merge:
+            path = self.table_path(physical, source)
+            owner = f"several, by {self.context.pipeline}/{self.context.output}"
+            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True)
+            kind = (
+                SharedMirror(target, name, **rules, how_to_reset=how)
+                if is_mirror
+                else SharedHistory(target, name, how_to_reset=how)
+            )
+        else:
+            target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points)
+            kind = Mirror(target, **rules, how_to_reset=how) if is_mirror else History(target, how_to_reset=how)
         copy = self._copies[physical, source] = _Copy(target, kind)
         return copy
 
     def _schema(self, table: TableSchema) -> pa.Schema:
-        if self.config.mode == "history":
-            return user_rows_schema(table)
-        self._key(table)
-        return mirror_schema(table)
+        if self.config.mode == "mirror":
+            self._key(table)
+        schema = user_rows_schema(table) if self.config.mode == "history" else mirror_schema(table)
+        return schema.append(SOURCE_FIELD) if self.config.merge else schema
 
     def _key(self, table: TableSchema) -> tuple[str, ...]:
         """The columns that identify a row. Raises `Unsupported` for a mirror of a table that has none."""

@@ -29,6 +29,7 @@ class History:
 
     def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> None:
         """Append rows, with the columns and types that the history has."""
+        rows = self._named(rows)
         have = self._target.schema()
         if not rows.schema.equals(have):
             have = self._fit(table, rows.schema, stored)
@@ -44,12 +45,17 @@ class History:
     def control(self, control: TableControl, stored: Stored) -> None:
         """Record what the rows do not show; `schema` makes columns before their first row comes."""
         if control.kind is ControlKind.SCHEMA:
-            self._fit(control.table, user_rows_schema(control.table), stored)
+            none = user_rows_schema(control.table).empty_table()
+            self._fit(control.table, self._named(none).schema, stored)
         elif control.kind in RECORDED:
             scn, seq = control.pair
             told = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
-            row = pa.Table.from_pylist([told], schema=self._target.schema())
-            self._target.append(row, stored)
+            row = pa.Table.from_pylist([told], schema=user_rows_schema(control.table))
+            self.write(control.table, row, stored)
+
+    def _named(self, rows: pa.Table) -> pa.Table:
+        """Rows as the table has them."""
+        return rows
 
     def _fit(self, table: TableSchema, want: pa.Schema, stored: Stored) -> pa.Schema:
         """Make room for columns and types. A commit of its own keeps the pair that the table has."""

@@ -13,22 +13,23 @@ from databus.core import Corrupt
 
 @dataclass
 class Known:
-    """path: the file. from_beginning: whether the first batch began before everything. tables: folders, by source."""
+    """path: the file. from_beginning: by physical source, whether its first batch began before everything. tables:
+    folders, by source.
+    """
 
     path: Path
-    from_beginning: bool = True
+    from_beginning: dict[str, bool] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Path, *, begins_at_zero: bool) -> Self:
-        """Read the file; without one, it is made for an output that begins now. Raises `Corrupt` if it is not ours."""
+    def load(cls, path: Path) -> Self:
+        """Read the file; without one, the output begins now. Raises `Corrupt` if it is not ours."""
         try:
             value = json.loads(path.read_text())
-            return cls(path, bool(value["from_beginning"]), {str(k): str(v) for k, v in value["tables"].items()})
+            beginnings = {str(physical): bool(at_zero) for physical, at_zero in value["from_beginning"].items()}
+            return cls(path, beginnings, {str(k): str(v) for k, v in value["tables"].items()})
         except FileNotFoundError:
-            known = cls(path, begins_at_zero)
-            known.save()
-            return known
+            return cls(path)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(
                 f"{path}: does not say which tables this output has made ({error!r}). Restore it; or remove it, if "
@@ -41,6 +42,12 @@ class Known:
         partial = self.path.with_name(f"{self.path.name}.partial")
         partial.write_text(json.dumps({"from_beginning": self.from_beginning, "tables": self.tables}, indent=1))
         partial.replace(self.path)
+
+    def meet(self, physical: str, *, begins_at_zero: bool) -> None:
+        """Note where the first batch of a physical source began; of a later one, nothing."""
+        if physical not in self.from_beginning:
+            self.from_beginning[physical] = begins_at_zero
+            self.save()
 
     def add(self, name: str, folder: Path) -> None:
         """Note that a table is there."""

@@ -76,7 +76,7 @@ class Mirror:
 
     def write(self, table: TableSchema, rows: pa.Table, key: Sequence[str], stored: Stored) -> None:
         """Apply rows. Large ones are applied in slices, each a commit with the pair of its last row."""
-        self._check_columns(table)
+        self._make_ready(table, stored)
         total = rows.num_rows
         for start in range(0, total, self._rows_max):
             part = rows.slice(start, self._rows_max)
@@ -88,13 +88,13 @@ class Mirror:
         images = last_images(rows, key)
         puts = pc.is_in(images.column(CHANGE_TYPE), _PUTS)
         names = self._target.schema().names
-        images = images.select(names)
+        images = self._fitted(images)
         if self._target.is_empty:
             self._target.append(images.filter(puts), stored)
             return
         source = images.append_column(_PUT, puts)
         values = {quoted(name): f"source.{quoted(name)}" for name in names}
-        merger = self._target.merge(source, _same_key(images, key), stored, prunes=_can_prune(images, key))
+        merger = self._target.merge(source, self._matches(images, key), stored, prunes=_can_prune(images, key))
         merger = (
             merger.when_matched_delete(f"NOT source.{_PUT} AND {_YOUNGER}")
             .when_matched_update(values, predicate=f"source.{_PUT} AND {_YOUNGER}")
@@ -102,7 +102,21 @@ class Mirror:
         )
         self._target.merged(merger)
 
-    def _check_columns(self, table: TableSchema) -> None:
+    def _only(self, predicate: str) -> str:
+        """The predicate, for rows of this mirror's source."""
+        return predicate
+
+    def _matches(self, images: pa.Table, key: Sequence[str]) -> str:
+        """The condition under which a row of the table is that of an image."""
+        return _same_key(images, key)
+
+    def _fitted(self, images: pa.Table) -> pa.Table:
+        """Images as rows of the table."""
+        return images.select(self._target.schema().names)
+
+    def _make_ready(self, table: TableSchema, stored: Stored) -> None:
+        """See to it that rows in this schema have their place."""
+        del stored
         have, want = self._target.schema(), mirror_schema(table)
         if set(have.names) != set(want.names) or any(have.field(f.name).type != f.type for f in want):
             raise Unsupported(
@@ -113,11 +127,11 @@ class Mirror:
     def control(self, control: TableControl, stored: Stored) -> None:
         """Apply a control. Raises `Unsupported` where only a new snapshot helps, and none is said to follow."""
         if control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
-            self._target.delete(below(control.pair), stored)
+            self._target.delete(self._only(below(control.pair)), stored)
         elif control.kind is ControlKind.SNAPSHOT_END:
             if control.body.get("complete", False):
                 scn, seq = control.body["begin"]
-                self._target.delete(below((int(scn), int(seq))), stored)
+                self._target.delete(self._only(below((int(scn), int(seq)))), stored)
         elif control.kind is ControlKind.SCHEMA:
             self._follow(control, stored)
         elif control.kind is ControlKind.GAP and not (control.body.get("resnapshot") or self._on_gap == "continue"):
@@ -130,13 +144,11 @@ class Mirror:
     def _follow(self, control: TableControl, stored: Stored) -> None:
         """Give the mirror the columns that its source has now."""
         have = self._target.schema()
-        body = control.body
-        needs_snapshot = int(body.get("class", 1)) >= _CLASS_NEEDS_SNAPSHOT
         steps = plan(
             have,
             mirror_schema(control.table),
-            renamed=body.get("renamed") or {},
-            fill=_fill_of(control),
+            renamed=control.body.get("renamed") or {},
+            fill=fill_of(control),
             below=control.pair,
         )
         if steps.is_nothing:
@@ -144,9 +156,9 @@ class Mirror:
         if steps.only_adds_nulls:
             self._target.add_columns(steps.added, stored)
         elif self._is_exact(steps):
-            self._check_size(control)
+            self._check_size(control.table.source, control.body.get("ddl") or "no DDL")
             self._target.overwrite(steps.schema, steps.apply(self._target.batches()), stored)
-        elif needs_snapshot:
+        elif needs_snapshot(control):
             self._target.overwrite(steps.schema, (), stored)
         else:
             raise Unsupported(
@@ -165,13 +177,13 @@ class Mirror:
             for name, kind in moves
         )
 
-    def _check_size(self, control: TableControl) -> None:
+    def _check_size(self, source: str, why: str) -> None:
         size, limit = self._target.bytes_total(), self._target.upkeep.rewrite_bytes_max
         if size > limit:
             raise LimitExceeded(
-                f"{self._target.path}: the change of {control.table.source} ({control.body.get('ddl') or 'no DDL'}) "
-                f"needs all {size} bytes of the mirror written anew, more than rewrite_bytes_max={limit}. Raise "
-                f"`rewrite_bytes_max` of this output and start the pipeline again. Or: {self._how_to_reset}"
+                f"{self._target.path}: the change of {source} ({why}) needs all {size} bytes of the mirror written "
+                f"anew, more than rewrite_bytes_max={limit}. Raise `rewrite_bytes_max` of this output and start the "
+                f"pipeline again. Or: {self._how_to_reset}"
             )
 
 
@@ -194,7 +206,13 @@ def _can_prune(images: pa.Table, key: Sequence[str]) -> bool:
     return all(pa.types.is_integer(images.column(name).type) and not images.column(name).null_count for name in key)
 
 
-def _fill_of(control: TableControl) -> dict[str, Any]:
+def needs_snapshot(control: TableControl) -> bool:
+    """Whether a `schema` control says that the table is read anew after it."""
+    return int(control.body.get("class", 1)) >= _CLASS_NEEDS_SNAPSHOT
+
+
+def fill_of(control: TableControl) -> dict[str, Any]:
+    """The values that rows before a `schema` control have in its new columns, by name."""
     fill: Mapping[str, Any] = control.body.get("fill") or {}
     types = {column.name: column.type for column in control.table.columns}
     return {name: from_json_value(value, types[name]) for name, value in fill.items() if name in types}

@@ -55,6 +55,13 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
+def below_pair(batch: pa.RecordBatch, pair: Pair) -> pa.Array:
+    """Which rows have a pair below this one."""
+    scn, seq = pair
+    scns, seqs = batch.column(COMMIT_VERSION), batch.column(SEQ)
+    return pc.or_(pc.less(scns, scn), pc.and_(pc.equal(scns, scn), pc.less(seqs, seq)))
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """Where a column of the new schema comes from: `old`, an existing column, or nothing, and then it is null."""
@@ -116,10 +123,7 @@ class Plan:
         value = self.fill.get(move.field.name)
         if value is None:
             return column
-        scn, seq = self.below
-        scns, seqs = batch.column(COMMIT_VERSION), batch.column(SEQ)
-        is_below = pc.or_(pc.less(scns, scn), pc.and_(pc.equal(scns, scn), pc.less(seqs, seq)))
-        return pc.if_else(is_below, value, column)
+        return pc.if_else(below_pair(batch, self.below), value, column)
 
 
 def plan(have: pa.Schema, want: pa.Schema, *, renamed: Mapping[str, str], fill: Mapping[str, Any], below: Pair) -> Plan:

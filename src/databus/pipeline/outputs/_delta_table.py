@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
 from deltalake.exceptions import (
     CommitFailedError,
@@ -24,6 +25,9 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from databus.core import Corrupt, DatabusError, Held, Unsupported, crash_point
 from databus.pipeline.outputs._pairs import Stored
+
+SOURCE: Final = "_source"
+"""The column of a table that several sources share, which says whose a row is (`physical/db.table`)."""
 
 _OWNER: Final = "databus.source"
 _BATCH_ROWS: Final = 65_536
@@ -58,21 +62,38 @@ def _dataset_of(table: DeltaTable, path: Path, schema: pa.Schema | None = None) 
     return table.to_pyarrow_dataset(filesystem=files, schema=schema)
 
 
-def read_delta(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of the Delta table in a folder, all at once. Raises deltalake's TableNotFoundError if there is none."""
-    found: pa.Table = _dataset_of(DeltaTable(str(path)), path).to_table(columns=None if columns is None else [*columns])
+def read_delta(path: Path, columns: Sequence[str] | None = None, *, source: str | None = None) -> pa.Table:
+    """The rows of the Delta table in a folder, all at once; of one `source` (`physical/db.table`) if several share it.
+
+    Raises deltalake's TableNotFoundError if there is none.
+    """
+    mine = None if source is None else pc.field(SOURCE) == source
+    names = None if columns is None else [*columns]
+    found: pa.Table = _dataset_of(DeltaTable(str(path)), path).to_table(columns=names, filter=mine)
     return found
 
 
 class DeltaTarget:
     """A Delta table that this output alone writes.
 
-    owner: full name of the source, kept in the table, so that two sources never share one. application: the id that
-    the pair is stored under. `exists` is false until it is created. crash_points: those before and after a commit.
+    owner: full name of the source, kept in the table, so that two sources never share one unawares. application: the id
+    that the pair is stored under. `exists` is false until it is created. crash_points: those before and after a commit.
+    is_shared: whether several sources share the table, which is then partitioned by `_source`; each has a target of its
+    own over it, and is to `refresh` that before it writes.
     """
 
-    def __init__(self, path: Path, owner: str, application: str, upkeep: Upkeep, crash_points: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        owner: str,
+        application: str,
+        upkeep: Upkeep,
+        crash_points: tuple[str, str],
+        *,
+        is_shared: bool = False,
+    ) -> None:
         self.path = path
+        self._is_shared = is_shared
         self._crash_points = crash_points
         self.owner = owner
         self.upkeep = upkeep
@@ -80,10 +101,21 @@ class DeltaTarget:
         self._commits = 0  # since the last compaction
         self._vacuumed_s: float | None = None
         self._table: DeltaTable | None = None
-        if (path / "_delta_log").exists():
+        self._open()
+
+    def _open(self) -> None:
+        if (self.path / "_delta_log").exists():
             with self._errors("open"):
-                self._table = DeltaTable(path)
+                self._table = DeltaTable(self.path)
             self._check_owner(self._table)
+
+    def refresh(self) -> None:
+        """See what other sources have written since."""
+        if self._table is None:
+            self._open()
+            return
+        with self._errors("read"):
+            self._table.update_incremental()
 
     def _check_owner(self, table: DeltaTable) -> None:
         found = table.metadata().configuration.get(_OWNER)
@@ -93,7 +125,7 @@ class DeltaTarget:
                 f"{self.path}: is {whose}, and would get {self.owner}; give this output another `path` "
                 f"(`{{physical}}`, `{{db}}` and `{{table}}` stand for the source's names), or remove the folder"
             )
-        if self.stored() is None and table.file_uris():
+        if not self._is_shared and self.stored() is None and table.file_uris():
             raise Unsupported(
                 f"{self.path}: holds rows, but not of {self._application}; a renamed pipeline or output does not know "
                 f"where its table stands. Give it its name back, or remove the folder and start the output anew"
@@ -115,7 +147,11 @@ class DeltaTarget:
         """Make an empty table."""
         with self._errors("create"):
             self._table = DeltaTable.create(
-                self.path, schema, configuration=self.upkeep.properties(self.owner), raise_if_key_not_exists=False
+                self.path,
+                schema,
+                partition_by=SOURCE if self._is_shared else None,
+                configuration=self.upkeep.properties(self.owner),
+                raise_if_key_not_exists=False,
             )
 
     def stored(self) -> Stored | None:
@@ -185,7 +221,7 @@ class DeltaTarget:
 
     def _check_schema(self, wanted: pa.Schema) -> None:
         found = self.schema()
-        if found.names != wanted.names or found.types != wanted.types:
+        if {field.name: field.type for field in found} != {field.name: field.type for field in wanted}:
             raise Corrupt(f"{self.path}: wrote columns {wanted.names} and found {found.names}, or other types")
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:

@@ -50,6 +50,6 @@ class Places:
         if other != name:
             raise ConfigError(
                 f"outputs.{self._context.output}.path: {name} and {other} would both be {path}; "
-                "put {db} or {physical} into the path"
+                "put {db} or {physical} into the path (or, where the output has it, say `merge: true`)"
             )
         return path
