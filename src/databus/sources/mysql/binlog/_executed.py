@@ -30,6 +30,8 @@ class ExecutedArrays:
 
     def begin_with(self, gtids: GtidSet | GtidState, state: NDArray[np.int64], *, is_start: bool) -> None:
         """Take these for executed. is_start: transactions among them are skipped when the log shows them again."""
+        if gtids.size >= s.ORDINAL_LIMIT:
+            raise LimitExceeded(f"GTIDs {str(gtids)[:200]}: an SCN made from them would not be below {s.ORDINAL_LIMIT}")
         if isinstance(gtids, GtidState):
             for domain, (server, number) in gtids.domains.items():
                 row = self.add_domain(domain, state)

@@ -51,6 +51,11 @@ _FAILURES: Final[dict[int, tuple[type[Stop], str, str]]] = {
         "a transaction begins beyond 4 GiB in its file, which an SCN by file and offset cannot hold",
         "Set max_binlog_size to 1 GiB, or use GTIDs",
     ),
+    s.ORDINAL_TOO_LARGE: (
+        LimitExceeded,
+        f"its ordinal would not be below {s.ORDINAL_LIMIT}, the limit of an SCN's",
+        "Let SCNs be made from file and offset, on a new timeline",
+    ),
     s.BAD_GTID: (Corrupt, "its number cannot be one of a GTID", _MALFORMED),
 }
 

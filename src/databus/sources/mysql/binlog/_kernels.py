@@ -233,6 +233,8 @@ def _number_tx(state: Words, anonymous: bool) -> int:
         return _fail(state, s.ANONYMOUS)
     if state[s.TX_ORDINAL] <= state[s.LAST_ORDINAL]:
         return _fail(state, s.NOT_RISING)
+    if state[s.TX_ORDINAL] >= s.ORDINAL_LIMIT:
+        return _fail(state, s.ORDINAL_TOO_LARGE)
     return s.NEED_MORE
 
 
@@ -283,7 +285,7 @@ def _begin_mariadb(
     state[s.TX_A] = domain
     state[s.TX_B] = number
     state[s.TX_C] = server
-    if number <= 0:
+    if number <= 0 or number >= 0x4000000000000000:  # what is left can be added to an ordinal
         return _fail(state, s.BAD_GTID)
     if state[s.SCHEME] == s.BY_DOMAINS:
         if state[s.SET_KNOWN] == 0:

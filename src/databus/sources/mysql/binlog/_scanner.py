@@ -91,7 +91,7 @@ class Scanner(Walk):
     ) -> None:
         super().__init__(
             flavor,
-            KnownTables(wants, table_maps_max),
+            KnownTables(wants, table_maps_max, is_mariadb=flavor == "mariadb"),
             start or Position(),
             scheme=scheme,
             server_uuid=server_uuid,

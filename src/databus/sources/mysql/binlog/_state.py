@@ -132,6 +132,10 @@ ANONYMOUS: Final = 15
 DIVERGED: Final = 16
 OFFSET_TOO_LARGE: Final = 17
 BAD_GTID: Final = 18
+ORDINAL_TOO_LARGE: Final = 19
+
+ORDINAL_LIMIT: Final = 1 << 55
+"""Ordinals are below this."""
 
 MARK_TYPE: Final = 250
 """In an inner buffer: a pseudo event whose body is the file offset that holds from here on."""

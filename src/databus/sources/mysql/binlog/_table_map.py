@@ -99,7 +99,7 @@ class TableMap:
         return f"{self.database}.{self.name}"
 
 
-def parse_table_map(body: bytes) -> TableMap:
+def parse_table_map(body: bytes, *, is_mariadb: bool = False) -> TableMap:
     """Read a table map's body from after the table id on. Raises `ValueError` saying what is wrong with it."""
     reader = Reader(body)
     reader.take(2)
@@ -112,7 +112,7 @@ def parse_table_map(body: bytes) -> TableMap:
     meta_bytes = reader.take(packed(reader))
     nullable = _bits(reader.take((count + 7) // 8), count)
     types, metas = _types(raw_types, meta_bytes)
-    metadata = _metadata(reader, types)
+    metadata = _metadata(reader, types, is_mariadb=is_mariadb)
     return TableMap(database, name, types, metas, nullable, metadata)
 
 
@@ -169,13 +169,13 @@ def _string(first: int, second: int) -> tuple[int, int]:
     return first, second
 
 
-def _metadata(reader: Reader, types: tuple[int, ...]) -> TableMetadata:  # noqa: C901, PLR0912 - a branch a field
+def _metadata(reader: Reader, types: tuple[int, ...], *, is_mariadb: bool) -> TableMetadata:  # noqa: C901, PLR0912 - a branch a field
     names = unsigned = key = visible = None
     members: dict[int, tuple[bytes, ...]] = {}
     collations: dict[int, int] = {}
     geometries: dict[int, int] = {}
     numeric = [i for i, kind in enumerate(types) if kind in _NUMERIC]
-    text = [i for i, kind in enumerate(types) if kind in _TEXT]
+    text = [i for i, kind in enumerate(types) if kind in _TEXT or (is_mariadb and kind == FieldType.GEOMETRY)]
     listed = [i for i, kind in enumerate(types) if kind in (FieldType.ENUM, FieldType.SET)]
     while not reader.is_done:
         kind = reader.integer(1)
@@ -208,7 +208,9 @@ def _metadata(reader: Reader, types: tuple[int, ...]) -> TableMetadata:  # noqa:
     return TableMetadata(
         names=names,
         unsigned=unsigned,
-        collations=tuple(collations.get(i) for i in columns) if collations else None,
+        collations=tuple(None if types[i] == FieldType.GEOMETRY else collations.get(i) for i in columns)
+        if collations
+        else None,
         members=tuple(members.get(i, ()) for i in columns) if members else None,
         geometry_types=tuple(geometries.get(i) for i in columns) if geometries else None,
         key=key,

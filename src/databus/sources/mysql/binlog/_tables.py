@@ -22,12 +22,13 @@ class KnownTables:
     while a slot belongs to the bytes of a map: the same bytes under another id are the same slot.
     """
 
-    def __init__(self, wants: Callable[[TableMap], bool], table_maps_max: int) -> None:
+    def __init__(self, wants: Callable[[TableMap], bool], table_maps_max: int, *, is_mariadb: bool = False) -> None:
         self.tables: list[TableMap] = []
         self.entries: NDArray[np.int64]
         self.hashed: NDArray[np.int64]
         self.pool: NDArray[np.uint8]
         self._wants = wants
+        self._is_mariadb = is_mariadb
         self._table_maps_max = table_maps_max
         self._slots: dict[bytes, tuple[int, int]] = {}  # bytes of a map -> slot (or not wanted), columns
         self._slot_of_wanted: dict[bytes, int] = {}
@@ -52,7 +53,7 @@ class KnownTables:
             self.entries[entry, s.TT_SLOT] = self._slots[content][0]
 
     def _judge(self, content: bytes) -> tuple[int, int]:
-        table = parse_table_map(content)
+        table = parse_table_map(content, is_mariadb=self._is_mariadb)
         slot = _NOT_WANTED
         if self._wants(table):
             slot = self._slot_of_wanted.setdefault(content, len(self.tables))
