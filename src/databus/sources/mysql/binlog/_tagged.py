@@ -24,7 +24,7 @@ def parse_tagged(body: bytes) -> TaggedGtid:  # noqa: C901 - a branch for each f
     lowest bit.
     """
     reader = Reader(body)
-    if reader.varlen() != 0:
+    if reader.varlen() != 1:
         raise ValueError("a GTID in an unknown version of its format")
     reader.varlen()
     reader.varlen()
