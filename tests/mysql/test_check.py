@@ -37,6 +37,31 @@ def run_mend(server, finding):
         server.query(statement)
 
 
+VARIABLES = (
+    "binlog_format",
+    "binlog_row_image",
+    "binlog_row_metadata",
+    "binlog_error_action",
+    "binlog_expire_logs_seconds",
+    "expire_logs_days",
+    "sync_binlog",
+)
+
+
+@pytest.fixture
+def shop(server):
+    """The shared server of each kind with a database `shop`, put back afterwards as it was."""
+    account = f"'{server.capture_user}'@'%'"
+    grants = [row[0] for row in server.query(f"SHOW GRANTS FOR {account}")]
+    before = {name: value for name, value in server.query("SHOW GLOBAL VARIABLES") if name in VARIABLES}
+    server.query("DROP DATABASE IF EXISTS shop")
+    make_shop(server)
+    yield server
+    server.run("DROP DATABASE shop", f"REVOKE ALL PRIVILEGES, GRANT OPTION FROM {account}", *grants)
+    for name, value in before.items():
+        server.query(f"SET GLOBAL {name} = {value if value[0].isdigit() else repr(value)}")
+
+
 @pytest.fixture
 def fresh(kind, new_server):
     """A server of each kind with a database `shop`."""
@@ -49,9 +74,8 @@ def fresh(kind, new_server):
     return make
 
 
-def test_a_server_as_documented_has_no_error_and_no_warning(fresh):
-    server = fresh()
-    findings = check_source(config_of(server))
+def test_a_server_as_documented_has_no_error_and_no_warning(shop):
+    findings = check_source(config_of(shop))
     assert named(findings, "durability")  # the servers of the tests do not sync
     assert {(each.name, each.severity) for each in findings} - {("durability", "info")} <= {
         ("binlog_row_metadata", "info")  # 5.7 has none
@@ -70,17 +94,16 @@ def test_a_server_as_documented_has_no_error_and_no_warning(fresh):
         ("binlog_error_action", "IGNORE_ERROR", "warning"),
     ],
 )
-def test_a_variable_that_keeps_something_out_of_the_log_is_mended_as_told(fresh, variable, value, severity):
-    server = fresh()
+def test_a_variable_that_keeps_something_out_of_the_log_is_mended_as_told(shop, variable, value, severity):
     try:
-        server.query(f"SET GLOBAL {variable} = '{value}'")
+        shop.query(f"SET GLOBAL {variable} = '{value}'")
     except pymysql.err.OperationalError:
-        pytest.skip(f"{server.kind} has no {variable}")
-    (finding,) = named(check_source(config_of(server)), variable)
+        pytest.skip(f"{shop.kind} has no {variable}")
+    (finding,) = named(check_source(config_of(shop)), variable)
     assert finding.severity == severity
     assert value in finding.what
-    run_mend(server, finding)
-    assert named(check_source(config_of(server)), variable) == []
+    run_mend(shop, finding)
+    assert named(check_source(config_of(shop)), variable) == []
 
 
 def test_a_server_without_a_binary_log_is_refused(fresh):
@@ -113,88 +136,83 @@ def test_a_permissive_gtid_mode_is_named(fresh):
     assert server.query("SELECT @@gtid_mode") == [("ON",)]
 
 
-def test_a_log_that_is_purged_sooner_than_configured_is_a_warning(fresh):
-    server = fresh()
-    if server.kind == "mysql-5.7":
-        server.query("SET GLOBAL expire_logs_days = 1")
+def test_a_log_that_is_purged_sooner_than_configured_is_a_warning(shop):
+    if shop.kind == "mysql-5.7":
+        shop.query("SET GLOBAL expire_logs_days = 1")
     else:
-        server.query("SET GLOBAL binlog_expire_logs_seconds = 7200")
-    assert named(check_source(config_of(server, retention_warn_ms=3_600_000)), "log_expiry") == []
-    config = config_of(server, retention_warn_ms=48 * 3_600_000)
+        shop.query("SET GLOBAL binlog_expire_logs_seconds = 7200")
+    assert named(check_source(config_of(shop, retention_warn_ms=3_600_000)), "log_expiry") == []
+    config = config_of(shop, retention_warn_ms=48 * 3_600_000)
     (finding,) = named(check_source(config), "log_expiry", "warning")
-    run_mend(server, finding)
+    run_mend(shop, finding)
     assert named(check_source(config), "log_expiry") == []
 
 
-def test_a_user_who_may_not_read_the_log_is_told_the_grant(fresh):
-    server = fresh()
-    account = f"'{server.capture_user}'@'%'"
-    server.query(f"REVOKE REPLICATION SLAVE ON *.* FROM {account}")
-    (finding,) = named(check_source(config_of(server)), "privileges", "error")
+def test_a_user_who_may_not_read_the_log_is_told_the_grant(shop):
+    account = f"'{shop.capture_user}'@'%'"
+    shop.query(f"REVOKE REPLICATION SLAVE ON *.* FROM {account}")
+    (finding,) = named(check_source(config_of(shop)), "privileges", "error")
     assert finding.mend == f"GRANT REPLICATION SLAVE ON *.* TO {account}"
-    run_mend(server, finding)
-    assert named(check_source(config_of(server)), "privileges") == []
+    run_mend(shop, finding)
+    assert named(check_source(config_of(shop)), "privileges") == []
 
 
-def test_a_user_who_may_not_see_the_log_is_told_the_grant(fresh):
-    server = fresh()
-    privilege = "BINLOG MONITOR" if server.flavor == "mariadb" else "REPLICATION CLIENT"
-    server.query(f"REVOKE {privilege} ON *.* FROM '{server.capture_user}'@'%'")
-    (finding,) = check_source(config_of(server))
+def test_a_user_who_may_not_see_the_log_is_told_the_grant(shop):
+    privilege = "BINLOG MONITOR" if shop.flavor == "mariadb" else "REPLICATION CLIENT"
+    shop.query(f"REVOKE {privilege} ON *.* FROM '{shop.capture_user}'@'%'")
+    (finding,) = check_source(config_of(shop))
     assert finding.severity == "error"
     statement = finding.what.partition("run there: ")[2]
-    assert statement == f"GRANT {privilege} ON *.* TO '{server.capture_user}'@'%'"
-    server.query(statement)
-    assert named(check_source(config_of(server)), "connect") == []
+    assert statement == f"GRANT {privilege} ON *.* TO '{shop.capture_user}'@'%'"
+    shop.query(statement)
+    assert named(check_source(config_of(shop)), "connect") == []
 
 
-def test_a_user_who_may_read_some_tables_only_is_told_the_others(fresh):
-    server = fresh()
-    account = f"'{server.capture_user}'@'%'"
-    server.run(
+def test_a_user_who_may_read_some_tables_only_is_told_the_others(shop):
+    account = f"'{shop.capture_user}'@'%'"
+    shop.run(
         "CREATE TABLE shop.`odd ``name` (id INT PRIMARY KEY)",
         f"REVOKE SELECT ON *.* FROM {account}",
         f"GRANT SELECT ON shop.orders TO {account}",
         f"GRANT INSERT ON shop.* TO {account}",
     )
-    (finding,) = named(check_source(config_of(server)), "privileges", "error")
+    (finding,) = named(check_source(config_of(shop)), "privileges", "error")
     assert "shop.odd `name" in finding.what
     assert "shop.orders" not in finding.what
-    run_mend(server, finding)
-    assert named(check_source(config_of(server)), "privileges") == []
+    run_mend(shop, finding)
+    assert named(check_source(config_of(shop)), "privileges") == []
 
 
-def test_privileges_that_come_by_an_active_role_count(fresh):
-    server = fresh()
-    if server.kind == "mysql-5.7":
+def test_privileges_that_come_by_an_active_role_count(shop):
+    if shop.kind == "mysql-5.7":
         pytest.skip("MySQL 5.7 has no roles")
-    account = f"'{server.capture_user}'@'%'"
-    client = "BINLOG MONITOR" if server.flavor == "mariadb" else "REPLICATION CLIENT"
-    server.run(
+    account = f"'{shop.capture_user}'@'%'"
+    whose = f"{'FOR' if shop.flavor == 'mariadb' else 'TO'} {account}"
+    client = "BINLOG MONITOR" if shop.flavor == "mariadb" else "REPLICATION CLIENT"
+    shop.run(
         "CREATE ROLE reader",
         f"GRANT SELECT, REPLICATION SLAVE, {client} ON *.* TO reader",
         f"REVOKE ALL PRIVILEGES, GRANT OPTION FROM {account}",
         f"GRANT reader TO {account}",
-        f"SET DEFAULT ROLE reader {'FOR' if server.flavor == 'mariadb' else 'TO'} {account}",
+        f"SET DEFAULT ROLE reader {whose}",
     )
-    assert named(check_source(config_of(server)), "privileges") == []
-    assert named(check_source(config_of(server)), "tables") == []
+    findings = check_source(config_of(shop))
+    shop.run(f"SET DEFAULT ROLE NONE {whose}", "DROP ROLE reader")
+    assert named(findings, "privileges") == named(findings, "tables") == []
 
 
-def test_tables_that_cannot_be_seen_are_named(fresh):
-    server = fresh()
-    (finding,) = named(check_source(config_of(server, tables=["shop.orders", "shop.gone"])), "tables")
+def test_tables_that_cannot_be_seen_are_named(shop):
+    (finding,) = named(check_source(config_of(shop, tables=["shop.orders", "shop.gone"])), "tables")
     assert finding.severity == "warning"
     assert "shop.gone is not there" in finding.what
-    (finding,) = named(check_source(config_of(server, tables=["nowhere.*"])), "tables")
+    (finding,) = named(check_source(config_of(shop, tables=["nowhere.*"])), "tables")
     assert "nowhere.*" in finding.what
 
 
-def test_our_server_id_must_not_be_the_servers_own(fresh):
-    server = fresh()
-    (finding,) = named(check_source(config_of(server, server_id=server.server_id)), "server_id", "error")
+def test_our_server_id_must_not_be_the_servers_own(shop):
+    (finding,) = named(check_source(config_of(shop, server_id=shop.server_id)), "server_id", "error")
     assert "the server's own" in finding.what
-    assert named(check_source(config_of(server, server_id=4_000_000_000)), "server_id", "error") == []
+    assert named(check_source(config_of(shop, server_id=4_000_000_000)), "server_id", "error") == []
 
 
 def register(connection, server_id, host):
@@ -204,9 +222,8 @@ def register(connection, server_id, host):
     connection._read_packet()
 
 
-def test_a_replica_with_our_server_id_is_found_unless_it_is_ourselves(fresh):
-    server = fresh()
-    config = config_of(server, user=server.user, password=server.password, server_id=4_000_000_000)
+def test_a_replica_with_our_server_id_is_found_unless_it_is_ourselves(shop):
+    config = config_of(shop, user=shop.user, password=shop.password, server_id=4_000_000_000)
     other = connect(config)
     register(other, 4_000_000_000, "elsewhere")
     with connect(config) as connection:
@@ -223,14 +240,13 @@ def test_a_replica_with_our_server_id_is_found_unless_it_is_ourselves(fresh):
     other.close()
 
 
-def test_a_server_id_that_cannot_be_compared_is_said(fresh):
-    server = fresh()
-    if server.flavor == "mysql":
+def test_a_server_id_that_cannot_be_compared_is_said(shop):
+    if shop.flavor == "mysql":
         pytest.skip("on MySQL, who may read the log may see the replicas")
-    (finding,) = named(check_source(config_of(server, server_id=4_000_000_000)), "server_id")
+    (finding,) = named(check_source(config_of(shop, server_id=4_000_000_000)), "server_id")
     assert finding.severity == "info"
-    run_mend(server, finding)
-    assert named(check_source(config_of(server, server_id=4_000_000_000)), "server_id") == []
+    run_mend(shop, finding)
+    assert named(check_source(config_of(shop, server_id=4_000_000_000)), "server_id") == []
 
 
 def test_a_server_that_hides_captured_tables_from_its_log_is_refused(fresh):
@@ -280,44 +296,42 @@ def test_a_host_that_does_not_answer_is_a_finding_of_its_own(fresh, kind, new_se
     assert "refused" in finding.what
 
 
-def test_tables_that_are_hard_to_capture_are_told(fresh):
-    server = fresh()
-    server.run(
+def test_tables_that_are_hard_to_capture_are_told(shop):
+    shop.run(
         "CREATE TABLE shop.keyless (a INT, b INT, UNIQUE (a))",
         "CREATE TABLE shop.unique_key (a INT NOT NULL, UNIQUE (a))",
         "CREATE TABLE shop.old (id INT PRIMARY KEY) ENGINE = MyISAM",
         f"CREATE TABLE shop.line (id INT PRIMARY KEY, o INT, {TO_ORDERS} ON DELETE CASCADE)",
         f"CREATE TABLE shop.note (id INT PRIMARY KEY, o INT, CONSTRAINT `x ON DELETE CASCADE` {TO_ORDERS})",
     )
-    findings = check_source(config_of(server))
+    findings = check_source(config_of(shop))
     (keyless,) = named(findings, "no_key", "info")
     assert "shop.keyless" in keyless.what
     assert "shop.unique_key" not in keyless.what
     (engine,) = named(findings, "engine", "warning")
     assert "shop.old of engine MyISAM" in engine.what
-    run_mend(server, engine)
-    assert named(check_source(config_of(server)), "engine") == []
-    if server.kind in LOGS_CASCADES:
+    run_mend(shop, engine)
+    assert named(check_source(config_of(shop)), "engine") == []
+    if shop.kind in LOGS_CASCADES:
         assert named(findings, "foreign_key") == []
         return
     (cascade,) = named(findings, "foreign_key", "warning")
     assert "shop.line" in cascade.what
     assert "shop.note" not in cascade.what
-    run_mend(server, cascade)
-    assert named(check_source(config_of(server)), "foreign_key") == []
+    run_mend(shop, cascade)
+    assert named(check_source(config_of(shop)), "foreign_key") == []
 
 
-def test_what_a_foreign_key_deletes_is_in_no_log_of_older_servers(fresh):
+def test_what_a_foreign_key_deletes_is_in_no_log_of_older_servers(shop):
     """The reason for that warning, and for leaving it out from MySQL 9.6 on."""
-    server = fresh()
-    server.run(
+    shop.run(
         f"CREATE TABLE shop.line (id INT PRIMARY KEY, o INT, {TO_ORDERS} ON DELETE CASCADE)",
         "INSERT INTO shop.orders VALUES (1, '')",
         "INSERT INTO shop.line VALUES (7, 1)",
         "FLUSH LOGS",
         "DELETE FROM shop.orders",
     )
-    assert server.query("SELECT COUNT(*) FROM shop.line") == [(0,)]
-    events = server.query(f"SHOW BINLOG EVENTS IN '{server.position()[0]}'")
+    assert shop.query("SELECT COUNT(*) FROM shop.line") == [(0,)]
+    events = shop.query(f"SHOW BINLOG EVENTS IN '{shop.position()[0]}'")
     deletes = [row for row in events if row[2].startswith("Delete_rows")]
-    assert len(deletes) == (2 if server.kind in LOGS_CASCADES else 1)
+    assert len(deletes) == (2 if shop.kind in LOGS_CASCADES else 1)
