@@ -473,8 +473,8 @@ def json_text(
     """Text of documents from row state[0] on, at state[1]: 0 at the end, FULL to be called again with more room,
     MALFORMED or TOO_MUCH at row state[0].
 
-    is_old: whether as MySQL 5.7 prints it. valid: where the bits are that say which rows are not null, or 0. powers: POWERS. stack: FRAME words for each level
-    of DEPTH_MAX. room: bytes at `out`.
+    is_old: whether as MySQL 5.7 prints it. valid: where the bits are that say which rows are not null, or 0.
+    powers: POWERS. stack: FRAME words for each level of DEPTH_MAX. room: bytes at `out`.
     """
     powers_, frames = address(powers), address(stack)
     limit = out + room

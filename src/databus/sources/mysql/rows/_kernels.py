@@ -23,6 +23,7 @@ from databus.sources.mysql.rows._machine import (
     little_endian,
     load8,
     load16,
+    load24,
     load32,
     load64,
     read_only,
@@ -146,10 +147,11 @@ def _measure_without_nulls(at: int, end: int, image: int, steps: int, last: int,
 
 
 @kernel(
-    "int64(Array(uint8, 1, 'C', readonly=True), int8[::1], int64[::1], int64[::1], uint8[::1], int64[:, ::1],"
-    " int64[:, ::1], int64, int64,"
-    " int64[::1], int32[::1], int64[::1])"
-)
+    int64(
+        BUFFER, KINDS, PLACES, PLACES, BUFFER, read_only(int64, 2), read_only(int64, 2), int64, int64,
+        int64[::1], int32[::1], int64[::1],
+    )
+)  # fmt: skip
 def measure(
     buffer: Bytes,
     kinds: Kinds,
@@ -261,10 +263,10 @@ def _write_number(op: int, at: int, fields: int, row: int) -> int:
     elif op == ops.DECIMAL or op == ops.DECIMAL_WIDE:
         return _write_decimal(op, at, fields, out + 16 * row)
     elif op == ops.INT24:
-        value = little_endian(at, 3)
+        value = load24(at)
         store32(out + 4 * row, value - ((value & 0x80_0000) << 1))
     elif op == ops.UINT24:
-        store32(out + 4 * row, little_endian(at, 3))
+        store32(out + 4 * row, load24(at))
     elif op == ops.YEAR:
         year = load8(at)
         store16(out + 2 * row, year + 1900 if year else 0)
@@ -407,11 +409,7 @@ def _prepare(columns: int, program: int, images: int) -> None:
             store32(out, 0)
 
 
-@kernel(
-    "int64(Array(uint8, 1, 'C', readonly=True), int8[::1], int64[::1], int64[::1], int64, int64, int64,"
-    " int64[:, ::1], int8[::1],"
-    " int64[:, ::1], int64[::1])"
-)
+@kernel(int64(BUFFER, KINDS, PLACES, PLACES, int64, int64, int64, int64[:, ::1], int8[::1], int64[:, ::1], int64[::1]))
 def write(
     buffer: Bytes,
     kinds: Kinds,

@@ -53,8 +53,16 @@ class _Cache(FunctionCache):
         self._cache_file._source_stamp = (_sources(here), _sources(there))  # noqa: SLF001 - there is no other way
 
 
-def kernel(signature: str) -> Callable[[Function], Function]:
-    """Compile for this signature at import, or take it from the disk's cache; runs without the interpreter's lock."""
+def read_only(item: Any, dimensions: int = 1) -> Any:
+    """The type of an array that a kernel only reads; one that may be written fits too."""
+    return types.Array(item, dimensions, "C", readonly=True)
+
+
+def kernel(signature: Any) -> Callable[[Function], Function]:
+    """Compile for this signature at import, or take it from the disk's cache; runs without the interpreter's lock.
+
+    signature: a string, or made of Numba's types.
+    """
 
     def compiled(function: Function) -> Function:
         dispatcher = _njit(nogil=True, error_model="numpy")(function)
@@ -152,6 +160,18 @@ lshr: Final[Callable[[int, int], int]] = _intrinsic(_lshr)
 
 umulh: Final[Callable[[int, int], int]] = _intrinsic(_umulh)
 """The upper 64 bits of the product of two numbers without sign."""
+
+
+@small
+def load24(at: int) -> int:
+    """Three bytes."""
+    return load16(at) | load8(at + 2) << 16
+
+
+@small
+def load24be(at: int) -> int:
+    """Three bytes, the first the highest."""
+    return load16be(at) << 8 | load8(at + 2)
 
 
 @small

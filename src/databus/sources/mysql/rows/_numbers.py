@@ -9,10 +9,12 @@ import numpy as np
 
 from databus.sources.mysql.rows._machine import (
     big_endian,
-    little_endian,
     load8,
     load16be,
+    load24,
+    load24be,
     load32be,
+    load64,
     lshr,
     small,
     store8,
@@ -60,21 +62,30 @@ def _moment(days: int, hour: int, clock_us: int) -> int:
 
 
 @small
-def _fraction_us(at: int, width: int) -> int:
-    """A fraction stored as hundredths, ten-thousandths or millionths."""
+def _fraction(at: int, width: int) -> int:
     if width == 0:
         return 0
     if width == 1:
-        return load8(at) * 10_000
+        return load8(at)
     if width == 2:
-        return load16be(at) * 100
-    return load16be(at) << 8 | load8(at + 2)
+        return load16be(at)
+    return load24be(at)
+
+
+@small
+def _fraction_us(fraction: int, width: int) -> int:
+    """Of hundredths, ten-thousandths or millionths, by the bytes that they are stored in."""
+    if width == 1:
+        return fraction * 10_000
+    if width == 2:
+        return fraction * 100
+    return fraction
 
 
 @small
 def date(at: int) -> int:
     """DATE: three bytes, year << 9 | month << 5 | day."""
-    value = little_endian(at, 3)
+    value = load24(at)
     return days_of(value >> 9, value >> 5 & 15, value & 31)
 
 
@@ -86,15 +97,16 @@ def datetime(at: int, fraction: int) -> int:
         return NONE
     month = value >> 22
     hour = value >> 12 & 31
+    us = _fraction_us(_fraction(at + 5, fraction), fraction)
     days = days_of(month // 13, month % 13, value >> 17 & 31)
-    return _moment(days, hour, _clock_us(hour, value >> 6 & 63, value & 63, _fraction_us(at + 5, fraction)))
+    return _moment(days, hour, _clock_us(hour, value >> 6 & 63, value & 63, us))
 
 
 @small
 def timestamp(at: int, fraction: int) -> int:
     """TIMESTAMP of 5.6 and later; NONE for zero, which stands for 0000-00-00."""
     seconds = load32be(at)
-    us = _fraction_us(at + 4, fraction)
+    us = _fraction_us(_fraction(at + 4, fraction), fraction)
     return NONE if seconds == 0 or us >= _US else seconds * _US + us
 
 
@@ -102,16 +114,12 @@ def timestamp(at: int, fraction: int) -> int:
 def time(at: int, fraction: int) -> int:
     """TIME of 5.6 and later: three bytes and the fraction, together a number with an offset."""
     shift = 8 * fraction
-    value = big_endian(at, 3 + fraction) - (0x80_0000 << shift)
+    value = ((load24be(at) - 0x80_0000) << shift) + _fraction(at + 3, fraction)
     size = -value if value < 0 else value
     whole = size >> shift
-    part_ = size & ((1 << shift) - 1)
-    if fraction == 1:
-        part_ *= 10_000
-    elif fraction == 2:
-        part_ *= 100
+    part = _fraction_us(size & ((1 << shift) - 1), fraction)
     hour = whole >> 12
-    us = _clock_us(hour, whole >> 6 & 63, whole & 63, part_)
+    us = _clock_us(hour, whole >> 6 & 63, whole & 63, part)
     if us == NONE or hour > _HOURS_MAX:
         return NONE
     return -us if value < 0 else us
@@ -120,7 +128,7 @@ def time(at: int, fraction: int) -> int:
 @small
 def datetime_old(at: int) -> int:
     """DATETIME before 5.6: a number whose decimal digits are YYYYMMDDhhmmss."""
-    value = little_endian(at, 8)
+    value = load64(at)
     if value < 0:
         return NONE
     day, clock = value // 1_000_000, value % 1_000_000
@@ -132,7 +140,7 @@ def datetime_old(at: int) -> int:
 @small
 def time_old(at: int) -> int:
     """TIME before 5.6: a number whose decimal digits are hhmmss."""
-    value = little_endian(at, 3)
+    value = load24(at)
     if value >= 0x80_0000:
         value -= 0x100_0000
     size = -value if value < 0 else value

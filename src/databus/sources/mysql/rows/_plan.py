@@ -47,7 +47,8 @@ def make_plan(
     """Plan the decoding of a table map's rows by the table's definition at that position.
 
     types, metas, nullable: of each column, as the table map has them, once ENUM, SET and CHAR are told apart (as
-    `ColumnDefinition` says). The rest: see `Policies`; json_form is that of the server's release. Raises `SourceChanged` naming the column if the map is not the definition's.
+    `ColumnDefinition` says). The rest: see `Policies`; json_form is that of the server's release. Raises
+    `SourceChanged` naming the column if the map is not the definition's.
     """
     _check_count(definition, len(types))
     policies = Policies(zero_dates, invalid_text, json_form)
