@@ -161,3 +161,15 @@ def test_a_servers_own_tool_prints_its_log(make):
         pytest.skip(str(missing))
     said = subprocess.run([*command, "-v", str(server.binlogs()[0])], capture_output=True, text=True, check=True)
     assert "@1=4711" in said.stdout
+
+
+def test_a_server_that_cannot_be_had_says_why(tmp_path, monkeypatch):
+    monkeypatch.setenv("DATABUS_SERVERS", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ServerMissing, match="no `mvn`"):
+        open_server("mysql-8.0", tmp_path / "a").start()
+    with pytest.raises(ServerMissing, match="this is no Debian"):
+        open_server("mysql-9.7", tmp_path / "b").start()
+    monkeypatch.setenv("DATABUS_SERVERS", "/proc/nowhere")
+    with pytest.raises(ServerMissing, match="/proc/nowhere, which cannot be written"):
+        open_server("mysql-8.0", tmp_path / "c").start()

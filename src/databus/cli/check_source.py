@@ -32,8 +32,9 @@ def check_source(
             typer.echo(f"{each.severity:<8} {name}  {each.server}  {each.name}: {each.what}")
             if each.mend:
                 typer.echo(f"{'':<8} > {each.mend}")
-        counts = [f"{sum(each.severity == kind for _, each in found)} {kind}s" for kind in ("error", "warning", "info")]
-        typer.echo(f"{', '.join(chosen) or 'no source of type mysql'}: {', '.join(counts).replace('infos', 'hints')}")
+        words = {"error": "errors", "warning": "warnings", "info": "hints"}
+        counts = [f"{words[kind]}: {sum(each.severity == kind for _, each in found)}" for kind in words]
+        typer.echo(f"{', '.join(chosen) or 'no source of type mysql'}; {', '.join(counts)}")
     if any(each.severity == "error" for _, each in found):
         raise typer.Exit(1)
 
