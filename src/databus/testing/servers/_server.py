@@ -174,8 +174,11 @@ class Server(ABC):
             raise
 
     def _write_options(self) -> None:
+        temporary = self.folder / "tmp"  # its own: a server that starts removes the #sql files of others
+        temporary.mkdir(parents=True, exist_ok=True)
         options: dict[str, str | int] = {
             "datadir": str(self.data_folder),
+            "tmpdir": str(temporary),
             "bind-address": self.host,
             "port": self.port,
             "socket": "server.sock",  # inside the data folder: an absolute path may be too long for a socket
