@@ -12,7 +12,7 @@ from tests.spark.conftest import StartRelay
 
 pytestmark = pytest.mark.spark
 
-RUN_S_MAX = 90
+RUN_S_MAX = 240
 
 
 def test_first_streams_of_a_session_may_start_at_the_same_moment(start_relay: StartRelay, tmp_path: Path) -> None:
