@@ -33,6 +33,7 @@ from databus.core import (
 PORT: Final = 11115
 JSON_BYTES_MAX: Final = 64 << 20
 _LINE_BYTES_MAX: Final = 1024
+_CHUNKED_BYTES_MAX: Final = 8192  # of a buffered stream
 _BY_STATUS: Final[dict[int, type[DatabusError]]] = {
     400: MalformedRequest,
     401: Unauthorized,
@@ -171,6 +172,7 @@ class Body:
         self._is_chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
         self._left: int | None = 0 if self._is_chunked else self._response.length
         self._is_at_end = False
+        self._holds_bytes = True  # the headers may have come with more behind them
         if self._response.status != http.HTTPStatus.OK:
             self._raise()
 
@@ -207,7 +209,7 @@ class Body:
             if self._is_at_end or self._left == 0:
                 return 0
             wanted = space if self._left is None or self._left >= len(space) else space[: self._left]
-            count: int = self._stream.readinto1(wanted)
+            count = self._receive(wanted)
         except TimeoutError as error:
             raise Unavailable(f"{self._where}: nothing came within {self._sock.gettimeout()} s") from error
         except (OSError, ValueError) as error:
@@ -222,6 +224,22 @@ class Body:
         return count
 
     _pending_line = False
+
+    def _receive(self, wanted: memoryview) -> int:
+        """What the stream holds, else what the socket gives.
+
+        A buffered stream's own `readinto1` waits for the socket although it holds bytes, where it is given more room
+        than its buffer has: what came with the response's headers would wait for what comes next.
+        """
+        if self._is_chunked:
+            return int(self._stream.readinto1(wanted[:_CHUNKED_BYTES_MAX]))
+        if self._holds_bytes:
+            held = self._stream.peek(1)
+            count = min(len(held), len(wanted))
+            wanted[:count] = self._stream.read(count)
+            self._holds_bytes = count < len(held)
+            return count
+        return int(self._stream.raw.readinto(wanted) or 0)
 
     def _next_chunk(self) -> int:
         if self._is_at_end:
