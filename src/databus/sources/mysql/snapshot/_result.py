@@ -110,7 +110,22 @@ class RowReader:
     def of(cls, connection: pymysql.Connection, row_bytes_max: int, place: str) -> "RowReader":
         """The reader of the statement that was executed last on this connection."""
         inner: Any = connection  # as above
-        return cls(inner._rfile.readinto1, inner._next_seq_id, row_bytes_max, place)  # noqa: SLF001 - as above
+        stream = inner._rfile  # noqa: SLF001 - as above
+
+        def read_into(view: memoryview) -> int:
+            # readinto1 would wait for the socket although the stream holds bytes, where a view is larger than its buffer
+            held = stream.peek(1) if not read_into_socket else b""
+            if not held:
+                read_into_socket.append(True)
+                return int(stream.raw.readinto(view) or 0)
+            count = min(len(held), len(view))
+            view[:count] = stream.read(count)
+            if count == len(held):
+                read_into_socket.append(True)
+            return count
+
+        read_into_socket: list[bool] = []
+        return cls(read_into, inner._next_seq_id, row_bytes_max, place)  # noqa: SLF001 - as above
 
     def take(self, columns: Columns, bytes_max: int, key: tuple[KeyColumn, ...] = ()) -> Place | None:
         """Decode rows into `columns` until it is full, their values exceed `bytes_max`, or the result ends.
