@@ -208,7 +208,8 @@ def test_the_last_window_of_a_group_stands_at_the_groups_end_though_its_rows_end
     """What a subscriber of few tables sees: nothing of his in the last transactions, and still they are behind him."""
     group = rows_group([(ChangeType.INSERT, 3, 1, 1)], commit_of(9, 4))
     (window,) = windows_of(parsed([group])[0], physical="shop", table_of=BY_PRINT.__getitem__)
-    assert (window.scn, window.position.scn, window.position.txid) == (3, 9, "tx9")
+    assert (window.scn, window.txid, window.commit_us) == (3, "tx3", 30)
+    assert (window.position.scn, window.position.txid, window.position.ts_us) == (9, "tx9", 90)
 
 
 def test_a_group_without_rows_moves_the_position_and_shows_nothing():

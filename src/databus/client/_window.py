@@ -274,10 +274,14 @@ class Window:
         ]
         return max(found)[1:]
 
+    def _is_of_commit(self) -> bool:
+        """Whether the group's commit frame is its own: transactions without rows of any table here may follow it."""
+        return self._last and (self._view.group.commit.last[0] == self.scn or len(self) == 0)
+
     @property
     def txid(self) -> str:
         """The transaction's id at the source."""
-        if self._last:
+        if self._is_of_commit():
             return self._view.commit.txid
         if len(self) == 0:
             return ""  # a control inside a group: its transaction's id stands nowhere, and is not checked
@@ -289,7 +293,7 @@ class Window:
     @property
     def commit_us(self) -> int:
         """When it was committed at the source, microseconds since 1970."""
-        if self._last or len(self) == 0:
+        if self._is_of_commit() or len(self) == 0:
             return self._view.group.commit.commit_us
         number, row = self._last_row()
         return int(self._view.times_us[number][row])
@@ -310,8 +314,8 @@ class Window:
             uuid=view.uuid,
             scn=scn,
             seq=seq if has_seq else None,
-            txid=self.txid,
-            ts_us=self.commit_us,
+            txid=view.commit.txid if self._last else self.txid,
+            ts_us=view.group.commit.commit_us if self._last else self.commit_us,
             log=view.log if has_seq or view.snapshots else None,
             snapshots=view.snapshots,
         )
