@@ -266,6 +266,22 @@ def test_an_idle_source_shows_that_it_is_alive(tmp_path: Path) -> None:
         assert get(relay, "/stream", output="frames", from_={"scn": 7, "txid": "t7"}).groups[0].commit.last_scn == 8
 
 
+def test_a_commit_alone_moves_consumers_the_source_and_where_capture_goes_on(tmp_path: Path) -> None:
+    """What a source yields whose captured tables rest while others are busy."""
+    shop = Database(groups=[order(1), Group(commit_of(500, 0)), Group(commit_of(900, 0))])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 900)
+        assert [group.commit.rows for group in get(relay, "/stream", output="frames").groups] == [1, 0, 0]
+        found = get(relay, "/range", from_={"scn": 1, "txid": "t1"}).json
+        assert (found["rows"], found["position"]["scn"], found["position"]["txid"]) == (0, 900, "t900")
+        shop.wait_for(lambda: shop.told[-1:] == [{"n": 900}])
+    shop.add(order(901))
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 901)
+        assert (shop.resumes[-1].scn, shop.resumes[-1].position) == (900, {"n": 900})
+        assert scns(get(relay, "/stream", output="frames", scn=500)) == [900, 901]
+
+
 def test_progress_goes_on_after_a_restart_and_not_while_paused(tmp_path: Path) -> None:
     shop = Database(groups=[order(7)])
     with scripted(tmp_path, {"shop": shop}) as relay:
