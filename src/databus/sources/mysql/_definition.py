@@ -60,8 +60,9 @@ class ColumnDefinition:
     scale, the bytes that a CHAR or VARCHAR may take, the bytes of a BLOB's length, the fraction's digits of a time, the
     bytes of an ENUM or SET, BIT's bytes << 8 | odd bits. column_type: the database's own words for the whole, such as
     `decimal(10,2) unsigned` or `enum('a','b')`, as information_schema has them. charset: of text, ENUM and SET;
-    `binary` for bytes; None elsewhere. members: of ENUM and SET. is_invisible, is_generated: captured like any other column.
-    default: the literal that existing rows get when the column is added, in SQL; None for NULL or none.
+    `binary` for bytes; None elsewhere. members: of ENUM and SET. is_invisible, is_generated: captured like any other
+    column. is_hidden: the server's own, such as DB_ROW_HASH_1: it stands in row images, and no query sees it; never
+    captured. default: the literal that existing rows get when the column is added, in SQL; None for NULL or none.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ColumnDefinition:
     is_generated: bool = False
     is_invisible: bool = False
     default: str | None = None
+    is_hidden: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, without what is as by default."""
@@ -98,6 +100,8 @@ class ColumnDefinition:
             value["invisible"] = True
         if self.default is not None:
             value["default"] = self.default
+        if self.is_hidden:
+            value["hidden"] = True
         return value
 
     @classmethod
@@ -115,13 +119,15 @@ class ColumnDefinition:
             is_generated=value.get("generated", False),
             is_invisible=value.get("invisible", False),
             default=value.get("default"),
+            is_hidden=value.get("hidden", False),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
     """A table: its columns in the log's order, and the names of its primary key's (or, without one, the first NOT NULL
-    unique key's) columns in key order. charset: the default of columns added without one.
+    unique key's) columns in key order. charset: the default of columns added without one. is_versioned: MariaDB's WITH
+    SYSTEM VERSIONING: its log holds rows of the past as if they were inserted.
     """
 
     database: str
@@ -129,6 +135,12 @@ class TableDefinition:
     columns: tuple[ColumnDefinition, ...]
     key: tuple[str, ...] = ()
     charset: str = "utf8mb4"
+    is_versioned: bool = False
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The columns that stand in row images only: they are excluded like those that the user leaves out."""
+        return frozenset(column.name for column in self.columns if column.is_hidden)
 
     @property
     def source(self) -> str:
@@ -143,10 +155,18 @@ class TableDefinition:
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key),
             "charset": self.charset,
+            **({"versioned": True} if self.is_versioned else {}),
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Read what `to_json` wrote."""
         columns = tuple(ColumnDefinition.from_json(column) for column in value["columns"])
-        return cls(value["database"], value["name"], columns, tuple(value["key"]), value["charset"])
+        return cls(
+            value["database"],
+            value["name"],
+            columns,
+            tuple(value["key"]),
+            value["charset"],
+            value.get("versioned", False),
+        )

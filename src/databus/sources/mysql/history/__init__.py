@@ -1,0 +1,33 @@
+"""What a table was at a position of the log: from the catalogue, from DDL, from table maps. Start with `History`."""
+
+from databus.sources.mysql.history._catalogue import Catalogue, read_catalogue
+from databus.sources.mysql.history._charsets import charset_of_number
+from databus.sources.mysql.history._classes import Reason
+from databus.sources.mysql.history._events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
+from databus.sources.mysql.history._history import Changes, History
+from databus.sources.mysql.history._state import TableState
+from databus.sources.mysql.history._store import HistoryStore
+from databus.sources.mysql.history._table_map import from_table_map
+from databus.sources.mysql.history._tokens import Server
+from databus.sources.mysql.history._types import ColumnType, parse_column_type
+
+__all__ = [
+    "Altered",
+    "Catalogue",
+    "Changes",
+    "ColumnType",
+    "Created",
+    "Dropped",
+    "History",
+    "HistoryStore",
+    "Reason",
+    "Server",
+    "TableEvent",
+    "TableState",
+    "Truncated",
+    "Unknown",
+    "charset_of_number",
+    "from_table_map",
+    "parse_column_type",
+    "read_catalogue",
+]

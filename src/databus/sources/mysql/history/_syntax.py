@@ -1,0 +1,332 @@
+"""What a statement says, once read: the few kinds that change tables, and nothing of the rest.
+
+Names stand as written. Whatever has no place here has no effect on a definition or on rows.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A table's name. database: where it is not said, the statement's own."""
+
+    database: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeText:
+    """A column's type in canonical words.
+
+    word: upper case, aliases resolved (`INT`, `VARCHAR`, `TEXT`...). sizes: what stands in brackets. charset and
+    collation: as written. is_national, is_byte: NCHAR, and CHAR BYTE.
+    """
+
+    word: str
+    sizes: tuple[int, ...] = ()
+    members: tuple[str, ...] = ()
+    is_unsigned: bool = False
+    is_zerofill: bool = False
+    is_national: bool = False
+    is_byte: bool = False
+    is_compressed: bool = False
+    charset: str | None = None
+    collation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """One literal. kind: `number`, `string`, `hex`, `bits`, `null`, or `expression` for what is none.
+
+    text: of a number its digits, of hex and bits the digits without their marks.
+    """
+
+    kind: str
+    text: str = ""
+
+
+NULL = Literal("null")
+EXPRESSION = Literal("expression")
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnText:
+    """A column as a statement defines it. is_nullable, default: None where it is not said."""
+
+    name: str
+    type: TypeText
+    is_nullable: bool | None = None
+    default: Literal | None = None
+    on_update: bool = False
+    is_generated: bool = False
+    is_row_time: bool = False
+    is_auto_increment: bool = False
+    is_invisible: bool = False
+    is_primary: bool = False
+    is_unique: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """A column of a key; prefix: how many characters of it, 0 for all. name: empty for an expression."""
+
+    name: str
+    prefix: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeyText:
+    """A key. kind: `primary`, `unique`, `index`, or `foreign`. name: empty where the server makes one up."""
+
+    kind: str
+    name: str
+    parts: tuple[KeyPart, ...]
+    is_optional: bool = False
+    is_hash: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a table or database that matter. charset, collation: as written."""
+
+    charset: str | None = None
+    collation: str | None = None
+    engine: str | None = None
+    is_versioned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """CREATE TABLE. like: the table that it is made after. is_select: rows come from a query within the statement."""
+
+    name: Name
+    columns: tuple[ColumnText, ...] = ()
+    keys: tuple[KeyText, ...] = ()
+    options: Options = field(default_factory=Options)
+    like: Name | None = None
+    is_select: bool = False
+    or_replace: bool = False
+    is_optional: bool = False
+
+
+FIRST = ""
+"""A place before all columns; any other place is the name of the column before it, None is the end or no move."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddColumn:
+    """ADD COLUMN."""
+
+    column: ColumnText
+    place: str | None = None
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeColumn:
+    """MODIFY and CHANGE: `old` gets the definition, and the name, of `column`."""
+
+    old: str
+    column: ColumnText
+    place: str | None = None
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameColumn:
+    """RENAME COLUMN."""
+
+    old: str
+    new: str
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropColumn:
+    """DROP COLUMN."""
+
+    name: str
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """ALTER COLUMN SET DEFAULT or DROP DEFAULT (None)."""
+
+    column: str
+    default: Literal | None
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetVisibility:
+    """ALTER COLUMN SET INVISIBLE or SET VISIBLE."""
+
+    column: str
+    is_invisible: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AddKey:
+    """ADD INDEX and its kin."""
+
+    key: KeyText
+
+
+@dataclass(frozen=True, slots=True)
+class DropKey:
+    """DROP INDEX, DROP PRIMARY KEY (`PRIMARY`), DROP CONSTRAINT, DROP FOREIGN KEY. is_optional: it may not be a key."""
+
+    name: str
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameKey:
+    """RENAME INDEX."""
+
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """RENAME TO, inside ALTER TABLE."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Convert:
+    """CONVERT TO CHARACTER SET. charset None: the database's default."""
+
+    charset: str | None
+    collation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetOptions:
+    """Table options inside ALTER TABLE."""
+
+    options: Options
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRows:
+    """An action that takes rows away or puts others in their place, unlogged. why: in words.
+
+    other: another table whose rows change with it. makes, takes: a table that it creates, or consumes.
+    """
+
+    why: str
+    other: Name | None = None
+    makes: Name | None = None
+    takes: Name | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetVersioning:
+    """ADD or DROP SYSTEM VERSIONING."""
+
+    is_versioned: bool
+
+
+Action = (
+    AddColumn
+    | ChangeColumn
+    | RenameColumn
+    | DropColumn
+    | SetDefault
+    | SetVisibility
+    | AddKey
+    | DropKey
+    | RenameKey
+    | Rename
+    | Convert
+    | SetOptions
+    | ChangeRows
+    | SetVersioning
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable:
+    """ALTER TABLE, and CREATE INDEX and DROP INDEX, which are that. ignores: IGNORE, errors become changed values."""
+
+    name: Name
+    actions: tuple[Action, ...]
+    ignores: bool = False
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTables:
+    """RENAME TABLE, in order."""
+
+    pairs: tuple[tuple[Name, Name], ...]
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropTables:
+    """DROP TABLE, and DROP VIEW and DROP SEQUENCE, whose names are in the same space."""
+
+    names: tuple[Name, ...]
+    is_table: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """TRUNCATE, or a DELETE of all rows that the server logs for an emptied MEMORY table."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOther:
+    """CREATE VIEW and CREATE SEQUENCE: a name among the tables' that is none."""
+
+    name: Name
+
+
+@dataclass(frozen=True, slots=True)
+class SetDatabase:
+    """CREATE DATABASE and ALTER DATABASE. is_new: CREATE. or_replace: what was in it is dropped."""
+
+    database: str
+    options: Options
+    is_new: bool
+    or_replace: bool = False
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase:
+    """DROP DATABASE."""
+
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesRows:
+    """INSERT, UPDATE and their like: they must not be in a log of format ROW."""
+
+    verb: str
+
+
+Parsed = (
+    CreateTable
+    | AlterTable
+    | RenameTables
+    | DropTables
+    | Truncate
+    | CreateOther
+    | SetDatabase
+    | DropDatabase
+    | ChangesRows
+    | None
+)
+"""None: a statement that never matters."""
