@@ -17,7 +17,9 @@ from databus.sources._config import SourceConfig
 from databus.sources._contract import Source
 
 _BUILT_IN: Final = {
+    "binlog": "databus.sources.mysql:BinlogSource",
     "mock": "databus.sources.mock:MockSource",
+    "mysql": "databus.sources.mysql:MysqlSource",
     "sqlite": "databus.sources.sqlite:SqliteSource",
 }
 GROUP: Final = "databus.sources"

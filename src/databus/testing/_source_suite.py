@@ -111,7 +111,19 @@ class Tape:
         """Where a source would be started after a crash now; drops an unfinished transaction."""
         while self.groups and self.groups[-1].commit.continues:
             self.groups.pop()
-        return resume_at(self.groups[-1].commit if self.groups else None)
+        resume = resume_at(self.groups[-1].commit if self.groups else None)
+        return replace(resume, schemas=self._in_force())
+
+    def _in_force(self) -> dict[str, TableSchema]:
+        """What the frames so far say of each table, as a log would."""
+        found: dict[str, TableSchema] = {}
+        for group in self.groups:
+            if group.control is not None:
+                found[group.control.table.source] = group.control.table
+                if group.control.kind is ControlKind.DROP:
+                    del found[group.control.table.source]
+            found |= {rows.table.source: rows.table for rows in group.rows}
+        return found
 
     def logged(self) -> list[tuple[Any, ...]]:
         """Everything that is a function of the source, in order: rows and controls that are not of a snapshot."""

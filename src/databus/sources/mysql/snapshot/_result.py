@@ -114,7 +114,7 @@ class RowReader:
 
         def read_into(view: memoryview) -> int:
             # readinto1 would wait for the socket although the stream holds bytes, where a view is larger than its buffer
-            held = stream.peek(1) if not read_into_socket else b""
+            held = b"" if read_into_socket else stream.peek(1)
             if not held:
                 read_into_socket.append(True)
                 return int(stream.raw.readinto(view) or 0)

@@ -1,0 +1,246 @@
+"""Assembling: runs of the log become groups. Pure: a run and its tables' plans in, whole groups out.
+
+A group ends at the end of a transaction, when nothing more of the run waits or it has reached `group_bytes_max`. A
+transaction that alone exceeds that is yielded in parts, never cut inside an event, so never between two images of an
+update. The unfinished end of a run waits here, as places in its buffer, until the next run brings the rest or it
+exceeds the limit.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, make_scn
+from databus.schema import frame_schema
+from databus.sources.mysql.binlog import Run
+from databus.sources.mysql.rows import Decoded, Plan, decode
+from databus.wire import Commit, Group, OpenSnapshot, Rows
+
+Ints = npt.NDArray[np.int64]
+
+_SCN_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(COMMIT_VERSION)
+_SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Consecutive rows events of a run: `lo..hi`, all of whose transactions but the first begin in it."""
+
+    run: Run
+    lo: int
+    hi: int
+    bytes: int
+
+    @property
+    def last_transaction(self) -> int:
+        """That of its last event; -1 without any."""
+        return int(self.run.event_transaction[self.hi - 1]) if self.hi > self.lo else -1
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Pieces that make one group, the last of them being `last` of the last piece's run."""
+
+    pieces: list[_Piece]
+    last: int
+    continues: bool
+
+
+class Assembler:
+    """Makes groups of runs, in order. plan_of: by slot of the log's table maps. position: where the first run begins.
+
+    `seq` is the last one given in the transaction at hand; `position` is that after the last whole transaction yielded.
+    """
+
+    def __init__(
+        self,
+        timeline: int,
+        group_bytes_max: int,
+        row_bytes_max: int,
+        plan_of: Callable[[int], Plan],
+        position: Mapping[str, Any],
+    ) -> None:
+        self._base = make_scn(timeline, 0)
+        self._group_bytes_max = group_bytes_max
+        self._row_bytes_max = row_bytes_max
+        self._plan_of = plan_of
+        self._waiting: list[_Piece] = []  # of the transaction that the last run left unfinished
+        self._waiting_bytes = 0
+        self._is_open = False  # a part of that transaction has been yielded
+        self.seq = 0
+        self.position = position
+
+    @property
+    def is_between_transactions(self) -> bool:
+        """Whether everything begun has been yielded to its end."""
+        return not self._waiting and not self._is_open
+
+    def open(self, seq: int, *, is_yielded: bool) -> None:
+        """A transaction has begun with a statement; its rows follow. is_yielded: a group of it is out."""
+        self._is_open, self.seq = is_yielded, seq
+
+    def end(self, position: Mapping[str, Any]) -> None:
+        """A transaction without rows is over."""
+        self._is_open, self.seq, self.position = False, 0, position
+
+    def abandon(self) -> bool:
+        """Forget the transaction at hand: it did not happen. Returns whether a part of it was yielded."""
+        was_open, self._is_open = self._is_open, False
+        self._waiting, self._waiting_bytes, self.seq = [], 0, 0
+        return was_open
+
+    def add(self, run: Run, snapshots: Mapping[str, OpenSnapshot]) -> Iterator[Group]:
+        """The groups that are complete with this run. `snapshots`: those open, for the commits."""
+        if not run.continues and not self.is_between_transactions:
+            raise AssertionError("a run begins a transaction while another is unfinished")
+        for stretch in self._stretches(run):
+            yield self._group(stretch, snapshots)
+
+    def _stretches(self, run: Run) -> Iterator[_Stretch]:
+        transactions = len(run.scn)
+        firsts = np.searchsorted(run.event_transaction, np.arange(transactions + 1))
+        sizes = run.event_end - run.event_start
+        until = np.concatenate(([0], np.cumsum(sizes)))
+        at_transaction = until[firsts]
+        whole = transactions if run.is_complete else transactions - 1
+        at = 0
+        while at < whole:
+            waiting = self._waiting_bytes if at == 0 else 0
+            limit = at_transaction[at] + self._group_bytes_max - waiting
+            end = min(int(np.searchsorted(at_transaction, limit, side="right")) - 1, whole)
+            if end > at and not (at == 0 and self._is_open):
+                yield self._take(run, int(firsts[at]), int(firsts[end]), until, end - 1, continues=False)
+                at = end
+                continue
+            yield from self._parts(run, int(firsts[at]), int(firsts[at + 1]), until, at, is_complete=True)
+            at += 1
+        if at < transactions:
+            yield from self._parts(run, int(firsts[at]), int(firsts[at + 1]), until, at, is_complete=False)
+
+    def _parts(
+        self, run: Run, lo: int, hi: int, until: Ints, transaction: int, *, is_complete: bool
+    ) -> Iterator[_Stretch]:
+        """One transaction's events: in parts while it exceeds the limit; the rest ends it, or waits."""
+        while self._waiting_bytes + int(until[hi] - until[lo]) > self._group_bytes_max:
+            room = max(self._group_bytes_max - self._waiting_bytes, 0)
+            end = min(max(int(np.searchsorted(until, until[lo] + room, side="right")) - 1, lo), hi)
+            if end == lo and not self._waiting:
+                end = lo + 1
+            if end == hi and is_complete:
+                break
+            yield self._take(run, lo, end, until, transaction, continues=True)
+            lo = end
+        if is_complete:
+            yield self._take(run, lo, hi, until, transaction, continues=False)
+        elif hi > lo:
+            self._waiting.append(_Piece(run, lo, hi, int(until[hi] - until[lo])))
+            self._waiting_bytes += self._waiting[-1].bytes
+
+    def _take(self, run: Run, lo: int, hi: int, until: Ints, last: int, *, continues: bool) -> _Stretch:
+        pieces = [*self._waiting, _Piece(run, lo, hi, int(until[hi] - until[lo]))]
+        self._waiting, self._waiting_bytes = [], 0
+        return _Stretch(pieces, last, continues)
+
+    def _group(self, stretch: _Stretch, snapshots: Mapping[str, OpenSnapshot]) -> Group:
+        run, last = stretch.pieces[-1].run, stretch.last
+        batches: dict[int, list[Rows]] = {}
+        for piece in stretch.pieces:
+            for rows in self._rows(piece):
+                batches.setdefault(rows.table.fingerprint, []).append(rows)
+        if stretch.pieces[-1].last_transaction < last and (last > 0 or not run.continues):
+            self.seq = 0  # it holds no row of a captured table
+        if not stretch.continues:
+            self.position = run.position(last)
+        (txid,) = run.txids(last, last + 1).to_pylist()
+        commit = Commit(
+            self._base + int(run.scn[last]),
+            self.seq,
+            txid,
+            self.position,
+            int(run.commit_us[last]),
+            dict(snapshots),
+            continues=stretch.continues,
+        )
+        self._is_open = stretch.continues
+        if not stretch.continues:
+            self.seq = 0
+        return Group(commit, tuple(_joined(rows) for rows in batches.values()))
+
+    def _rows(self, piece: _Piece) -> Iterator[Rows]:
+        """The rows of a piece by table map; sets `seq` to that of its last event's last image."""
+        run, lo, hi = piece.run, piece.lo, piece.hi
+        if lo == hi:
+            return
+        slots, transactions = run.event_slot[lo:hi], run.event_transaction[lo:hi]
+        counts = np.zeros(hi - lo, np.int64)
+        found: list[tuple[Plan, Decoded, npt.NDArray[np.intp]]] = []
+        for slot in _in_order(slots):
+            mine = np.flatnonzero(slots == slot)
+            plan = self._plan_of(int(slot))
+            events = mine + lo
+            for decoded in decode(
+                plan,
+                run.buffer,
+                run.event_kind[events],
+                run.event_start[events],
+                run.event_end[events],
+                run.place,
+                row_bytes_max=self._row_bytes_max,
+            ):
+                part = mine[decoded.first_event :][: len(decoded.images_per_event)]
+                counts[part] = decoded.images_per_event
+                found.append((plan, decoded, part))
+        before = np.cumsum(counts) - counts
+        begins = np.searchsorted(transactions, transactions)  # of each event: the first one of its transaction
+        starts = before - before[begins]
+        if self._is_open or (run.continues and transactions[0] == 0):
+            starts[transactions == transactions[0]] += self.seq
+        self.seq = int(starts[-1] + counts[-1])
+        for plan, decoded, mine in found:
+            if len(decoded.change_types):
+                yield Rows(plan.table, self._batch(run, plan, decoded, starts[mine], transactions[mine]))
+
+    def _batch(
+        self, run: Run, plan: Plan, decoded: Decoded, starts: Ints, transactions: npt.NDArray[np.int32]
+    ) -> pa.RecordBatch:
+        images = decoded.images_per_event.astype(np.int64)
+        ends = np.cumsum(images)
+        seqs = np.repeat(starts - (ends - images), images) + np.arange(1, len(decoded.change_types) + 1)
+        used, of_event = np.unique(transactions, return_inverse=True)
+        lo, hi = int(used[0]), int(used[-1]) + 1
+        txids = run.txids(lo, hi)
+        if len(used) < hi - lo:
+            txids = txids.take(pa.array(used - lo))
+        columns = [
+            pa.array(decoded.change_types),
+            pa.array(np.repeat(run.scn[transactions] + self._base, images)),
+            pa.array(seqs),
+            pa.array(np.repeat(run.commit_us[transactions], images)).view(pa.timestamp("us", tz="UTC")),
+            pa.DictionaryArray.from_arrays(pa.array(np.repeat(of_event.astype(np.int32), images)), txids),
+            pa.array(np.zeros(len(seqs), np.bool_)),
+        ]
+        return pa.RecordBatch.from_arrays([*decoded.arrays, *columns], schema=frame_schema(plan.table))
+
+
+def _in_order(slots: npt.NDArray[np.int32]) -> list[int]:
+    """The distinct slots, in the order of their first events."""
+    values, firsts = np.unique(slots, return_index=True)
+    ordered: list[int] = values[np.argsort(firsts)].tolist()
+    return ordered
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    """One frame for all rows of one table in one schema, in order, however many table maps and runs they came by."""
+    if len(parts) == 1:
+        return parts[0]
+    batch = pa.concat_batches([part.batch for part in parts])
+    scns = batch.column(batch.num_columns - _SCN_FROM_END).to_numpy()
+    seqs = batch.column(batch.num_columns - _SEQ_FROM_END).to_numpy()
+    order: Any = np.lexsort((seqs, scns))
+    if not np.array_equal(order, np.arange(len(order))):
+        batch = batch.take(pa.array(order))
+    return Rows(parts[0].table, batch)

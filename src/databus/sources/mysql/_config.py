@@ -1,0 +1,144 @@
+"""Options of the MySQL and MariaDB source."""
+
+import re
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from databus.sources._config import LocalPath, SourceConfig
+
+PORT: Final = 3306
+_START: Final = re.compile(r"earliest|latest|gtid:.*|[^:/]+\.\d+:\d+|\d{4}-\d\d-\d\dT.*")
+
+
+def _address(host: str) -> str:
+    name, _, port = host.rpartition(":") if ":" in host else (host, "", str(PORT))
+    if not name or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"{host!r} is not host or host:port")
+    return f"{name}:{port}"
+
+
+def _start(text: str) -> str:
+    if not _START.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is none of earliest, latest, gtid:SET, FILE:POSITION (mysql-bin.000004:157), or a time "
+            f"(2026-11-21T12:00:00Z)"
+        )
+    return text
+
+
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class MysqlConfig(SourceConfig):
+    """A MySQL or MariaDB server, captured from its binary log as a replica does."""
+
+    type: Literal["mysql"] = Field("mysql", description="`mysql`, for MariaDB too.")
+    hosts: list[Address] = Field(
+        min_length=1,
+        max_length=16,
+        description="Servers that hold the same data, as `host` or `host:port`; the first that answers and has what is "
+        "needed is captured, the others when it is gone (needs GTIDs).",
+        examples=[["db1:3306", "db2:3306"]],
+    )
+    user: str = Field(description="A user with REPLICATION SLAVE, REPLICATION CLIENT and SELECT.", examples=["databus"])
+    password: SecretStr = Field(SecretStr(""), description="Its password; better `password_file` or `${VAR}`.")
+    password_file: LocalPath | None = Field(None, description="File that holds the password, read at each connect.")
+    tls: Literal["off", "on", "unverified"] = Field(
+        "off", description="`on` verifies the server's certificate and name; `unverified` encrypts only."
+    )
+    tls_ca: LocalPath | None = Field(None, description="Certificates to trust, in PEM; without it, the system's.")
+    tls_server_name: str | None = Field(None, description="The name in the server's certificate, if not the host's.")
+    server_id: int | None = Field(
+        None,
+        ge=1,
+        le=2**32 - 1,
+        description="Our id as a replica; no other replica may have it. Without it, one made of the source's name and "
+        "the relay's log.",
+    )
+    start: Annotated[str, AfterValidator(_start)] = Field(
+        "latest",
+        description="Where a new log begins: `earliest`, `latest`, `gtid:SET`, `FILE:POSITION` or a time in ISO form. "
+        "Anything but `latest` needs `snapshot: never`.",
+    )
+    snapshot: Literal["initial", "never", "when_needed", "only"] = Field(
+        "initial",
+        description="Whether rows that are there are read: when a new log begins; never; also when the position was "
+        "lost; or nothing else.",
+    )
+    where: dict[str, str] = Field(
+        default_factory=dict,
+        description="By table: a condition on the rows that a snapshot reads; the log is not narrowed by it.",
+        examples=[{"shop.orders": "created_at > '2026-01-01'"}],
+    )
+    on_gap: Literal["stop", "resnapshot"] = Field(
+        "stop",
+        description="When the server has lost what we still need: stop, or record a gap and read the tables again.",
+    )
+    on_class3: Literal["resnapshot", "stop"] = Field(
+        "resnapshot", description="After DDL that may have changed data unseen: read the table again, or stop."
+    )
+    zero_dates: Literal["error", "null"] = Field(
+        "error", description="What a zero date (0000-00-00, 2020-00-10) becomes, which no calendar has."
+    )
+    invalid_text: Literal["error", "replace"] = Field(
+        "error", description="What bytes become that are not valid in their character set: an error, or U+FFFD."
+    )
+    row_bytes_max: int = Field(64 << 20, ge=1024, le=1 << 30, description="Largest row, in bytes of the log.")
+    group_bytes_max: int = Field(4 << 20, ge=1024, le=256 << 20, description="Where a group ends, in bytes of rows.")
+    buffer_bytes_max: int = Field(
+        32 << 20, ge=1 << 20, le=1 << 30, description="What may have been read from the server and not yet be decoded."
+    )
+    progress_ms: int = Field(
+        1_000, ge=10, le=3_600_000, description="How often a commit is logged while only other tables change."
+    )
+    progress_bytes: int = Field(
+        16 << 20, ge=1024, le=1 << 34, description="After how many bytes of the server's log too."
+    )
+    heartbeat_ms: int = Field(
+        1_000, ge=10, le=60_000, description="How often an idle server is to say that it is there; three missed end it."
+    )
+    connect_ms_max: int = Field(10_000, ge=1, le=600_000, description="How long connecting may take.")
+    chunk_rows_max: int = Field(16_384, ge=1, le=1 << 20, description="Rows of one snapshot chunk.")
+    chunk_bytes_max: int = Field(8 << 20, ge=1024, le=256 << 20, description="Bytes of one snapshot chunk.")
+    chunk_keys_max: int = Field(
+        1 << 20, ge=1, le=1 << 26, description="Keys that may change while a chunk waits for its place in the log."
+    )
+    snapshot_connections: int = Field(2, ge=1, le=64, description="Connections that read chunks at the same time.")
+    history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="Tables whose definitions are followed.")
+    retention_warn_ms: int = Field(
+        6 * 3_600_000, ge=0, le=2**53, description="Warn when the server purges what we need in less than this."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.start != "latest" and self.snapshot in {"initial", "only"} and "snapshot" in self.model_fields_set:
+            raise ValueError("start: a snapshot is of now; with `start` other than latest say `snapshot: never`")
+        if self.start != "latest" and "snapshot" not in self.model_fields_set:
+            self.snapshot = "never"
+        if self.password_file is not None and self.password.get_secret_value():
+            raise ValueError("password and password_file: give one of them")
+        return self
+
+
+class BinlogConfig(SourceConfig):
+    """A binary log file, or a folder of them, without a server: for replay, for tests, for archives."""
+
+    type: Literal["binlog"] = Field("binlog", description="`binlog`.")
+    path: LocalPath = Field(description="A binary log file, or a folder of them.", examples=["/backup/binlogs"])
+    definitions: LocalPath | None = Field(
+        None,
+        description="JSON file with the list of the tables' definitions as of the first file's begin, where the log "
+        "itself does not name its columns (`binlog_row_metadata` other than FULL).",
+    )
+    zero_dates: Literal["error", "null"] = Field("error", description="As for `mysql`.")
+    invalid_text: Literal["error", "replace"] = Field("error", description="As for `mysql`.")
+    on_class3: Literal["stop"] = Field(
+        "stop",
+        description="After DDL that may have changed data unseen, a file can only stop: there is no table to read.",
+    )
+    row_bytes_max: int = Field(64 << 20, ge=1024, le=1 << 30, description="Largest row, in bytes of the log.")
+    group_bytes_max: int = Field(4 << 20, ge=1024, le=256 << 20, description="Where a group ends, in bytes of rows.")
+    progress_ms: int = Field(1_000, ge=10, le=3_600_000, description="As for `mysql`.")
+    progress_bytes: int = Field(16 << 20, ge=1024, le=1 << 34, description="As for `mysql`.")
+    history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="As for `mysql`.")

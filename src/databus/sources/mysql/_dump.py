@@ -1,0 +1,242 @@
+"""Dump: a thread that asks a server for its log as a replica does, and drains the socket while others decode.
+
+What it reads waits in a `BlockQueue` bounded in bytes; when that is full the socket is not read, and the server waits.
+Protocol: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and, for MariaDB,
+https://mariadb.com/kb/en/3-binlog-network-stream/.
+"""
+
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pymysql
+
+from databus.core import Unavailable
+from databus.sources.mysql._connect import close_quietly, socket_of
+from databus.sources.mysql._errors import telling
+from databus.sources.mysql.binlog import GtidSet, PacketSplitter, Position
+
+_REGISTER: Final = 0x15
+_DUMP: Final = 0x12
+_DUMP_GTID: Final = 0x1E
+_THROUGH_GTID: Final = 0x04
+_FIRST_OFFSET: Final = 4  # behind the file's magic number
+_OFFSET_MAX: Final = 0xFFFFFFFF
+_HEARTBEATS_MISSED_MAX: Final = 3
+_RECEIVE_BYTES: Final = 1 << 20
+_JOIN_S_MAX: Final = 10.0
+_ACCEPT_S_MAX: Final = 60.0
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class BlockQueue:
+    """Blocks of event bytes between two threads, bounded in bytes (one block may always wait)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._blocks: deque[Bytes] = deque()
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._is_closed = False
+        self.bytes_waiting = 0
+
+    def put(self, block: Bytes) -> bool:
+        """Add a block, waiting for room. False once nobody takes any more."""
+        with self._changed:
+            while self.bytes_waiting and self.bytes_waiting + len(block) > self._bytes_max and not self._is_closed:
+                self._changed.wait()
+            if self._is_closed:
+                return False
+            self._blocks.append(block)
+            self.bytes_waiting += len(block)
+            self._changed.notify_all()
+            return True
+
+    def take(self, wait_s: float) -> Bytes | None:
+        """The next block, or None if none came in time. Raises what ended the reading, after the last block."""
+        with self._changed:
+            if not self._blocks and self._error is None and wait_s > 0:
+                self._changed.wait(wait_s)
+            if self._blocks:
+                block = self._blocks.popleft()
+                self.bytes_waiting -= len(block)
+                self._changed.notify_all()
+                return block
+            if self._error is not None:
+                raise self._error
+            return None
+
+    def wait_for_first(self, wait_s: float) -> bool:
+        """Wait until a block is there; False if none came in time. Raises what ended the reading before one came."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._blocks or self._error is not None, wait_s)
+            if not self._blocks and self._error is not None:
+                raise self._error
+            return bool(self._blocks)
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing comes after what waits; this is why."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let `take` return at once."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nobody takes any more."""
+        with self._changed:
+            self._is_closed = True
+            self._blocks.clear()
+            self._changed.notify_all()
+
+
+class Dump:
+    """One connection on which the server sends its log from `position` on."""
+
+    def __init__(
+        self,
+        connection: "pymysql.Connection[Any]",
+        server: str,
+        position: Position,
+        *,
+        is_mariadb: bool,
+        by_gtid: bool,
+        server_id: int,
+        heartbeat_ms: int,
+        buffer_bytes_max: int,
+    ) -> None:
+        """Ask for the log. Raises `Unavailable` and what the server refuses."""
+        self.queue = BlockQueue(buffer_bytes_max)
+        self._connection = connection
+        self._silence_s = max(heartbeat_ms * _HEARTBEATS_MISSED_MAX, 1_000) / 1e3
+        self._is_closing = False
+        self.last_heard_s = time.monotonic()
+        gtids = position.gtids if by_gtid else None
+        if by_gtid and gtids is None:
+            position = replace(position, offset=_FIRST_OFFSET)  # the file tells at its begin what was before
+        with telling(server, "asking for the log"):
+            _prepare(connection, gtids if is_mariadb else None, is_mariadb=is_mariadb, heartbeat_ms=heartbeat_ms)
+            _register(connection, server_id)
+            _ask(connection, position, gtids, is_mariadb=is_mariadb, server_id=server_id)
+        self._server = server
+        self._socket = socket_of(connection)
+        self._thread = threading.Thread(target=self._run, name="mysql-dump", daemon=True)
+        self._thread.start()
+        self._wait_until_accepted()
+
+    def _wait_until_accepted(self) -> None:
+        """A server that does not have what comes next says so instead of its first event."""
+        try:
+            is_there = self.queue.wait_for_first(_ACCEPT_S_MAX)
+        except BaseException:
+            self.close()
+            raise
+        if not is_there:
+            self.close()
+            raise Unavailable(f"{self._server}: it sent nothing of its log within {_ACCEPT_S_MAX:.0f} s")
+
+    def take(self, wait_s: float) -> Bytes | None:
+        """See `BlockQueue.take`."""
+        return self.queue.take(wait_s)
+
+    def wake(self) -> None:
+        """Let `take` return at once. Any thread."""
+        self.queue.wake()
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        self._is_closing = True
+        self.queue.close()
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            self._is_closing = True  # the server was faster
+        self._thread.join(_JOIN_S_MAX)
+        close_quietly(self._connection)
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except TimeoutError:
+            silence = f"it said nothing for {self._silence_s:.1f} s, not even a heartbeat; connecting anew"
+            self.queue.fail(Unavailable(f"{self._server}: {silence}"))
+        except OSError as error:
+            self.queue.fail(Unavailable(f"{self._server}: the connection broke: {error.strerror or error}"))
+        except Exception as error:  # noqa: BLE001 - raised again where the log is read
+            self.queue.fail(error)
+
+    def _read(self) -> None:
+        sock = self._socket
+        sock.settimeout(self._silence_s)
+        splitter = PacketSplitter()
+        received = memoryview(bytearray(_RECEIVE_BYTES))
+        while not self._is_closing:
+            count = sock.recv_into(received)
+            if count == 0:
+                raise Unavailable(f"{self._server}: it closed the connection")
+            self.last_heard_s = time.monotonic()
+            events = splitter.feed(received[:count])
+            if len(events) and not self.queue.put(events):
+                return
+            if splitter.ended is not None:
+                raise splitter.ended
+
+
+def _prepare(connection: "pymysql.Connection[Any]", gtids: str | None, *, is_mariadb: bool, heartbeat_ms: int) -> None:
+    """Say what we understand, before the log is asked for. gtids: where MariaDB shall begin."""
+    heartbeat_ns = heartbeat_ms * 1_000_000
+    settings = ["@master_binlog_checksum=@@global.binlog_checksum", f"@master_heartbeat_period={heartbeat_ns}"]
+    if is_mariadb:
+        settings.append("@mariadb_slave_capability=4")
+        if gtids is not None:
+            settings += [
+                f"@slave_connect_state='{gtids}'",
+                "@slave_gtid_strict_mode=1",
+                "@slave_gtid_ignore_duplicates=0",
+            ]
+    else:
+        settings += ["@source_binlog_checksum=@@global.binlog_checksum", f"@source_heartbeat_period={heartbeat_ns}"]
+    with connection.cursor() as cursor:
+        for setting in settings:
+            cursor.execute(f"SET {setting}")
+
+
+def _register(connection: "pymysql.Connection[Any]", server_id: int) -> None:
+    """Be listed by SHOW REPLICAS, so that others see our id."""
+    name = socket.gethostname().encode()[:60]
+    body = struct.pack("<I", server_id) + bytes([len(name)]) + name + b"\0\0" + struct.pack("<HII", 0, 0, 0)
+    _command(connection, _REGISTER, body)
+    connection._read_packet()  # type: ignore[no-untyped-call]  # noqa: SLF001 - as below
+
+
+def _command(connection: "pymysql.Connection[Any]", number: int, body: bytes) -> None:
+    connection._execute_command(number, body)  # type: ignore[attr-defined]  # noqa: SLF001 - PyMySQL has no public
+    # way to send a command that is not a query
+
+
+def _ask(
+    connection: "pymysql.Connection[Any]", position: Position, gtids: str | None, *, is_mariadb: bool, server_id: int
+) -> None:
+    """Ask for the log, by GTIDs or by file and offset."""
+    if gtids is not None and not is_mariadb:
+        encoded = GtidSet.parse(gtids).encode()
+        head = struct.pack("<HII", _THROUGH_GTID, server_id, 0) + struct.pack("<QI", _FIRST_OFFSET, len(encoded))
+        _command(connection, _DUMP_GTID, head + encoded)
+        return
+    file, offset = (position.file, position.offset) if gtids is None else ("", _FIRST_OFFSET)
+    if offset > _OFFSET_MAX:
+        raise Unavailable(
+            f"{file} at {offset}: the protocol cannot name a place beyond 4 GiB without GTIDs; switch GTIDs on, or "
+            f"keep max_binlog_size at its default"
+        )
+    _command(connection, _DUMP, struct.pack("<IHI", offset, 0, server_id) + file.encode())

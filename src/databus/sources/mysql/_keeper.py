@@ -1,0 +1,137 @@
+"""Keeper: the history of the tables' definitions and the file that keeps it beside the log, as one.
+
+What a statement did is durable in the file before the control about it goes out, so that a session that starts at the
+log's end knows the tables as of there, however far behind the server that is.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import structlog
+
+from databus.core import SourceChanged
+from databus.schema import TableSchema
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql._errors import telling
+from databus.sources.mysql.binlog import Statement
+from databus.sources.mysql.history import (
+    Catalogue,
+    History,
+    HistoryStore,
+    TableEvent,
+    TableState,
+    read_catalogue,
+)
+from databus.sources.mysql.history._state import Key
+from databus.sources.mysql.history._syntax import KeyPart
+
+Describe = Callable[[TableDefinition], TableSchema]
+
+
+class HistoryKeeper:
+    """A history, and where it is kept; nowhere without a `folder`."""
+
+    def __init__(self, physical: str, history: History, folder: Path | None = None) -> None:
+        self._physical = physical
+        self._history = history
+        self._store = None if folder is None else HistoryStore(folder)
+        self._unread: Mapping[tuple[str, str], str] = {}
+        self._is_begun = False
+
+    def read_catalogue(self, connection: "pymysql.Connection[Any]") -> Catalogue:
+        """The tables as they are on the server now."""
+
+        def query(sql: str) -> Sequence[Sequence[Any]]:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+
+        with telling(self._physical, "reading the tables' definitions"):
+            return read_catalogue(query, self._history.server)
+
+    def use(self, catalogue: Catalogue) -> None:
+        """Know what the catalogue says; kept once `begin` has said from which SCN on."""
+        self._history.begin(catalogue)
+        self._unread = catalogue.unread
+
+    def begin(self, scn: int) -> None:
+        """What is known now holds from `scn` on."""
+        if self._store is not None:
+            self._store.begin(scn, self._history)
+            self._is_begun = True
+
+    def load(
+        self,
+        scn: int,
+        in_force: Mapping[str, TableSchema],
+        describe: Describe,
+        connection: "pymysql.Connection[Any] | None",
+    ) -> None:
+        """Know what was known at `scn`.
+
+        Where the file is missing, tables are taken from the server's catalogue as far as they are provably the same as
+        at `scn`: those that consumers know (`in_force`) and that describe themselves alike. Raises `SourceChanged`
+        naming the file where nothing is known otherwise, `Corrupt` if it is damaged.
+        """
+        if self._store is not None and self._store.exists:
+            self._store.load(scn, self._history)
+            self._is_begun = True
+            return
+        catalogue = Catalogue() if connection is None else self.read_catalogue(connection)
+        same = [table for table in catalogue.tables if _is_same(table.definition, in_force, describe)]
+        catalogue.tables = same
+        self.use(catalogue)
+        self.begin(scn)
+        structlog.get_logger("databus.sources.mysql").warning(
+            "the history of the tables is missing; those that are as they were go on, others by the log's own metadata",
+            physical=self._physical,
+            tables=len(same),
+        )
+
+    def definitions(self) -> list[TableDefinition]:
+        """All tables that are known, captured or not."""
+        found = (self._history.definition(*name) for name in list(self._history.names()))
+        return [definition for definition in found if definition is not None]
+
+    def definition(self, database: str, name: str) -> TableDefinition | None:
+        """What a table is here; None if nobody knows."""
+        return self._history.definition(database, name)
+
+    def refuse_unread(self, captured: Callable[[str, str], bool]) -> None:
+        """Raise `SourceChanged` if a captured table is of a kind that nobody can read."""
+        for name, why in self._unread.items():
+            if captured(*name):
+                raise SourceChanged(
+                    f"{self._physical}: {'.'.join(name)} cannot be captured: {why}; leave it out with `exclude`"
+                )
+
+    def learn(self, definition: TableDefinition, scn: int) -> None:
+        """The log itself has shown what a table is."""
+        columns = tuple(column for column in definition.columns if not column.is_hidden)
+        keys = (Key("primary", "PRIMARY", tuple(map(KeyPart, definition.key))),) if definition.key else ()
+        self._history.put(TableState(definition.database, definition.name, columns, keys, definition.charset))
+        self._keep(scn)
+
+    def apply(self, statement: Statement, scn: int) -> list[TableEvent]:
+        """Move past a statement of the log, durably. `scn`: of its transaction."""
+        events = self._history.apply(statement.query)
+        self._keep(scn)
+        return events
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._store is not None:
+            self._store.close()
+
+    def _keep(self, scn: int) -> None:
+        changes = self._history.take_changes()
+        if self._store is not None and self._is_begun:
+            self._store.append(scn, changes)
+            self._store.compact(scn)
+
+
+def _is_same(definition: TableDefinition, in_force: Mapping[str, TableSchema], describe: Describe) -> bool:
+    known = in_force.get(definition.source)
+    return known is not None and describe(definition).fingerprint == known.fingerprint

@@ -1,0 +1,536 @@
+"""A session: capture from `start` to `close`, whether the log comes from a server or from files.
+
+What the scanner finds becomes groups: runs of rows through the assembler, statements through the history. Where the log
+stands between two transactions, what the bus itself adds has its place: begins and ends of snapshots, chunks, gaps.
+Everything but chunks and their controls is a function of the log, so that a session that starts where another was
+killed yields the same.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from databus.core import (
+    ChangeType,
+    Clock,
+    ControlKind,
+    DatabusError,
+    Unavailable,
+    Unsupported,
+    crash_point,
+    make_scn,
+    next_bus_seq,
+)
+from databus.formats import to_json_value
+from databus.schema import TableSchema, diff, frame_schema
+from databus.sources._contract import SourceLag
+from databus.sources.mysql._assemble import Assembler
+from databus.sources.mysql._config import BinlogConfig, MysqlConfig
+from databus.sources.mysql._keeper import HistoryKeeper
+from databus.sources.mysql._tables import Tables
+from databus.sources.mysql.binlog import Abandoned, Heartbeat, Rotated, Run, Scanner, Statement
+from databus.sources.mysql.history import Altered, Created, Dropped, TableEvent, Truncated, Unknown
+from databus.sources.mysql.snapshot import BegunAnew, Placed, SnapshotReader, TableTask
+from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
+
+
+class Feed(Protocol):
+    """Where the log's bytes come from."""
+
+    def take(self, wait_s: float) -> npt.NDArray[np.uint8] | None:
+        """The next bytes; None if none came in time. Raises what ended them."""
+        ...
+
+    def wake(self) -> None:
+        """Let `take` return at once. Any thread."""
+        ...
+
+    def close(self) -> None:
+        """Let go."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session begins: after this transaction. seq: the last one given at its SCN. scn: with its timeline."""
+
+    scn: int
+    seq: int
+    txid: str
+    commit_us: int
+    position: Mapping[str, Any]
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What was lost before this session begins. from_scn: the last one before it."""
+
+    from_scn: int
+    reason: str
+
+
+class Session:
+    """Capture from one place on. One thread, but for `want`."""
+
+    def __init__(
+        self,
+        physical: str,
+        config: MysqlConfig | BinlogConfig,
+        clock: Clock,
+        *,
+        place: Place,
+        is_new: bool,
+        feed: Feed,
+        scanner: Scanner,
+        tables: Tables,
+        history: HistoryKeeper,
+        snapshots: Mapping[str, OpenSnapshot],
+        reader: SnapshotReader | None,
+        expire_ms: float | None = None,
+    ) -> None:
+        self._physical = physical
+        self._config = config
+        self._clock = clock
+        self._feed = feed
+        self._scanner = scanner
+        self._tables = tables
+        self._history = history
+        self._reader = reader
+        self._expire_ms = expire_ms
+        self._place = place
+        self._snapshots = dict(snapshots)
+        self._assembler = Assembler(
+            place.timeline, config.group_bytes_max, config.row_bytes_max, tables.plan, place.position
+        )
+        self._ready: deque[Group] = deque()
+        self._groups: Iterator[Group] = iter(())
+        self._asked: deque[str] = deque()
+        self._is_new = is_new
+        self._yielded = place  # the place of the last group that was yielded
+        self._yielded_s = time.monotonic()
+        self._is_current = False
+        self._refused: DatabusError | None = None
+        if reader is not None:
+            reader.advance(place.scn, place.position)
+
+    # What the source calls
+
+    def begin(self, snapshots: Sequence[str], gap: Gap | None) -> None:
+        """Say first that something was lost, and that these tables are being read."""
+        names = [name for name in snapshots if name in self._tables.in_force]
+        groups: list[Group] = []
+        if gap is not None:
+            for name in sorted(self._tables.in_force):
+                body = {
+                    "kind": ControlKind.GAP,
+                    "source": name,
+                    "from": gap.from_scn,
+                    "to": self._place.scn,
+                    "reason": gap.reason,
+                    "resnapshot": name in names,
+                }
+                groups.append(self._bus_control(ControlKind.GAP, self._tables.in_force[name], body))
+        groups += [self._begin_snapshot(name) for name in names]
+        if not groups and self._is_new:  # a commit alone, so that the log has a position from the first moment on
+            groups = [Group(self._commit())]
+        self._is_new = False
+        self._ready.extend(_as_one(groups, self._place.position))
+
+    def go_on_reading(self) -> None:
+        """Take up the snapshots that were open in the log."""
+        if self._reader is None:
+            return
+        for name, opened in list(self._snapshots.items()):
+            task = self._task(name)
+            if task is None:
+                self._snapshots.pop(name)
+                continue
+            self._reader.begin(task, opened.last_key)
+
+    def want(self, sources: Sequence[str]) -> None:
+        """Read these tables at the next place between two transactions. Any thread."""
+        self._asked.extend(sources)
+        self._feed.wake()
+
+    def poll(self, wait_ms: int) -> Group | None:
+        """The next group, or None if nothing came in time."""
+        deadline = time.monotonic() + wait_ms / 1e3
+        while True:
+            group = self._next()
+            if group is not None:
+                self._note_yielded(group)
+                return group
+            if not self._read_on(deadline):
+                return self._progress()
+
+    def lag(self) -> SourceLag:
+        """How far behind, by the commit time of the last transaction seen."""
+        behind_ms = 0.0
+        if not self._is_current:
+            behind_ms = max(self._clock.now_ns() / 1e6 - self._place.commit_us / 1e3, 0.0)
+        left_ms = None if self._expire_ms is None else max(self._expire_ms - behind_ms, 0.0)
+        return SourceLag(behind_ms, None, left_ms)
+
+    def close(self) -> None:
+        """Let go of the log, the readers and the history."""
+        self._feed.close()
+        if self._reader is not None:
+            self._reader.close()
+        self._history.close()
+
+    # The log
+
+    def _next(self) -> Group | None:
+        """What comes next, if it is here already."""
+        while True:
+            if self._ready:
+                return self._ready.popleft()
+            group = next(self._groups, None)
+            if group is not None:
+                self._saw(group)
+                if group.rows or group.control is not None or group.commit.continues or self._is_progress_due():
+                    return group
+                continue
+            if self._assembler.is_between_transactions and self._add_between():
+                continue
+            if self._refused is not None:
+                raise self._refused
+            found = self._scanner.next()
+            if found is None:
+                return None
+            self._handle(found)
+
+    def _read_on(self, deadline: float) -> bool:
+        """Get more of the log. False: nothing came in time."""
+        block = self._feed.take(max(deadline - time.monotonic(), 0.0))
+        if block is None:
+            self._is_current = True
+            return time.monotonic() < deadline  # else somebody woke us: a chunk is ready, or is asked for
+        self._is_current = False
+        self._scanner.feed(block)
+        return True
+
+    def _handle(self, found: Run | Statement | Rotated | Heartbeat | Abandoned) -> None:
+        match found:
+            case Run():
+                for slot in np.unique(found.event_slot).tolist():
+                    if not self._tables.is_prepared(slot):
+                        self._prepare(slot)
+                self._groups = self._assembler.add(found, self._snapshots)
+            case Statement():
+                self._ready.extend(self._statement(found))
+            case Heartbeat():
+                self._is_current = True
+                self._move(found.position)
+            case Rotated():
+                if self._assembler.is_between_transactions:
+                    self._move(self._scanner.position.to_json())
+            case Abandoned():
+                if self._assembler.abandon():
+                    raise Unavailable(
+                        f"{self._physical}: a transaction at {found.place} never ends, since the server that wrote it "
+                        f"crashed; what was captured of it is taken back"
+                    )
+
+    def _move(self, position: Mapping[str, Any]) -> None:
+        """The log stands further, without a transaction."""
+        self._place = replace(self._place, position=position)
+        self._assembler.position = position
+        if self._reader is not None:
+            self._reader.advance(self._place.scn, position)
+
+    def _prepare(self, slot: int) -> None:
+        """Plan a new table map; where the log itself shows another table than consumers know, tell them first."""
+        table_map = self._scanner.tables[slot]
+        definition, plan = self._tables.prepare(slot, table_map)
+        known = self._tables.in_force.get(definition.source)
+        if known is not None and known.fingerprint == plan.table.fingerprint:
+            return
+        self._history.learn(definition, self._place.scn)
+        self._tables.in_force[definition.source] = plan.table
+        if known is None or diff(known, plan.table).is_empty:
+            return  # its rows say what it is
+        self._tell_class3(plan.table, _schema_body(plan.table, known, "", 3), "the log shows another table than before")
+
+    def _saw(self, group: Group) -> None:
+        """A group of the assembler goes out: what follows stands behind it, and chunks must know its keys."""
+        commit = group.commit
+        if self._reader is not None:
+            for rows in group.rows:
+                if self._reader.watches(rows.table.source):
+                    batch = rows.batch
+                    keys = [batch.column(name) for name in rows.table.key]
+                    self._reader.images(rows.table.source, batch.column("_commit_version").to_numpy(), keys)
+        if commit.continues:
+            return
+        self._place = replace(
+            self._place,
+            scn=commit.scn,
+            seq=commit.seq,
+            txid=commit.txid,
+            commit_us=commit.commit_us,
+            position=commit.position,
+        )
+        if self._reader is not None:
+            self._reader.advance(commit.scn, commit.position)
+
+    def _is_progress_due(self) -> bool:
+        """Whether a commit without rows is worth a frame: consumers' checkpoints shall not fall behind."""
+        if time.monotonic() - self._yielded_s >= self._config.progress_ms / 1e3:
+            return True
+        here, there = self._place.position, self._yielded.position
+        return bool(here["file"] != there["file"] or here["offset"] - there["offset"] >= self._config.progress_bytes)
+
+    def _progress(self) -> Group | None:
+        """Where nothing more comes: a commit for what was passed over, if it is due."""
+        if self._place.scn == self._yielded.scn or not self._assembler.is_between_transactions:
+            return None
+        if not self._is_progress_due():
+            return None
+        group = Group(self._commit())
+        self._note_yielded(group)
+        return group
+
+    def _note_yielded(self, group: Group) -> None:
+        if not group.commit.continues:
+            self._yielded = self._place
+            self._yielded_s = time.monotonic()
+
+    # Statements
+
+    def _statement(self, statement: Statement) -> list[Group]:
+        scn = make_scn(self._place.timeline, statement.scn)
+        events = [event for event in self._history.apply(statement, scn) if self._is_captured(event)]
+        seq = self._assembler.seq
+        groups: list[Group] = []
+        class3: list[str] = []
+        for event in events:
+            for kind, table, body in self._controls(event):
+                seq += 1
+                commit = Commit(
+                    scn,
+                    seq,
+                    statement.txid,
+                    self._assembler.position,
+                    statement.commit_us,
+                    dict(self._snapshots),
+                    continues=True,
+                )
+                groups.append(Group(commit, (), Control(kind, table, scn, seq, body)))
+                if self._reader is not None:
+                    self._reader.control(table.source, scn)
+                if kind is ControlKind.SCHEMA and body["class"] == 3:
+                    class3.append(table.source)
+                if kind is ControlKind.DROP:
+                    self._stop_reading(table.source)
+        if not statement.is_complete:  # CREATE TABLE ... SELECT: its rows follow in the same transaction
+            self._assembler.open(seq, is_yielded=bool(groups))
+            return groups
+        assert statement.position is not None  # noqa: S101 - it is complete
+        self._assembler.end(statement.position)
+        self._place = replace(
+            self._place,
+            scn=scn,
+            seq=seq,
+            txid=statement.txid,
+            commit_us=statement.commit_us,
+            position=statement.position,
+        )
+        if self._reader is not None:
+            self._reader.advance(scn, statement.position)
+        groups += [self._begin_snapshot(name) for name in class3 if self._may_read(name)]
+        if not groups:
+            return [Group(self._commit())] if self._is_progress_due() else []
+        return _as_one(groups, self._place.position)
+
+    def _controls(self, event: TableEvent) -> Iterator[tuple[ControlKind, TableSchema, dict[str, Any]]]:
+        """What consumers are told of what became of a captured table."""
+        match event:
+            case Dropped(before, _):
+                known = self._tables.in_force.pop(before.source, None)
+                if known is not None:
+                    yield ControlKind.DROP, known, {"kind": ControlKind.DROP, "source": before.source}
+            case Truncated(definition, _):
+                known = self._tables.in_force.get(definition.source)
+                if known is not None:
+                    yield ControlKind.TRUNCATE, known, {"kind": ControlKind.TRUNCATE, "source": definition.source}
+            case Created(after, ddl, is_empty):
+                known, table = self._tables.redefine(after)
+                if known is not None or not is_empty:
+                    yield ControlKind.SCHEMA, table, _schema_body(table, known, ddl, 1 if is_empty else 3)
+            case Altered():
+                event = event.without(self._tables.selection.excluded(event.after))
+                known, table = self._tables.redefine(event.after)
+                if (
+                    known is not None and known.fingerprint == table.fingerprint and event.number == 1
+                ) or known is None:
+                    return  # an index, a comment; or nobody knows the table yet
+                body = _schema_body(table, known, event.ddl, event.number)
+                body["renamed"], body["fill"] = dict(event.renamed), _as_json(event.fill, table)
+                yield ControlKind.SCHEMA, table, body
+            case Unknown(ddl, why, tables):
+                named = ", ".join(f"{database}.{name}" for database, name in tables)
+                self._refused = Unsupported(
+                    f"{self._physical}: a statement may have changed {named} and is not understood ({why}): "
+                    f"{ddl[:500]!r}. Report it; to go on, `databus position set` behind it and read the tables again"
+                )
+
+    def _is_captured(self, event: TableEvent) -> bool:
+        match event:
+            case Created(after) | Altered(_, after):
+                return self._tables.selection.selects(after.database, after.name)
+            case Dropped(before) | Truncated(before):
+                return self._tables.selection.selects(before.database, before.name)
+            case Unknown(_, _, tables):
+                return any(self._tables.selection.selects(*each) for each in tables)
+
+    def _may_read(self, source: str) -> bool:
+        """Whether a table whose data changed unseen is read again. Raises later, once the control is out, if not."""
+        if self._config.on_class3 == "stop":
+            self._refused = Unsupported(
+                f"{self._physical}: the data of {source} changed in a way that the log does not show; set `on_class3: "
+                f"resnapshot` to have the table read again"
+            )
+            return False
+        return self._reader is not None and source in self._tables.in_force
+
+    # What the bus adds between two transactions
+
+    def _add_between(self) -> bool:
+        """Begin what was asked for, place a chunk. False: nothing."""
+        if self._asked:
+            names = [self._asked.popleft() for _ in range(len(self._asked))]
+            groups = [self._begin_snapshot(name) for name in dict.fromkeys(names) if name in self._tables.in_force]
+            self._ready.extend(_as_one(groups, self._place.position))
+            return bool(groups)
+        if self._reader is None:
+            return False
+        found = self._reader.take()
+        if found is None:
+            return False
+        if isinstance(found, BegunAnew):
+            self._ready.append(self._begin_snapshot(found.source, tells_reader=False))
+        else:
+            self._ready.extend(self._chunk(found))
+        return True
+
+    def _task(self, source: str) -> TableTask | None:
+        """What the reader must know of a table; None if it is none any more."""
+        database, _, name = source.partition(".")
+        definition = self._history.definition(database, name)
+        table = self._tables.in_force.get(source)
+        if definition is None or table is None:
+            return None
+        where = self._config.where.get(source) if isinstance(self._config, MysqlConfig) else None
+        return TableTask(definition, table, where, self._tables.policies)
+
+    def _begin_snapshot(self, source: str, *, tells_reader: bool = True) -> Group:
+        """The begin of a reading, which supersedes one that is open."""
+        seq = self._bus_seq()
+        self._snapshots[source] = OpenSnapshot(seq, None, (self._place.scn, seq))
+        task = self._task(source)
+        if tells_reader and self._reader is not None and task is not None:
+            self._reader.begin(task)
+        body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": source, "generation": seq}
+        return self._control_group(ControlKind.SNAPSHOT_BEGIN, self._tables.in_force[source], body, seq)
+
+    def _stop_reading(self, source: str) -> None:
+        self._snapshots.pop(source, None)
+        if self._reader is not None:
+            self._reader.drop(source)
+
+    def _chunk(self, placed: Placed) -> Iterator[Group]:
+        """A chunk's rows, and the end of the reading if it was the last."""
+        opened = self._snapshots[placed.source]
+        self._snapshots[placed.source] = replace(opened, last_key=placed.last_key)
+        if placed.rows:
+            crash_point("mysql.snapshot.before_chunk")
+            yield self._rows_group(placed)
+        if not placed.is_last:
+            return
+        del self._snapshots[placed.source]
+        seq = self._bus_seq()
+        where = self._config.where if isinstance(self._config, MysqlConfig) else {}
+        body = {
+            "kind": ControlKind.SNAPSHOT_END,
+            "source": placed.source,
+            "generation": opened.generation,
+            "begin": list(opened.begin),
+            "complete": placed.source not in where,
+        }
+        yield self._control_group(ControlKind.SNAPSHOT_END, placed.table, body, seq)
+
+    def _rows_group(self, placed: Placed) -> Group:
+        first = self._bus_seq()
+        seqs = np.arange(first, first + placed.rows, dtype=np.int64)
+        self._place = replace(self._place, seq=int(seqs[-1]))
+        place = self._place
+        columns = [
+            pa.array(np.full(placed.rows, ChangeType.INSERT, np.int8)),
+            pa.array(np.full(placed.rows, place.scn)),
+            pa.array(seqs),
+            pa.array(np.full(placed.rows, place.commit_us)).view(pa.timestamp("us", tz="UTC")),
+            pa.DictionaryArray.from_arrays(np.zeros(placed.rows, np.int32), pa.array([place.txid], pa.string())),
+            pa.array(np.ones(placed.rows, np.bool_)),
+        ]
+        batch = pa.RecordBatch.from_arrays([*placed.arrays, *columns], schema=frame_schema(placed.table))
+        return Group(self._commit(), (Rows(placed.table, batch),), snapshot=True)
+
+    def _tell_class3(self, table: TableSchema, body: Mapping[str, Any], why: str) -> None:
+        """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
+        if not self._assembler.is_between_transactions:
+            raise Unsupported(
+                f"{self._physical}: {table.source} changed in the middle of a transaction ({why}); have it read again "
+                f"by `databus snapshot`, from a position behind it"
+            )
+        groups = [self._bus_control(ControlKind.SCHEMA, table, body)]
+        if self._may_read(table.source):
+            groups.append(self._begin_snapshot(table.source))
+        self._ready.extend(_as_one(groups, self._place.position))
+
+    def _bus_control(self, kind: ControlKind, table: TableSchema, body: Mapping[str, Any]) -> Group:
+        return self._control_group(kind, table, body, self._bus_seq())
+
+    def _control_group(self, kind: ControlKind, table: TableSchema, body: Mapping[str, Any], seq: int) -> Group:
+        """A control of the bus's own: no function of the log, so it is served after fsync."""
+        return Group(self._commit(), (), Control(kind, table, self._place.scn, seq, body), snapshot=True)
+
+    def _bus_seq(self) -> int:
+        self._place = replace(self._place, seq=next_bus_seq(self._place.seq, self._clock.now_ns()))
+        return self._place.seq
+
+    def _commit(self) -> Commit:
+        place = self._place
+        return Commit(place.scn, place.seq, place.txid, place.position, place.commit_us, dict(self._snapshots))
+
+
+def _schema_body(table: TableSchema, known: TableSchema | None, ddl: str, level: int) -> dict[str, Any]:
+    return {
+        "kind": ControlKind.SCHEMA,
+        "source": table.source,
+        "ddl": ddl,
+        "class": level,
+        "table": table.to_json(),
+        "previous": None if known is None else known.fingerprint,
+        "renamed": {},
+        "fill": {},
+    }
+
+
+def _as_json(fill: Mapping[str, Any], table: TableSchema) -> dict[str, Any]:
+    return {name: to_json_value(value) for name, value in fill.items() if name in table.names}
+
+
+def _as_one(groups: Sequence[Group], position: Mapping[str, Any]) -> list[Group]:
+    """Groups that stand or fall together: only the last one ends what they belong to."""
+    return [
+        replace(group, commit=replace(group.commit, continues=group is not groups[-1], position=position))
+        for group in groups
+    ]

@@ -1,0 +1,356 @@
+"""The MySQL and MariaDB source: what a relay calls. See `databus.sources._contract` for the order of calls.
+
+What happens between `start` and `close` is in `_session`; here is how a session begins: which server, whether it is the
+one that the log is of and still has what comes next, and at which place to go on.
+"""
+
+import hashlib
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pymysql
+import structlog
+
+from databus.core import (
+    Clock,
+    ConfigError,
+    DatabusError,
+    SystemClock,
+    TryAgain,
+    Unavailable,
+    UnknownSource,
+    make_scn,
+    ordinal_of,
+)
+from databus.schema import TableSchema
+from databus.sources._contract import Identity, Resume, SourceLag
+from databus.sources.mysql._check import check, refuse
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql._connect import close_quietly, connect
+from databus.sources.mysql._dump import Dump
+from databus.sources.mysql._facts import ServerFacts, server_facts
+from databus.sources.mysql._keeper import HistoryKeeper
+from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._session import Gap, Place, Session
+from databus.sources.mysql._standing import Fault, Trouble, scheme_of, trouble_with
+from databus.sources.mysql._starts import new_start
+from databus.sources.mysql._tables import Selection, Tables
+from databus.sources.mysql.binlog import Position, Scanner
+from databus.sources.mysql.binlog import ordinal_of as ordinal_at
+from databus.sources.mysql.history import History, Server
+from databus.sources.mysql.snapshot import SnapshotOptions, SnapshotReader
+from databus.wire import Group
+
+_NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
+_REASON_CHARACTERS_MAX: Final = 1_000
+_EVENT_SLACK_BYTES: Final = 1 << 20
+_WARN_EVERY_S: Final = 600.0
+_SERVER_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that people give
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    connection: "pymysql.Connection[Any]"
+    facts: ServerFacts
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a session begins, what is known of the tables there, which of them are read, and what was lost before."""
+
+    place: Place
+    position: Position
+    tables: Tables
+    snapshots: list[str]
+    gap: Gap | None
+
+
+class MysqlSource:
+    """Changes of one MySQL or MariaDB server, or of several that replicate each other, from the binary log."""
+
+    config_model: ClassVar = MysqlConfig
+
+    def __init__(self, physical: str, config: MysqlConfig, clock: Clock | None = None) -> None:
+        self.physical = physical
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
+        self._server: _Server | None = None
+        self._session: Session | None = None
+        self._tables: Tables | None = None
+        self._warn_due_s = 0.0
+
+    def identify(self) -> Identity:
+        """See `Source.identify`. With GTIDs all servers that share them are one source, named by the configuration."""
+        facts = self._connected().facts
+        scheme = scheme_of(facts)
+        named = facts.uuid if scheme == "file-offset" else str(uuid.uuid5(_NAMESPACE, f"{scheme}/{self.physical}"))
+        return Identity(named, scheme, ", ".join(self._config.hosts))
+
+    def tables(self) -> Sequence[TableSchema]:
+        """See `Source.tables`."""
+        server = self._connected()
+        keeper = self._keeper(server.facts, None)
+        keeper.use(keeper.read_catalogue(server.connection))
+        tables = self._tables_of(keeper, server.facts, {})
+        keeper.refuse_unread(tables.selection.selects)
+        return [tables.describe(each) for each in keeper.definitions() if tables.selects(each)]
+
+    def start(self, resume: Resume) -> None:
+        """See `Source.start`."""
+        load_kernels(self.physical)
+        server_id = self._config.server_id or _made_up_id(self.physical, resume.log_id)
+        trouble: Trouble | None = None
+        if resume.position is not None:
+            trouble = self._settle_on_server(Position.from_json(resume.position))
+        server = self._connected()
+        findings = check(server.connection, self._config, server.facts, server_id=server_id)
+        for finding in findings:
+            if finding.severity == "warning":
+                self._logger.warning(finding.what, check=finding.name, server=finding.server, mend=finding.mend)
+        refuse(findings)
+        keeper = self._keeper(server.facts, resume.folder)
+        start = self._begin_at(server, keeper, resume, trouble)
+        self._tables = start.tables
+        self._session = self._make_session(server, keeper, resume, start, server_id)
+        self._server = None  # its connection is the session's now
+
+    def poll(self, wait_ms: int) -> Group | None:
+        """See `Source.poll`."""
+        return self._started().poll(wait_ms)
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """See `Source.durable`. A server keeps its log whatever we have of it, so there is nothing to tell."""
+
+    def request_snapshot(self, sources: Sequence[str]) -> None:
+        """See `Source.request_snapshot`."""
+        session = self._started()
+        for name in sources:
+            if self._tables is None or name not in self._tables.in_force:
+                known = ", ".join(sorted(self._tables.in_force if self._tables else ()))
+                raise UnknownSource(f"{self.physical}: no captured table {name!r} to read; there are {known or 'none'}")
+        session.want(sources)
+
+    def lag(self) -> SourceLag:
+        """See `Source.lag`."""
+        if self._session is None:
+            return SourceLag()
+        lag = self._session.lag()
+        self._warn_of_purge(lag)
+        return lag
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        server, self._server = self._server, None
+        if server is not None:
+            close_quietly(server.connection)
+
+    # Which server
+
+    def _connected(self) -> _Server:
+        """The server at hand, or the first of `hosts` that answers."""
+        if self._server is None:
+            errors: list[DatabusError] = []
+            for address in self._config.hosts:
+                try:
+                    self._server = self._connect(address)
+                    break
+                except DatabusError as error:
+                    errors.append(error)
+            if self._server is None:
+                raise next((each for each in errors if isinstance(each, TryAgain)), errors[0])
+        return self._server
+
+    def _connect(self, address: str) -> _Server:
+        connection = connect(self._config, address)
+        try:
+            facts = server_facts(connection, address)
+        except BaseException:
+            close_quietly(connection)
+            raise
+        if not facts.logs_changes:
+            close_quietly(connection)
+            raise ConfigError(f"{address}: the server keeps no binary log; set log-bin in its option file")
+        return _Server(connection, facts)
+
+    def _settle_on_server(self, position: Position) -> Trouble | None:
+        """Connect to the first of `hosts` that can go on from `position`.
+
+        Returns what is wrong with the one that was taken, where none can and the policy is to read the tables again.
+        """
+        held, self._server = self._server, None
+        found: list[tuple[_Server, Trouble]] = []
+        errors: list[DatabusError] = []
+        for address in self._config.hosts:
+            try:
+                server = held if held is not None and held.facts.server == address else self._connect(address)
+            except DatabusError as error:
+                errors.append(error)
+                continue
+            trouble = trouble_with(server.facts, position, scheme_of(server.facts))
+            if trouble is None:
+                self._server = server
+                break
+            found.append((server, trouble))
+        if self._server is not None:
+            taken: _Server | None = self._server
+            trouble = None
+        else:
+            taken, trouble = self._least_trouble(found, errors)
+        for server, _ in found:
+            if server is not taken:
+                close_quietly(server.connection)
+        self._server = taken
+        return trouble
+
+    def _least_trouble(
+        self, found: Sequence[tuple[_Server, Trouble]], errors: Sequence[DatabusError]
+    ) -> tuple[_Server, Trouble]:
+        """None of the servers can go on. Raises, unless the policy is to read the tables again."""
+        told = [trouble.error(self.physical) for _, trouble in found]
+        for error in (*errors, *told):
+            if isinstance(error, TryAgain):
+                raise error  # the one that is away or behind may have what is needed
+        lost = [each for each in found if each[1].fault is not Fault.ERRANT]
+        if not lost or (self._config.on_gap == "stop" and self._config.snapshot != "when_needed"):
+            raise (*told, *errors)[0]
+        return lost[0]
+
+    # Where to begin
+
+    def _begin_at(self, server: _Server, keeper: HistoryKeeper, resume: Resume, trouble: Trouble | None) -> _Start:
+        scheme = scheme_of(server.facts)
+        if resume.position is not None and trouble is None:
+            return self._go_on(server, keeper, resume)
+        position = new_start(server.connection, server.facts, self._config if resume.position is None else None, keeper)
+        timeline = resume.timeline
+        ordinal = ordinal_at(position, scheme)
+        if trouble is not None and ordinal <= ordinal_of(resume.scn):
+            timeline += 1
+        scn = make_scn(timeline, ordinal)
+        keeper.begin(scn)
+        place = Place(scn, 0, "", self._clock.now_ns() // 1000, position.to_json(), timeline)
+        tables = self._tables_of(keeper, server.facts, {})
+        for definition in keeper.definitions():
+            if tables.selects(definition):
+                tables.redefine(definition)
+        if trouble is not None:
+            for name, schema in resume.schemas.items():
+                tables.in_force.setdefault(name, schema)
+            gap = Gap(resume.scn, f"{trouble.fault}: {trouble.missing}"[:_REASON_CHARACTERS_MAX])
+            return _Start(place, position, tables, sorted(tables.in_force), gap)
+        reads = self._config.snapshot in {"initial", "when_needed", "only"}
+        return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None)
+
+    def _go_on(self, server: _Server, keeper: HistoryKeeper, resume: Resume) -> _Start:
+        """Exactly after the log's end, with what was known there."""
+        assert resume.position is not None  # noqa: S101 - its caller has looked
+        position = Position.from_json(resume.position)
+        tables = self._tables_of(keeper, server.facts, resume.schemas)
+        keeper.load(resume.scn, resume.schemas, tables.describe, server.connection)
+        now_us = self._clock.now_ns() // 1000
+        place = Place(resume.scn, resume.seq, resume.txid, now_us, resume.position, resume.timeline)
+        joined = []
+        for definition in keeper.definitions():
+            if tables.selects(definition) and definition.source not in tables.in_force:
+                tables.redefine(definition)
+                joined.append(definition.source)
+        if self._config.snapshot == "never":
+            joined = []
+        return _Start(place, position, tables, sorted(joined), None)
+
+    def _keeper(self, facts: ServerFacts, folder: Path | None) -> HistoryKeeper:
+        fold = facts.lower_case_table_names != 0
+        history = History(
+            Server(facts.flavor, facts.version),
+            Selection(self._config, fold=fold).selects,
+            fold=fold,
+            explicit_timestamps=facts.variables.get("explicit_defaults_for_timestamp", "ON").upper() == "ON",
+            zero_dates=self._config.zero_dates,
+            tables_max=self._config.history_tables_max,
+        )
+        return HistoryKeeper(self.physical, history, folder)
+
+    def _tables_of(self, keeper: HistoryKeeper, facts: ServerFacts, in_force: Mapping[str, TableSchema]) -> Tables:
+        selection = Selection(self._config, fold=facts.lower_case_table_names != 0)
+        return Tables(self.physical, selection, self._config, keeper.definition, in_force)
+
+    def _make_session(
+        self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: _Start, server_id: int
+    ) -> Session:
+        facts, config, tables = server.facts, self._config, start.tables
+        scheme = scheme_of(facts)
+        scanner = Scanner(
+            facts.flavor,
+            tables.wants,
+            start.position,
+            scheme=scheme,
+            server_uuid=facts.uuid,
+            wants_database=tables.selection.may_select_in,
+            event_bytes_max=max(2 * config.row_bytes_max, config.buffer_bytes_max) + _EVENT_SLACK_BYTES,
+        )
+        dump = Dump(
+            server.connection,
+            facts.server,
+            start.position,
+            is_mariadb=facts.is_mariadb,
+            by_gtid=scheme != "file-offset",
+            server_id=server_id,
+            heartbeat_ms=config.heartbeat_ms,
+            buffer_bytes_max=config.buffer_bytes_max,
+        )
+        options = SnapshotOptions(
+            connections=config.snapshot_connections,
+            chunk_rows_max=config.chunk_rows_max,
+            chunk_bytes_max=config.chunk_bytes_max,
+            chunk_keys_max=config.chunk_keys_max,
+            row_bytes_max=config.row_bytes_max,
+        )
+        session = Session(
+            self.physical,
+            config,
+            self._clock,
+            place=start.place,
+            is_new=resume.position is None,
+            feed=dump,
+            scanner=scanner,
+            tables=tables,
+            history=keeper,
+            snapshots={} if start.gap is not None else resume.snapshots,
+            reader=SnapshotReader(lambda: connect(config, facts.server), options, dump.wake),
+            expire_ms=None if facts.expire_s is None else facts.expire_s * 1e3,
+        )
+        session.go_on_reading()
+        session.begin(start.snapshots, start.gap)
+        return session
+
+    def _started(self) -> Session:
+        if self._session is None:
+            raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+        return self._session
+
+    def _warn_of_purge(self, lag: SourceLag) -> None:
+        """Say in time that the server will soon purge what is not captured yet; once in ten minutes."""
+        left_ms = lag.retention_left_ms
+        if left_ms is None or left_ms >= self._config.retention_warn_ms or time.monotonic() < self._warn_due_s:
+            return
+        self._warn_due_s = time.monotonic() + _WARN_EVERY_S
+        self._logger.warning(
+            "the server purges what is not captured yet in less than retention_warn_ms",
+            left_s=int(left_ms / 1e3),
+            behind_s=int((lag.behind_ms or 0) / 1e3),
+            mend="let capture catch up, or raise binlog_expire_logs_seconds on the server",
+        )
+
+
+def _made_up_id(physical: str, log_id: str) -> int:
+    """Our id as a replica where none is given: the same for one log, and hardly that of another."""
+    digest = hashlib.blake2b(f"{physical} {log_id.partition(' ')[0]}".encode(), digest_size=4).digest()
+    return _SERVER_ID_MIN | int.from_bytes(digest, "little") & (_SERVER_ID_MIN - 1)

@@ -1,0 +1,158 @@
+"""Standing: whether a server is the one that a position belongs to, and still has what comes after it. Pure.
+
+What can be wrong is told apart, since each wants something else of the operator: purged files, a reset or restored
+server, another server, a replica that is behind us, a replica with transactions of its own.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from databus.core import DatabusError, PositionPurged, SourceChanged, Unavailable
+from databus.sources.mysql._facts import ServerFacts
+from databus.sources.mysql.binlog import GtidSet, GtidState, Position, Scheme
+from databus.sources.mysql.binlog._position import file_number
+
+
+class Fault(StrEnum):
+    """What keeps capture from going on at a position."""
+
+    PURGED = "purged"
+    RESET = "reset"
+    FOREIGN = "foreign"
+    BEHIND = "behind"
+    ERRANT = "errant"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a server cannot go on from a position. `missing`: GTIDs or places that are gone or not there, as text."""
+
+    fault: Fault
+    missing: str
+    message: str
+
+    def error(self, physical: str) -> DatabusError:
+        """What to raise where nobody allowed to go on."""
+        text = f"{physical}: {self.message}"
+        match self.fault:
+            case Fault.BEHIND:
+                return Unavailable(text)
+            case Fault.PURGED:
+                return PositionPurged(text)
+            case _:
+                return SourceChanged(text)
+
+
+_MEND = (
+    "Set `on_gap: resnapshot` to have the captured tables read again with a recorded gap, or `databus position set` to "
+    "go on elsewhere"
+)
+
+
+def scheme_of(facts: ServerFacts) -> Scheme:
+    """How this server's ordinals are made."""
+    if facts.gtid != "on":
+        return "file-offset"
+    return "domains" if facts.is_mariadb else "gtid"
+
+
+def trouble_with(facts: ServerFacts, position: Position, scheme: Scheme) -> Trouble | None:
+    """What keeps this server from sending what comes after `position`; None if nothing does."""
+    if not position.file and position.gtids is None:
+        return Trouble(
+            Fault.FOREIGN, str(position), f"the log's position, {position}, is none of MySQL's or MariaDB's. {_MEND}"
+        )
+    match scheme:
+        case "gtid":
+            return _with_set(facts, position)
+        case "domains":
+            return _with_domains(facts, position)
+        case "file-offset":
+            return _with_file(facts, position)
+
+
+def _with_set(facts: ServerFacts, position: Position) -> Trouble | None:
+    have, executed = GtidSet.parse(position.gtids or ""), GtidSet.parse(facts.executed)
+    lost = have.subtract(executed)
+    if lost:
+        return _not_there(facts, position, str(lost), shares=bool(have.intersect(executed)))
+    missing = GtidSet.parse(facts.purged).subtract(have)
+    if missing:
+        return _purged(facts, str(missing))
+    own = GtidSet({key: part for key, part in executed.subtract(have).parts.items() if key == facts.uuid})
+    if own and facts.uuid != position.server_uuid and facts.variables.get("read_only", "OFF").upper() == "ON":
+        return Trouble(
+            Fault.ERRANT,
+            str(own),
+            f"{facts.server} is a replica (read_only) with transactions of its own, {own}: they never happened on the "
+            f"primary, and would be delivered as if they had. Remove them there (an empty transaction on the primary "
+            f"for each), or take the server off `hosts`",
+        )
+    return None
+
+
+def _with_domains(facts: ServerFacts, position: Position) -> Trouble | None:
+    have, executed = GtidState.parse(position.gtids or ""), GtidState.parse(facts.executed)
+    lost = executed.lacks(have)
+    if lost:
+        return _not_there(facts, position, str(lost), shares=bool(set(have.domains) & set(executed.domains)))
+    missing = have.lacks(GtidState.parse(facts.purged))
+    return _purged(facts, f"up to {missing}") if missing else None
+
+
+def _with_file(facts: ServerFacts, position: Position) -> Trouble | None:
+    if facts.uuid != position.server_uuid:
+        return Trouble(
+            Fault.FOREIGN,
+            f"{position.file} at {position.offset} of {position.server_uuid}",
+            f"{facts.server} is {facts.uuid}, and the log was captured from {position.server_uuid}: a place in one "
+            f"server's log means nothing on another. Capture the old server, or switch GTIDs on before the next "
+            f"failover. {_MEND}",
+        )
+    place = f"{position.file} at {position.offset}"
+    number = file_number(position.file)
+    if not facts.has(position.file):
+        if facts.logs and number < file_number(facts.logs[0].name):
+            return _purged(facts, f"from {place} to {facts.logs[0].name}")
+        return _reset(facts, place)
+    size = next(each.bytes for each in facts.logs if each.name == position.file)
+    if position.offset > max(size, facts.offset if position.file == facts.file else 0):
+        return _reset(facts, place)
+    return None
+
+
+def _purged(facts: ServerFacts, missing: str) -> Trouble:
+    return Trouble(
+        Fault.PURGED,
+        missing,
+        f"{facts.server} has purged what comes next: {missing}; its oldest file is "
+        f"{facts.logs[0].name if facts.logs else 'none'}. {_MEND}",
+    )
+
+
+def _reset(facts: ServerFacts, missing: str) -> Trouble:
+    return Trouble(
+        Fault.RESET,
+        missing,
+        f"{facts.server} does not have {missing} any more, which was captured from it: it was reset (RESET MASTER) or "
+        f"restored from a backup. {_MEND}",
+    )
+
+
+def _not_there(facts: ServerFacts, position: Position, lost: str, *, shares: bool) -> Trouble:
+    """The server never executed, or has forgotten, what we have."""
+    if facts.uuid == position.server_uuid:
+        return _reset(facts, lost)
+    if not shares:
+        return Trouble(
+            Fault.FOREIGN,
+            lost,
+            f"{facts.server} ({facts.uuid}) has nothing of {lost}: it is not a copy of the server that was captured "
+            f"({position.server_uuid}). Correct `hosts`. {_MEND}",
+        )
+    return Trouble(
+        Fault.BEHIND,
+        lost,
+        f"{facts.server} is a replica that is behind us: it has not executed {lost} yet; capture waits, or goes on at "
+        f"another of `hosts`",
+    )

@@ -1,0 +1,138 @@
+"""Tables: which are captured, what each is at the log's present position, and how its rows are decoded."""
+
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Literal, Protocol
+
+from databus.core import SourceChanged
+from databus.schema import TableSchema
+from databus.sources._config import SourceConfig
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.binlog import TableMap
+from databus.sources.mysql.history import from_table_map
+from databus.sources.mysql.rows import Plan, Policies, describe, make_plan
+
+SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
+
+
+class ReadingOptions(Protocol):
+    """The options of both kinds of sources that say how rows are read."""
+
+    zero_dates: Literal["error", "null"]
+    invalid_text: Literal["error", "replace"]
+
+
+class Selection:
+    """Which tables are captured, and which of their columns. fold: whether the server compares names in lower case."""
+
+    def __init__(self, config: SourceConfig, *, fold: bool) -> None:
+        self._config = config if not fold else config.model_copy(update=_folded(config))
+        self._fold = fold
+
+    def selects(self, database: str, name: str) -> bool:
+        """Whether that table is captured."""
+        source = f"{database}.{name}"
+        if database.lower() in SYSTEM_DATABASES:
+            return False
+        return self._config.selects(source.lower() if self._fold else source)
+
+    def may_select_in(self, database: str) -> bool:
+        """Whether a table of that database may be captured: False only where no pattern can fit one."""
+        if database.lower() in SYSTEM_DATABASES:
+            return False
+        database = database.lower() if self._fold else database
+        return any(
+            "." not in pattern or fnmatchcase(database, pattern.partition(".")[0]) for pattern in self._config.tables
+        )
+
+    def excluded(self, definition: TableDefinition) -> frozenset[str]:
+        """The columns of that table that never reach the log. Raises `ConfigError` if one is in its key."""
+        source = definition.source.lower() if self._fold else definition.source
+        return self._config.excluded_columns(source, definition.key)
+
+
+def _folded(config: SourceConfig) -> dict[str, object]:
+    return {
+        "tables": [name.lower() for name in config.tables],
+        "exclude": [name.lower() for name in config.exclude],
+        "columns": {name.lower(): choice for name, choice in config.columns.items()},
+    }
+
+
+class Tables:
+    """Definitions and plans at the present position. known: looks a definition up in the history.
+
+    `in_force` are the schemas that consumers have been told, by source.
+    """
+
+    def __init__(
+        self,
+        physical: str,
+        selection: Selection,
+        options: ReadingOptions,
+        known: Callable[[str, str], TableDefinition | None],
+        in_force: Mapping[str, TableSchema],
+    ) -> None:
+        self.selection = selection
+        self.in_force = dict(in_force)
+        self._physical = physical
+        self._options = options
+        self._known = known
+        self._plans: dict[int, Plan] = {}
+        self.policies = Policies(options.zero_dates, options.invalid_text)
+
+    def selects(self, definition: TableDefinition) -> bool:
+        """Whether the table is captured."""
+        return self.selection.selects(definition.database, definition.name)
+
+    def wants(self, table_map: TableMap) -> bool:
+        """Whether the rows of this table are captured."""
+        return self.selection.selects(table_map.database, table_map.name)
+
+    def describe(self, definition: TableDefinition) -> TableSchema:
+        """The table as consumers see it. Raises `Unsupported` for a type that is not captured."""
+        return describe(
+            definition,
+            excluded=self.selection.excluded(definition),
+            zero_dates=self._options.zero_dates,
+            invalid_text=self._options.invalid_text,
+        )
+
+    def redefine(self, definition: TableDefinition) -> tuple[TableSchema | None, TableSchema]:
+        """The table has this definition from here on. Returns the schema that was in force, and the one that is."""
+        known, table = self.in_force.get(definition.source), self.describe(definition)
+        self.in_force[definition.source] = table
+        return known, table
+
+    def plan(self, slot: int) -> Plan:
+        """How rows of a table map of the log are decoded; `prepare` has made it."""
+        return self._plans[slot]
+
+    def is_prepared(self, slot: int) -> bool:
+        """Whether there is a plan for this table map."""
+        return slot in self._plans
+
+    def prepare(self, slot: int, table_map: TableMap) -> tuple[TableDefinition, Plan]:
+        """Make the plan of a new table map. Raises `SourceChanged` where nothing says what its columns are."""
+        known = self._known(table_map.database, table_map.name)
+        if table_map.metadata.names is not None:
+            definition = from_table_map(table_map, known)
+        elif known is not None:
+            definition = known
+        else:
+            raise SourceChanged(
+                f"{self._physical}: nothing says what the columns of {table_map.source} are: the log does not name "
+                f"them, and the history begins after the table was made. Run SET GLOBAL binlog_row_metadata = FULL on "
+                f"the server and start at a later position, or have the table read again"
+            )
+        plan = make_plan(
+            definition,
+            table_map.types,
+            table_map.metas,
+            table_map.nullable,
+            excluded=self.selection.excluded(definition),
+            zero_dates=self._options.zero_dates,
+            invalid_text=self._options.invalid_text,
+        )
+        self._plans[slot] = plan
+        return definition, plan
