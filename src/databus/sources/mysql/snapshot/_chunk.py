@@ -8,7 +8,7 @@ import pyarrow as pa
 from databus.core import DatabusError
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.rows._types import Policies
+from databus.sources.mysql.rows import Policies
 from databus.sources.mysql.snapshot._key import Range
 from databus.sources.mysql.snapshot._watermark import Watermark
 

@@ -71,10 +71,15 @@ class KeyColumn:
         """Whether it is ordered by a number that its value does not show."""
         return self.numbers > 0
 
+    @property
+    def is_plain_number(self) -> bool:
+        """Whether any number between two values is a place, too."""
+        return self.form == "int" and not self.is_numbered and self.type is not FieldType.YEAR
+
     def literal(self, value: KeyValue) -> str:
         """The value in SQL, for comparison with the column."""
         if isinstance(value, int):
-            return str(value)
+            return f"'{value:04}'" if self.type is FieldType.YEAR else str(value)  # as a number, 0 would be 2000
         if self.form == "text":
             return f"X'{value}'" if self.charset == BINARY else f"_{self.charset} X'{value}'"
         return value if self.form in {"decimal", "float"} else f"'{value}'"

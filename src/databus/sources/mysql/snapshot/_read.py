@@ -5,11 +5,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pymysql
 
-from databus.core import SourceChanged, TryAgain, Unavailable
+from databus.core import DatabusError, SourceChanged, TryAgain, Unavailable
 from databus.sources.mysql._connect import close_quietly, socket_of
 from databus.sources.mysql.snapshot._chunk import ReadChunk, SnapshotOptions
 from databus.sources.mysql.snapshot._key import Place, Range
@@ -18,8 +18,8 @@ from databus.sources.mysql.snapshot._reading import Reading
 from databus.sources.mysql.snapshot._result import RowReader, Statement
 from databus.sources.mysql.snapshot._session import facts_of, prepare
 from databus.sources.mysql.snapshot._shape import Columns
-from databus.sources.mysql.snapshot._view import View, Views, log_end, query, way_of
-from databus.sources.mysql.snapshot._watermark import Position
+from databus.sources.mysql.snapshot._view import LockBusy, View, Views, log_end, query, way_of
+from databus.sources.mysql.snapshot._watermark import Position, Watermark
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
@@ -53,6 +53,15 @@ class Host(Protocol):
     @property
     def position(self) -> Position | None:
         """Up to where the log has been followed."""
+        ...
+
+    @property
+    def scn(self) -> int:
+        """The same as an SCN."""
+        ...
+
+    def holds_many(self, source: str) -> bool:
+        """Whether the keys that are held of a table are half of what may be."""
         ...
 
     def read(self, reading: Reading, chunk: ReadChunk) -> None:
@@ -100,6 +109,18 @@ class ChunkReader:
                 with suppress(OSError, Unavailable):
                     socket_of(connection).shutdown(socket.SHUT_RDWR)
 
+    def end(self) -> None:
+        """Give it all up, and have the server do so as well: it would notice only when it sends something."""
+        numbers = [_inside(each).thread_id() for each in (self._connection, self._guard) if each is not None]
+        self.drop()
+        if numbers:
+            with suppress(pymysql.MySQLError, OSError, DatabusError):
+                connection = self._connect()
+                for number in numbers:
+                    with suppress(pymysql.MySQLError):
+                        _inside(connection).kill(number)
+                connection.close()
+
     def drop(self) -> None:
         """Give the connections up, whatever state they are in."""
         for connection in (self._connection, self._guard):
@@ -121,17 +142,38 @@ class ChunkReader:
         return self._guard
 
     def _open(self, reading: Reading, chunk: ReadChunk, views: Views, *, exact: bool) -> View:
-        facts = reading.facts
+        is_transactional = reading.facts is not None and reading.facts.is_transactional
+        floor, low = self._host.position, None
+        if views.need_low and is_transactional and not exact:
+            low = self._base(reading, chunk, views)
+            floor = None
         view = views.open(
             reading.task.definition,
-            self._host.position,
-            transactional=facts is not None and facts.is_transactional,
+            floor,
+            transactional=is_transactional,
             exact=exact,
             held=exact and reading.task.locks,
+            low=low,
         )
         with self._host.changed:
             chunk.low, chunk.high = view.low, view.high
         return view
+
+    def _base(self, reading: Reading, chunk: ReadChunk, views: Views) -> Watermark:
+        """The low watermark that the table's chunks share; a new one when much has been changed since."""
+        base = reading.base
+        if base is not None and base.low is not None and not self._host.holds_many(reading.source):
+            return base.low
+        scn = self._host.scn
+        try:
+            low = views.low_of(reading.task.definition)
+        except LockBusy:
+            if base is None or base.low is None:
+                raise
+            return base.low
+        with self._host.changed:
+            reading.set_base(chunk, low, scn)
+        return low
 
     def _read_part(self, reading: Reading, chunk: ReadChunk, connection: pymysql.Connection, views: Views) -> None:
         view = self._open(reading, chunk, views, exact=False)
@@ -195,7 +237,7 @@ class ChunkReader:
         """A place inside the range: halfway by number where keys are numbers, else some chunks ahead."""
         key = reading.shape.key
         first = key[0]
-        if first.form == "int" and not first.is_numbered and len(key) == 1:
+        if first.is_plain_number and len(key) == 1:
             ((low, high),) = query(connection, bounds_query(reading.task.definition, first, part))
             if low is not None and int(high) - int(low) > 2 * reading.rows_max:
                 return ((int(low) + int(high)) // 2,)
@@ -251,6 +293,11 @@ class ChunkReader:
             chunk.low = chunk.high = log_end(connection)
         chunk.error = error
         self._host.read(reading, chunk)
+
+
+def _inside(connection: pymysql.Connection) -> Any:
+    """PyMySQL's methods that have no types."""
+    return connection
 
 
 class Abandoned(TryAgain):

@@ -241,6 +241,8 @@ class SnapshotReader:
                 reader.drop()
                 self._postpone(reading, chunk, error)
             except (pymysql.MySQLError, OSError, TryAgain) as error:
+                if self._is_closed:
+                    break
                 reader.drop()
                 failures += 1
                 self._failed(reading, chunk, error, failures)
@@ -250,7 +252,7 @@ class SnapshotReader:
             except BaseException as error:
                 self._stop(reading, chunk, Corrupt(f"{chunk.source}: reading it failed: {error!r}"))
                 raise
-        reader.drop()
+        reader.end()
 
     def next_job(self) -> tuple[Reading, ReadChunk] | None:
         """The next range to read; waits for one. None at the end."""
@@ -306,6 +308,15 @@ class SnapshotReader:
     def position(self) -> Position | None:
         """Up to where the log has been followed."""
         return self._position
+
+    @property
+    def scn(self) -> int:
+        """The same as an SCN."""
+        return self._scn
+
+    def holds_many(self, source: str) -> bool:
+        """Whether the keys that are held of a table are half of what may be."""
+        return self._tracker.held(source) * 2 > self._options.chunk_keys_max
 
     def read(self, reading: Reading, chunk: ReadChunk) -> None:
         """A thread has read a chunk."""

@@ -9,7 +9,7 @@ from databus.sources.mysql.snapshot._chunk import Progress, ReadChunk, SnapshotO
 from databus.sources.mysql.snapshot._key import Range, key_columns
 from databus.sources.mysql.snapshot._session import Facts
 from databus.sources.mysql.snapshot._shape import Shape
-from databus.sources.mysql.snapshot._watermark import Position
+from databus.sources.mysql.snapshot._watermark import Position, Watermark
 
 _FIRST_ROWS: Final = 1_024  # until it is known how large rows are
 _FILL: Final = 0.8  # of a chunk's bytes, by the size of the rows so far
@@ -21,6 +21,7 @@ class Reading:
 
     Each range of the table is in exactly one place: `todo`, the part of a chunk that is being read or waits to be
     placed, or placed for good. generation counts what makes chunks worthless: another definition, another beginning.
+    base: where a guard gave it, the low watermark that all chunks share.
     """
 
     def __init__(self, task: TableTask, remains: tuple[Any, ...] | None, options: SnapshotOptions) -> None:
@@ -47,6 +48,7 @@ class Reading:
         self.shape = Shape(task.definition, task.table, key_columns(task.definition), task.policies)
         self.facts: Facts | None = None
         self.is_parked = False
+        self.base: ReadChunk | None = None
 
     def use(self, task: TableTask) -> bool:
         """From now on the table is defined so; what has no place yet is read again.
@@ -90,13 +92,20 @@ class Reading:
 
     def claim(self, scn: int) -> ReadChunk:
         """Take the next range to read it; all that was logged up to `scn` will be in it."""
-        chunk = ReadChunk(self.source, self.generation, self.todo.popleft(), scn)
+        after = scn if self.base is None else self.base.after
+        chunk = ReadChunk(self.source, self.generation, self.todo.popleft(), after)
         self.chunks.append(chunk)
         return chunk
 
     def owns(self, chunk: ReadChunk) -> bool:
         """Whether the chunk is still one of this book's."""
         return chunk.generation == self.generation and chunk in self.chunks
+
+    def set_base(self, chunk: ReadChunk, low: Watermark, scn: int) -> None:
+        """From now on the table's views have this low watermark, beginning with `chunk`'s; it contains `scn`."""
+        if self.owns(chunk):
+            chunk.after = scn
+            self.base = ReadChunk(self.source, self.generation, Range(), scn, low)
 
     def add_part(self, chunk: ReadChunk) -> None:
         """Another part of a whole table, read in the same view."""
@@ -145,7 +154,7 @@ class Reading:
 
     def follow(self, scn: int, position: Position) -> None:
         """The log has been followed so far: what is in a chunk for certain needs no key of it."""
-        for chunk in self.chunks:
+        for chunk in self._followed():
             if not chunk.is_passed and chunk.low is not None:
                 if chunk.low.contains(position):
                     chunk.after = scn
@@ -154,7 +163,10 @@ class Reading:
 
     def horizon(self, scn: int) -> int:
         """The SCN up to which no chunk, open or to come, needs what was logged."""
-        return min((chunk.after for chunk in self.chunks), default=scn)
+        return min((chunk.after for chunk in self._followed()), default=scn)
+
+    def _followed(self) -> list[ReadChunk]:
+        return self.chunks if self.base is None else [*self.chunks, self.base]
 
     def ready(self, is_reached: Callable[[ReadChunk], bool]) -> ReadChunk | None:
         """The first chunk that can have its place."""

@@ -113,7 +113,7 @@ class RowReader:
         stream = inner._rfile  # noqa: SLF001 - as above
 
         def read_into(view: memoryview) -> int:
-            # readinto1 would wait for the socket although the stream holds bytes, where a view is larger than its buffer
+            # readinto1 would wait for the socket although the stream holds bytes, if a view is larger than its buffer
             held = b"" if read_into_socket else stream.peek(1)
             if not held:
                 read_into_socket.append(True)

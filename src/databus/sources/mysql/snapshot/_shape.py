@@ -14,7 +14,7 @@ import pyarrow as pa
 from databus.core import SourceChanged, Unrepresentable
 from databus.schema import Column, TableSchema, forms_of
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
-from databus.sources.mysql.rows._types import Policies
+from databus.sources.mysql.rows import Policies
 from databus.sources.mysql.snapshot._key import KeyColumn
 from databus.sources.mysql.snapshot._opcodes import (
     BIT,

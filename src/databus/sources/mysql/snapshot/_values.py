@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.rows._finish import to_text
-from databus.sources.mysql.rows._types import Policies, address_type
+from databus.sources.mysql.rows import Policies, address_type, to_text
 
 
 @dataclass(frozen=True, slots=True)

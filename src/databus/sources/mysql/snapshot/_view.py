@@ -9,10 +9,13 @@ it (tests/mysql/snapshot/test_watermarks.py):
   it is visible: the low watermark. The log's end, read *after*, has moved before the engine's commit, so nothing beyond
   it is visible: the high watermark. The other way round both would be wrong.
 - MySQL without GTIDs has no low watermark to ask for: the log's end runs ahead of what is visible. A guard, on a
-  connection of its own, holds `LOCK TABLES t READ` for the moment in which the view is opened: a transaction that wrote
-  the table holds its metadata lock until it is committed in log and engine alike, so under the lock the log's end is
-  exact for this table. The lock waits for transactions that have written the table, and writers wait behind it, for at
-  most `lock_ms_max`; then it lets them go and tries again.
+  connection of its own, holds `LOCK TABLES t READ` for a moment: a transaction that wrote the table holds its metadata
+  lock until it is committed in log and engine alike, so under the lock the log's end is exact for this table. That is
+  done once, and again when many keys have been changed since: a low watermark stays right, only the keys to be compared
+  become more. Writers come before `READ` and would keep it waiting for ever; then `WRITE` is asked for, behind which
+  they wait for at most `lock_ms_max`. If a transaction that wrote the table is open for longer, it is let go, and tried
+  again later.
+- An exact view (low is high, for a table without a key) is opened under that lock on any MySQL.
 - A table of an engine without transactions is read under `LOCK TABLES t READ`.
 """
 
@@ -31,6 +34,8 @@ from databus.sources.mysql.snapshot._watermark import Position, Watermark
 
 _OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 _PARSE_ERROR: Final = 1064
+_DENIED: Final = frozenset({1044, 1142})
+_BUSY: Final = frozenset({1205, 1290})  # waited for too long; not where the server is read-only
 _BEHIND_S: Final = 0.002
 _BEHIND_S_MAX: Final = 10.0
 
@@ -100,15 +105,23 @@ class Views:
         self._lock_ms_max = lock_ms_max
 
     def open(
-        self, definition: TableDefinition, floor: Position | None, *, transactional: bool, exact: bool, held: bool
+        self,
+        definition: TableDefinition,
+        floor: Position | None,
+        *,
+        transactional: bool,
+        exact: bool = False,
+        held: bool = False,
+        low: Watermark | None = None,
     ) -> View:
         """A view of this table that holds everything logged up to `floor`.
 
-        exact: the low watermark must be the high one. held: nobody may write the table while the view is open.
+        exact: the low watermark must be the high one. held: nobody may write the table while the view is open. low: one
+        of before, where a guard is what gives them.
         """
         until_s = time.monotonic() + _BEHIND_S_MAX
         while True:
-            view = self._open(definition, transactional=transactional, exact=exact, held=held)
+            view = self._open(definition, transactional=transactional, exact=exact, held=held, low=low)
             if floor is None or view.low.contains(floor):
                 return view
             view.close()  # the log is sent before the commit is visible: a moment later it will be
@@ -123,17 +136,40 @@ class Views:
                 self._guard.close()
             self._guard = None
 
-    def _open(self, definition: TableDefinition, *, transactional: bool, exact: bool, held: bool) -> View:
+    @property
+    def need_low(self) -> bool:
+        """Whether ordinary views need a low watermark of before; see `low_of`."""
+        return self._way is Way.GUARD
+
+    def _open(
+        self, definition: TableDefinition, *, transactional: bool, exact: bool, held: bool, low: Watermark | None
+    ) -> View:
         if not transactional:
             return self._under_lock(definition)
-        if held or (self._way is Way.GUARD) or (exact and self._way is Way.GTID):
+        if held or (exact and self._way is not Way.COMMIT_ORDER):
             return self._guarded(definition, held=held)
         if self._way is Way.COMMIT_ORDER:
             return self._in_commit_order()
-        (low,) = query(self._connection, "SELECT @@global.gtid_executed")[0]
+        if self._way is Way.GUARD:
+            if low is None:
+                raise AssertionError("a view needs a low watermark of before")
+            return self._after(low)
+        (gtids,) = query(self._connection, "SELECT @@global.gtid_executed")[0]
+        return self._after(Watermark("", 0, str(gtids).replace("\n", "")))
+
+    def _after(self, low: Watermark) -> View:
+        """A view opened after its low watermark was had, and before its high one is."""
         query(self._connection, _OPEN)
-        high = log_end(self._connection)
-        return View(Watermark(high.file, high.offset, str(low).replace("\n", "")), high, self._commit)
+        return View(low, log_end(self._connection), self._commit)
+
+    def low_of(self, definition: TableDefinition) -> Watermark:
+        """A low watermark for all views of the table that are opened from now on, by a guard's lock."""
+        guard = self._guarding()
+        self._lock(guard, definition)
+        try:
+            return log_end(guard)
+        finally:
+            self._unlock(guard)
 
     def _in_commit_order(self) -> View:
         query(self._connection, _OPEN)
@@ -145,9 +181,7 @@ class Views:
         return View(mark, mark, self._commit)
 
     def _guarded(self, definition: TableDefinition, *, held: bool) -> View:
-        if self._guard is None:
-            self._guard = self._make_guard()
-        guard = self._guard
+        guard = self._guarding()
         self._lock(guard, definition)
         try:
             mark = log_end(guard)
@@ -165,6 +199,11 @@ class Views:
 
         return View(mark, mark, close)
 
+    def _guarding(self) -> pymysql.Connection:
+        if self._guard is None:
+            self._guard = self._make_guard()
+        return self._guard
+
     def _under_lock(self, definition: TableDefinition) -> View:
         self._lock(self._connection, definition)
         try:
@@ -175,22 +214,24 @@ class Views:
         return View(mark, mark, lambda: self._unlock(self._connection))
 
     def _lock(self, connection: pymysql.Connection, definition: TableDefinition) -> None:
-        query(connection, f"SET SESSION lock_wait_timeout = {max(self._lock_ms_max // 1000, 1)}")
-        try:
-            query(connection, f"LOCK TABLES {table_name(definition)} READ")
-        except pymysql.OperationalError as error:
-            if error.args[0] in {1044, 1142}:
-                raise WrongInput(
-                    f"{definition.source}: reading it needs LOCK TABLES for a moment, since this server cannot say "
-                    f"otherwise where in its log a row was read; GRANT LOCK TABLES ON {definition.database}.* to the "
-                    f"user, or turn GTIDs on"
-                ) from error
-            if error.args[0] == 1205:
-                raise LockBusy(
-                    f"{definition.source}: LOCK TABLES ... READ was not had in {self._lock_ms_max} ms: transactions "
-                    f"that wrote the table are open"
-                ) from error
-            raise
+        for kind in ("READ", "WRITE"):
+            query(connection, f"SET SESSION lock_wait_timeout = {max(self._lock_ms_max // 1000, 1)}")
+            try:
+                query(connection, f"LOCK TABLES {table_name(definition)} {kind}")
+                return
+            except pymysql.OperationalError as error:
+                if error.args[0] in _DENIED:
+                    raise WrongInput(
+                        f"{definition.source}: reading it needs LOCK TABLES for a moment, since this server cannot say "
+                        f"otherwise where in its log a row was read; GRANT LOCK TABLES ON {definition.database}.* to "
+                        f"the user, or turn GTIDs on"
+                    ) from error
+                if error.args[0] not in _BUSY:
+                    raise
+        raise LockBusy(
+            f"{definition.source}: LOCK TABLES was not had in {self._lock_ms_max} ms: a transaction that wrote the "
+            f"table is open"
+        )
 
     def _unlock(self, connection: pymysql.Connection) -> None:
         query(connection, "UNLOCK TABLES")

@@ -1,0 +1,350 @@
+"""Tables of real servers, read in chunks while nobody, or somebody, writes them."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pymysql
+import pytest
+
+from databus.core import LimitExceeded, SourceChanged, Unrepresentable, Unsupported
+from databus.sources.mysql.snapshot import BegunAnew, Placed, SnapshotOptions, SnapshotReader, TableTask
+from databus.testing.servers import Server
+from tests.mysql.snapshot.support import log_position, task_of
+
+WAIT_S = 30.0
+SMALL = SnapshotOptions(chunk_rows_max=7)
+
+
+@pytest.fixture
+def open_reader(server: Server) -> Iterator[Callable[..., SnapshotReader]]:
+    """Make readers of the shared server; they are closed at the end."""
+    readers: list[SnapshotReader] = []
+
+    def make(options: SnapshotOptions = SMALL) -> SnapshotReader:
+        readers.append(SnapshotReader(server.connect, options))
+        readers[-1].advance(0, log_position(server))
+        return readers[-1]
+
+    yield make
+    for each in readers:
+        each.close()
+
+
+def take(reader: SnapshotReader, server: Server) -> Placed | BegunAnew:
+    """The next chunk, the log being followed to its end."""
+    until_s = time.monotonic() + WAIT_S
+    while time.monotonic() < until_s:
+        reader.advance(0, log_position(server))
+        found = reader.take(0.05)
+        if found is not None:
+            return found
+    raise AssertionError(f"no chunk came: {reader.progress()}")
+
+
+def read_all(reader: SnapshotReader, server: Server, task: TableTask, remains: Any = None) -> list[Placed]:
+    reader.begin(task, remains)
+    chunks: list[Placed] = []
+    while not chunks or not chunks[-1].is_last:
+        found = take(reader, server)
+        assert isinstance(found, Placed)
+        chunks.append(found)
+    return chunks
+
+
+def table(chunks: list[Placed]) -> pa.Table:
+    return pa.concat_tables([pa.table(each.arrays, names=list(each.table.names)) for each in chunks])
+
+
+KEYS = {
+    "bigint": ("k BIGINT", [(str(n),) for n in (-(2**63), -5, 0, 3, 2**63 - 1, *range(100, 160))]),
+    "unsigned": ("k BIGINT UNSIGNED", [(str(n),) for n in (0, 2**63, 2**64 - 1, *range(5, 60))]),
+    "text": ("k VARCHAR(20) CHARACTER SET latin1", [(f"'{c}{n}'",) for c in ("a", "B", "\xe9", " ") for n in range(9)]),
+    "wide text": ("k VARCHAR(9) CHARACTER SET utf16", [(f"'{c}{n}'",) for c in ("a", "\u20ac", "Z") for n in range(9)]),
+    "bytes": ("k VARBINARY(9)", [(f"X'{n:04x}'",) for n in range(0, 65536, 1999)]),
+    "padded": ("k BINARY(4)", [(f"X'{n:04x}'",) for n in range(0, 65536, 1999)]),
+    "decimal": ("k DECIMAL(20,3)", [(f"{n}.125",) for n in range(-20, 20)]),
+    "double": ("k DOUBLE", [(repr(n / 7),) for n in range(-20, 20)]),
+    "float": ("k FLOAT", [(repr(n / 8),) for n in range(-20, 20)]),
+    "date": ("k DATE", [(f"'20{n:02}-01-09'",) for n in range(40)]),
+    "datetime": ("k DATETIME(6)", [(f"'2020-01-01 00:00:00.{n:06}'",) for n in range(0, 999999, 31999)]),
+    "timestamp": ("k TIMESTAMP(3) DEFAULT '2020-01-01'", [(f"'20{n:02}-07-01 02:30:00.125'",) for n in range(38)]),
+    "time": ("k TIME(2)", [(f"'{n}:10:11.25'",) for n in range(-800, 800, 41)]),
+    "year": ("k YEAR", [(str(n),) for n in (0, *range(1901, 1999))]),
+    "bit": ("k BIT(20)", [(str(n),) for n in range(0, 1 << 20, 30011)]),
+    "enum": ("k ENUM('z','b','a'), n INT", [(f"'{c}'", str(n)) for c in "zba" for n in range(15)]),
+    "set": ("k SET('x','y','z','w','v')", [(str(n),) for n in range(32)]),
+    "composite": (
+        "a INT, k VARCHAR(9) CHARACTER SET latin1, n DATE",
+        [(str(a), f"'{c}'", f"'2020-01-{d:02}'") for a in range(4) for c in ("x", "Y") for d in range(1, 9)],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", KEYS)
+def test_each_row_is_read_once_whatever_the_key(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader], form: str
+) -> None:
+    columns, rows = KEYS[form]
+    names = ", ".join(
+        part.split()[0] for part in columns.split(", ") if part.split()[0].isalpha() and len(part.split()[0]) == 1
+    )
+    connection = server.connect(init_command="SET sql_mode = '', time_zone = '+00:00'")
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {database}.t ({columns}, v INT, PRIMARY KEY ({names})) ENGINE=InnoDB")
+        cursor.execute(f"INSERT INTO {database}.t VALUES {', '.join('(' + ', '.join(row) + ', 1)' for row in rows)}")
+    connection.close()
+    task = task_of(server, database, "t")
+    chunks = read_all(open_reader(), server, task)
+    assert len(chunks) >= len(rows) // 7
+    found = table(chunks).select(list(task.table.key))
+    assert found.num_rows == len(rows)
+    assert found.group_by(list(task.table.key)).aggregate([]).num_rows == len(rows)
+    each_a_place = table(read_all(open_reader(SnapshotOptions(chunk_rows_max=1)), server, task))
+    assert each_a_place.num_rows == len(rows)
+
+
+def numbers(server: Server, database: str, count: int = 500, more: str = "") -> TableTask:
+    """A table of the numbers from 1."""
+    server.run(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARCHAR(40) {more}) ENGINE=InnoDB")
+    rows = ", ".join(f"({n}, 'v{n}')" for n in range(1, count + 1))
+    server.run(f"INSERT INTO {database}.t (id, v) VALUES {rows}")
+    return task_of(server, database, "t")
+
+
+def test_it_goes_on_from_any_chunk_after_a_crash(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    task = numbers(server, database)
+    first = open_reader()
+    first.begin(task)
+    chunks = []
+    for _ in range(9):
+        found = take(first, server)
+        assert isinstance(found, Placed)
+        chunks.append(found)
+    first.close()
+    remains = tuple(json.loads(json.dumps(chunks[-1].last_key)))
+    chunks += read_all(open_reader(), server, task, remains)
+    assert sorted(table(chunks)["id"].to_pylist()) == list(range(1, 501))
+
+
+def test_an_empty_table_is_one_empty_chunk(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    server.run(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)")
+    (chunk,) = read_all(open_reader(), server, task_of(server, database, "t"))
+    assert chunk.rows == 0
+    assert chunk.is_last
+
+
+def test_a_condition_narrows_what_is_read(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    task = numbers(server, database)
+    narrowed = TableTask(task.definition, task.table, where="id % 100 = 1 OR id = 500 -- few")
+    found = table(read_all(open_reader(), server, narrowed))["id"].to_pylist()
+    assert sorted(found) == [1, 101, 201, 301, 401, 500]
+
+
+def test_several_tables_are_read_at_once(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    reader = open_reader()
+    for name in ("a", "b", "c"):
+        server.run(f"CREATE TABLE {database}.{name} (id INT PRIMARY KEY)")
+        server.run(f"INSERT INTO {database}.{name} VALUES {', '.join(f'({n})' for n in range(50))}")
+        reader.begin(task_of(server, database, name))
+    rows: dict[str, int] = {}
+    ended = set()
+    while len(ended) < 3:
+        found = take(reader, server)
+        assert isinstance(found, Placed)
+        rows[found.source] = rows.get(found.source, 0) + found.rows
+        ended |= {found.source} if found.is_last else set()
+    assert rows == {f"{database}.{name}": 50 for name in "abc"}
+
+
+def test_lost_connections_cost_nothing(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    task = numbers(server, database, 3_000)
+    reader = open_reader()
+    reader.begin(task)
+    stop = threading.Event()
+
+    def cut() -> None:
+        connection = server.connect()
+        with connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute("SHOW PROCESSLIST")
+                for number, *_, info in [row[:8] for row in cursor.fetchall()]:
+                    if info and f"`{database}`" in str(info):
+                        with contextlib.suppress(pymysql.MySQLError):  # it may have gone by itself
+                            cursor.execute(f"KILL {number}")
+                stop.wait(0.03)
+        connection.close()
+
+    killer = threading.Thread(target=cut)
+    killer.start()
+    chunks: list[Placed] = []
+    try:
+        while not chunks or not chunks[-1].is_last:
+            found = take(reader, server)
+            assert isinstance(found, Placed)
+            chunks.append(found)
+            if len(chunks) > 150:
+                stop.set()
+    finally:
+        stop.set()
+        killer.join()
+    assert sorted(table(chunks)["id"].to_pylist()) == list(range(1, 3_001))
+
+
+def test_rows_above_16_mib_and_chunks_above_their_bytes(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    server.run(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, a LONGTEXT CHARACTER SET latin1, z INT)")
+    writer = server.connect(max_allowed_packet=1 << 30)
+    server.query("SET GLOBAL max_allowed_packet = 1073741824")
+    writer.close()
+    writer = server.connect()
+    sizes = [10, 17 << 20, 100_000, (1 << 24) - 20, 5, (1 << 24) + 3, 0]
+    with writer.cursor() as cursor:
+        for number, size in enumerate(sizes):
+            cursor.execute(f"INSERT INTO {database}.t VALUES ({number}, REPEAT('x', {size}), {-number})")
+    writer.close()
+    options = SnapshotOptions(chunk_bytes_max=50_000)
+    found = table(read_all(open_reader(options), server, task_of(server, database, "t"))).sort_by("id")
+    assert [len(value) for value in found["a"].to_pylist()] == sizes
+    assert found["z"].to_pylist() == [-number for number in range(len(sizes))]
+    reader = open_reader(SnapshotOptions(row_bytes_max=1 << 20))
+    with pytest.raises(LimitExceeded, match="row_bytes_max"):
+        read_all(reader, server, task_of(server, database, "t"))
+
+
+def test_it_closes_within_a_second(server: Server, database: str, open_reader: Callable[..., SnapshotReader]) -> None:
+    task = numbers(server, database)
+    slow = TableTask(task.definition, task.table, where="SLEEP(5) = 0")
+    reader = open_reader()
+    reader.begin(slow)
+    time.sleep(0.3)
+    began_s = time.monotonic()
+    reader.close()
+    assert time.monotonic() - began_s < 5  # the promise is one; the machine may be busy
+    until_s = time.monotonic() + WAIT_S
+    while time.monotonic() < until_s and any("SLEEP(5)" in str(row) for row in server.query("SHOW PROCESSLIST")):
+        time.sleep(0.05)
+    assert time.monotonic() < until_s
+
+
+def test_a_table_altered_meanwhile_waits_for_the_log_to_say_so(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    task = numbers(server, database)
+    reader = open_reader()
+    server.run(f"ALTER TABLE {database}.t CHANGE v w VARCHAR(40)")
+    reader.begin(task)
+    assert reader.take(1.0) is None
+    reader.control(task.source, 5)
+    reader.redefine(task_of(server, database, "t"))
+    chunks = []
+    while not chunks or not chunks[-1].is_last:
+        reader.advance(5, log_position(server))
+        found = reader.take(0.05)
+        if isinstance(found, Placed):
+            chunks.append(found)
+    assert table(chunks).column_names == ["id", "w"]
+    assert table(chunks).num_rows == 500
+
+
+def test_a_table_that_is_not_as_the_log_says_is_an_error(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    task = numbers(server, database)
+    server.run(f"ALTER TABLE {database}.t MODIFY id BIGINT NOT NULL")
+    reader = open_reader()
+    with pytest.raises(SourceChanged, match="column 'id' is known as int"):
+        read_all(reader, server, task)
+
+
+def test_a_view_is_refused(server: Server, database: str, open_reader: Callable[..., SnapshotReader]) -> None:
+    task = numbers(server, database)
+    server.run(f"DROP TABLE {database}.t", f"CREATE VIEW {database}.t AS SELECT 1 AS id, 'x' AS v")
+    with pytest.raises(Unsupported, match="is a VIEW"):
+        read_all(open_reader(), server, task)
+
+
+def test_a_table_without_a_key_is_read_as_a_whole(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB")
+    server.run(f"INSERT INTO {database}.t VALUES {', '.join(f'({n % 10})' for n in range(3000))}")
+    chunks = read_all(open_reader(), server, task_of(server, database, "t"))
+    assert sorted(table(chunks)["v"].to_pylist()) == sorted(n % 10 for n in range(3000))
+    assert len(chunks) > 10
+
+
+def test_a_table_without_a_key_begins_anew_when_it_is_written(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB", f"INSERT INTO {database}.t VALUES (1), (2)")
+    task = task_of(server, database, "t")
+    reader = open_reader()
+    server.run(f"INSERT INTO {database}.t VALUES (3)")
+    reader.begin(task)
+    time.sleep(0.5)
+    server.run(f"INSERT INTO {database}.t VALUES (4)")
+    reader.images(task.source, np.array([7]), [])
+    found = None
+    while found is None:
+        reader.advance(7, log_position(server))
+        found = reader.take(0.05)
+    if isinstance(found, Placed):  # it had been read only after both
+        assert found.rows == 4
+        return
+    assert found == BegunAnew(task.source)
+    again = take_at(reader, server, 7)
+    assert sorted(again.arrays[0].to_pylist()) == [1, 2, 3, 4]
+
+
+def take_at(reader: SnapshotReader, server: Server, scn: int) -> Placed:
+    until_s = time.monotonic() + WAIT_S
+    while time.monotonic() < until_s:
+        reader.advance(scn, log_position(server))
+        found = reader.take(0.05)
+        if isinstance(found, Placed):
+            return found
+    raise AssertionError("no chunk came")
+
+
+def test_rows_that_the_log_says_more_about_are_dropped(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    task = numbers(server, database, 20)
+    reader = open_reader(SnapshotOptions())
+    position = log_position(server)
+    server.run(f"UPDATE {database}.t SET v = 'new' WHERE id IN (3, 4)", f"DELETE FROM {database}.t WHERE id = 9")
+    reader.advance(1, position)
+    reader.begin(task)
+    reader.images(task.source, np.array([2, 2, 2, 2, 3]), [pa.array([3, 3, 4, 4, 9], pa.int32())])
+    chunk = take_at(reader, server, 3)
+    ids = set(chunk.arrays[0].to_pylist())
+    assert ids in ({*range(1, 21)} - {9}, {*range(1, 21)} - {3, 4, 9})
+
+
+def test_a_date_that_is_none_follows_the_policy(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    connection = server.connect(init_command="SET sql_mode = ''")
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, d DATE)")
+        cursor.execute(f"INSERT INTO {database}.t VALUES (1, '0000-00-00'), (2, '2020-00-10'), (3, '2020-01-10')")
+    connection.close()
+    with pytest.raises(Unrepresentable, match="column 'd'"):
+        read_all(open_reader(), server, task_of(server, database, "t"))

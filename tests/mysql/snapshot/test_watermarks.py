@@ -1,0 +1,253 @@
+"""Each half of each way in which a view gets its watermarks, under load, on real servers.
+
+The load is such that it would find the wrong ways out, and that is tested too: the log's end is no low watermark, and
+executed GTIDs are no high one.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pymysql
+import pytest
+from pymysql.constants import CLIENT
+
+from databus.sources.mysql.snapshot._session import prepare
+from databus.sources.mysql.snapshot._view import LockBusy, Views, query, way_of
+from databus.sources.mysql.snapshot._watermark import Watermark
+from databus.testing.servers import Server
+from tests.mysql.snapshot.support import Logged, definition_of, log_position, logged
+
+WRITERS = 6
+VIEWS = 60
+ROUNDS = 3
+TRIES = 20
+SYNCED = ["sync_binlog=1", "innodb_flush_log_at_trx_commit=1"]  # so that a commit takes time between its stages
+LOAD = """
+CREATE PROCEDURE shop.fill(first BIGINT, number INT)
+BEGIN
+  DECLARE i INT DEFAULT 0;
+  WHILE i < number DO
+    INSERT INTO shop.t VALUES (first + i);
+    SET i = i + 1;
+  END WHILE;
+END
+"""
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@contextmanager
+def load(server: Server) -> Iterator[None]:
+    """Connections that commit transactions of one row as fast as they can."""
+    stop = threading.Event()
+
+    def write(number: int) -> None:
+        connection = server.connect()
+        first = number * 10_000_000
+        with connection.cursor() as cursor:
+            while not stop.is_set():
+                cursor.execute(f"CALL shop.fill({first}, 20)")
+                first += 20
+        connection.close()
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(1, WRITERS + 1)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+@dataclass
+class Seen:
+    """A view: what was visible, and its watermarks."""
+
+    visible: Ints
+    low: Watermark
+    high: Watermark
+
+
+class Transactions:
+    """What the log holds, to be compared at once."""
+
+    def __init__(self, found: list[Logged]) -> None:
+        self.values = np.array([each.value for each in found], np.int64)
+        self._places = np.array([(each.file << 40) + each.end for each in found], np.int64)
+        self._numbers = np.array([each.gno for each in found], np.int64)
+
+    def upto(self, mark: Watermark) -> Bools:
+        if mark.gtids is not None:
+            return self.among(mark.gtids)
+        return self._places <= (int(mark.file.rpartition(".")[2]) << 40) + mark.offset
+
+    def among(self, gtids: str) -> Bools:
+        found = np.zeros(len(self.values), np.bool_)
+        for part in gtids.replace("\n", "").partition(":")[2].split(":"):
+            first, _, last = part.partition("-")
+            found |= (self._numbers >= int(first)) & (self._numbers <= int(last or first))
+        return found
+
+
+def wrong_high(connection: "pymysql.Connection[Any]") -> Seen:
+    """A view whose high watermark is what had been executed when it was open: rows are visible before that says so."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT; SELECT @@global.gtid_executed; SELECT id FROM shop.t; COMMIT"
+        )
+        cursor.nextset()
+        ((gtids,),) = cursor.fetchall()
+        cursor.nextset()
+        visible = np.array([row[0] for row in cursor.fetchall()], np.int64)
+        cursor.nextset()
+    mark = Watermark("", 0, gtids.replace("\n", ""))
+    return Seen(visible, mark, mark)
+
+
+def wrong_low(connection: "pymysql.Connection[Any]") -> Seen:
+    """A view whose low watermark is the log's end before: the log is written before a commit is visible."""
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW MASTER STATUS; START TRANSACTION WITH CONSISTENT SNAPSHOT; SELECT id FROM shop.t; COMMIT")
+        file, offset = cursor.fetchall()[0][:2]
+        cursor.nextset()
+        cursor.nextset()
+        visible = np.array([row[0] for row in cursor.fetchall()], np.int64)
+        cursor.nextset()
+    mark = Watermark(file, offset)
+    return Seen(visible, mark, mark)
+
+
+def right(server: Server, *, exact: bool, number: int = VIEWS) -> list[Seen]:
+    """Views as they are opened for chunks."""
+    connection = server.connect()
+    prepare(connection)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=2_000)
+    definition = definition_of(server, "shop", "t")
+    found = []
+    low = None
+    for each in range(number):
+        if views.need_low and not exact and each % 30 == 0:
+            low = views.low_of(definition)
+        view = views.open(definition, None, transactional=True, exact=exact, low=low)
+        rows = query(connection, "SELECT id FROM shop.t")
+        view.close()
+        found.append(Seen(np.array([row[0] for row in rows], np.int64), view.low, view.high))
+    views.close()
+    connection.close()
+    return found
+
+
+def under_load(server: Server, look: Callable[[], list[Seen]]) -> tuple[list[Seen], Transactions]:
+    """Views under load, with all transactions that were committed."""
+    server.run("TRUNCATE shop.t", "FLUSH BINARY LOGS")
+    first = server.position()[0]
+    with load(server):
+        while server.query("SELECT COUNT(*) FROM shop.t")[0][0] < 10 * WRITERS:
+            pass
+        seen = look()
+    return seen, Transactions([each for path in server.binlogs() if path.name >= first for each in logged([path])])
+
+
+def prepared(server: Server) -> Server:
+    server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id BIGINT PRIMARY KEY) ENGINE=InnoDB", LOAD)
+    return server
+
+
+def invisible_below_low(seen: list[Seen], log: Transactions) -> int:
+    """In how many views something up to the low watermark was not visible."""
+    return sum(bool((log.upto(each.low) & ~np.isin(log.values, each.visible)).any()) for each in seen)
+
+
+def visible_above_high(seen: list[Seen], log: Transactions) -> int:
+    """In how many views something beyond the high watermark was visible."""
+    return sum(bool((np.isin(log.values, each.visible) & ~log.upto(each.high)).any()) for each in seen)
+
+
+def check(seen: list[Seen], log: Transactions) -> None:
+    assert len(log.values) > 50
+    assert any(len(each.visible) > 5 for each in seen)
+    assert not invisible_below_low(seen, log)
+    assert not visible_above_high(seen, log)
+
+
+def test_all_up_to_the_low_watermark_is_visible_and_nothing_beyond_the_high(
+    new_server: Callable[..., Server], kind: str
+) -> None:
+    server = prepared(new_server(kind, lines=SYNCED))
+    for _ in range(ROUNDS):
+        check(*under_load(server, lambda: right(server, exact=False)))
+
+
+def test_an_exact_view_has_one_watermark(new_server: Callable[..., Server], kind: str) -> None:
+    server = prepared(new_server(kind, lines=SYNCED))
+    seen, log = under_load(server, lambda: right(server, exact=True, number=5))
+    check(seen, log)
+    assert all(each.low == each.high for each in seen)
+
+
+@pytest.mark.parametrize("mysql", ["mysql-8.0", "mysql-5.7"])
+def test_without_gtids_a_guard_gives_the_low_watermark(new_server: Callable[..., Server], mysql: str) -> None:
+    server = prepared(new_server(mysql, lines=SYNCED, gtid=False))
+    for _ in range(ROUNDS):
+        check(*under_load(server, lambda: right(server, exact=False)))
+
+
+def test_the_end_of_the_log_is_no_low_watermark(new_server: Callable[..., Server], kind: str) -> None:
+    server = prepared(new_server(kind, lines=SYNCED))
+    connection = server.connect(client_flag=CLIENT.MULTI_STATEMENTS)
+    for _ in range(TRIES):
+        seen, log = under_load(server, lambda: [wrong_low(connection) for _ in range(VIEWS)])
+        if invisible_below_low(seen, log):
+            return
+    pytest.fail("the load is too small to find it out")
+
+
+@pytest.mark.soak  # the moment between the two is short: about one view in a hundred falls into it
+def test_executed_gtids_are_no_high_watermark(new_server: Callable[..., Server]) -> None:
+    server = prepared(new_server("mysql-8.0", lines=SYNCED))
+    connection = server.connect(client_flag=CLIENT.MULTI_STATEMENTS)
+    for _ in range(10 * TRIES):
+        seen, log = under_load(server, lambda: [wrong_high(connection) for _ in range(VIEWS)])
+        if visible_above_high(seen, log):
+            return
+    pytest.fail("the load is too small to find it out")
+
+
+def test_a_guard_waits_no_longer_than_it_may_and_lets_writers_go(new_server: Callable[..., Server]) -> None:
+    server = prepared(new_server("mysql-8.0", gtid=False))
+    writer = server.connect(autocommit=False)
+    writer.cursor().execute("INSERT INTO shop.t VALUES (1)")
+    connection = server.connect()
+    prepare(connection)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
+    with pytest.raises(LockBusy, match="LOCK TABLES was not had"):
+        views.low_of(definition_of(server, "shop", "t"))
+    server.query("INSERT INTO shop.t VALUES (2)")
+    writer.commit()
+    assert views.low_of(definition_of(server, "shop", "t")).contains(log_position(server))
+    views.close()
+
+
+def test_a_table_without_transactions_is_read_under_a_lock(server: Server, database: str) -> None:
+    server.run(f"CREATE TABLE {database}.m (id INT PRIMARY KEY) ENGINE=MyISAM", f"INSERT INTO {database}.m VALUES (1)")
+    connection = server.connect()
+    prepare(connection)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
+    view = views.open(definition_of(server, database, "m"), log_position(server), transactional=False)
+    writer = threading.Thread(target=server.query, args=(f"INSERT INTO {database}.m VALUES (2)",))
+    writer.start()
+    writer.join(0.2)
+    assert query(connection, f"SELECT id FROM {database}.m") == [(1,)]
+    assert view.low == view.high
+    assert writer.is_alive()
+    view.close()
+    writer.join()
+    connection.close()
