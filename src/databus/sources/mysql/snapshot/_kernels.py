@@ -27,7 +27,6 @@ from databus.sources.mysql.rows._machine import (
     store16,
     store32,
     store64,
-    umulh,
 )
 from databus.sources.mysql.rows._numbers import NONE, days_of
 from databus.sources.mysql.snapshot._opcodes import (
@@ -73,6 +72,7 @@ _DAY_US: Final = 86_400 * _US
 _HOURS_MAX: Final = 838
 _PACKET_MAX: Final = 0xFFFFFF
 _DIGITS_MAX: Final = 38
+_WORD: Final = 0xFFFFFFFF
 
 
 @small
@@ -119,6 +119,7 @@ def _decimal(at: int, end: int, scale: int) -> tuple[int, int, int]:  # noqa: C9
     if negative:
         at += 1
     low, high, digits, fraction = 0, 0, 0, -1
+    upper, middle = 0, 0  # of more than 18 digits: low is below 2**32 then, and so is each of these
     while at < end:
         byte = load8(at)
         at += 1
@@ -132,17 +133,17 @@ def _decimal(at: int, end: int, scale: int) -> tuple[int, int, int]:  # noqa: C9
             fraction += 1
         if digits > 0 or digit > 0:
             digits += 1
-        if digits <= 18:
-            low = low * 10 + digit
-        else:
-            high = high * 10 + umulh(low, 10)
-            low *= 10
-            below = low
-            low += digit
-            if below < 0 <= low:  # the addition went over the top
-                high += 1
+        if digits == 19:
+            middle, low = low >> 32, low & _WORD
+        low = low * 10 + digit
+        if digits > 18:
+            middle = middle * 10 + (low >> 32)
+            upper = upper * 10 + (middle >> 32)
+            high = high * 10 + (upper >> 32)
+            low, middle, upper = low & _WORD, middle & _WORD, upper & _WORD
     if max(fraction, 0) != scale or digits > _DIGITS_MAX:
         return 0, 0, NOT_A_DECIMAL
+    low, high = low | middle << 32, upper | high << 32
     if negative:
         low = -low
         high = -high if low == 0 else ~high

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.rows import Policies, address_type, to_text
@@ -27,6 +28,8 @@ def final_array(column: ColumnDefinition, kind: str, raw: pa.Array, policies: Po
     """
     if kind == "binary":
         return raw
+    if column.type is FieldType.NEWDECIMAL and "zerofill" in column.column_type.lower():
+        return pc.replace_substring_regex(raw.cast(pa.string()), r"^0+([0-9])", r"\1")
     is_plain = column.type is FieldType.JSON or column.type is FieldType.NEWDECIMAL or address_type(column) is not None
     if is_plain or column.charset in (None, BINARY):
         return raw.cast(pa.string())  # digits, or UTF-8 whatever the column's character set
