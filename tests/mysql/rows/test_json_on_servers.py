@@ -17,8 +17,10 @@ SCALARS = [
     "CAST(CAST(9223372036854775808 AS UNSIGNED) AS JSON)",
     "CAST(CAST('2015-01-15' AS DATE) AS JSON)", "CAST(CAST('23:24:25.12' AS TIME(3)) AS JSON)",
     "CAST(CAST('-838:59:59' AS TIME) AS JSON)", "CAST(CAST('-00:00:00.5' AS TIME(1)) AS JSON)",
-    "CAST(CAST('2015-01-15 23:24:25.000001' AS DATETIME(6)) AS JSON)", "CAST(TIMESTAMP'2015-01-15 23:24:25' AS JSON)",
-    "CAST(CAST('12345678901234567890.123456' AS DECIMAL(40,10)) AS JSON)", "CAST(CAST('-0.10' AS DECIMAL(3,2)) AS JSON)",
+    "CAST(CAST('2015-01-15 23:24:25.000001' AS DATETIME(6)) AS JSON)",
+    "CAST(TIMESTAMP'2015-01-15 23:24:25' AS JSON)",
+    "CAST(CAST('12345678901234567890.123456' AS DECIMAL(40,10)) AS JSON)",
+    "CAST(CAST('-0.10' AS DECIMAL(3,2)) AS JSON)",
     "CAST(CAST('9' AS DECIMAL(1,0)) AS JSON)", "CAST(CAST('-.5' AS DECIMAL(1,1)) AS JSON)",
     "CAST(x'cafebabe' AS JSON)", "CAST(x'' AS JSON)", "CAST(REPEAT(x'ff', 200) AS JSON)", "CAST(b'10101' AS JSON)",
     "CAST(ST_GeomFromText('POINT(1 2)') AS JSON)", "JSON_OBJECT('a', x'00', 'b', CAST('1.50' AS DECIMAL(5,2)))",
@@ -26,16 +28,18 @@ SCALARS = [
 ]  # fmt: skip
 TEXTS = [
     "{}", "[]", "[[]]", '{"a": {}}', '{"": 0}', '{"b": 1, "a": 2, "aa": 3, "A": 4}', "[1, [2, [3, [4]]]]",
-    '"\\u0001\\u001f\\b\\f\\n\\r\\t\\"\\\\/\\u007f\u2028\u20ac\U0001f4a9"', '{"k\\"ey\\n": "v"}', "[1.0, -0.0, 0.0, 1e0, 1E+2]",
+    '"\\u0001\\u001f\\b\\f\\n\\r\\t\\"\\\\/\\u007f\u2028\u20ac\U0001f4a9"', '{"k\\"ey\\n": "v"}',
+    "[1.0, -0.0, 0.0, 1e0, 1E+2]",
     "[" * 99 + "]" * 99, json.dumps(list(range(1000))), json.dumps({f"key{i}": i for i in range(500)}),
     json.dumps(["x" * 70000]), json.dumps({"a" * 60000: "b" * 70000}), json.dumps([["y" * 100] * 100] * 30),
     json.dumps([100000, -5, 3000000000, 2**40, True, None, {"z": [100000]}] * 3000),
     json.dumps("short"), json.dumps("q" * 127), json.dumps("q" * 128), json.dumps("q" * 16384),
 ]  # fmt: skip
 DOUBLES = [
-    "1e14", "1e15", "1e16", "1.5e15", "123456789012345.6", "1234567890123456.7", "12345678901234567e3", "1e-14", "1e-15",
-    "1.5e-14", "1.5e-15", "0.00001234", "1e100", "-1.7976931348623157e308", "5e-324", "2.5", "1e22", "1e23", "0.1", "1e-5",
-    "9007199254740993.0", "4503599627370496.5", "100.0", "1e3", "123e-20", "3.0e0", "2.2250738585072014e-308",
+    "1e14", "1e15", "1e16", "1.5e15", "123456789012345.6", "1234567890123456.7", "12345678901234567e3", "1e-14",
+    "1e-15", "1.5e-14", "1.5e-15", "0.00001234", "1e100", "-1.7976931348623157e308", "5e-324", "2.5", "1e22", "1e23",
+    "0.1", "1e-5", "9007199254740993.0", "4503599627370496.5", "100.0", "1e3", "123e-20", "3.0e0",
+    "2.2250738585072014e-308",
 ]  # fmt: skip
 
 
@@ -65,7 +69,7 @@ def expect(server: Server, database: str, since: tuple[str, int], session: Any) 
 
 
 def test_each_form_of_a_value(with_json: Server, database: str) -> None:
-    numbers = [random.Random(7).randrange(10**18) / 10 ** (i % 40) for i in range(400)]  # noqa: S311
+    numbers = [random.Random(7).randrange(10**18) / 10 ** (i % 40) for i in range(400)]
     values = [*SCALARS, *(f"CAST({text} AS JSON)" for text in [with_json.connect().escape(t) for t in TEXTS])]
     values += [f"CAST('[{text}]' AS JSON)" for text in [*DOUBLES, *map(repr, numbers)]]
     session = with_json.connect(charset="utf8mb4", database=database, autocommit=True)
@@ -108,7 +112,7 @@ def test_differences_of_partial_updates(with_json: Server, database: str, seed: 
     """Any JSON_SET, JSON_REPLACE, JSON_REMOVE and JSON_ARRAY_INSERT, logged as differences, gives the server's text."""
     if with_json.kind == "mysql-5.7":
         pytest.skip("MySQL 5.7 logs no differences")
-    dice = random.Random(seed)  # noqa: S311
+    dice = random.Random(seed)
     session = with_json.connect(charset="utf8mb4", database=database, autocommit=True)
     with session, session.cursor() as cursor:
         cursor.execute("SET binlog_row_value_options = 'PARTIAL_JSON'")

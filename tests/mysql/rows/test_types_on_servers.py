@@ -150,7 +150,7 @@ def selected(words: str) -> str:
         return "HEX(CONVERT({0} USING utf8mb4))"
     if kind in ("UUID", "INET4", "INET6"):
         return "HEX(CAST({0} AS CHAR))"
-    if kind in ("BINARY", "VARBINARY", "TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB", "GEOMETRY", "POINT"):
+    if kind in ("BINARY", "VARBINARY", "TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB", "GEOMETRY", "POINT", "VECTOR"):
         return "HEX({0})"
     return "{0}" if kind == "DOUBLE" else "CAST({0} AS CHAR)"
 
@@ -201,6 +201,12 @@ def as_python(value: Any) -> Any:
 @pytest.mark.parametrize("group", ["INTEGERS", "DECIMALS", "FLOATS", "TIMES", "TEXTS", "BYTES"])
 def test_the_log_gives_what_select_gives(server: Server, database: str, group: str) -> None:
     check(server, database, globals()[group])
+
+
+def test_vectors_of_the_newest_mysql(server: Server, database: str) -> None:
+    if server.kind != "mysql-9.7":
+        pytest.skip("only MySQL 9 has vectors")
+    check(server, database, [("VECTOR(3)", ["STRING_TO_VECTOR('[1,-2.5,3e10]')", "NULL"])])
 
 
 def test_types_that_only_mariadb_has(server: Server, database: str) -> None:

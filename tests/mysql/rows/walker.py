@@ -38,7 +38,7 @@ def packed(data: bytes, at: int) -> tuple[int, int]:
 
 def unpacked_meta(kind: int, meta: bytes) -> tuple[int, int, int]:
     """Type, meta, and the bytes of meta used, with ENUM, SET and CHAR told apart."""
-    if kind in (4, 5, 249, 250, 251, 252, 255, 245, 17, 18, 19, 140):
+    if kind in (4, 5, 249, 250, 251, 252, 255, 242, 245, 17, 18, 19, 140):
         return kind, meta[0], 1
     if kind == 254:
         if (meta[0] & 0x30) != 0x30:
@@ -120,6 +120,8 @@ def define(server: Server, table_map: Map) -> TableDefinition:
         rows, table_map.types, table_map.metas, strict=True
     ):
         words = said.decode() if isinstance(said, bytes) else said
+        if kind in (FieldType.TIME, FieldType.DATETIME, FieldType.TIMESTAMP) and "(" in words:
+            meta = int(words[words.index("(") + 1 : words.index(")")])  # noqa: PLW2901 - the map has none for old forms
         members = read_members(words) if kind in (FieldType.ENUM, FieldType.SET) else ()
         is_text = kind in (15, 253, 254, 252, 140, 141) and data_type not in ("uuid", "inet4", "inet6")
         columns.append(

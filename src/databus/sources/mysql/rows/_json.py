@@ -137,7 +137,8 @@ class _Reader:
         is_large, is_object = bool(kind & 1), kind <= LARGE_OBJECT
         width, number = (4, "<I") if is_large else (2, "<H")
         (count,), (size,) = unpack_from(number, data, 0), unpack_from(number, data, width)
-        if size > len(data):
+        entry = (1 + width) + ((2 + width) if is_object else 0)
+        if size > len(data) or 2 * width + count * entry > size:
             raise NotJson("a container runs past its end")
         data = data[:size]
         at = 2 * width
@@ -146,9 +147,13 @@ class _Reader:
             (key_at,), (length,) = unpack_from(number, data, at), unpack_from("<H", data, at + width)
             if key_at + length > size:
                 raise NotJson("a key runs past its end")
-            keys.append(data[key_at : key_at + length])
+            key = data[key_at : key_at + length]
+            key.decode()
+            keys.append(key)
             self._spend(length + 4)
             at += width + 2
+        if len(set(keys)) < len(keys):
+            raise NotJson("a key stands twice")
         values = []
         for _ in range(count):
             inner = data[at]
@@ -252,6 +257,8 @@ def _decimal(data: bytes) -> bytes:
 
 
 def _moment(kind: int, packed: int) -> bytes:
+    if packed == -(1 << 63):
+        raise NotJson("a time that is none")
     sign = "-" if packed < 0 else ""
     fraction, whole = abs(packed) & 0xFF_FFFF, abs(packed) >> 24
     minute, second = whole >> 6 & 63, whole & 63

@@ -94,11 +94,15 @@ def check_type(table: str, column: ColumnDefinition, kind: int, meta: int) -> Fi
     if is_same and (meta == column.meta or not needs_meta):
         return logged
     raise SourceChanged(
-        f"{table}: the log has column {column.name!r} as type {logged.name if logged else kind} with meta {meta}, but "
+        f"{table}: the log has column {column.name!r} as type {_name_of(kind)} with meta {meta}, but "
         f"its definition at this position is {column.column_type} ({column.type.name} with meta {column.meta}); the "
         "history of the table's schema is not that of this log. Have the table snapshotted again, or set "
         "binlog_row_metadata=FULL on the server so that the log itself tells"
     )
+
+
+def _name_of(kind: int) -> str:
+    return FieldType(kind).name if kind in FieldType.__members__.values() else str(kind)
 
 
 def lay_out(column: ColumnDefinition, logged: FieldType, *, excluded: bool, policies: Policies) -> Layout:
@@ -136,7 +140,7 @@ def _lay_out(  # noqa: PLR0911 - one answer a type
         return _fixed(ops.UNSIGNED, pa.uint64(), column.meta, 8, is_finished=False)
     if logged is FieldType.NEWDECIMAL:
         return _decimal(column, arrow)
-    if logged in TEXTS or logged in (FieldType.JSON, FieldType.GEOMETRY):
+    if logged in TEXTS or logged in (FieldType.JSON, FieldType.GEOMETRY, FieldType.VECTOR):
         return _text(column, logged, policies)
     return _time(column, logged, arrow, is_null=policies.zero_dates == "null")
 

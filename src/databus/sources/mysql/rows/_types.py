@@ -33,6 +33,7 @@ _PLAIN: Final = {
     FieldType.SET: "string",
     FieldType.JSON: "string",
     FieldType.GEOMETRY: "binary",
+    FieldType.VECTOR: "binary",
 }
 BLOBS: Final = frozenset({FieldType.TINY_BLOB, FieldType.MEDIUM_BLOB, FieldType.LONG_BLOB, FieldType.BLOB})
 """What a table map has as BLOB, whatever its size."""
