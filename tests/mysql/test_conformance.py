@@ -3,6 +3,8 @@
 import itertools
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +22,16 @@ _numbers = itertools.count(1)
 class Patient:
     """The source, asked as the suite asks: what the server has logged by now has come before `poll` answers None."""
 
-    def __init__(self, source: MysqlSource, server: Server) -> None:
+    def __init__(self, source: MysqlSource, server: Server, folder: Path) -> None:
         self._source = source
         self._server = server
+        self._folder = folder
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
     def start(self, resume: Resume) -> None:
-        self._source.start(resume)
+        self._source.start(replace(resume, folder=self._folder))
 
     def poll(self, wait_ms: int) -> Group | None:
         end = time.monotonic() + _SETTLE_S
@@ -49,14 +52,17 @@ class Harness:
     is_snapshottable = True
     knows_its_history = True
 
-    def __init__(self, servers: list[Server]) -> None:
+    def __init__(self, servers: list[Server], folder: Path) -> None:
         self._servers = servers
+        self._folder = folder
         self.database = f"suite_{next(_numbers)}"
         for server in servers:
             server.run(
                 f"CREATE DATABASE {self.database}",
                 f"CREATE TABLE {self.database}.a (id INT PRIMARY KEY, u VARCHAR(40) UNIQUE, v DOUBLE)",
                 f"CREATE TABLE {self.database}.b (k VARCHAR(20), n INT, PRIMARY KEY (k, n))",
+                # MySQL without GTIDs needs it
+                f"GRANT LOCK TABLES ON {self.database}.* TO '{server.capture_user}'@'%'",
             )
 
     def _source(self, server: Server, physical: str) -> Any:
@@ -72,7 +78,7 @@ class Harness:
             heartbeat_ms=50,
             progress_ms=10,
         )
-        return Patient(MysqlSource(physical, config), server)
+        return Patient(MysqlSource(physical, config), server, self._folder / physical)
 
     def make(self) -> Any:
         return self._source(self._servers[0], "shop")
@@ -120,7 +126,7 @@ class TestMysql(SourceSuite):
     TRANSACTIONS = 6
 
     @pytest.fixture
-    def harness(self, pair: list[Server]) -> Iterator[Harness]:
-        made = Harness(pair)
+    def harness(self, pair: list[Server], tmp_path: Path) -> Iterator[Harness]:
+        made = Harness(pair, tmp_path)
         yield made
         made.close()
