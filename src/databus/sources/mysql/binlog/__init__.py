@@ -3,15 +3,18 @@
 Start with `Scanner`; `PacketSplitter` stands before it where the bytes come from a server.
 """
 
+from databus.sources.mysql.binlog._events import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
-from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, ordinal_of
+from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, file_number, ordinal_of
 from databus.sources.mysql.binlog._query import Query
 from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Rotated, Run, Statement
 from databus.sources.mysql.binlog._scanner import Scanner, ScannerStats
 from databus.sources.mysql.binlog._table_map import TableMap, TableMetadata
 
 __all__ = [
+    "ENCRYPTED_FILE_MAGIC",
+    "FILE_MAGIC",
     "Abandoned",
     "DumpEnded",
     "DumpRefused",
@@ -32,5 +35,6 @@ __all__ = [
     "TableMap",
     "TableMetadata",
     "contains",
+    "file_number",
     "ordinal_of",
 ]

@@ -16,7 +16,7 @@ Kind = Literal["begin", "commit", "rollback", "nothing", "xa-begin", "xa-end", "
 _SPACE: Final = re.compile(r"(?:\s+|/\*(?!M?!)(?s:.*?)\*/|--[ \t\r\n][^\n]*\n?|#[^\n]*\n?|\()+")
 _WORDS: Final = re.compile(r"(?:/\*M?!\d*\s*)?([A-Za-z]+)(?:\s+([A-Za-z]+))?(?:\s+([A-Za-z]+))?")
 _FOR: Final = re.compile(r"\bFOR\b", re.IGNORECASE)
-_QUALIFIED: Final = re.compile(r"(?:`((?:[^`]|``)+)`|\"([^\"]+)\"|(?<![\w$])([\w$]++))\s*+\.")
+_QUALIFIED: Final = re.compile(r"(?:(?<!`)`((?:[^`]|``)++)`|\"([^\"]+)\"|(?<![\w$])([\w$]++))\s*+\.")
 
 
 def _words(text: str) -> frozenset[str]:
