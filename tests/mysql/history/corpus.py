@@ -1,3 +1,4 @@
+# ruff: noqa: E501, ISC004 - statements read best whole
 """Statements by class: what readers of other projects have stumbled over, in our own words.
 
 Each class is a script. A server that refuses a statement logs nothing, and the script goes on: what runs must be

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, PLR0911, PLR0912 - a branch for each form of statement
 """Random DDL: statements that mostly run, over every type, key, place and option. A server that refuses one logs nothing."""
 
 import random

@@ -1,4 +1,4 @@
-"""The end of a server's binary log, read from its data folder: statements and table maps, by a walk over plain events."""
+"""The end of a server's binary log, read from its data folder: statements and table maps, by a plain walk."""
 
 import struct
 from collections.abc import Callable, Iterator

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, ISC004 - statements read best whole
 """Classes of changes: each claim that values stay, or become a known one, holds on real servers, row by row."""
 
 from collections.abc import Callable, Iterator

@@ -4,7 +4,9 @@ All tables are kept, captured or not, since a rename may make any of them a capt
 stay as the text they were loaded from.
 """
 
+import base64
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
@@ -16,7 +18,7 @@ from databus.sources.mysql.history._catalogue import Catalogue
 from databus.sources.mysql.history._charsets import charset_of_number
 from databus.sources.mysql.history._classes import UNPROVEN, Reason
 from databus.sources.mysql.history._events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
-from databus.sources.mysql.history._state import TableState
+from databus.sources.mysql.history._state import PRIMARY, Key, TableState
 from databus.sources.mysql.history._statements import read_statement
 from databus.sources.mysql.history._syntax import (
     AlterTable,
@@ -26,6 +28,7 @@ from databus.sources.mysql.history._syntax import (
     CreateTable,
     DropDatabase,
     DropTables,
+    KeyPart,
     Name,
     Parsed,
     Rename,
@@ -87,7 +90,13 @@ class _Work:
 
 
 def _text(state: TableState) -> bytes:
-    return json.dumps(state.to_json(), separators=(",", ":")).encode()
+    """A table as one line of text, compressed: thousands that nobody captures stay in memory."""
+    raw = json.dumps(state.to_json(), separators=(",", ":")).encode()
+    return base64.b64encode(zlib.compress(raw, 1))
+
+
+def _state_of(name: TableName, text: bytes) -> TableState:
+    return TableState.from_json(*name, json.loads(zlib.decompress(base64.b64decode(text))))
 
 
 class History:
@@ -148,6 +157,21 @@ class History:
         """Know that table as it is now: after an `Unknown`, once the catalogue is provably the same as of here."""
         self._keep(self._name(table.database, table.name), table)
 
+    def learn(self, definition: TableDefinition) -> None:
+        """Know a table as the log itself shows it (`from_table_map`); what no table map tells stays as it was."""
+        name = self._name(definition.database, definition.name)
+        known = self._state(name)
+        if known is not None and known.definition == definition:
+            return
+        columns = tuple(column for column in definition.columns if not column.is_hidden)
+        row_times = "" if not definition.is_versioned else known.row_times if known is not None else "explicit"
+        state = TableState(*name, columns, () if known is None else known.keys, definition.charset, row_times)
+        if state.row_key() != definition.key:
+            state = replace(state, keys=(Key("primary", PRIMARY, tuple(map(KeyPart, definition.key))),))
+        if not definition.key:
+            state = replace(state, keys=())
+        self._keep(name, state)
+
     def restore(self, changes: Changes) -> None:
         """Take what a store kept, as it was kept; nothing of it counts as changed."""
         for name, text in changes.tables.items():
@@ -205,7 +229,7 @@ class History:
     def _state(self, name: TableName) -> TableState | None:
         found = self._tables.get(name)
         if isinstance(found, bytes):
-            found = TableState.from_json(*name, json.loads(found))
+            found = _state_of(name, found)
             self._tables[name] = found
         return found
 
@@ -222,7 +246,7 @@ class History:
         if len(self._tables) > self._tables_max:
             raise LimitExceeded(
                 f"the server has more than history_tables_max ({self._tables_max:,}) tables, captured or not; raise it "
-                f"(each takes some 2 KB of memory and disk)"
+                f"(each takes some 0.5 KB of memory and disk)"
             )
 
     # What each kind of statement does. All of it goes into `work`, so that a statement is followed whole or not at all.
@@ -433,8 +457,9 @@ class History:
         first = [self._name(*name) for name in names.certain]
         others = [self._name(*name) for name in names.possible]
         touched = list(dict.fromkeys([*first, *(name for name in others if name in self._tables)]))
+        touched = [name for name in touched if name not in self._others]
         for name in touched:
             if name in self._tables:
                 self._keep(name, None)
-        captured = tuple(name for name in touched if self._captured(*name) and name not in self._others)
+        captured = tuple(name for name in touched if self._captured(*name))
         return [Unknown(statement.text, why, captured)] if captured else []

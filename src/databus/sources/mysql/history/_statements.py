@@ -37,6 +37,7 @@ from databus.sources.mysql.history._tokens import Server, Token, Unreadable, tok
 _READ: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"})
 _ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"})
 _OTHER_MAKERS: Final = ("VIEW", "SEQUENCE")
+_NAME_TOKENS_MAX: Final = 6  # IF NOT EXISTS a.b
 _WORDS_BEFORE_KIND_MAX: Final = 32  # CREATE OR REPLACE ALGORITHM=... DEFINER=`a`@`b` SQL SECURITY DEFINER VIEW
 
 
@@ -54,11 +55,12 @@ def read_statement(text: str, server: Server, sql_mode: int, database: str) -> P
     if first.upper in _ROWS and first.upper != "DELETE":
         return ChangesRows(first.upper)
     if first.upper == "CREATE":
-        head = list(islice(tokens, _WORDS_BEFORE_KIND_MAX))
-        if not any(token.upper in _MAKERS for token in head):
-            return None
-        cursor = Cursor([*head, *tokens] if _is_table(head) else head, server, sql_mode, database)
-        return _read_create(cursor)
+        head = _head(tokens)
+        if head[-1].upper in ("TABLE", "INDEX", "DATABASE", "SCHEMA"):
+            return _read_create(Cursor([*head, *tokens], server, sql_mode, database))
+        if head[-1].upper in _OTHER_MAKERS:
+            return _read_create(Cursor([*head, *islice(tokens, _NAME_TOKENS_MAX)], server, sql_mode, database))
+        return None
     cursor = Cursor(tokens, server, sql_mode, database)
     if first.upper == "ALTER":
         return _read_alter(cursor)
@@ -83,13 +85,17 @@ def _after_set_statement(tokens: Iterator[Token]) -> Token | None:
 _MAKERS: Final = frozenset({"TABLE", "INDEX", "DATABASE", "SCHEMA", *_OTHER_MAKERS})
 
 
-def _is_table(head: list[Token]) -> bool:
-    """Whether the whole statement is wanted: views and routines may be long, and only their names matter."""
-    kind = next(token.upper for token in head if token.upper in _MAKERS or token.upper in _ROUTINES)
-    return kind in ("TABLE", "INDEX", "DATABASE", "SCHEMA")
-
-
 _ROUTINES: Final = frozenset({"PROCEDURE", "FUNCTION", "TRIGGER", "EVENT", "USER", "ROLE", "SERVER", "PACKAGE"})
+
+
+def _head(tokens: Iterator[Token]) -> list[Token]:
+    """What stands before the word that says what is created, and that word: the rest may be long, and not matter."""
+    head = []
+    for token in tokens:
+        head.append(token)
+        if token.upper in _MAKERS or token.upper in _ROUTINES or len(head) == _WORDS_BEFORE_KIND_MAX:
+            break
+    return head or [Token("end", "", "", -1, -1)]
 
 
 def _read_create(cursor: Cursor) -> Parsed:
