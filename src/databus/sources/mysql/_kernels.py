@@ -9,6 +9,7 @@ import time
 from importlib import import_module
 from typing import Final
 
+import pyarrow as pa
 import structlog
 
 _MODULES: Final = (
@@ -41,3 +42,4 @@ def load_kernels(physical: str) -> None:
                 import_module(name)
             finally:
                 telling.cancel()
+        pa.array([0])  # the first one of a process imports pandas where it is installed; not at the first change, please
