@@ -25,7 +25,7 @@ from databus.sources.sqlite._tables import OWN_PREFIX
 from databus.sources.sqlite._triggers import CHANGE_TABLE, before_delete_name, scratch_name, trigger_names
 from databus.sources.sqlite._types import Kind
 
-FORMAT: Final = "1"
+FORMAT: Final = "2"
 
 _TABLES: Final = {
     f"{OWN_PREFIX}state": "name TEXT PRIMARY KEY, value TEXT",

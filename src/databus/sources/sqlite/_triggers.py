@@ -160,7 +160,10 @@ class _Writer:
 
     def _before_updated(self) -> list[str]:
         """What stands ahead of an update that sets a key."""
-        replaced = self._replaced(f"NOT ({self._identity_is('OLD')}) AND ")
+        copies = [f"{self._scratch}.{name}" for name in self._names.images]
+        same = f"{self._is_row(self._shape.identity, 'NEW')} AND NOT {_differ(copies, self._images_of(self._table))}"
+        is_new = f"(NOT {self._is_in_table('NEW')} AND EXISTS (SELECT 1 FROM {self._table} WHERE {same}))"
+        replaced = self._replaced(f"NOT ({self._identity_is('OLD')}) AND NOT {is_new} AND ")  # changed again meanwhile
         return [*self._catch_up(self._is_in_table("NEW")), *replaced]
 
     def _deleted(self) -> list[str]:
