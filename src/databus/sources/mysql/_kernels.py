@@ -42,4 +42,4 @@ def load_kernels(physical: str) -> None:
                 import_module(name)
             finally:
                 telling.cancel()
-        pa.array([0])  # the first one of a process imports pandas where it is installed; not at the first change, please
+        pa.array([0])  # the first one of a process imports pandas where it is installed; not at the first change
