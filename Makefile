@@ -26,8 +26,8 @@ java: ## Sees to it that there is a Java for Spark.
 servers: $(STAMP) ## Sees to it that there are servers for the tests of the mysql source.
 	@scripts/need-servers
 
-demo: $(STAMP) java ## Runs the whole of it: a shop in SQLite, a relay, a callback, a Spark pipeline, two kills, and a comparison.
-	@$(BIN)/databus demo
+demo: $(STAMP) java $(if $(filter mariadb mysql,$(SOURCE)),servers) ## Runs the whole of it: a shop, a relay, a callback, a Spark pipeline, kills, and a comparison. SOURCE=mariadb or mysql for a shop on a server.
+	@$(BIN)/databus demo $(if $(SOURCE),--source $(SOURCE))
 
 test: $(STAMP) java servers ## Checks everything: lint, types, architecture, tests.
 	@scripts/check
@@ -47,7 +47,8 @@ spark: $(STAMP) java ## Tests that need Spark.
 soak: $(STAMP) java servers ## The long campaigns; hours.
 	@scripts/check soak
 
-bench: $(STAMP) java servers ## All benchmarks; see docs/benchmarks.md.
+bench: $(STAMP) java servers ## All benchmarks; see docs/benchmarks.md. The peers of capture are installed for it.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	@$(BIN)/databus bench all
 
 docs: $(STAMP) ## Writes docs/reference.md anew from the code.

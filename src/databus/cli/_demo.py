@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -72,9 +73,10 @@ class Demo:
         (self._folder / "databus.yml").write_text(_PIPELINE.format(url=self._relay.url, tables=self._tables))
         self._client = Client(self._relay.url, self._copy, sources=[self._tables])
         self._client.start()
+        self._wait_until("capture (the first one on a machine compiles its decoder)", self._is_capturing, 300)
         self._start_workload()
         self._start_pipeline()
-        self._wait_until("the pipeline's first batch", lambda: len(self._positions) == len(self._outputs), 60)
+        self._wait_until("the pipeline's first batch", lambda: len(self._positions) == len(self._outputs), 240)
         self._screen.say("the pipeline's first batch has arrived")
         self._pass(self._seconds * 0.2)
         self._alter()
@@ -138,7 +140,7 @@ class Demo:
         self._screen.say("kill -9: the pipeline, its Spark and its workers")
         self._positions.clear()
         self._start_pipeline()
-        self._wait_until("the pipeline after its kill", lambda: len(self._positions) == len(self._outputs), 60)
+        self._wait_until("the pipeline after its kill", lambda: len(self._positions) == len(self._outputs), 240)
         self._screen.say("the pipeline is back and goes on where its tables stand")
 
     def _finish(self) -> str:
@@ -152,6 +154,14 @@ class Demo:
         self._wait_until("the callback", lambda: self._copied() >= end, 60)
         self._wait_until("the outputs", lambda: all(each >= end for each in self._positions.values()), 90)
         return self._compare()
+
+    def _is_capturing(self) -> bool:
+        with urllib.request.urlopen(f"{self._relay.url}/controlSources/status", timeout=10) as answer:  # noqa: S310
+            told = json.load(answer)
+        for each in told:
+            if each["state"] == "SUSPENDED_ON_ERROR":
+                raise Stop(f"the relay does not capture: {each['message']}")
+        return all(each["state"] == "RUNNING" for each in told)
 
     def _copied(self) -> int:
         status = self._client.status().get("shop") if self._client else None

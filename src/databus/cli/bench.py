@@ -26,10 +26,17 @@ def _benchmarks() -> dict[str, str]:
 def bench(
     name: Annotated[str, typer.Argument(help="A benchmark, `all`, or `list`.")],
     scale: Annotated[float, typer.Option(help="1.0 measures what docs/benchmarks.md reports; less is shorter.")] = 1.0,
+    workload: Annotated[
+        str | None, typer.Option(help="What the backlog is made of, where a benchmark has several; see its module.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Which database server, such as mysql-8.0 or mariadb-10.11, where there is one.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure databus against peers and limits, in the same run on the same data."""
     from importlib import import_module
+    from inspect import signature
 
     from databus.core import WrongInput
 
@@ -40,10 +47,15 @@ def bench(
         return
     if name != "all" and name not in known:
         raise WrongInput(f"no benchmark called {name!r}; there are {', '.join(known)}")
+    options = {key: value for key, value in (("workload", workload), ("server", server)) if value is not None}
     for each in known if name == "all" else [name]:
+        figures = import_module(known[each]).figures
+        unknown = options.keys() - signature(figures).parameters.keys()
+        if unknown:
+            raise WrongInput(f"the benchmark {each} has no --{min(unknown)}")
         if not as_json:
             typer.echo(each)
-        for figure in import_module(known[each]).figures(scale):
+        for figure in figures(scale, **options):
             if as_json:
                 say_json({"bench": each, **figure.to_json()})
             else:

@@ -1,0 +1,82 @@
+"""From the relay's start to its capture: with an empty cache of compiled kernels, as the first time on a machine, and
+later.
+
+Ready is when the source follows the server's log: its first transaction is published.
+
+    python -m benchmarks.start
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.figures import Figure, median_of
+from databus.client import RelayClient
+from databus.core import DatabusError
+from databus.testing import RelayProcess
+from databus.testing.servers import Server, open_server
+
+KIND = "mysql-8.0"
+STARTS = 5
+FIRST_S_MAX, LATER_S_MAX = 30.0, 1.5
+WAIT_S_MAX = 300.0
+STEP_S = 0.005
+
+
+def _source(server: Server) -> dict[str, object]:
+    return {
+        "type": "mysql",
+        "hosts": [f"{server.host}:{server.port}"],
+        "user": server.capture_user,
+        "password": server.capture_password,
+        "tables": ["bench.*"],
+        "start": "earliest",
+        "snapshot": "never",
+    }
+
+
+def _start_s(server: Server, cache: str) -> float:
+    """Seconds from the process's start to the first row in a new log. cache: where Numba keeps what it compiled."""
+    with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name:
+        relay = RelayProcess(Path(name), {"bench": _source(server)})
+        relay.env["NUMBA_CACHE_DIR"] = cache
+        began = time.perf_counter()
+        with relay:
+            client = RelayClient(relay.url)
+            while not _is_published(client):
+                if time.perf_counter() - began > WAIT_S_MAX:
+                    raise RuntimeError(f"nothing came within {WAIT_S_MAX:.0f} s:\n{relay.log_end()}")
+                time.sleep(STEP_S)
+            return time.perf_counter() - began
+
+
+def _is_published(client: RelayClient) -> bool:
+    try:
+        return client.head("bench").published.scn > 0
+    except DatabusError:
+        return False  # its log is not open yet
+
+
+def figures(scale: float = 1.0, server: str = KIND) -> Iterator[Figure]:
+    with (
+        tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name,
+        open_server(server, Path(name) / "server") as found,
+    ):
+        found.run(
+            "CREATE DATABASE bench",
+            "CREATE TABLE bench.t (id INT PRIMARY KEY, name VARCHAR(40), at DATETIME(6), body JSON)",
+            """INSERT INTO bench.t VALUES (1, 'Åse', '2026-11-21 10:00:00.5', '{"a": [1, 2.5, null]}')""",
+        )
+        cache = str(Path(name) / "cache")
+        first = _start_s(found, cache)
+        yield Figure("first start, nothing compiled yet", first, "s", "at most", FIRST_S_MAX)
+        starts = max(int(STARTS * scale), 1)
+        later = median_of(starts, lambda: _start_s(found, cache))
+        yield Figure(f"later ones, median of {starts}", later, "s", "at most", LATER_S_MAX)
+
+
+if __name__ == "__main__":
+    from benchmarks.figures import show
+
+    show(figures)
