@@ -36,7 +36,7 @@ from databus.sources.mysql._facts import Flavor, version_of
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._session import Place, Session
-from databus.sources.mysql._tables import Selection, Tables
+from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.binlog._events import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
@@ -216,7 +216,8 @@ class BinlogSource:
             tables_max=self._config.history_tables_max,
         )
         keeper = HistoryKeeper(self.physical, history, folder)
-        return keeper, Tables(self.physical, selection, self._config, keeper.definition, in_force)
+        form = json_form_of(flavor, version)
+        return keeper, Tables(self.physical, selection, self._config, keeper.definition, in_force, form)
 
     def _definitions(self) -> list[TableDefinition]:
         if self._config.definitions is None:

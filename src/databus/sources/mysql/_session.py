@@ -330,6 +330,7 @@ class Session:
                     class3.append(table.source)
                 if kind is ControlKind.DROP:
                     self._stop_reading(table.source)
+        self._redefine(events)
         if not statement.is_complete:  # CREATE TABLE ... SELECT: its rows follow in the same transaction
             self._assembler.open(seq, is_yielded=bool(groups))
             return groups
@@ -381,6 +382,16 @@ class Session:
                     f"{self._physical}: a statement may have changed {named} and is not understood ({why}): "
                     f"{ddl[:500]!r}. Report it; to go on, `databus position set` behind it and read the tables again"
                 )
+
+    def _redefine(self, events: Sequence[TableEvent]) -> None:
+        """Tables that are being read are read on as what they are now, whatever consumers are told of the change."""
+        if self._reader is None:
+            return
+        for event in events:
+            if isinstance(event, Altered | Created) and self._reader.watches(event.after.source):
+                task = self._task(event.after.source)
+                if task is not None:
+                    self._reader.redefine(task)
 
     def _is_captured(self, event: TableEvent) -> bool:
         match event:

@@ -38,7 +38,7 @@ from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._session import Gap, Place, Session
 from databus.sources.mysql._standing import Fault, Trouble, scheme_of, trouble_with
 from databus.sources.mysql._starts import new_start
-from databus.sources.mysql._tables import Selection, Tables
+from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import History, Server
@@ -280,7 +280,8 @@ class MysqlSource:
 
     def _tables_of(self, keeper: HistoryKeeper, facts: ServerFacts, in_force: Mapping[str, TableSchema]) -> Tables:
         selection = Selection(self._config, fold=facts.lower_case_table_names != 0)
-        return Tables(self.physical, selection, self._config, keeper.definition, in_force)
+        form = json_form_of(facts.flavor, facts.version)
+        return Tables(self.physical, selection, self._config, keeper.definition, in_force, form)
 
     def _make_session(
         self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: _Start, server_id: int

@@ -51,6 +51,11 @@ class Selection:
         return self._config.excluded_columns(source, definition.key)
 
 
+def json_form_of(flavor: str, version: tuple[int, int, int]) -> Literal["8.0", "5.7"]:
+    """How a server prints JSON."""
+    return "5.7" if flavor == "mysql" and version < (8, 0, 0) else "8.0"
+
+
 def _folded(config: SourceConfig) -> dict[str, object]:
     return {
         "tables": [name.lower() for name in config.tables],
@@ -60,7 +65,8 @@ def _folded(config: SourceConfig) -> dict[str, object]:
 
 
 class Tables:
-    """Definitions and plans at the present position. known: looks a definition up in the history.
+    """Definitions and plans at the present position. known: looks a definition up in the history. json_form: how the
+    server prints JSON, which MySQL 8.0 changed.
 
     `in_force` are the schemas that consumers have been told, by source.
     """
@@ -72,12 +78,14 @@ class Tables:
         options: ReadingOptions,
         known: Callable[[str, str], TableDefinition | None],
         in_force: Mapping[str, TableSchema],
+        json_form: Literal["8.0", "5.7"] = "8.0",
     ) -> None:
         self.selection = selection
         self.in_force = dict(in_force)
         self._physical = physical
         self._options = options
         self._known = known
+        self._json_form = json_form
         self._plans: dict[int, Plan] = {}
         self.policies = Policies(options.zero_dates, options.invalid_text)
 
@@ -133,6 +141,7 @@ class Tables:
             excluded=self.selection.excluded(definition),
             zero_dates=self._options.zero_dates,
             invalid_text=self._options.invalid_text,
+            json_form=self._json_form,
         )
         self._plans[slot] = plan
         return definition, plan
