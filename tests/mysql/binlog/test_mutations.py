@@ -110,6 +110,8 @@ def outcome(log: Log, raw: bytes, guard: int) -> tuple[str, ...]:
             words.append(_said(item))
             steps += 1
             assert steps < 10_000
+        if scanning.position.offset != len(raw):
+            words.append("unfinished")
     except DatabusError as error:
         words.append(f"{type(error).__name__}: {error}")
     if words and words[-1].startswith("Corrupt"):
@@ -177,9 +179,9 @@ def test_a_flipped_bit_under_a_checksum_is_always_found(log: Log) -> None:
         broken[at] ^= 1 << dice.randrange(8)
         found = outcome(log, bytes(broken), 0)
         if found == whole:
-            assert at in (21, 22)  # whether the file is in use: the server itself changes it behind the checksum
+            assert at == 21, f"DATABUS_SEED={SEED}"  # the flag of a file in use: servers change it behind the checksum
         else:
-            assert ": binlog.000001 at " in found[-1] or "the log" in found[-1] or len(found[-1]) == 0 or found != whole
+            assert found[-1].startswith(("Corrupt", "LimitExceeded", "unfinished")), f"DATABUS_SEED={SEED}"
 
 
 def test_damaged_packets_give_an_error_or_events(log_of: Callable[[str, bool], Log]) -> None:

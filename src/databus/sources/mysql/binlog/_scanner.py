@@ -263,7 +263,7 @@ class Scanner(Walk):
         at, size = int(state[s.POS]), int(state[s.SIZE])
         is_artificial = bool(self._flags() & FLAG_ARTIFICIAL) or self._log_pos() == 0
         has_checksum = matches_checksum(self._buffer[at : at + size].tobytes())
-        if not is_artificial and state[s.HAS_CHECKSUM] and not has_checksum:
+        if state[s.HAS_CHECKSUM] and not has_checksum and (self._is_file_mode or not is_artificial):
             raise failure(s.BAD_CHECKSUM, self._where(), EventType.ROTATE, size)
         if has_checksum and (is_artificial or state[s.HAS_CHECKSUM]):
             state[s.BODY_END] -= CHECKSUM_BYTES
@@ -465,6 +465,8 @@ class Scanner(Walk):
         self._consume()
 
     def _compressed_text(self, body: bytes) -> bytes:
+        if len(body) < 13:
+            raise ValueError("it is too short")
         head = 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
         reader = Reader(body[head:])
         first = reader.integer(1)
