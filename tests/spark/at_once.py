@@ -9,9 +9,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
+
 from databus.spark import tuned_session
 
-STREAMS = 4
+STREAMS = 3
+TRIES = 10
 
 
 def names(session: Any) -> list[str]:
@@ -38,7 +41,13 @@ def main(relay: str, folder: Path) -> None:
             rows[index] += batch.toArrow().num_rows
 
         together.wait()
-        writer.foreachBatch(sink).start().awaitTermination()
+        for _ in range(TRIES):
+            try:
+                writer.foreachBatch(sink).start().awaitTermination()
+                return
+            except StreamingQueryException as error:
+                if "failed to connect back" not in str(error):  # Spark gives a process ten seconds to come up
+                    raise
 
     threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(STREAMS)]
     for each in threads:

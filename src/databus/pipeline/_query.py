@@ -7,6 +7,7 @@ build ──► run ──► ends: done (`once`), stopped (by us)
            └─ Stop, WrongInput ───► failed: this query stays down, the others go on
 """
 
+import os
 import threading
 import time
 import traceback
@@ -32,11 +33,18 @@ if TYPE_CHECKING:
 
 _SCHEMA_CHANGES_MAX: Final = 1_000
 _TRACE_CHARS_MAX: Final = 4_000
+_START_S_MAX: Final = 15.0
+_ASK_S: Final = 0.05
+_IS_STARTING: Final = "Initializing"  # how Spark's status begins until then
 
 
 @dataclass
 class RunSettings:
-    """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted."""
+    """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted.
+
+    starting: lets as many queries start at a time as there are cores. Each starts Python processes of its own, and
+    Spark gives each of those ten seconds to come up, which many at once on a small machine do not.
+    """
 
     config: PipelineConfig
     graph: Graph
@@ -46,6 +54,7 @@ class RunSettings:
     report: Report
     began: float = field(default_factory=time.monotonic)
     is_stopping: threading.Event = field(default_factory=threading.Event)
+    starting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(os.cpu_count() or 1))
 
     def context_of(self, path: str) -> RunContext:
         """What a node works with."""
@@ -120,9 +129,11 @@ class QueryThread(threading.Thread):
         try:
             for _, handle in self._feeds:
                 handle.open()
-            rows, writer = self._build()
-            query = self._start(rows, writer)
-            self._say("started", None)
+            with self._settings.starting:
+                rows, writer = self._build()
+                query = self._start(rows, writer)
+                self._say("started", None)
+                self._wait_until_reading(query)
             try:
                 query.awaitTermination()
             finally:
@@ -145,6 +156,13 @@ class QueryThread(threading.Thread):
         if self._settings.is_stopping.is_set():
             query.stop()
         return query
+
+    def _wait_until_reading(self, query: "StreamingQuery") -> None:
+        """Wait until Spark has started what reads the source, or could not, or the time for it is over."""
+        deadline = time.monotonic() + _START_S_MAX
+        while query.isActive and str(query.status["message"]).startswith(_IS_STARTING):
+            if time.monotonic() > deadline or self._settings.is_stopping.wait(_ASK_S):
+                return
 
     def _build(self) -> "tuple[DataFrame, Writer]":
         settings, plan = self._settings, self.plan
