@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from databus.testing.servers import cache_folder
+from benchmarks._mysql import Backlog
+from databus.testing.servers import ServerMissing, cache_folder
 
 GO_MYSQL = "v1.16.0"
 HERE = Path(__file__).parent
@@ -103,6 +105,31 @@ def run(name: str, command: list[str], told: Mapping[str, Any], folder: Path = H
 def limit(told: Mapping[str, Any]) -> Reading:
     """The bare dump."""
     return run("bare dump", [sys.executable, "-m", "benchmarks._mysql_peers", "bare dump"], told)
+
+
+def raw_dump(found: Backlog) -> Reading:
+    """The server's own tool, which writes what it gets into files."""
+    server = found.server
+    name = f"{'mysqlbinlog' if server.flavor == 'mysql' else 'mariadb-binlog'} --raw"
+    try:
+        command = server.binlog_command()
+    except ServerMissing as missing:
+        return Reading(name, missing=str(missing))
+    plain = ["--ssl-mode=DISABLED", "--get-server-public-key"] if server.flavor == "mysql" else ["--skip-ssl"]
+    address = [f"--host={server.host}", f"--port={server.port}", f"--user={server.user}"]
+    with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as folder:
+        options = [*address, f"--password={server.password}", *plain, "--read-from-remote-server", "--raw"]
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            [*command, *options, "--to-last-log", f"--result-file={folder}/", found.file],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        _, said = process.communicate(timeout=PROCESS_S_MAX)
+        seconds = time.perf_counter() - began
+    if process.returncode != 0:
+        return Reading(name, missing=said.decode(errors="replace").strip()[-400:])
+    return Reading(name, found.rows, seconds, 0.0, found.bytes)
 
 
 def peers(told: Mapping[str, Any]) -> Iterator[Reading]:

@@ -2,8 +2,8 @@
 
 Default durability; every reader in a process of its own, one after the other, on the same server with the same backlog
 on the same machine. databus is timed from its log-in to the last row fsynced; peers from their first row to their last
-(so without log-in and start), the slow ones on what they read within twenty seconds; the bare dump is everything that
-the server sends, received into one buffer.
+(so without log-in and start), the slow ones on what they read within twenty seconds. The bare dump is everything that
+the server sends, received into one buffer; the server's own tool writes the same into files.
 
     databus bench capture --workload updates
 """
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks._mysql import WORKLOADS, backlog, to_json
-from benchmarks._peers import Reading, limit, peers, run
+from benchmarks._peers import Reading, limit, peers, raw_dump, run
 from benchmarks.figures import Figure
 
 KIND = "mysql-8.0"
@@ -31,28 +31,37 @@ def figures(scale: float = 1.0, workload: str = "orders", server: str = KIND) ->
     with backlog(server, workload, rows) as found:
         told = to_json(found)
         command = [sys.executable, "-m", "benchmarks._mysql_capture"]
-        ours, bare = [], []
+        ours, bare, raw = [], [], []
         limit(told)  # the first one reads the server's files from the disk
         for _ in range(RUNS):
             bare.append(limit(told))
+            raw.append(raw_dump(found))
             ours.append(run("databus", command, told))
         dump, best = _median(bare), _median(ours)
         what = found.describe()
         unit = "rows/s" if WORKLOADS[workload].a_transaction > 1 else "transactions/s"
         yield Figure(f"bare dump ({what})", dump.bytes_per_s / 1e6, "MB/s")
-        yield Figure(
-            "databus, bytes of the server's log", best.bytes_per_s / 1e6, "MB/s", "bare dump", dump.bytes_per_s / 1e6
-        )
+        for against in (dump, raw[0] if raw[0].missing else _median(raw)):
+            if against.missing:
+                yield _absent(against)
+            else:
+                mb_per_s = against.bytes_per_s / 1e6
+                yield Figure(
+                    "databus, bytes of the server's log", best.bytes_per_s / 1e6, "MB/s", against.name, mb_per_s
+                )
         yield Figure("databus", best.rows_per_s, unit)
         yield from _costs(best)
         for peer in peers(told):
             if peer.missing:
-                yield Figure(f"{peer.name}: not measured: {peer.missing}", 0.0, "")
+                yield _absent(peer)
                 continue
-            yield Figure(
-                f"databus against {peer.name} ({peer.rows:,} rows)", best.rows_per_s, unit, peer.name, peer.rows_per_s
-            )
+            part = f"databus against {peer.name}, measured on {peer.rows:,}"
+            yield Figure(part, best.rows_per_s, unit, peer.name, peer.rows_per_s)
             yield from _costs(peer)
+
+
+def _absent(reader: Reading) -> Figure:
+    return Figure(f"{reader.name}: not measured: {reader.missing}", float("nan"), "")
 
 
 def _costs(of: Reading) -> Iterator[Figure]:
