@@ -217,6 +217,16 @@ def test_a_control_discards_what_was_read_before_it() -> None:
     assert tracker.place("t", 7, _keys([1]), 1) is not None
 
 
+def test_a_chunk_without_rows_has_its_place_whatever_was_logged() -> None:
+    tracker = KeyTracker(1, 1 << 20)
+    tracker.add("t", np.array([5, 5]), _keys([1, 2]))
+    tracker.add("u", np.array([5]), _keys([1]))
+    for source in ("t", "u"):
+        assert tracker.place(source, 4, _keys([]), 0) is not None
+    tracker.control("u", 6)
+    assert tracker.place("u", 4, _keys([]), 0) is None
+
+
 def test_rows_without_a_key_are_discarded_by_any_image() -> None:
     tracker = KeyTracker(100, 1 << 20)
     tracker.add("t", np.array([5]), [])

@@ -320,7 +320,7 @@ def take_at(reader: SnapshotReader, server: Server, scn: int) -> Placed:
         found = reader.take(0.05)
         if isinstance(found, Placed):
             return found
-    raise AssertionError("no chunk came")
+    raise AssertionError(f"no chunk came: {reader.progress()}")
 
 
 def test_rows_that_the_log_says_more_about_are_dropped(
@@ -348,3 +348,47 @@ def test_a_date_that_is_none_follows_the_policy(
     connection.close()
     with pytest.raises(Unrepresentable, match="column 'd'"):
         read_all(open_reader(), server, task_of(server, database, "t"))
+
+
+def test_without_gtids_chunks_share_a_low_watermark(new_server: Callable[..., Server]) -> None:
+    server = new_server("mysql-5.7", gtid=False)
+    server.run("CREATE DATABASE shop")
+    task = numbers(server, "shop", 200)
+    reader = SnapshotReader(server.connect, SnapshotOptions(chunk_rows_max=20))
+    try:
+        reader.advance(1, log_position(server))
+        reader.begin(task)
+        first = take_at(reader, server, 1)
+        server.run("UPDATE shop.t SET v = 'new' WHERE id > 0")
+        reader.images(task.source, np.repeat(2, 200), [pa.array(range(1, 201), pa.int32())])
+        chunks = [first]
+        while not chunks[-1].is_last:
+            chunks.append(take_at(reader, server, 2))
+    finally:
+        reader.close()
+    # each row stands in a chunk of before the update, or in the log alone
+    assert table(chunks)["v"].to_pylist() == [f"v{n}" for n in table(chunks)["id"].to_pylist()]
+
+
+def test_a_table_without_a_key_may_be_locked_while_it_is_read(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader]
+) -> None:
+    server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB")
+    server.run(f"INSERT INTO {database}.t VALUES {', '.join('(1)' for _ in range(100))}")
+    task = task_of(server, database, "t", locks=True)
+    reader = open_reader()
+    reader.begin(task)
+    first = take(reader, server)
+    assert isinstance(first, Placed)
+    writer = threading.Thread(target=server.connect().query, args=(f"INSERT INTO {database}.t VALUES (2)",))
+    writer.start()
+    writer.join(0.3)
+    assert writer.is_alive()
+    chunks = [first]
+    while not chunks[-1].is_last:
+        found = take(reader, server)
+        assert isinstance(found, Placed)
+        chunks.append(found)
+    writer.join(WAIT_S)
+    assert not writer.is_alive()
+    assert table(chunks)["v"].to_pylist() == [1] * 100

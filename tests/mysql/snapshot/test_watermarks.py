@@ -23,8 +23,8 @@ from databus.testing.servers import Server
 from tests.mysql.snapshot.support import Logged, definition_of, log_position, logged
 
 WRITERS = 6
-VIEWS = 60
-ROUNDS = 3
+VIEWS = 40
+ROUNDS = 2
 TRIES = 20
 SYNCED = ["sync_binlog=1", "innodb_flush_log_at_trx_commit=1"]  # so that a commit takes time between its stages
 LOAD = """
@@ -129,7 +129,7 @@ def right(server: Server, *, exact: bool, number: int = VIEWS) -> list[Seen]:
     """Views as they are opened for chunks."""
     connection = server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=2_000)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
     definition = definition_of(server, "shop", "t")
     found = []
     low = None
@@ -197,7 +197,7 @@ def test_an_exact_view_has_one_watermark(new_server: Callable[..., Server], kind
 def test_without_gtids_a_guard_gives_the_low_watermark(new_server: Callable[..., Server], mysql: str) -> None:
     server = prepared(new_server(mysql, lines=SYNCED, gtid=False))
     for _ in range(ROUNDS):
-        check(*under_load(server, lambda: right(server, exact=False)))
+        check(*under_load(server, lambda: right(server, exact=False, number=12)))
 
 
 def test_the_end_of_the_log_is_no_low_watermark(new_server: Callable[..., Server], kind: str) -> None:

@@ -76,11 +76,11 @@ class KeyTracker:
 
         after: the SCN up to which everything logged is in the chunk for certain.
         """
-        if self.has_control(source, after) or self.is_lost(source, after):
+        if self.has_control(source, after) or (rows and self.is_lost(source, after)):
             return None
         table = self._tables.get(source)
         logged = [] if table is None else table.above(after)
-        if not logged:
+        if not rows or not logged:
             return np.ones(rows, np.bool_)
         if not keys:
             return None  # rows that cannot be told from each other
