@@ -40,6 +40,8 @@ class Generator:
         self._is_8 = not is_mariadb and version >= (8,)
         lines = [_COMMON, _MARIADB] if is_mariadb else [_COMMON]
         self._types = [each for line in lines for row in line.split("\n") for each in row.split(";")]
+        if not is_mariadb and version < (8,):  # which damages such members when it converts them
+            self._types = [kind for kind in self._types if kind.isascii()]
         self.names = ["t1", "t2", "T3", "t-4", "tä5"]
         self.columns: dict[str, list[str]] = {}
         self.integers: dict[str, list[str]] = {}  # columns whose default may be a number
@@ -202,6 +204,8 @@ class Generator:
             return self.create()
         if pick < 15:
             actions = [self.action(table) for _ in range(self.random.choice([1, 1, 1, 2, 3]))]
+            if any(action.startswith("CONVERT") for action in actions):
+                actions = actions[:1]  # MySQL 8.0 cuts a TEXT that the same statement defines
             return f"ALTER TABLE {self.quoted(table)} {', '.join(actions)}"
         if pick == 15:
             other = self.table()

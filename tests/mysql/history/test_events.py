@@ -271,3 +271,14 @@ def test_a_table_map_overrules_what_the_history_says_where_they_differ() -> None
     assert found.key == ("id",)
     history.learn(found)
     assert history.definition("d", "t") == found
+
+
+def test_members_that_servers_damage_when_they_convert_them_are_not_believed() -> None:
+    table, convert = "t (e ENUM('é') CHARACTER SET utf8mb4)", "ALTER TABLE t CONVERT TO CHARACTER SET {}"
+    for server, charset, expected in (
+        (MYSQL, "latin1", Altered),
+        (MYSQL, "ucs2", Unknown),
+        (Server("mysql", (5, 7, 22)), "latin1", Unknown),
+    ):
+        (event,) = _run(_history(table, server=server), convert.format(charset))
+        assert isinstance(event, expected)

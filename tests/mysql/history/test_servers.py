@@ -10,7 +10,7 @@ import pytest
 
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.binlog import Query, TableMap
-from databus.sources.mysql.history import History, Unknown, from_table_map, read_catalogue
+from databus.sources.mysql.history import History, TableState, Unknown, from_table_map, read_catalogue
 from databus.testing.servers import Server
 from tests.mysql.history.corpus import SCRIPTS
 from tests.mysql.history.ddl import Generator
@@ -32,19 +32,12 @@ def _follow(history: History, tail: LogTail) -> list[TableMap]:
     return maps
 
 
-def _told_by_map(definition: TableDefinition) -> list[tuple[object, ...]]:
-    """What a table map alone must tell, the words of types aside."""
+def _told_by_map(definition: TableDefinition, like: TableDefinition) -> list[tuple[object, ...]]:
+    """What a table map alone must tell of the columns that a query sees, the words of types aside."""
     return [
-        (
-            c.name,
-            c.type,
-            c.meta,
-            c.is_unsigned,
-            c.is_nullable,
-            None if c.column_type in _ADDRESSES else c.charset,
-            c.members,
-        )
-        for c in definition.columns
+        (c.name, c.type, c.meta, c.is_unsigned, c.is_nullable, c.members, other.column_type in _ADDRESSES or c.charset)
+        for c, other in zip(definition.columns, like.columns, strict=True)
+        if not other.is_hidden
     ]
 
 
@@ -66,6 +59,11 @@ def _differences(ours: TableDefinition | None, theirs: TableDefinition) -> list[
             f"{ours.key} {ours.charset}, {theirs.key} {theirs.charset}; {len(ours.columns)}, {len(theirs.columns)}"
         )
     return found
+
+
+def _has_hashed_geometry(table: TableState) -> bool:
+    geometries = {column.name for column in table.columns if column.type is FieldType.GEOMETRY}
+    return any(part.name in geometries for key in table.keys if key.kind == "unique" for part in key.parts)
 
 
 def _campaign(server: Server, database: str, seed: int, statements: int) -> None:
@@ -93,10 +91,13 @@ def _campaign(server: Server, database: str, seed: int, statements: int) -> None
         catalogue = read_catalogue(server.query, facts)
         assert not catalogue.unread, statement
         there = {d.name: d for d in catalogue.definitions() if d.database == database}
+        for table in catalogue.tables:
+            if facts.is_mariadb and table.database == database and _has_hashed_geometry(table):
+                history.put(table)  # which of these MariaDB hashes depends on how the key came about
         for name, definition in there.items():
             assert _differences(history.definition(database, name), definition) == [], statement
             generator.columns[name] = [column.name for column in definition.columns if not column.is_hidden]
-            integers = [c.name for c in definition.columns if c.type < FieldType.FLOAT and c.name != "id"]
+            integers = [c.name for c in definition.columns if c.type in (FieldType.TINY, FieldType.SHORT)]
             generator.integers[name] = integers
         assert {name for db, name in history.names() if db == database} == set(there), statement
         if generator.random.randrange(3) == 0 and there:
@@ -117,16 +118,14 @@ def _compare_with_map(server: Server, database: str, history: History, tail: Log
     for table_map in _follow(history, tail):
         assert tuple(column.type for column in known.columns) == table_map.types
         assert tuple(column.meta for column in known.columns) == table_map.metas
-        assert tuple(column.is_nullable for column in known.columns) == table_map.nullable
+        told = zip(known.columns, table_map.nullable, strict=True)
+        assert [c.name for c, may in told if c.is_nullable != may and not c.is_hidden] == []
         if table_map.metadata.names is not None:
-            assert _differences(from_table_map(table_map, known), known) == []
+            assert [
+                each for each in _differences(from_table_map(table_map, known), known) if "HASH" not in str(each)
+            ] == []
             alone = from_table_map(table_map)
-            strip = [tuple(None if w[6] is None else v for v in w) for w in _told_by_map(known)]
-            told = [
-                (*t[:5], None if c.column_type in _ADDRESSES else t[5], t[6])
-                for t, c in zip(_told_by_map(alone), known.columns, strict=True)
-            ]
-            assert told == strip
+            assert _told_by_map(alone, known) == _told_by_map(known, known)
             assert alone.key == known.key
 
 

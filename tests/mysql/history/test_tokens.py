@@ -18,12 +18,17 @@ MARIADB = Server("mariadb", (10, 11, 19))
 MODES = (0, int(SqlMode.ANSI_QUOTES), int(SqlMode.NO_BACKSLASH_ESCAPES), int(SqlMode.ORACLE | SqlMode.ANSI_QUOTES))
 
 _PIECES = st.sampled_from(
-    words(
-        "CREATE TABLE ALTER DROP RENAME TO IF NOT EXISTS ADD COLUMN MODIFY CHANGE FIRST AFTER INT VARCHAR ( ) , . ; ' \" ` "
-        "\\ /* */ /*! /*!80000 /*M! -- # 0x1F x'1' 1.5e 1e5 @a @@b = DEFAULT NULL PRIMARY KEY UNIQUE ENUM SET CHARACTER "
-        "COLLATE utf8 PARTITION BY LIKE SELECT AS GENERATED ALWAYS DATABASE INDEX ON VIEW t a é t.a `x` 'y' 5"
+    (
+        *words(
+            "CREATE TABLE ALTER DROP RENAME TO IF NOT EXISTS ADD COLUMN MODIFY CHANGE FIRST AFTER INT VARCHAR ( ) , . "
+            "; ' \" ` \\ /* */ /*! /*!80000 /*M! -- # 0x1F x'1' 1.5e 1e5 @a @@b = DEFAULT NULL PRIMARY KEY UNIQUE "
+            "ENUM SET CHARACTER COLLATE utf8 PARTITION BY LIKE SELECT AS GENERATED ALWAYS DATABASE INDEX ON VIEW t a é "
+            "t.a `x` 'y'"
+        ),
+        "\n",
+        "\0",
+        "",
     )
-    + ("\n", "\0", "")
 )
 _SQL = st.lists(_PIECES, max_size=60).map(" ".join) | st.lists(_PIECES, max_size=60).map("".join)
 

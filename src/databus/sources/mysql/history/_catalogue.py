@@ -181,6 +181,6 @@ def _default(column: ColumnDefinition, default: Any, server: Server, *, is_expre
     text = default.decode("utf-8", "surrogateescape") if isinstance(default, bytes) else str(default)
     if column.type is FieldType.BIT and text.startswith("b'"):
         return Literal("bits", digits_of(text))
-    if column.charset == BINARY and not column.members and text.startswith("0x") and server.version >= (8,):
+    if column.charset == BINARY and text.startswith("0x") and server.version >= (8,):
         return Literal("hex", digits_of(text))
     return Literal("string", text)

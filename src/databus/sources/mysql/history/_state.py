@@ -105,8 +105,10 @@ class TableState:
 
     def _is_prefix(self, part: KeyPart) -> bool:
         column = self.column(part.name)
-        if column is None or not part.prefix:
-            return column is None
+        if column is None or column.type is FieldType.GEOMETRY:
+            return True  # of a geometry only its first bytes are indexed
+        if not part.prefix:
+            return False
         if column.charset is None and column.type not in _BLOBS:
             return False
         return column.type in _BLOBS or part.prefix * BYTES_A_CHARACTER.get(column.charset or "", 1) < column.meta

@@ -257,10 +257,22 @@ def parse_column_type(column_type: str, charset: str | None, server: Server, sql
     return found
 
 
+_WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
+
+
+def _check_members(column: ColumnDefinition, charset: str, server: Server) -> None:
+    """Raise `Unreadable` where servers are known to damage members when they convert them."""
+    is_old = not server.is_mariadb and server.version < (8,)
+    is_ascii = all(member.isascii() for member in column.members)
+    if column.charset != charset and ({column.charset, charset} & _WIDE or (is_old and not is_ascii)):
+        raise Unreadable(f"what the server makes of the members of {column.name} in {charset} is not certain")
+
+
 def resize_text(column: ColumnDefinition, charset: str, server: Server) -> ColumnDefinition:
     """A column of text after CONVERT TO CHARACTER SET: as many characters fit as before."""
     old, new = BYTES_A_CHARACTER[column.charset or BINARY], BYTES_A_CHARACTER[charset]
     if column.members:
+        _check_members(column, charset, server)
         return replace(column, charset=charset)
     is_compressed = column.type in (FieldType.BLOB_COMPRESSED, FieldType.VARCHAR_COMPRESSED)
     if column.type in (FieldType.BLOB, FieldType.BLOB_COMPRESSED):
