@@ -115,6 +115,7 @@ class Session:
         self._is_new = is_new
         self._yielded = place  # the place of the last group that was yielded
         self._yielded_s = time.monotonic()
+        self._is_part_out = False  # the last group that was yielded wants another to end its transaction
         self._is_current = False
         self._refused: DatabusError | None = None
         if reader is not None:
@@ -178,6 +179,11 @@ class Session:
         left_ms = None if self._expire_ms is None else max(self._expire_ms - behind_ms, 0.0)
         return SourceLag(behind_ms, None, left_ms)
 
+    def rests_at(self) -> tuple[str, int] | None:
+        """The end of the log as it came last, while nothing more comes."""
+        here = self._scanner.position
+        return (here.file, here.offset) if self._is_current else None
+
     def close(self) -> None:
         """Let go of the log, the readers and the history."""
         self._feed.close()
@@ -195,7 +201,7 @@ class Session:
             group = next(self._groups, None)
             if group is not None:
                 self._saw(group)
-                if group.rows or group.control is not None or group.commit.continues or self._is_progress_due():
+                if group.rows or group.commit.continues or self._is_part_out or self._is_progress_due():
                     return group
                 continue
             if self._assembler.is_between_transactions and self._add_between():
@@ -299,6 +305,7 @@ class Session:
         return group
 
     def _note_yielded(self, group: Group) -> None:
+        self._is_part_out = group.commit.continues
         if not group.commit.continues:
             self._yielded = self._place
             self._yielded_s = time.monotonic()
@@ -330,7 +337,9 @@ class Session:
                     class3.append(table.source)
                 if kind is ControlKind.DROP:
                     self._stop_reading(table.source)
-        self._redefine(events)
+        if events:
+            self._tables.forget_plans()
+            self._redefine(events)
         if not statement.is_complete:  # CREATE TABLE ... SELECT: its rows follow in the same transaction
             self._assembler.open(seq, is_yielded=bool(groups))
             return groups

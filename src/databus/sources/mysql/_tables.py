@@ -116,6 +116,10 @@ class Tables:
         """How rows of a table map of the log are decoded; `prepare` has made it."""
         return self._plans[slot]
 
+    def forget_plans(self) -> None:
+        """Definitions have changed: a server may go on with the same table map, as MySQL 5.7 does after a renaming."""
+        self._plans.clear()
+
     def is_prepared(self, slot: int) -> bool:
         """Whether there is a plan for this table map."""
         return slot in self._plans
