@@ -172,6 +172,7 @@ class BinlogSource:
             self.physical,
             self._config,
             self._clock,
+            scheme="file-offset",
             place=place,
             is_new=resume.position is None,
             feed=FileFeed(self._config.path, position.file, scanner.open_file),
@@ -217,7 +218,9 @@ class BinlogSource:
         )
         keeper = HistoryKeeper(self.physical, history, folder)
         form = json_form_of(flavor, version)
-        return keeper, Tables(self.physical, selection, self._config, keeper.definition, in_force, form)
+        return keeper, Tables(
+            self.physical, selection, self._config, keeper.definition, keeper.is_other, in_force, form
+        )
 
     def _definitions(self) -> list[TableDefinition]:
         if self._config.definitions is None:

@@ -6,7 +6,7 @@ log's end knows the tables as of there, however far behind the server that is.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pymysql
 import structlog
@@ -21,11 +21,10 @@ from databus.sources.mysql.history import (
     History,
     HistoryStore,
     TableEvent,
-    TableState,
     read_catalogue,
 )
-from databus.sources.mysql.history._state import Key
-from databus.sources.mysql.history._syntax import KeyPart
+
+_LONG_BYTES: Final = 4 << 20
 
 Describe = Callable[[TableDefinition], TableSchema]
 
@@ -107,11 +106,13 @@ class HistoryKeeper:
                     f"{self._physical}: {'.'.join(name)} cannot be captured: {why}; leave it out with `exclude`"
                 )
 
+    def is_other(self, database: str, name: str) -> bool:
+        """Whether that name is a view's or a sequence's."""
+        return self._history.is_other(database, name)
+
     def learn(self, definition: TableDefinition, scn: int) -> None:
         """The log itself has shown what a table is."""
-        columns = tuple(column for column in definition.columns if not column.is_hidden)
-        keys = (Key("primary", "PRIMARY", tuple(map(KeyPart, definition.key))),) if definition.key else ()
-        self._history.put(TableState(definition.database, definition.name, columns, keys, definition.charset))
+        self._history.learn(definition)
         self._keep(scn)
 
     def apply(self, statement: Statement, scn: int) -> list[TableEvent]:
@@ -129,7 +130,16 @@ class HistoryKeeper:
         changes = self._history.take_changes()
         if self._store is not None and self._is_begun:
             self._store.append(scn, changes)
-            self._store.compact(scn)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the file is worth making shorter."""
+        return self._store is not None and self._store.bytes > _LONG_BYTES
+
+    def compact(self, durable_scn: int) -> None:
+        """Keep no more of the past than is needed to start at `durable_scn` or later, where that is worth it."""
+        if self._store is not None and self._is_begun:
+            self._store.compact(durable_scn)
 
 
 def _is_same(definition: TableDefinition, in_force: Mapping[str, TableSchema], describe: Describe) -> bool:

@@ -34,7 +34,8 @@ from databus.sources.mysql._assemble import Assembler
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._tables import Tables
-from databus.sources.mysql.binlog import Abandoned, Heartbeat, Rotated, Run, Scanner, Statement
+from databus.sources.mysql.binlog import Abandoned, Heartbeat, Position, Rotated, Run, Scanner, Scheme, Statement
+from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.snapshot import BegunAnew, Placed, SnapshotReader, TableTask
 from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
@@ -85,6 +86,7 @@ class Session:
         config: MysqlConfig | BinlogConfig,
         clock: Clock,
         *,
+        scheme: Scheme,
         place: Place,
         is_new: bool,
         feed: Feed,
@@ -104,6 +106,7 @@ class Session:
         self._history = history
         self._reader = reader
         self._expire_ms = expire_ms
+        self._scheme = scheme
         self._place = place
         self._snapshots = dict(snapshots)
         self._assembler = Assembler(
@@ -153,7 +156,10 @@ class Session:
             if task is None:
                 self._snapshots.pop(name)
                 continue
-            self._reader.begin(task, opened.last_key)
+            if opened.last_key == ():  # read as a whole, so there is no place to go on from
+                self._asked.append(name)
+            else:
+                self._reader.begin(task, opened.last_key)
 
     def want(self, sources: Sequence[str]) -> None:
         """Read these tables at the next place between two transactions. Any thread."""
@@ -170,6 +176,12 @@ class Session:
                 return group
             if not self._read_on(deadline):
                 return self._progress()
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """Up to here the log is never cut back, so the history need not know what was before."""
+        if self._history.is_long:
+            ordinal = ordinal_at(Position.from_json(position), self._scheme)
+            self._history.compact(make_scn(self._place.timeline, ordinal))
 
     def lag(self) -> SourceLag:
         """How far behind, by the commit time of the last transaction seen."""

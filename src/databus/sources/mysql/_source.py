@@ -124,7 +124,8 @@ class MysqlSource:
         return self._started().poll(wait_ms)
 
     def durable(self, position: Mapping[str, Any]) -> None:
-        """See `Source.durable`. A server keeps its log whatever we have of it, so there is nothing to tell."""
+        """See `Source.durable`. A server keeps its log whatever we have of it; only our own history gets shorter."""
+        self._started().durable(position)
 
     def request_snapshot(self, sources: Sequence[str]) -> None:
         """See `Source.request_snapshot`."""
@@ -281,7 +282,7 @@ class MysqlSource:
     def _tables_of(self, keeper: HistoryKeeper, facts: ServerFacts, in_force: Mapping[str, TableSchema]) -> Tables:
         selection = Selection(self._config, fold=facts.lower_case_table_names != 0)
         form = json_form_of(facts.flavor, facts.version)
-        return Tables(self.physical, selection, self._config, keeper.definition, in_force, form)
+        return Tables(self.physical, selection, self._config, keeper.definition, keeper.is_other, in_force, form)
 
     def _make_session(
         self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: _Start, server_id: int
@@ -318,6 +319,7 @@ class MysqlSource:
             self.physical,
             config,
             self._clock,
+            scheme=scheme,
             place=start.place,
             is_new=resume.position is None,
             feed=dump,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
-from databus.core import SourceChanged
+from databus.core import SourceChanged, Unsupported
 from databus.schema import TableSchema
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
@@ -65,8 +65,8 @@ def _folded(config: SourceConfig) -> dict[str, object]:
 
 
 class Tables:
-    """Definitions and plans at the present position. known: looks a definition up in the history. json_form: how the
-    server prints JSON, which MySQL 8.0 changed.
+    """Definitions and plans at the present position. known: looks a definition up in the history. is_other:
+    whether a name is one of a view or a sequence. json_form: how the server prints JSON, which MySQL 8.0 changed.
 
     `in_force` are the schemas that consumers have been told, by source.
     """
@@ -77,6 +77,7 @@ class Tables:
         selection: Selection,
         options: ReadingOptions,
         known: Callable[[str, str], TableDefinition | None],
+        is_other: Callable[[str, str], bool],
         in_force: Mapping[str, TableSchema],
         json_form: Literal["8.0", "5.7"] = "8.0",
     ) -> None:
@@ -85,6 +86,7 @@ class Tables:
         self._physical = physical
         self._options = options
         self._known = known
+        self._is_other = is_other
         self._json_form = json_form
         self._plans: dict[int, Plan] = {}
         self.policies = Policies(options.zero_dates, options.invalid_text)
@@ -94,11 +96,17 @@ class Tables:
         return self.selection.selects(definition.database, definition.name)
 
     def wants(self, table_map: TableMap) -> bool:
-        """Whether the rows of this table are captured."""
-        return self.selection.selects(table_map.database, table_map.name)
+        """Whether the rows of this table are captured. MariaDB logs rows of sequences, too, which are no tables."""
+        name = table_map.database, table_map.name
+        return self.selection.selects(*name) and not self._is_other(*name)
 
     def describe(self, definition: TableDefinition) -> TableSchema:
-        """The table as consumers see it. Raises `Unsupported` for a type that is not captured."""
+        """The table as consumers see it. Raises `Unsupported` for a type, or a kind of table, that is not captured."""
+        if definition.is_versioned:
+            raise Unsupported(
+                f"{definition.source} keeps the history of its rows (WITH SYSTEM VERSIONING): its log has an insert "
+                f"for each old row, which cannot be told from a new one. Leave the table out with `exclude`"
+            )
         return describe(
             definition,
             excluded=self.selection.excluded(definition),

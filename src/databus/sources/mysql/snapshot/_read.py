@@ -285,13 +285,16 @@ class ChunkReader:
                 self._host.changed.wait()
 
     def _leave_to_the_log(self, reading: Reading, chunk: ReadChunk, error: SourceChanged) -> None:
-        """The table is not as it was: if the log says why, all is well; if it does not, the error stands."""
-        connection, _ = self._session()
+        """The table is not as it was: if the log says why, all is well; if it does not, the error stands.
+
+        What changed it may have come after the view was opened, so the log is followed to where it ends now.
+        """
         if chunk.low is not None:
             self.drop()  # perhaps in the middle of a result
-        else:
-            chunk.low = chunk.high = log_end(connection)
-        chunk.error = error
+        connection, _ = self._session()
+        end = log_end(connection)
+        with self._host.changed:
+            chunk.low, chunk.high, chunk.error = chunk.low or end, end, error
         self._host.read(reading, chunk)
 
 
