@@ -1,7 +1,7 @@
 """What the tests of accidents are made with: a capture that plays relay and log, a copy by value, a busy server.
 
-`Follower` polls a real source into a tape as the capture loop does into its log, and starts another where the log
-ends whenever it is killed or told to try again. `Copy` is what a mirror makes of it, to compare with the server's own SELECT.
+`Follower` polls a real source into a tape as the capture loop does into its log, and starts another where that
+ends, whenever it is killed or told to try again. `Copy` is what a mirror makes of it, for comparing by value.
 """
 
 import itertools

@@ -150,6 +150,15 @@ def server_facts(connection: "pymysql.Connection[Any]", server: str) -> ServerFa
     )
 
 
+def log_end(connection: "pymysql.Connection[Any]", server: str) -> tuple[str, int]:
+    """Where its log ends now: file and offset."""
+    with telling(server, "asking where its log ends"):
+        version_text = str(_only(ask(connection, "SELECT VERSION() AS version")))
+        flavor: Flavor = "mariadb" if "mariadb" in version_text.lower() else "mysql"
+        said = ask(connection, _status_statement(flavor, version_of(version_text)))
+    return (str(said[0]["File"]), int(said[0]["Position"])) if said else ("", 0)
+
+
 def version_of(text: str) -> tuple[int, int, int]:
     """The numbers at the head of a version.
 
@@ -165,10 +174,9 @@ def version_of(text: str) -> tuple[int, int, int]:
 def _log_status(
     connection: "pymysql.Connection[Any]", server: str, flavor: Flavor, version: tuple[int, int, int]
 ) -> tuple[tuple[LogFile, ...], Mapping[str, Any]]:
-    status = "SHOW BINARY LOG STATUS" if flavor == "mysql" and version >= (8, 2, 0) else "SHOW MASTER STATUS"
     try:
         files = ask(connection, "SHOW BINARY LOGS")
-        said = ask(connection, status)
+        said = ask(connection, _status_statement(flavor, version))
     except pymysql.MySQLError as error:
         if error_of(error)[0] != ER.SPECIFIC_ACCESS_DENIED_ERROR:
             raise
@@ -181,6 +189,10 @@ def _log_status(
         LogFile(str(row["Log_name"]), int(row["File_size"]), row.get("Encrypted", "No") == "Yes") for row in files
     )
     return logs, said[0] if said else {}
+
+
+def _status_statement(flavor: Flavor, version: tuple[int, int, int]) -> str:
+    return "SHOW BINARY LOG STATUS" if flavor == "mysql" and version >= (8, 2, 0) else "SHOW MASTER STATUS"
 
 
 def account_of(connection: "pymysql.Connection[Any]") -> str:

@@ -32,13 +32,14 @@ from databus.sources.mysql._check import check, refuse
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import close_quietly, connect
 from databus.sources.mysql._dump import Dump
-from databus.sources.mysql._facts import ServerFacts, server_facts
+from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._session import Gap, Place, Session
-from databus.sources.mysql._standing import Fault, Trouble, scheme_of, trouble_with
+from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
 from databus.sources.mysql._starts import new_start
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
+from databus.sources.mysql._watch import EndWatch
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import History, Server
@@ -49,6 +50,8 @@ _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
 _REASON_CHARACTERS_MAX: Final = 1_000
 _EVENT_SLACK_BYTES: Final = 1 << 20
 _WARN_EVERY_S: Final = 600.0
+_WATCH_HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes
+_WATCH_READ_MS_MAX: Final = 5_000
 _SERVER_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that people give
 
 
@@ -83,6 +86,7 @@ class MysqlSource:
         self._session: Session | None = None
         self._tables: Tables | None = None
         self._warn_due_s = 0.0
+        self._watch: EndWatch | None = None
 
     def identify(self) -> Identity:
         """See `Source.identify`. With GTIDs all servers that share them are one source, named by the configuration."""
@@ -117,6 +121,7 @@ class MysqlSource:
         start = self._begin_at(server, keeper, resume, trouble)
         self._tables = start.tables
         self._session = self._make_session(server, keeper, resume, start, server_id)
+        self._watch = self._watch_of(server.facts.server)
         self._server = None  # its connection is the session's now
 
     def poll(self, wait_ms: int) -> Group | None:
@@ -142,11 +147,13 @@ class MysqlSource:
             return SourceLag()
         lag = self._session.lag()
         self._warn_of_purge(lag)
+        if self._watch is not None:
+            self._watch.look(self._session.rests_at())
         return lag
 
     def close(self) -> None:
         """See `Source.close`."""
-        session, self._session = self._session, None
+        session, self._session, self._watch = self._session, None, None
         if session is not None:
             session.close()
         server, self._server = self._server, None
@@ -196,6 +203,7 @@ class MysqlSource:
                 errors.append(error)
                 continue
             trouble = trouble_with(server.facts, position, scheme_of(server.facts))
+            trouble = trouble or hidden_reset(server.connection, server.facts, position)
             if trouble is None:
                 self._server = server
                 break
@@ -216,9 +224,9 @@ class MysqlSource:
     ) -> tuple[_Server, Trouble]:
         """None of the servers can go on. Raises, unless the policy is to read the tables again."""
         told = [trouble.error(self.physical) for _, trouble in found]
-        for error in (*errors, *told):
-            if isinstance(error, TryAgain):
-                raise error  # the one that is away or behind may have what is needed
+        if any(isinstance(error, TryAgain) for error in (*errors, *told)):
+            # the one that is away or behind may have what is needed
+            raise Unavailable("; ".join(str(error) for error in (*told, *errors)))
         lost = [each for each in found if each[1].fault is not Fault.ERRANT]
         if not lost or (self._config.on_gap == "stop" and self._config.snapshot != "when_needed"):
             raise (*told, *errors)[0]
@@ -338,6 +346,18 @@ class MysqlSource:
         if self._session is None:
             raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session
+
+    def _watch_of(self, server: str) -> EndWatch:
+        config = self._config
+
+        def ask() -> tuple[str, int]:
+            connection = connect(config, server, read_ms_max=_WATCH_READ_MS_MAX)
+            try:
+                return log_end(connection, server)
+            finally:
+                close_quietly(connection)
+
+        return EndWatch(server, ask, max(config.heartbeat_ms * _WATCH_HEARTBEATS, 1_000) / 1e3)
 
     def _warn_of_purge(self, lag: SourceLag) -> None:
         """Say in time that the server will soon purge what is not captured yet; once in ten minutes."""

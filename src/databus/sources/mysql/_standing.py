@@ -1,4 +1,4 @@
-"""Standing: whether a server is the one that a position belongs to, and still has what comes after it. Pure.
+"""Standing: whether a server is the one that a position belongs to, and still has what comes after it.
 
 What can be wrong is told apart, since each wants something else of the operator: purged files, a reset or restored
 server, another server, a replica that is behind us, a replica with transactions of its own.
@@ -6,9 +6,14 @@ server, another server, a replica that is behind us, a replica with transactions
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Final
+
+import pymysql
+from pymysql.constants import ER
 
 from databus.core import DatabusError, PositionPurged, SourceChanged, Unavailable
-from databus.sources.mysql._facts import ServerFacts
+from databus.sources.mysql._errors import error_of, telling
+from databus.sources.mysql._facts import ServerFacts, ask, gtids_at
 from databus.sources.mysql.binlog import GtidSet, GtidState, Position, Scheme
 from databus.sources.mysql.binlog._position import file_number
 
@@ -20,6 +25,7 @@ class Fault(StrEnum):
     RESET = "reset"
     FOREIGN = "foreign"
     BEHIND = "behind"
+    DIVERGED = "diverged"
     ERRANT = "errant"
 
 
@@ -80,15 +86,7 @@ def _with_set(facts: ServerFacts, position: Position) -> Trouble | None:
     if missing:
         return _purged(facts, str(missing))
     own = GtidSet({key: part for key, part in executed.subtract(have).parts.items() if key == facts.uuid})
-    if own and facts.uuid != position.server_uuid and facts.variables.get("read_only", "OFF").upper() == "ON":
-        return Trouble(
-            Fault.ERRANT,
-            str(own),
-            f"{facts.server} is a replica (read_only) with transactions of its own, {own}: they never happened on the "
-            f"primary, and would be delivered as if they had. Remove them there (an empty transaction on the primary "
-            f"for each), or take the server off `hosts`",
-        )
-    return None
+    return _errant(facts, position, str(own)) if own else None
 
 
 def _with_domains(facts: ServerFacts, position: Position) -> Trouble | None:
@@ -97,7 +95,29 @@ def _with_domains(facts: ServerFacts, position: Position) -> Trouble | None:
     if lost:
         return _not_there(facts, position, str(lost), shares=bool(set(have.domains) & set(executed.domains)))
     missing = have.lacks(GtidState.parse(facts.purged))
-    return _purged(facts, f"up to {missing}") if missing else None
+    if missing:
+        return _purged(facts, f"up to {missing}")
+    diverged = GtidState({domain: gtid for domain, gtid in have.domains.items() if not _logged(facts, domain, gtid)})
+    if diverged:
+        return Trouble(
+            Fault.DIVERGED,
+            str(diverged),
+            f"{facts.server} never logged {diverged}, which was captured, and has later transactions in its place: it "
+            f"became primary without it. {_MEND}",
+        )
+    own = GtidState(
+        {domain: gtid for domain, gtid in have.lacks(executed).domains.items() if gtid[0] == facts.server_id}
+    )
+    return _errant(facts, position, str(own)) if own else None
+
+
+def _logged(facts: ServerFacts, domain: int, gtid: tuple[int, int]) -> bool:
+    """Whether MariaDB's log had this transaction: it keeps the last number of each server in each domain."""
+    for entry in facts.variables.get("gtid_binlog_state", "").split(","):
+        numbers = entry.strip().split("-")
+        if len(numbers) == 3 and (int(numbers[0]), int(numbers[1])) == (domain, gtid[0]):
+            return int(numbers[2]) >= gtid[1]
+    return False
 
 
 def _with_file(facts: ServerFacts, position: Position) -> Trouble | None:
@@ -119,6 +139,56 @@ def _with_file(facts: ServerFacts, position: Position) -> Trouble | None:
     if position.offset > max(size, facts.offset if position.file == facts.file else 0):
         return _reset(facts, place)
     return None
+
+
+_DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
+
+
+def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> Trouble | None:
+    """Whether the server was reset and has grown beyond us since: then only what stands at our place tells.
+
+    Files are numbered on, whatever else happens; after a transaction stands an event, or the end; and MariaDB says
+    which GTIDs come before a place.
+    """
+    base, _, _ = position.file.rpartition(".")
+    if facts.uuid != position.server_uuid or facts.file.rpartition(".")[0] != base:
+        return None
+    place = f"{position.file} at {position.offset}"
+    if not facts.has(position.file):
+        return _reset(facts, place) if file_number(position.file) > file_number(facts.file) else None
+    if _is_end_of_transaction(connection, facts, position):
+        return None
+    return _reset(facts, place)
+
+
+def _is_end_of_transaction(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> bool:
+    file, offset = position.file, position.offset
+    with telling(facts.server, f"asking what stands at {file}:{offset}"):
+        if facts.is_mariadb and position.gtids is not None:
+            found = gtids_at(connection, file, offset)
+            return found is not None and GtidState.parse(found) == GtidState.parse(position.gtids)
+        try:
+            ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT 1", file)
+        except pymysql.MySQLError as error:
+            if error_of(error)[0] in _DENIED:
+                return True
+            if error_of(error)[0] != ER.ERROR_WHEN_EXECUTING_COMMAND:
+                raise
+            return False
+    return True
+
+
+def _errant(facts: ServerFacts, position: Position, own: str) -> Trouble | None:
+    """The server has `own` from itself: as a primary it may, as a replica it may not."""
+    if facts.uuid == position.server_uuid or facts.variables.get("read_only", "OFF").upper() != "ON":
+        return None
+    return Trouble(
+        Fault.ERRANT,
+        own,
+        f"{facts.server} is a replica (read_only) with transactions of its own, {own}: they never happened on the "
+        f"primary, and would be delivered as if they had. Remove them there (with GTIDs of MySQL, by an empty "
+        f"transaction of that name on the primary for each), or take the server off `hosts`",
+    )
 
 
 def _purged(facts: ServerFacts, missing: str) -> Trouble:
@@ -154,5 +224,5 @@ def _not_there(facts: ServerFacts, position: Position, lost: str, *, shares: boo
         Fault.BEHIND,
         lost,
         f"{facts.server} is a replica that is behind us: it has not executed {lost} yet; capture waits, or goes on at "
-        f"another of `hosts`",
+        f"another of `hosts`. If it became primary without that, it never will: `databus position set` goes on there",
     )
