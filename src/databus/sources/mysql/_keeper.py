@@ -11,7 +11,7 @@ from typing import Any, Final
 import pymysql
 import structlog
 
-from databus.core import SourceChanged
+from databus.core import SourceChanged, crash_point
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._errors import telling
@@ -129,7 +129,9 @@ class HistoryKeeper:
     def _keep(self, scn: int) -> None:
         changes = self._history.take_changes()
         if self._store is not None and self._is_begun:
+            crash_point("mysql.history.before_keep")
             self._store.append(scn, changes)
+            crash_point("mysql.history.after_keep")
 
     @property
     def is_long(self) -> bool:

@@ -1,0 +1,188 @@
+"""A whole relay on a real server: killed at its crash points and at random moments, and on a disk that is full."""
+
+import errno
+import os
+import random
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databus.client import RelayClient
+from databus.core import CRASH_POINTS, ControlKind, TryAgain, Unavailable
+from databus.relay import Relay, State, _files, parse_relay
+from databus.relay import _log as log_module
+from databus.testing import RelayProcess
+from databus.testing.servers import Server
+from databus.wire import Commit, Control, Group, Rows
+from tests.mysql.following import ARRIVE_S_MAX, Copy, Load, config_of, create
+
+POINTS = [name for name in CRASH_POINTS if name.startswith(("mysql.", "log.append", "capture."))]
+
+
+def options_of(database: str, *servers: Server, **more: Any) -> dict[str, Any]:
+    """As a relay's configuration file has them."""
+    config = config_of(database, *servers, **more).model_dump(exclude_unset=True)
+    return {**config, "password": servers[0].capture_password}
+
+
+def copy_of(url: str) -> tuple[Copy, list[Group]]:
+    """What a mirror makes of all that the relay has published."""
+    client, copy, found = RelayClient(url), Copy(), []
+    head = client.head("shop")
+    with client.stream("shop", "beginning", to=head.published.pair) as stream:
+        for groups in stream:
+            for group in groups:
+                commit = Commit.from_header(group.commit)
+                rows = tuple(Rows(client.table_of(each.header.fingerprint), each.batch) for each in group.rows)
+                control = None
+                if group.control is not None:
+                    header, body = group.control.header, group.control.control
+                    table = client.table_of(header.fingerprint)
+                    control = Control(ControlKind(body["kind"]), table, header.first_scn, header.first_seq, body)
+                found.append(Group(commit, rows, control))
+                copy.take(found[-1])
+    client.close()
+    return copy, found
+
+
+def wait_until_identical(relay: RelayProcess, server: Server, database: str) -> tuple[Copy, list[Group]]:
+    """Nobody writes any more: wait until all that there is has been published."""
+    end, differences = time.monotonic() + ARRIVE_S_MAX, ["nothing was read"]
+    while time.monotonic() < end:
+        with suppress(TryAgain):
+            copy, groups = copy_of(relay.url)
+            differences = copy.differences(server, database)
+            if not differences and groups and not groups[-1].commit.snapshots:
+                return copy, groups
+        time.sleep(0.1)
+    raise AssertionError(f"{differences}\n{relay.log_end()}")
+
+
+@pytest.fixture
+def seed(record_property: Callable[[str, object], None]) -> int:
+    """Another one in each run; `DATABUS_SEED` repeats one."""
+    chosen = int(os.environ.get("DATABUS_SEED", random.SystemRandom().randrange(1 << 30)))
+    record_property("seed", chosen)
+    return chosen
+
+
+def _is_dead(relay: RelayProcess) -> bool:
+    return Path(f"/proc/{relay.pid}/stat").read_text().split(")")[1].split()[0] == "Z"
+
+
+@pytest.mark.timeout(300)
+def test_relay_killed_at_crash_points_and_random_moments(server, database, tmp_path, seed) -> None:
+    dice = random.Random(seed)
+    create(server, database)
+    relay = RelayProcess(tmp_path, {"shop": options_of(database, server)}, log={"segment_bytes_max": 1 << 20})
+    points = dice.sample(POINTS, 4)
+    if not any(point.startswith("mysql.") for point in points):
+        points[0] = dice.choice([point for point in POINTS if point.startswith("mysql.")])
+    deaths = 0
+    told = f"seed {seed}, {points}"
+    try:
+        with Load(server, database, seed) as load:
+            for number, point in enumerate(points):
+                relay.env = {"DATABUS_CRASH_AT": f"{point}:{dice.randint(1, 4)}"}
+                try:
+                    relay.start()
+                except Unavailable:
+                    deaths += 1  # it died before it answered
+                else:
+                    end = time.monotonic() + dice.uniform(1, 3)
+                    with load.paused():
+                        server.run(f"ALTER TABLE {database}.b ADD COLUMN c{number} INT DEFAULT {number}")
+                        server.run(f"ALTER TABLE {database}.a MODIFY price DECIMAL({12 - number},2)")
+                    while time.monotonic() < end and not _is_dead(relay):
+                        time.sleep(0.02)
+                    deaths += _is_dead(relay)
+                    relay.kill()
+            relay.env = {}
+            relay.start()
+            load.wait_for(10)
+            load.stop()
+            copy, groups = wait_until_identical(relay, server, database)
+        pairs = [group.commit.pair for group in groups]
+        assert pairs == sorted(pairs), told
+        assert deaths, f"{told}: it died at no crash point"
+        seqs: dict[int, set[int]] = {}
+        for group in groups:
+            for rows in group.rows:
+                for row in rows.batch.select(["_commit_version", "_seq", "_snapshot"]).to_pylist():
+                    if not row["_snapshot"]:
+                        assert row["_seq"] not in seqs.setdefault(row["_commit_version"], set()), told
+                        seqs[row["_commit_version"]].add(row["_seq"])
+        assert all(found == set(range(1, len(found) + 1)) for found in seqs.values()), told
+        assert len([kind for kind in copy.kinds(f"{database}.b") if kind == "schema"]) <= len(points), told
+    finally:
+        relay.stop()
+
+
+@pytest.mark.timeout(200)
+def test_a_switch_of_primaries_under_a_relay(kind, new_server, tmp_path, seed) -> None:
+    primary, replica = new_server(kind), new_server(kind)
+    primary.run("CREATE DATABASE shop")
+    create(primary, "shop")
+    replica.replicate_from(primary)
+    replica.catch_up(primary)
+    with (
+        RelayProcess(tmp_path, {"shop": options_of("shop", primary, replica)}) as relay,
+        Load(primary, "shop", seed) as load,
+    ):
+        load.wait_for(20)
+        with load.paused():
+            replica.catch_up(primary)
+            replica.promote()
+            primary.kill()
+            load.server = replica
+        load.wait_for(20)
+        load.stop()
+        copy, groups = wait_until_identical(relay, replica, "shop")
+    assert "gap" not in copy.kinds()
+    assert len({group.commit.scn >> 55 for group in groups}) == 1
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bool]]:
+    """A disk that is full while `is_full` says so."""
+    disk = {"is_full": False}
+    really = _files.write_all
+
+    def write(fd: int, buffers: Any, offset: int) -> None:
+        if disk["is_full"]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(fd, buffers, offset)
+
+    monkeypatch.setattr(log_module, "write_all", write)
+    yield disk
+    disk["is_full"] = False
+
+
+def test_a_full_disk_of_the_relay_loses_nothing(server, database, tmp_path, seed, full_disk) -> None:
+    create(server, database)
+    value = {"listen": "127.0.0.1:0", "folder": "relay", "sources": {"shop": options_of(database, server)}}
+    with Relay(parse_relay(value, folder=tmp_path)) as relay, Load(server, database, seed) as load:
+        capture = relay.captures["shop"]
+        assert capture.wait_until_settled(60)
+        for _ in range(2):
+            load.wait_for(10)
+            full_disk["is_full"] = True
+            end = time.monotonic() + ARRIVE_S_MAX
+            while capture.status.error != "DiskFull":
+                assert time.monotonic() < end, capture.describe()
+                time.sleep(0.01)
+            load.wait_for(30)
+            full_disk["is_full"] = False
+            capture.unpause()
+        load.stop()
+        end = time.monotonic() + ARRIVE_S_MAX
+        while differences := copy_of(relay.url)[0].differences(server, database):
+            assert time.monotonic() < end, differences
+            time.sleep(0.1)
+        assert capture.status.state is State.RUNNING
