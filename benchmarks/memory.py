@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks._mysql import WORKLOADS, backlog
+from benchmarks._mysql import SERVER_LINES, WORKLOADS, backlog
 from benchmarks._peers import Watch
 from benchmarks.figures import Figure
 from databus.client import RelayClient
@@ -91,7 +91,7 @@ def _scn(server: Server) -> int:
 
 def figures(scale: float = 1.0, server: str = KIND) -> Iterator[Figure]:
     rows = max(int(ROWS * scale), 10_000)
-    lines = ["innodb-flush-log-at-trx-commit=0", "innodb-buffer-pool-size=512M"]
+    lines = [each for each in SERVER_LINES if not each.startswith("expire")]
     with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name:
         with open_server(server, Path(name) / "one", lines=lines) as found:
             _one_transaction(found, rows)
