@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Corrupt, DatabusError, PositionPurged, SourceChanged, Stop, Unavailable, make_scn, timeline_of
+from databus.core import (
+    Corrupt,
+    DatabusError,
+    PositionPurged,
+    SourceChanged,
+    Stop,
+    Unavailable,
+    Unrepresentable,
+    Unsupported,
+    make_scn,
+    timeline_of,
+)
 from databus.sources.mysql._kernels import load_kernels
 from databus.testing import TcpProxy
 from databus.testing.servers import Server
@@ -572,3 +583,44 @@ def test_another_server_with_files_of_the_same_names_is_told_apart(kind, new_ser
     follower.config.hosts[:] = hosts(other)
     with pytest.raises(SourceChanged, match="captured from"):
         follower.start()
+
+
+# What cannot be captured.
+
+
+def test_capture_stops_right_before_a_transaction_that_it_cannot_capture(server, database, follow) -> None:
+    """All that went before is in, and a new start stops at the same place again."""
+    create(server, database)
+    server.run("CREATE DATABASE IF NOT EXISTS outside", "CREATE TABLE outside.t (id INT)")
+    follower = follow(database, server, group_bytes_max=1 << 20, progress_ms=60_000)
+    follower.check(server, database)
+    follower.kill()
+    with server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_mode = ''")
+        for number in range(5):
+            cursor.execute(f"INSERT INTO b VALUES ('good', {number}, 1)")
+            cursor.execute("INSERT INTO outside.t VALUES (1)")
+        before = server.gtids()
+        cursor.execute("INSERT INTO a (id, at) VALUES (2000, '0000-00-00 00:00:00')")
+        cursor.execute("INSERT INTO b VALUES ('later', 1, 1)")
+    server.run("DROP DATABASE outside")
+    for _ in range(2):
+        with pytest.raises(Unrepresentable):
+            follower.until(lambda: False, 20)
+        goods = [row for _, row in follower.copy().tables[f"{database}.b"].values()]
+        assert [row["n"] for row in goods if row["k"] == "good"] == list(range(5))
+        assert not [row for row in goods if row["k"] == "later"]
+        assert follower.tape.groups[-1].commit.position["gtids"] == before
+
+
+def test_a_class_3_change_that_may_not_be_read_again_stops_at_each_start(server, database, follow) -> None:
+    create(server, database)
+    follower = follow(database, server, on_class3="stop")
+    follower.check(server, database)
+    server.run(f"ALTER TABLE {database}.a MODIFY price DECIMAL(9,1)", f"DELETE FROM {database}.a WHERE id < 9")
+    for _ in range(3):
+        with pytest.raises(Unsupported, match="on_class3: resnapshot"):
+            follower.until(lambda: False, 20)
+    assert "schema" not in follower.copy().kinds(f"{database}.a")
+    follower.config = config_of(database, server)
+    follower.check(server, database)

@@ -4,8 +4,6 @@ import errno
 import os
 import random
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, make_scn
+from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, Stop, make_scn
 from databus.schema import frame_schema
 from databus.sources.mysql.binlog import Run
 from databus.sources.mysql.rows import Decoded, Plan, decode
@@ -43,9 +43,10 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Stretch:
-    """Pieces that make one group, the last of them being `last` of the last piece's run."""
+    """Pieces that make one group: transactions `first` to `last` of the last piece's run."""
 
     pieces: list[_Piece]
+    first: int
     last: int
     continues: bool
 
@@ -98,7 +99,16 @@ class Assembler:
         if not run.continues and not self.is_between_transactions:
             raise AssertionError("a run begins a transaction while another is unfinished")
         for stretch in self._stretches(run):
-            yield self._group(stretch, snapshots)
+            before = self.seq, self.position, self._is_open
+            try:
+                group = self._group(stretch, snapshots)
+            except Stop:
+                # One of its transactions cannot be captured: those before it are, each by itself.
+                self.seq, self.position, self._is_open = before
+                for single in _singles(stretch):
+                    yield self._group(single, snapshots)
+            else:
+                yield group
 
     def _stretches(self, run: Run) -> Iterator[_Stretch]:
         transactions = len(run.scn)
@@ -113,7 +123,7 @@ class Assembler:
             limit = at_transaction[at] + self._group_bytes_max - waiting
             end = min(int(np.searchsorted(at_transaction, limit, side="right")) - 1, whole)
             if end > at and not (at == 0 and self._is_open):
-                yield self._take(run, int(firsts[at]), int(firsts[end]), until, end - 1, continues=False)
+                yield self._take(run, int(firsts[at]), int(firsts[end]), until, at, end - 1, continues=False)
                 at = end
                 continue
             yield from self._parts(run, int(firsts[at]), int(firsts[at + 1]), until, at, is_complete=True)
@@ -132,18 +142,18 @@ class Assembler:
                 end = lo + 1
             if end == hi and is_complete:
                 break
-            yield self._take(run, lo, end, until, transaction, continues=True)
+            yield self._take(run, lo, end, until, transaction, transaction, continues=True)
             lo = end
         if is_complete:
-            yield self._take(run, lo, hi, until, transaction, continues=False)
+            yield self._take(run, lo, hi, until, transaction, transaction, continues=False)
         elif hi > lo:
             self._waiting.append(_Piece(run, lo, hi, int(until[hi] - until[lo])))
             self._waiting_bytes += self._waiting[-1].bytes
 
-    def _take(self, run: Run, lo: int, hi: int, until: Ints, last: int, *, continues: bool) -> _Stretch:
+    def _take(self, run: Run, lo: int, hi: int, until: Ints, first: int, last: int, *, continues: bool) -> _Stretch:
         pieces = [*self._waiting, _Piece(run, lo, hi, int(until[hi] - until[lo]))]
         self._waiting, self._waiting_bytes = [], 0
-        return _Stretch(pieces, last, continues)
+        return _Stretch(pieces, first, last, continues)
 
     def _group(self, stretch: _Stretch, snapshots: Mapping[str, OpenSnapshot]) -> Group:
         run, last = stretch.pieces[-1].run, stretch.last
@@ -224,6 +234,25 @@ class Assembler:
             pa.array(np.zeros(len(seqs), np.bool_)),
         ]
         return pa.RecordBatch.from_arrays([*decoded.arrays, *columns], schema=frame_schema(plan.table))
+
+
+def _singles(stretch: _Stretch) -> Iterator[_Stretch]:
+    """A stretch for each transaction with rows, and one for those without before it."""
+    *waiting, piece = stretch.pieces
+    run, at, done = piece.run, piece.lo, stretch.first - 1
+    of_events = run.event_transaction[piece.lo : piece.hi]
+    if waiting and not (len(of_events) and of_events[0] == stretch.first):
+        yield _Stretch([*waiting, _Piece(run, at, at, 0)], stretch.first, stretch.first, continues=False)
+        waiting, done = [], stretch.first
+    for transaction in np.unique(of_events).tolist():
+        if transaction - 1 > done:
+            yield _Stretch([_Piece(run, at, at, 0)], done + 1, transaction - 1, continues=False)
+        end = min(int(np.searchsorted(run.event_transaction, transaction, side="right")), piece.hi)
+        is_last = transaction == stretch.last
+        yield _Stretch([*waiting, _Piece(run, at, end, 0)], transaction, transaction, is_last and stretch.continues)
+        waiting, at, done = [], end, transaction
+    if done < stretch.last:
+        yield _Stretch([_Piece(run, at, at, 0)], done + 1, stretch.last, stretch.continues)
 
 
 def _in_order(slots: npt.NDArray[np.int32]) -> list[int]:

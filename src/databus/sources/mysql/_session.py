@@ -20,7 +20,7 @@ from databus.core import (
     ChangeType,
     Clock,
     ControlKind,
-    DatabusError,
+    Stop,
     Unavailable,
     Unsupported,
     crash_point,
@@ -116,11 +116,11 @@ class Session:
         self._groups: Iterator[Group] = iter(())
         self._asked: deque[str] = deque()
         self._is_new = is_new
+        self._stopped: Stop | None = None
         self._yielded = place  # the place of the last group that was yielded
         self._yielded_s = time.monotonic()
         self._is_part_out = False  # the last group that was yielded wants another to end its transaction
         self._is_current = False
-        self._refused: DatabusError | None = None
         if reader is not None:
             reader.advance(place.scn, place.position)
 
@@ -170,7 +170,10 @@ class Session:
         """The next group, or None if nothing came in time."""
         deadline = time.monotonic() + wait_ms / 1e3
         while True:
-            group = self._next()
+            try:
+                group = self._next()
+            except Stop as error:
+                group = self._last_before(error)
             if group is not None:
                 self._note_yielded(group)
                 return group
@@ -210,16 +213,20 @@ class Session:
         while True:
             if self._ready:
                 return self._ready.popleft()
+            if self._stopped is not None:
+                raise self._stopped
             group = next(self._groups, None)
             if group is not None:
+                if group.commit.continues and not self._is_part_out and self._place.scn != self._yielded.scn:
+                    self._ready.append(group)  # behind a commit, so that the log may be cut back to right before it
+                    self._saw(group)
+                    return Group(self._commit())
                 self._saw(group)
                 if group.rows or group.commit.continues or self._is_part_out or self._is_progress_due():
                     return group
                 continue
             if self._assembler.is_between_transactions and self._add_between():
                 continue
-            if self._refused is not None:
-                raise self._refused
             found = self._scanner.next()
             if found is None:
                 return None
@@ -238,9 +245,7 @@ class Session:
     def _handle(self, found: Run | Statement | Rotated | Heartbeat | Abandoned) -> None:
         match found:
             case Run():
-                for slot in np.unique(found.event_slot).tolist():
-                    if not self._tables.is_prepared(slot):
-                        self._prepare(slot)
+                self._prepare_all(found)
                 self._groups = self._assembler.add(found, self._snapshots)
             case Statement():
                 self._ready.extend(self._statement(found))
@@ -263,6 +268,15 @@ class Session:
         self._assembler.position = position
         if self._reader is not None:
             self._reader.advance(self._place.scn, position)
+
+    def _prepare_all(self, run: Run) -> None:
+        for slot in np.unique(run.event_slot).tolist():
+            if self._tables.is_prepared(slot):
+                continue
+            try:
+                self._prepare(slot)
+            except Stop as error:  # raised where its rows come: what is before them is good
+                self._tables.refuse(slot, error)
 
     def _prepare(self, slot: int) -> None:
         """Plan a new table map; where the log itself shows another table than consumers know, tell them first."""
@@ -316,6 +330,13 @@ class Session:
         self._note_yielded(group)
         return group
 
+    def _last_before(self, error: Stop) -> Group:
+        """A commit up to what cannot be captured, so that the log ends right before it. Raises `error` if it does."""
+        if self._stopped is not None or self._place.scn == self._yielded.scn or self._is_part_out:
+            raise error
+        self._stopped = error
+        return Group(self._commit())
+
     def _note_yielded(self, group: Group) -> None:
         self._is_part_out = group.commit.continues
         if not group.commit.continues:
@@ -346,6 +367,7 @@ class Session:
                 if self._reader is not None:
                     self._reader.control(table.source, scn)
                 if kind is ControlKind.SCHEMA and body["class"] == 3:
+                    self._refuse_class3(table.source)
                     class3.append(table.source)
                 if kind is ControlKind.DROP:
                     self._stop_reading(table.source)
@@ -367,7 +389,7 @@ class Session:
         )
         if self._reader is not None:
             self._reader.advance(scn, statement.position)
-        groups += [self._begin_snapshot(name) for name in class3 if self._may_read(name)]
+        groups += [self._begin_snapshot(name) for name in class3 if name in self._tables.in_force]
         if not groups:
             return [Group(self._commit())] if self._is_progress_due() else []
         return _as_one(groups, self._place.position)
@@ -399,9 +421,9 @@ class Session:
                 yield ControlKind.SCHEMA, table, body
             case Unknown(ddl, why, tables):
                 named = ", ".join(f"{database}.{name}" for database, name in tables)
-                self._refused = Unsupported(
+                raise Unsupported(
                     f"{self._physical}: a statement may have changed {named} and is not understood ({why}): "
-                    f"{ddl[:500]!r}. Report it; to go on, `databus position set` behind it and read the tables again"
+                    f"{ddl[:500]!r}. Report it; to go on, `databus skip` it and have the tables read again"
                 )
 
     def _redefine(self, events: Sequence[TableEvent]) -> None:
@@ -423,15 +445,15 @@ class Session:
             case Unknown(_, _, tables):
                 return any(self._tables.selection.selects(*each) for each in tables)
 
-    def _may_read(self, source: str) -> bool:
-        """Whether a table whose data changed unseen is read again. Raises later, once the control is out, if not."""
+    def _refuse_class3(self, source: str) -> None:
+        """Raise, before anybody hears of it, if a table whose data changed unseen may not be read again: a session that
+        begins here anew stops here too.
+        """
         if self._config.on_class3 == "stop":
-            self._refused = Unsupported(
+            raise Unsupported(
                 f"{self._physical}: the data of {source} changed in a way that the log does not show; set `on_class3: "
                 f"resnapshot` to have the table read again"
             )
-            return False
-        return self._reader is not None and source in self._tables.in_force
 
     # What the bus adds between two transactions
 
@@ -522,9 +544,8 @@ class Session:
                 f"{self._physical}: {table.source} changed in the middle of a transaction ({why}); have it read again "
                 f"by `databus snapshot`, from a position behind it"
             )
-        groups = [self._bus_control(ControlKind.SCHEMA, table, body)]
-        if self._may_read(table.source):
-            groups.append(self._begin_snapshot(table.source))
+        self._refuse_class3(table.source)
+        groups = [self._bus_control(ControlKind.SCHEMA, table, body), self._begin_snapshot(table.source)]
         self._ready.extend(_as_one(groups, self._place.position))
 
     def _bus_control(self, kind: ControlKind, table: TableSchema, body: Mapping[str, Any]) -> Group:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
-from databus.core import SourceChanged, Unsupported
+from databus.core import SourceChanged, Stop, Unsupported
 from databus.schema import TableSchema
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
@@ -89,6 +89,7 @@ class Tables:
         self._is_other = is_other
         self._json_form = json_form
         self._plans: dict[int, Plan] = {}
+        self._refused: dict[int, Stop] = {}
         self.policies = Policies(options.zero_dates, options.invalid_text)
 
     def selects(self, definition: TableDefinition) -> bool:
@@ -121,16 +122,23 @@ class Tables:
         return known, table
 
     def plan(self, slot: int) -> Plan:
-        """How rows of a table map of the log are decoded; `prepare` has made it."""
+        """How rows of a table map of the log are decoded; `prepare` has made it. Raises what it is refused for."""
+        if slot in self._refused:
+            raise self._refused[slot]
         return self._plans[slot]
 
     def forget_plans(self) -> None:
         """Definitions have changed: a server may go on with the same table map, as MySQL 5.7 does after a renaming."""
         self._plans.clear()
+        self._refused.clear()
+
+    def refuse(self, slot: int, error: Stop) -> None:
+        """Raise this where rows of that table map come."""
+        self._refused[slot] = error
 
     def is_prepared(self, slot: int) -> bool:
         """Whether there is a plan for this table map."""
-        return slot in self._plans
+        return slot in self._plans or slot in self._refused
 
     def prepare(self, slot: int, table_map: TableMap) -> tuple[TableDefinition, Plan]:
         """Make the plan of a new table map. Raises `SourceChanged` where nothing says what its columns are."""
