@@ -84,6 +84,31 @@ def test_files_give_what_the_server_holds(server: Server, database: str, logs: t
     assert again.logged() == tape.logged()
 
 
+def test_groups_and_reads_of_any_size_hold_the_same(
+    server: Server, database: str, logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server.connect(database=database, autocommit=False) as session, session.cursor() as cursor:
+        cursor.execute("CREATE TABLE b (id INT PRIMARY KEY, v TEXT)")
+        for number in range(40):  # one transaction of many groups, over two tables
+            cursor.execute("REPLACE INTO b VALUES (%s, REPEAT('y', %s))", (number % 7, number * 150))
+            cursor.execute("UPDATE t SET v = 'z', d = d + 1 WHERE id > %s", (number * 2,))
+        session.commit()
+    server.run("FLUSH BINARY LOGS")
+    for path in server.binlogs():
+        if path.name >= min(each.name for each in logs[0].iterdir()) and path.suffix != ".index":
+            shutil.copy(path, logs[0] / path.name)
+    found = []
+    for group_bytes_max, read_bytes in [(1024, 4 << 20), (1024, 777), (4096, 4096), (4 << 20, 300), (4 << 20, 4 << 20)]:
+        monkeypatch.setattr("databus.sources.mysql._files._READ_BYTES", read_bytes)
+        tape, state = Tape(), logs[1] / f"{group_bytes_max}-{read_bytes}"
+        config = BinlogConfig(path=str(logs[0]), tables=[f"{database}.*"], group_bytes_max=group_bytes_max)
+        read(BinlogSource("old", config), tape, state)
+        found.append(tape)
+    assert all(tape.logged() == found[0].logged() for tape in found)
+    assert any(group.commit.continues for group in found[0].groups)
+    assert copied(found[0]).differences(server, database) == []
+
+
 def test_a_growing_folder_is_followed(server: Server, database: str, logs: tuple[Path, Path]) -> None:
     tape = Tape()
     files = sorted(logs[0].iterdir())
