@@ -13,6 +13,7 @@ _VERBS: Final = (
     "demo",
     "graph",
     "init",
+    "position",
     "relay",
     "run",
     "snapshot",

@@ -1,6 +1,6 @@
 """Captures physical sources into logs of frames and serves them over HTTP. Start with `Relay` and `Log`."""
 
-from databus.relay._capture import State
+from databus.relay._capture import State, check_identity, held_identity
 from databus.relay._config import CaptureConfig, RelayConfig, ServeConfig, load_relay, parse_relay
 from databus.relay._cursor import Cursor, Span
 from databus.relay._log import Log
@@ -24,6 +24,8 @@ __all__ = [
     "ServeConfig",
     "Span",
     "State",
+    "check_identity",
+    "held_identity",
     "load_relay",
     "parse_relay",
     "run_relay",

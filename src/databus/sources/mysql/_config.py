@@ -18,7 +18,8 @@ def _address(host: str) -> str:
     return f"{name}:{port}"
 
 
-def _start(text: str) -> str:
+def check_start(text: str) -> str:
+    """`text` if it is a place to start at. Raises ValueError."""
     if not _START.fullmatch(text):
         raise ValueError(
             f"{text!r} is none of earliest, latest, gtid:SET, FILE:POSITION (mysql-bin.000004:157), or a time "
@@ -56,7 +57,7 @@ class MysqlConfig(SourceConfig):
         description="Our id as a replica; no other replica may have it. Without it, one made of the source's name and "
         "the relay's log.",
     )
-    start: Annotated[str, AfterValidator(_start)] = Field(
+    start: Annotated[str, AfterValidator(check_start)] = Field(
         "latest",
         description="Where a new log begins: `earliest`, `latest`, `gtid:SET`, `FILE:POSITION` or a time in ISO form. "
         "Anything but `latest` needs `snapshot: never`.",

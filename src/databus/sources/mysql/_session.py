@@ -141,6 +141,10 @@ class Session:
                     "resnapshot": name in names,
                 }
                 groups.append(self._bus_control(ControlKind.GAP, self._tables.in_force[name], body))
+        for name in [name for name in names if self._task(name) is None]:  # dropped in what was lost
+            names.remove(name)
+            body = {"kind": ControlKind.DROP, "source": name}
+            groups.append(self._bus_control(ControlKind.DROP, self._tables.in_force.pop(name), body))
         groups += [self._begin_snapshot(name) for name in names]
         if not groups and self._is_new:  # a commit alone, so that the log has a position from the first moment on
             groups = [Group(self._commit())]

@@ -7,7 +7,7 @@ one that the log is of and still has what comes next, and at which place to go o
 import hashlib
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -35,16 +35,17 @@ from databus.sources.mysql._dump import Dump
 from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._repair import NoFeed, pass_over
 from databus.sources.mysql._session import Gap, Place, Session
 from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
 from databus.sources.mysql._starts import new_start
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql._watch import EndWatch
-from databus.sources.mysql.binlog import Position, Scanner
+from databus.sources.mysql.binlog import Position, Scanner, Statement, TableMap
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import History, Server
 from databus.sources.mysql.snapshot import SnapshotOptions, SnapshotReader
-from databus.wire import Group
+from databus.wire import Group, OpenSnapshot
 
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
 _REASON_CHARACTERS_MAX: Final = 1_000
@@ -160,6 +161,70 @@ class MysqlSource:
         if server is not None:
             close_quietly(server.connection)
 
+    # Decided by an operator, while nobody captures into the log
+
+    def move(self, resume: Resume, start: str, *, reads: bool) -> list[Group]:
+        """What the log must say in order to go on at `start` (as the option of that name), with a gap recorded.
+
+        reads: have all tables read again. Raises `ConfigError` for a place that the server does not have.
+        """
+        server = self._connected()
+        keeper = self._keeper(server.facts, resume.folder)
+        begin = self._begin_behind_a_gap(server, keeper, resume, start, f"moved to {start}", reads=reads)
+        return self._told(begin, keeper, {})
+
+    def pass_over(self, resume: Resume, transactions: int, *, reads: bool) -> tuple[list[Group], list[str]]:
+        """What the log must say in order to go on behind the next so many transactions; and their ids.
+
+        Raises `Unavailable` if so many do not come.
+        """
+        assert resume.position is not None  # noqa: S101 - its caller has looked
+        trouble = self._settle_on_server(Position.from_json(resume.position))
+        if trouble is not None:
+            raise trouble.error(self.physical)
+        server = self._connected()
+        keeper = self._keeper(server.facts, resume.folder)
+        begin = self._go_on(server, keeper, resume)
+        scanner = self._scanner(server.facts, begin.position, _nothing, _nothing)
+        dump = self._dump(server, begin.position, self._config.server_id or _made_up_id(self.physical, resume.log_id))
+
+        def learn(statement: Statement) -> None:
+            keeper.apply(statement, make_scn(resume.timeline, statement.scn))
+
+        try:
+            passed = pass_over(dump, scanner, transactions, learn)
+        finally:
+            dump.close()
+            self._server = None
+        scn = make_scn(resume.timeline, passed.ordinal)
+        place = Place(scn, 0, passed.ids[-1], passed.commit_us, passed.position, resume.timeline)
+        gap = Gap(resume.scn, f"skipped: {', '.join(passed.ids)}"[:_REASON_CHARACTERS_MAX])
+        tables = begin.tables
+        begin = _Start(place, begin.position, tables, sorted(tables.in_force) if reads else [], gap)
+        return self._told(begin, keeper, resume.snapshots), passed.ids
+
+    def _told(self, begin: _Start, keeper: HistoryKeeper, snapshots: Mapping[str, OpenSnapshot]) -> list[Group]:
+        """What a session says that begins there."""
+        facts = self._connected().facts
+        session = Session(
+            self.physical,
+            self._config,
+            self._clock,
+            place=begin.place,
+            is_new=False,
+            feed=NoFeed(),
+            scanner=self._scanner(facts, begin.position, _nothing, _nothing),
+            tables=begin.tables,
+            history=keeper,
+            scheme=scheme_of(facts),
+            snapshots=snapshots,
+            reader=None,
+        )
+        session.begin(begin.snapshots, begin.gap)
+        groups = list(iter(lambda: session.poll(0), None))
+        session.close()
+        return groups
+
     # Which server
 
     def _connected(self) -> _Server:
@@ -235,13 +300,39 @@ class MysqlSource:
     # Where to begin
 
     def _begin_at(self, server: _Server, keeper: HistoryKeeper, resume: Resume, trouble: Trouble | None) -> _Start:
-        scheme = scheme_of(server.facts)
         if resume.position is not None and trouble is None:
             return self._go_on(server, keeper, resume)
-        position = new_start(server.connection, server.facts, self._config if resume.position is None else None, keeper)
+        if trouble is not None:
+            reason = f"{trouble.fault}: {trouble.missing}"
+            return self._begin_behind_a_gap(server, keeper, resume, "latest", reason, reads=True)
+        place, position, tables = self._anew(server, keeper, resume, self._config.start)
+        reads = self._config.snapshot in {"initial", "when_needed", "only"}
+        return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None)
+
+    def _begin_behind_a_gap(
+        self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: str, reason: str, *, reads: bool
+    ) -> _Start:
+        """At another place than the log's end. reads: whether all tables are read again, or those at hand only."""
+        place, position, tables = self._anew(server, keeper, resume, start)
+        for name, schema in resume.schemas.items():
+            tables.in_force.setdefault(name, schema)
+        read = sorted(tables.in_force if reads else resume.snapshots)
+        if read and start != "latest":
+            raise ConfigError(
+                f"{self.physical}: a table is read as it is now, so with tables to read again ({', '.join(read)}) the "
+                f"log can only go on at `latest`"
+            )
+        return _Start(place, position, tables, read, Gap(resume.scn, reason[:_REASON_CHARACTERS_MAX]))
+
+    def _anew(
+        self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: str
+    ) -> tuple[Place, Position, Tables]:
+        """Where `start` is, on a new timeline if SCNs would not rise, and the tables as of there."""
+        scheme = scheme_of(server.facts)
+        position = new_start(server.connection, server.facts, start, keeper)
         timeline = resume.timeline
         ordinal = ordinal_at(position, scheme)
-        if trouble is not None and ordinal <= ordinal_of(resume.scn):
+        if resume.position is not None and ordinal <= ordinal_of(resume.scn):
             timeline += 1
         scn = make_scn(timeline, ordinal)
         keeper.begin(scn)
@@ -250,13 +341,7 @@ class MysqlSource:
         for definition in keeper.definitions():
             if tables.selects(definition):
                 tables.redefine(definition)
-        if trouble is not None:
-            for name, schema in resume.schemas.items():
-                tables.in_force.setdefault(name, schema)
-            gap = Gap(resume.scn, f"{trouble.fault}: {trouble.missing}"[:_REASON_CHARACTERS_MAX])
-            return _Start(place, position, tables, sorted(tables.in_force), gap)
-        reads = self._config.snapshot in {"initial", "when_needed", "only"}
-        return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None)
+        return place, position, tables
 
     def _go_on(self, server: _Server, keeper: HistoryKeeper, resume: Resume) -> _Start:
         """Exactly after the log's end, with what was known there."""
@@ -292,30 +377,44 @@ class MysqlSource:
         form = json_form_of(facts.flavor, facts.version)
         return Tables(self.physical, selection, self._config, keeper.definition, keeper.is_other, in_force, form)
 
+    def _scanner(
+        self,
+        facts: ServerFacts,
+        position: Position,
+        wants: Callable[[TableMap], bool],
+        wants_database: Callable[[str], bool],
+    ) -> Scanner:
+        config = self._config
+        return Scanner(
+            facts.flavor,
+            wants,
+            position,
+            scheme=scheme_of(facts),
+            server_uuid=facts.uuid,
+            wants_database=wants_database,
+            event_bytes_max=max(2 * config.row_bytes_max, config.buffer_bytes_max) + _EVENT_SLACK_BYTES,
+        )
+
+    def _dump(self, server: _Server, position: Position, server_id: int) -> Dump:
+        config = self._config
+        return Dump(
+            server.connection,
+            server.facts.server,
+            position,
+            is_mariadb=server.facts.is_mariadb,
+            by_gtid=scheme_of(server.facts) != "file-offset",
+            server_id=server_id,
+            heartbeat_ms=config.heartbeat_ms,
+            buffer_bytes_max=config.buffer_bytes_max,
+        )
+
     def _make_session(
         self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: _Start, server_id: int
     ) -> Session:
         facts, config, tables = server.facts, self._config, start.tables
         scheme = scheme_of(facts)
-        scanner = Scanner(
-            facts.flavor,
-            tables.wants,
-            start.position,
-            scheme=scheme,
-            server_uuid=facts.uuid,
-            wants_database=tables.selection.may_select_in,
-            event_bytes_max=max(2 * config.row_bytes_max, config.buffer_bytes_max) + _EVENT_SLACK_BYTES,
-        )
-        dump = Dump(
-            server.connection,
-            facts.server,
-            start.position,
-            is_mariadb=facts.is_mariadb,
-            by_gtid=scheme != "file-offset",
-            server_id=server_id,
-            heartbeat_ms=config.heartbeat_ms,
-            buffer_bytes_max=config.buffer_bytes_max,
-        )
+        scanner = self._scanner(facts, start.position, tables.wants, tables.selection.may_select_in)
+        dump = self._dump(server, start.position, server_id)
         options = SnapshotOptions(
             connections=config.snapshot_connections,
             chunk_rows_max=config.chunk_rows_max,
@@ -371,6 +470,11 @@ class MysqlSource:
             behind_s=int((lag.behind_ms or 0) / 1e3),
             mend="let capture catch up, or raise binlog_expire_logs_seconds on the server",
         )
+
+
+def _nothing(_: object) -> bool:
+    """Nothing of the log is wanted."""
+    return False
 
 
 def _made_up_id(physical: str, log_id: str) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 import pymysql
 
 from databus.core import ConfigError, SourceChanged
-from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._errors import telling
 from databus.sources.mysql._facts import ServerFacts, gtids_at, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
@@ -18,14 +17,11 @@ _FIRST_OFFSET = 4
 _TRIES_MAX = 20
 
 
-def new_start(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig | None, keeper: HistoryKeeper
-) -> Position:
-    """Where `config.start` says; without a configuration, where the log ends now. Fills the history as of there.
+def new_start(connection: "pymysql.Connection[Any]", facts: ServerFacts, start: str, keeper: HistoryKeeper) -> Position:
+    """Where the option `start` says. Fills the history as of there.
 
     Raises `ConfigError` for a place that this server does not have.
     """
-    start = "latest" if config is None else config.start
     if start == "latest":
         return _latest(connection, facts, keeper)
     keeper.use(Catalogue())

@@ -1,0 +1,64 @@
+"""The log of a relay that does not run, for verbs that mend it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from databus.relay import Log, LogConfig
+    from databus.sources import SourceConfig
+    from databus.sources.mysql import MysqlSource
+
+
+@contextmanager
+def stopped_log(config: Path, physical: str) -> "Iterator[tuple[Log, SourceConfig]]":
+    """Own the log of one physical source of a pipeline's file or a relay's, and its options.
+
+    Raises `Held` naming the relay while it runs, `UnknownSource`, and `WrongInput` where there is no log yet.
+    """
+    from databus.core import UnknownSource, WrongInput
+    from databus.relay import Log, held_identity
+
+    folder, log_config, sources = _of(config)
+    if physical not in sources:
+        raise UnknownSource(f"{config}: no physical source called {physical!r}; there are {', '.join(sources)}")
+    identity = held_identity(folder / physical)
+    if identity is None:
+        raise WrongInput(f"{folder / physical}: there is no log yet; say where it begins by the option `start`")
+    with Log.open(
+        folder / physical, physical=physical, identity=identity, config=log_config, ids=sources[physical].ids
+    ) as log:
+        yield log, sources[physical]
+
+
+@contextmanager
+def mysql_source(log: "Log", config: "SourceConfig") -> "Iterator[MysqlSource]":
+    """The source of that log, connected. Raises `WrongInput` unless it is of type mysql, `SourceChanged` unless it is
+    the one that the log is of.
+    """
+    from databus.core import WrongInput
+    from databus.relay import check_identity
+    from databus.sources.mysql import MysqlConfig, MysqlSource
+
+    if not isinstance(config, MysqlConfig):
+        raise WrongInput(f"{log.physical}: is of type {config.type}; this works for mysql only")
+    source = MysqlSource(log.physical, config)
+    try:
+        check_identity(log.physical, log.identity, source.identify())
+        yield source
+    finally:
+        source.close()
+
+
+def _of(path: Path) -> "tuple[Path, LogConfig, dict[str, SourceConfig]]":
+    from databus.formats import load_yaml
+    from databus.relay import LogConfig, load_relay
+
+    if load_yaml(path).keys() & {"inputs", "outputs"}:
+        from databus.pipeline import load_pipeline
+
+        pipeline = load_pipeline(path).config
+        return pipeline.relay_folder, LogConfig.model_validate(pipeline.relay.log), dict(pipeline.sources)
+    relay = load_relay(path)
+    return relay.folder, relay.log, dict(relay.sources)

@@ -1,0 +1,108 @@
+"""`databus position`: where a log goes on in its server's log; and `databus skip`: what it leaves out."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json
+
+position_app = typer.Typer(no_args_is_help=True, help="Look at, or change, where the log of a stopped relay goes on.")
+app.add_typer(position_app, name="position")
+
+Config = Annotated[Path, typer.Argument(help="A pipeline's file, or a relay's. The relay must be stopped.")]
+Physical = Annotated[str, typer.Argument(help="The physical source, of type mysql.")]
+Reads = Annotated[bool, typer.Option("--resnapshot", help="Have all its tables read again when capture goes on.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@position_app.command(epilog="Example: databus position show relay.yml shop")
+def show(config: Config, physical: Physical, as_json: AsJson = False) -> None:
+    """Where the log of a stopped relay ends, and with it where capture goes on."""
+    from databus.cli._stopped import stopped_log
+    from databus.core import ordinal_of
+
+    with stopped_log(config, physical) as (log, _):
+        resume = log.resume()
+    told = {
+        "physical": physical,
+        "scn": resume.scn,
+        "timeline": resume.timeline,
+        "ordinal": ordinal_of(resume.scn),
+        "txid": resume.txid,
+        "position": dict(resume.position or {}),
+        "snapshots": sorted(resume.snapshots),
+    }
+    if as_json:
+        say_json(told)
+        return
+    typer.echo(f"{physical}: SCN {told['scn']} (timeline {told['timeline']}, ordinal {told['ordinal']}), {resume.txid}")
+    for name, value in (resume.position or {}).items():
+        typer.echo(f"  {name:<12} {value}")
+    if resume.snapshots:
+        typer.echo(f"  being read   {', '.join(sorted(resume.snapshots))}")
+
+
+@position_app.command("set", epilog="Example: databus position set relay.yml shop latest --resnapshot")
+def set_(
+    config: Config,
+    physical: Physical,
+    place: Annotated[str, typer.Argument(help="latest, earliest, gtid:SET or FILE:POSITION, on the server.")],
+    resnapshot: Reads = False,
+    yes: Yes = False,
+) -> None:
+    """Have capture go on at another place of the server's log. Consumers get a `gap` for each captured table.
+
+    What lies between is lost to consumers, or comes again; --resnapshot makes their copies right. Where SCNs would not
+    rise, a new timeline begins.
+    """
+    from databus.cli._stopped import mysql_source, stopped_log
+    from databus.core import ConfigError, WrongInput
+
+    with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
+        from databus.sources.mysql import check_start
+
+        try:
+            check_start(place)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        resume = log.resume()
+        if resume.position is None:
+            raise WrongInput(f"{physical}: the log holds nothing yet; say where it begins by the option `start`")
+        _confirm(f"{physical}: go on at {place} instead of {dict(resume.position)}?", yes=yes)
+        for group in source.move(resume, place, reads=resnapshot):
+            log.append(group)
+        resume = log.resume()
+    typer.echo(f"{physical}: goes on at {dict(resume.position or {})}, timeline {resume.timeline}")
+
+
+@app.command(epilog="Example: databus skip relay.yml shop --transactions 1")
+def skip(
+    config: Config,
+    physical: Physical,
+    transactions: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many of the next ones.")] = 1,
+    resnapshot: Reads = False,
+    yes: Yes = False,
+) -> None:
+    """Leave out the next transactions of the server's log, such as one that capture stopped at.
+
+    Consumers get a `gap` that names them for each captured table; --resnapshot makes their copies right.
+    """
+    from databus.cli._stopped import mysql_source, stopped_log
+    from databus.core import WrongInput
+
+    with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
+        resume = log.resume()
+        if resume.position is None:
+            raise WrongInput(f"{physical}: the log holds nothing yet; there is nothing to skip")
+        groups, ids = source.pass_over(resume, transactions, reads=resnapshot)
+        named = ", ".join(ids[:10]) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
+        _confirm(f"{physical}: leave out {named}?", yes=yes)
+        for group in groups:
+            log.append(group)
+    typer.echo(f"{physical}: left out {named}")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if not yes:
+        typer.confirm(question, abort=True)
