@@ -1,17 +1,20 @@
 """What a server holds is read for a comparison exactly, by nothing that decodes its log."""
 
+import random
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from databus.core import SourceCheckpoint, make_scn
-from databus.pipeline import read_source
+from databus.pipeline import compare, load_pipeline, read_source, run
 from databus.pipeline._compare_mysql import mysql_oracle
-from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql import MysqlConfig
 from databus.testing.servers import KINDS, Server, ServerMissing, open_server
+from databus.testing.shop import TABLES, MysqlWorkload, create_shop_on
 
 TABLE = """
 CREATE TABLE values_of.everything (
@@ -131,3 +134,38 @@ def test_without_gtids_the_last_transaction_is_looked_up_in_the_log(kind: str, t
 
 def at(ordinal: int) -> SourceCheckpoint:
     return SourceCheckpoint(scn=make_scn(0, ordinal))
+
+
+PIPELINE = """\
+name: shop
+sources:
+  shop: {{type: mysql, hosts: ["127.0.0.1:{port}"], user: {user}, password: {password}, tables: [shop.*]}}
+inputs:
+  shop: {{type: databus, tables: [shop/shop.*]}}
+outputs:
+  copy: {{type: delta, from: shop, mode: mirror, path: lake}}
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("server", [KINDS[0]], indirect=True)
+def test_a_copy_is_compared_by_value_with_what_the_server_holds(server, tmp_path, spark):
+    create_shop_on(server.connect, customers=50, products=20, orders=60, seed=3)
+    path = tmp_path / "databus.yml"
+    path.write_text(PIPELINE.format(port=server.port, user=server.capture_user, password=server.capture_password))
+    workload = MysqlWorkload(server.connect, random.Random(3))
+    for _ in range(2):
+        assert run(path, once=True, session=spark) == 0
+        found = compare(load_pipeline(path), "copy")
+        assert found.is_identical, found.details()
+        assert found.rows == sum(server.query(f"SELECT count(*) FROM shop.{name}")[0][0] for name in TABLES)
+        for _ in range(100):
+            workload.step()
+    workload.close()
+    assert run(path, once=True, session=spark) == 0
+    stock = DeltaTable(tmp_path / "lake" / "stock")
+    stock.delete("product_id = 7")
+    stock.update({"weight": "weight + 0.001"}, predicate="product_id = 9")
+    (different,) = [each for each in compare(load_pipeline(path), "copy").tables if not each.is_identical]
+    assert (different.name, different.only_in_source, different.different) == ("shop.stock", ((7,),), ((9,),))
+    server.run("DROP DATABASE shop")

@@ -117,7 +117,7 @@ def _copies(
         raise ConfigError(f'{config.path}: "{output}" is no mirror; there are {", ".join(mirrors) or "none"}')
     known = {**config.sources, **(sources or {})}
     physicals = list(known)
-    if database is not None and not physicals:
+    if not physicals:
         physicals = _physicals_of_relay(graph)
     found = []
     for plan in plan_queries(graph, physicals):

@@ -20,7 +20,7 @@ from databus.core import SourceCheckpoint, Unavailable, ordinal_of
 from databus.pipeline._compare_found import Row
 from databus.pipeline._compare_source import Oracle, OracleTable, Reading
 from databus.sources import SourceConfig
-from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql import MysqlConfig
 from databus.sources.mysql._connect import connect
 
 _SYSTEM: Final = ("information_schema", "mysql", "performance_schema", "sys")
