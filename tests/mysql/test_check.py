@@ -335,3 +335,23 @@ def test_what_a_foreign_key_deletes_is_in_no_log_of_older_servers(shop):
     events = shop.query(f"SHOW BINLOG EVENTS IN '{shop.position()[0]}'")
     deletes = [row for row in events if row[2].startswith("Delete_rows")]
     assert len(deletes) == (2 if shop.kind in LOGS_CASCADES else 1)
+
+
+def test_patterns_that_may_fit_tables_that_cannot_be_seen_are_named(shop):
+    shop.query("CREATE TABLE shop.secret (id INT PRIMARY KEY)")
+    shop.run(
+        f"REVOKE SELECT ON *.* FROM '{shop.capture_user}'@'%'",
+        f"GRANT SELECT ON shop.orders TO '{shop.capture_user}'@'%'",
+    )
+    (finding,) = named(check_source(config_of(shop)), "tables")
+    assert (finding.severity, finding.mend.partition(" TO ")[0]) == ("warning", "GRANT SELECT ON *.*")
+    assert "shop.* may fit tables that the user may not see" in finding.what
+    shop.query(f"GRANT SELECT ON shop.* TO '{shop.capture_user}'@'%'")
+    assert named(check_source(config_of(shop)), "tables") == []
+
+
+def test_a_pattern_that_fits_nothing_tells_what_there_is(shop):
+    (finding,) = named(check_source(config_of(shop, tables=["shpo.*"])), "tables")
+    assert (finding.severity, finding.mend) == ("warning", "correct `tables`")
+    assert finding.what.startswith("no table fits shpo.*: there is none; databases with tables: ")
+    assert "shop" in finding.what.partition("databases with tables: ")[2]

@@ -7,11 +7,11 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from databus.core import DatabusError
+from databus.core import ConfigError, DatabusError
 
 app = typer.Typer(
     name="databus",
@@ -24,6 +24,9 @@ app = typer.Typer(
 
 RELAY_VARIABLE = "DATABUS_RELAY"
 DEFAULT_RELAY = "http://127.0.0.1:11115"
+
+_EXTRAS: Final = {"deltalake": "spark", "pandas": "spark", "pymysql": "mysql", "pyspark": "spark"}
+"""Which extra brings a package, by the name that it is imported by."""
 
 RelayUrl = Annotated[
     str, typer.Option("--relay", help="Where the relay answers.", envvar=RELAY_VARIABLE, show_default=True)
@@ -43,8 +46,6 @@ LogFormat = Annotated[
 def token_of(token_file: str | None) -> str | None:
     """The token, from the file or the environment; never from the command line, which others can read."""
     from pathlib import Path
-
-    from databus.core import ConfigError
 
     if token_file is None:
         return os.environ.get("DATABUS_TOKEN") or None
@@ -79,6 +80,12 @@ def run_app() -> None:
         app()
     except DatabusError as error:
         fail(error)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        extra = _EXTRAS[package]
+        fail(ConfigError(f"this needs {package}, which is not installed: pip install 'databus-cdc[{extra}]'"))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `databus tail | head` is an ordinary thing to do

@@ -1,16 +1,20 @@
 """`databus check-source`: whether a server is fit to be captured, and what would make it so."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
 
+if TYPE_CHECKING:
+    from databus.sources import SourceConfig
 
-@app.command("check-source", epilog="Example: databus check-source relay.yml shop")
+
+@app.command("check-source", epilog="Example: databus check-source databus.yml shop")
 def check_source(
-    config: Annotated[Path, typer.Argument(help="The relay's configuration.")],
+    config: Annotated[Path, typer.Argument(help="A pipeline's file, or a relay's.")] = Path("databus.yml"),
     physical: Annotated[str | None, typer.Argument(help="One physical source; without it, all of type mysql.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -18,11 +22,11 @@ def check_source(
 
     A relay asks the same at every start. Exits with 1 if there is an error; warnings and hints do not stop capture.
     """
-    from databus.relay import load_relay
-    from databus.sources.mysql._check import check_source as findings_of
-    from databus.sources.mysql._config import MysqlConfig
+    configured = _sources_of(config)
+    from databus.sources.mysql import MysqlConfig
+    from databus.sources.mysql import check_source as findings_of
 
-    sources = {name: each for name, each in load_relay(config).sources.items() if isinstance(each, MysqlConfig)}
+    sources = {name: each for name, each in configured.items() if isinstance(each, MysqlConfig)}
     chosen = list(sources) if physical is None else [_one_of(list(sources), physical, config)]
     found = [(name, each) for name in chosen for each in findings_of(sources[name])]
     if as_json:
@@ -37,6 +41,19 @@ def check_source(
         typer.echo(f"{', '.join(chosen) or 'no source of type mysql'}; {', '.join(counts)}")
     if any(each.severity == "error" for _, each in found):
         raise typer.Exit(1)
+
+
+def _sources_of(path: Path) -> "Mapping[str, SourceConfig]":
+    """The sources in a pipeline's file or a relay's: only the former says where rows go."""
+    from databus.formats import load_yaml
+
+    if load_yaml(path).keys() & {"inputs", "outputs"}:
+        from databus.pipeline import load_pipeline
+
+        return load_pipeline(path).config.sources
+    from databus.relay import load_relay
+
+    return load_relay(path).sources
 
 
 def _one_of(names: list[str], name: str, config: Path) -> str:

@@ -1,5 +1,6 @@
-"""`databus init`: a project that runs as it is."""
+"""`databus init`: a project that runs as it is, or as soon as a server is prepared."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -7,7 +8,7 @@ import typer
 
 from databus.cli._app import app
 
-_PIPELINE: Final = """\
+_SQLITE_PIPELINE: Final = """\
 # A pipeline of databus: what is captured, and where it goes. Reference: docs/reference.md.
 #   databus validate     finds every mistake in this file
 #   databus run          runs it until Ctrl-C
@@ -53,7 +54,7 @@ outputs:
     path: lake/large_orders
 """
 
-_README: Final = """\
+_SQLITE_README: Final = """\
 # A databus project
 
     databus run                                  # captures shop.db and keeps the tables in lake/ up to date
@@ -65,21 +66,135 @@ _README: Final = """\
 """
 
 
+_MYSQL_PIPELINE: Final = """\
+# A pipeline of databus: what is captured, and where it goes. Reference: docs/reference.md.
+#   databus check-source    asks the server what is missing, and names the statement that mends it
+#   databus validate        finds every mistake in this file
+#   databus run             runs it until Ctrl-C
+# A text may hold ${NAME}, ${NAME:default} and ${file:PATH}.
+name: shop
+
+relay:                          # the relay that `databus run` starts for the sources below
+  folder: .databus/relay        # its logs: the stream, for as long as retention keeps it
+  listen: 127.0.0.1:11115
+
+sources:
+  shop:
+    type: mysql                 # MariaDB, too
+    hosts: ["${MYSQL_HOST:127.0.0.1}:${MYSQL_PORT:3306}"]
+    user: ${MYSQL_USER:databus}
+    password: ${MYSQL_PASSWORD}
+    tables: [shop.*]            # database.table; all tables of the database `shop`
+
+inputs:
+  shop:
+    type: databus
+    tables: [shop/*]            # all that is captured of the source above
+
+outputs:
+  copy:                         # tables that stay identical to the source
+    type: delta
+    from: shop
+    mode: mirror
+    path: lake/copy
+  history:                      # every change that ever happened
+    type: delta
+    from: shop
+    mode: history
+    path: lake/history
+"""
+
+_MYSQL_PREPARE: Final = """\
+-- What databus needs of a MySQL server, 8.0 or later: run this as an administrator, with a password of your own.
+CREATE USER databus IDENTIFIED BY 'change-me';
+GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO databus;
+SET PERSIST binlog_row_metadata = 'FULL';  -- the log names its columns
+SET PERSIST binlog_expire_logs_seconds = 604800;  -- and is kept for a week
+-- GTIDs are recommended; `databus check-source` names the steps to them where they are off.
+"""
+
+_MARIADB_PREPARE: Final = """\
+-- What databus needs of a MariaDB server, 10.5 or later: run this as an administrator, with a password of your own.
+-- First, these lines under [mysqld] in its option file, and a restart; a MariaDB keeps no binary log by itself:
+--   log-bin = binlog
+--   server-id = 1
+--   binlog-format = ROW
+--   binlog-row-metadata = FULL
+--   gtid-strict-mode = ON
+--   binlog-expire-logs-seconds = 604800
+CREATE USER databus IDENTIFIED BY 'change-me';
+GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR, SLAVE MONITOR ON *.* TO databus;
+"""
+
+_MYSQL_README: Final = """\
+# A databus project
+
+    mysql -u root -p < prepare.sql               # as an administrator of the server; read it first
+    export MYSQL_PASSWORD=change-me              # what prepare.sql gave the user; MYSQL_HOST, MYSQL_PORT if not here
+    databus check-source                         # is the server fit to be captured?
+    databus run                                  # captures the tables and keeps those in lake/ up to date
+    databus tail --relay http://127.0.0.1:11115  # in another terminal: every change, as it happens
+    databus compare databus.yml copy             # is the copy identical?
+
+`databus.yml` says what is captured and where it goes.
+"""
+
+_IGNORED: Final = ".databus/\nlake/\n"
+
+
+class Source(StrEnum):
+    """What is captured."""
+
+    sqlite = "sqlite"
+    mysql = "mysql"
+    mariadb = "mariadb"
+
+
 @app.command(epilog="Example: databus init my-project && cd my-project && databus run")
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write it; made if it is not there.")] = Path(),
+    source: Annotated[
+        Source, typer.Option(help="What is captured: a small shop in SQLite that comes with it, or a server of yours.")
+    ] = Source.sqlite,
 ) -> None:
-    """Write a project that runs as it is: a small shop in SQLite and a pipeline that copies it."""
+    """Write a project: a source and a pipeline that copies it. With SQLite it runs as it is."""
     from databus.core import WrongInput
-    from databus.testing.shop import create_shop
 
-    written = {"databus.yml": _PIPELINE, "README.md": _README, ".gitignore": ".databus/\nlake/\nshop.db*\n"}
-    there = [name for name in (*written, "shop.db") if (folder / name).exists()]
+    written = _files(source)
+    names = [*written, "shop.db"] if source is Source.sqlite else [*written]
+    there = [name for name in names if (folder / name).exists()]
     if there:
         raise WrongInput(f"{folder}: {', '.join(there)} is already there; choose an empty folder")
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in written.items():
         (folder / name).write_text(text)
-    create_shop(folder / "shop.db")
     into = "" if folder == Path() else f"cd {folder} && "
-    typer.echo(f"wrote {', '.join([*written, 'shop.db'])}\nnext: {into}databus run")
+    typer.echo(f"wrote {', '.join(names)}")
+    if source is Source.sqlite:
+        from databus.testing.shop import create_shop
+
+        create_shop(folder / "shop.db")
+        typer.echo(f"next: {into}databus run")
+    else:
+        typer.echo(
+            f"next: {into}${{EDITOR:-vi}} prepare.sql databus.yml   # a password; your database instead of shop\n"
+            f"      mysql -u root -p < prepare.sql\n"
+            f"      export MYSQL_PASSWORD=...\n"
+            f"      databus check-source && databus run"
+        )
+
+
+def _files(source: Source) -> dict[str, str]:
+    """The texts of a project, by name."""
+    if source is Source.sqlite:
+        return {
+            "databus.yml": _SQLITE_PIPELINE,
+            "README.md": _SQLITE_README,
+            ".gitignore": f"{_IGNORED}shop.db*\n",
+        }
+    return {
+        "databus.yml": _MYSQL_PIPELINE,
+        "prepare.sql": _MARIADB_PREPARE if source is Source.mariadb else _MYSQL_PREPARE,
+        "README.md": _MYSQL_README,
+        ".gitignore": _IGNORED,
+    }

@@ -21,6 +21,7 @@ from databus.pipeline._own_relay import OwnRelay
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
+from databus.pipeline._source_watch import SourceWatch
 from databus.pipeline._state import StateLock
 from databus.pipeline._validate import load_pipeline
 from databus.pipeline._writer import OutputHandle
@@ -50,9 +51,9 @@ def run(
 
     on_event: told of each batch, start, retry and failure, from several threads. events_file: the same as JSON lines.
     session: one to use instead of one of our own; it is left as it is. stop: what is put there ends the run.
-    An output whose query fails for good does not stop the others; the code is then that of the worst error. Raises
-    `ConfigError` for a file with problems, `Held` where the pipeline runs already, `Unavailable` if its own relay does
-    not start.
+    An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
+    `once` may be that of a source that its own relay cannot capture. Raises `ConfigError` for a file with problems,
+    `Held` where the pipeline runs already, `Unavailable` if its own relay does not start.
     """
     graph = load_pipeline(path, master=master)
     config = graph.config
@@ -132,6 +133,7 @@ class _Run:
         self._events = events
         self._once = once
         self._relay = OwnRelay(self._config, lambda: events.put(_RELAY_DIED)) if self._config.embeds_relay else None
+        self._sources = None if self._relay is None else SourceWatch(self._relay.states, self._say_source)
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
         self._handles = self._make_handles()
 
@@ -155,6 +157,8 @@ class _Run:
             if self._relay is not None:
                 self._relay.start()
                 self._say("relay", url=self._relay.url, pid=self._relay.pid)
+            if self._sources is not None:
+                self._sources.start()
             own_session = session is None
             spark = self._session() if session is None else _settled(session)
             try:
@@ -167,6 +171,8 @@ class _Run:
             for handle in self._handles.values():
                 with suppress(DatabusError):  # its query has told of it already
                     handle.close()
+            if self._sources is not None:
+                self._sources.stop()
             if self._relay is not None:
                 self._relay.stop()
 
@@ -187,6 +193,9 @@ class _Run:
         settings = RunSettings(self._config, self._graph, spark, self._once, lambda: self._relay_url, self._report)
         if self._once and self._relay is not None:
             self._relay.wait_until_caught_up(settings.is_stopping)
+            if self._sources is not None and (code := self._sources.exit_code_without_logs()):
+                self._say("stopped", failed=0)
+                return code
         plans = plan_queries(self._graph, self._physicals())
         threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in plans]
         for each in threads:
@@ -203,7 +212,8 @@ class _Run:
                 each.join(max(0.0, deadline - time.monotonic()))
         errors = [each.error for each in threads if each.error is not None]
         self._say("stopped", failed=len(errors))
-        return max((error.exit_code for error in errors), default=0)
+        uncaptured = self._sources.exit_code() if self._once and self._sources is not None else 0
+        return max((*(error.exit_code for error in errors), uncaptured))
 
     def _feeds(self, plan: QueryPlan) -> list[tuple[Feed, OutputHandle]]:
         return [(feed, self._handles[feed.output]) for feed in plan.feeds]
@@ -242,6 +252,9 @@ class _Run:
             else:
                 self._logger.info("stopping", why=str(event))
                 return
+
+    def _say_source(self, told: Mapping[str, Any]) -> None:
+        self._say("source", **told)
 
     def _say(self, event: str, **more: Any) -> None:
         self._report({"event": event, "pipeline": self._config.name, "at_us": time.time_ns() // 1000, **more})

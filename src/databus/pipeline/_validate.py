@@ -68,7 +68,7 @@ def _check_relay(config: PipelineConfig, graph: Graph, master: str) -> Iterator[
     relay = config.relay
     if relay.url is not None and config.sources:
         yield Problem("relay.url", "names a relay that runs elsewhere, and `sources` asks for one here; leave one out")
-    if relay.url is None and not config.sources and any(each.needs_relay for each in graph.inputs.values()):
+    if relay.url is None and not config.sections.sources and any(each.needs_relay for each in graph.inputs.values()):
         yield Problem("relay", "there is none to read: name one (`relay: {url: ...}`) or give `sources` to capture")
     if config.sources:
         yield from _check_own_relay(config, master)

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -22,6 +23,10 @@ _BUILT_IN: Final = {
     "mysql": "databus.sources.mysql:MysqlSource",
     "sqlite": "databus.sources.sqlite:SqliteSource",
 }
+_NEEDS_MYSQL: Final = {"pymysql": "PyMySQL", "numba": "numba"}
+_NEEDS: Final[Mapping[str, Mapping[str, str]]] = {"binlog": _NEEDS_MYSQL, "mysql": _NEEDS_MYSQL}
+"""Packages of the extra `mysql`, by the name that they are imported by."""
+
 GROUP: Final = "databus.sources"
 
 
@@ -32,11 +37,17 @@ def source_types() -> list[str]:
 
 def _class_of(type_name: str, where: str) -> Any:
     if type_name in _BUILT_IN:
+        missing = [each for module, each in _NEEDS.get(type_name, {}).items() if find_spec(module) is None]
+        if missing:
+            raise ConfigError(
+                f"{where}.type: {type_name} needs {' and '.join(missing)}, which this Python does not have: "
+                f"pip install 'databus-cdc[mysql]'"
+            )
         module, _, name = _BUILT_IN[type_name].partition(":")
         return getattr(import_module(module), name)
     for entry in entry_points(group=GROUP, name=type_name):
         return entry.load()
-    near = difflib.get_close_matches(type_name, source_types(), 1)
+    near = ["mysql"] if type_name == "mariadb" else difflib.get_close_matches(type_name, source_types(), 1)
     hint = f'; did you mean "{near[0]}"?' if near else f"; there are {', '.join(source_types())}"
     raise ConfigError(f'{where}.type: no kind of source called "{type_name}"{hint}')
 

@@ -89,7 +89,11 @@ def check(
             found += _of_replication(connection, facts, config)
             found += _of_tables(connection, facts, config)
         else:
-            lines = "log-bin=binlog, server-id=1 and binlog-format=ROW under [mysqld] in its option file, and a restart"
+            gtids = "gtid-strict-mode=ON" if facts.is_mariadb else "gtid-mode=ON, enforce-gtid-consistency=ON"
+            lines = (
+                f"log-bin=binlog, server-id=1, binlog-format=ROW, {gtids} under [mysqld] in its option file, and a "
+                f"restart"
+            )
             found.append(Finding("error", "log_bin", facts.server, "the server keeps no binary log", lines))
     return _worst_first(found)
 
@@ -329,7 +333,7 @@ def _asked(connection: "pymysql.Connection[Any]", sql: str) -> list[dict[str, An
 def _of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
     tables = [each for each in _visible_tables(connection) if config.selects(each.source)]
     account = account_of(connection)
-    yield from _of_absence(facts, config, tables, account)
+    yield from _of_absence(connection, facts, config, tables)
     if not tables:
         return
     yield from _of_reading(connection, facts, tables, account)
@@ -361,18 +365,50 @@ def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_Table]:
     return [_Table(str(row["d"]), str(row["t"]), str(row["e"] or "unknown")) for row in rows]
 
 
-def _of_absence(facts: ServerFacts, config: MysqlConfig, tables: Sequence[_Table], account: str) -> Iterator[Finding]:
+def _of_absence(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig, tables: Sequence[_Table]
+) -> Iterator[Finding]:
+    """Patterns that fit nothing, and tables that may be there without the user's seeing them."""
+    account = account_of(connection)
+    grants = _grants(connection, facts)
+    sees_all = _has_global(grants, "SELECT")
+    unseen = "" if sees_all else ", or the user may not see it"
     there = {each.source for each in tables}
-    named = [each for each in config.tables if "." in each and not set(each) & set("*?[")]
+    named = [each for each in config.tables if "." in each and not _is_pattern(each)]
     for each in named:
         if each not in there and config.selects(each):
             database, _, name = each.partition(".")
-            what = f"{each} is not there, or the user may not see it"
-            mend = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
-            yield Finding("warning", "tables", facts.server, what, mend)
+            what = f"{each} is not there{unseen}"
+            grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
+            yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
     if not tables and len(named) < len(config.tables):
-        what = f"no table fits {', '.join(config.tables)}: there is none, or the user may not see it"
-        yield Finding("warning", "tables", facts.server, what, f"GRANT SELECT ON *.* TO {account}")
+        databases = sorted({each.database for each in _visible_tables(connection)})
+        seen = f"databases with tables: {', '.join(databases[:_NAMED_MAX]) or 'none'}"
+        what = f"no table fits {', '.join(config.tables)}: there is none{unseen}; {seen}"
+        grant = f"GRANT SELECT ON *.* TO {account}"
+        yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
+    elif not sees_all:
+        hidden = [each for each in config.tables if _is_pattern(each) and not _sees_database(grants, each)]
+        if hidden:
+            what = f"{', '.join(hidden)} may fit tables that the user may not see, and whose rows would not be read"
+            yield Finding("warning", "tables", facts.server, what, f"GRANT SELECT ON *.* TO {account}")
+
+
+def _is_pattern(text: str) -> bool:
+    return not set(text).isdisjoint("*?[")
+
+
+def _sees_database(grants: Iterable[str], pattern: str) -> bool:
+    """Whether SELECT is granted on all of the one database that a pattern is about."""
+    database, _, _ = pattern.partition(".")
+    for each in grants:
+        found = re.match(r"GRANT (.+?) ON `((?:[^`]|``)+)`\.\* TO ", each)
+        if found is None or {"SELECT", "ALL PRIVILEGES"}.isdisjoint(found[1].upper().split(", ")):
+            continue
+        name = found[2].replace("``", "`")
+        if database in (name, name.replace("\\_", "_").replace("\\%", "%")):
+            return True
+    return False
 
 
 def _of_reading(

@@ -95,6 +95,8 @@ def server_error(error: pymysql.MySQLError, doing: str, server: str = "the serve
         message += "; give the server a certificate (ssl_cert, ssl_key), or set `tls: off`"
     elif code == _WANTS_TLS:
         message += "; set `tls: on`"
+    elif code == ER.ACCESS_DENIED_ERROR:
+        message += "; correct `user` and `password`, or create that user for that host on the server"
     if code in _BY_SOMEBODY:
         return WrongInput(message)
     return Unavailable(message) if code in _BY_TIME else Stop(message)
@@ -125,11 +127,12 @@ def _network_words(cause: OSError) -> tuple[type[DatabusError], str]:
         case socket.gaierror(errno=socket.EAI_AGAIN):
             said = (Unavailable, "its name cannot be looked up now")
         case socket.gaierror():
-            said = (WrongInput, f"there is no such host: {cause.strerror}")
+            said = (WrongInput, f"there is no such host: {cause.strerror}; correct `hosts`")
         case TimeoutError():
             said = (Unavailable, "no answer in time")
         case ConnectionRefusedError():
-            said = (Unavailable, "nothing listens there: connection refused")
+            mend = "is the port in `hosts` right, does the server run, and listen on that address (`bind_address`)?"
+            said = (Unavailable, f"nothing listens there: connection refused; {mend}")
         case _:
             said = (Unavailable, str(cause.strerror or cause))
     return said

@@ -1,0 +1,64 @@
+"""What keeps a source from being captured is told once, and again when it is over."""
+
+import queue
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from databus.core import Unavailable
+from databus.pipeline._source_watch import SourceWatch
+
+
+def state(name: str = "RUNNING", message: str = "", scn: int | None = 1) -> dict[str, Any]:
+    return {"name": "shop", "state": name, "status": name.lower(), "message": message, "SCN": scn}
+
+
+class Relay:
+    """Answers with what it was told to; without anything, as one that is being restarted does."""
+
+    def __init__(self) -> None:
+        self.now: list[Mapping[str, Any]] | None = None
+
+    def states(self) -> list[Mapping[str, Any]]:
+        if self.now is None:
+            raise Unavailable("it does not answer")
+        return self.now
+
+
+@pytest.fixture
+def relay() -> Relay:
+    return Relay()
+
+
+def test_trouble_is_told_once_and_its_end_too(relay):
+    told: queue.Queue[Mapping[str, Any]] = queue.Queue()
+    watch = SourceWatch(relay.states, told.put)
+    watch.start()
+    relay.now = [state("INITIALIZING")]
+    relay.now = [state("ERROR_RETRY", "connection refused")]
+    assert told.get(timeout=20) == {"source": "shop", "status": "error_retry", "message": "connection refused"}
+    relay.now = None
+    relay.now = [state("SUSPENDED_ON_ERROR", "Access denied")]
+    assert told.get(timeout=20)["message"] == "Access denied"
+    relay.now = [state()]
+    assert told.get(timeout=20)["status"] == "running"
+    watch.stop()
+    assert told.empty()
+
+
+@pytest.mark.parametrize(
+    ("states", "code", "without_logs"),
+    [
+        ([state()], 0, 0),
+        ([state("ERROR_RETRY", "away")], 75, 0),
+        ([state("ERROR_RETRY", "away", None)], 75, 75),
+        ([state("SUSPENDED_ON_ERROR", "no", None), state("ERROR_RETRY", "away", None)], 75, 75),
+        ([state("SUSPENDED_ON_ERROR", "no", None), state()], 3, 0),
+        (None, 0, 0),
+    ],
+)
+def test_an_exit_code_says_what_could_not_be_captured(relay, states, code, without_logs):
+    relay.now = states
+    watch = SourceWatch(relay.states, lambda told: None)
+    assert (watch.exit_code(), watch.exit_code_without_logs()) == (code, without_logs)
