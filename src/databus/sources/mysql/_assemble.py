@@ -94,11 +94,13 @@ class Assembler:
         self._waiting, self._waiting_bytes, self.seq = [], 0, 0
         return was_open
 
-    def add(self, run: Run, snapshots: Mapping[str, OpenSnapshot]) -> Iterator[Group]:
-        """The groups that are complete with this run. `snapshots`: those open, for the commits."""
+    def add(self, run: Run, snapshots: Mapping[str, OpenSnapshot], first: int = 0) -> Iterator[Group]:
+        """The groups that are complete with this run. `snapshots`: those open, for the commits. first: the transactions
+        before that one are passed over.
+        """
         if not run.continues and not self.is_between_transactions:
             raise AssertionError("a run begins a transaction while another is unfinished")
-        for stretch in self._stretches(run):
+        for stretch in self._stretches(run, first):
             before = self.seq, self.position, self._is_open
             try:
                 group = self._group(stretch, snapshots)
@@ -110,14 +112,14 @@ class Assembler:
             else:
                 yield group
 
-    def _stretches(self, run: Run) -> Iterator[_Stretch]:
+    def _stretches(self, run: Run, first: int) -> Iterator[_Stretch]:
         transactions = len(run.scn)
         firsts = np.searchsorted(run.event_transaction, np.arange(transactions + 1))
         sizes = run.event_end - run.event_start
         until = np.concatenate(([0], np.cumsum(sizes)))
         at_transaction = until[firsts]
         whole = transactions if run.is_complete else transactions - 1
-        at = 0
+        at = first
         while at < whole:
             waiting = self._waiting_bytes if at == 0 else 0
             limit = at_transaction[at] + self._group_bytes_max - waiting

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,9 @@ from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.snapshot import BegunAnew, Placed, SnapshotReader, TableTask
 from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
+
+BEGINS_US: Final = "begins_us"
+"""In a position: what was committed before that is not captured."""
 
 
 class Feed(Protocol):
@@ -116,6 +119,8 @@ class Session:
         self._groups: Iterator[Group] = iter(())
         self._asked: deque[str] = deque()
         self._is_new = is_new
+        self._begins_us: int | None = place.position.get(BEGINS_US)
+        self.is_over = False  # with `snapshot: only`, once all is read
         self._stopped: Stop | None = None
         self._yielded = place  # the place of the last group that was yielded
         self._yielded_s = time.monotonic()
@@ -174,6 +179,9 @@ class Session:
         """The next group, or None if nothing came in time."""
         deadline = time.monotonic() + wait_ms / 1e3
         while True:
+            if self._is_all_read():
+                time.sleep(max(deadline - time.monotonic(), 0.0))
+                return None
             try:
                 group = self._next()
             except Stop as error:
@@ -201,7 +209,7 @@ class Session:
     def rests_at(self) -> tuple[str, int] | None:
         """The end of the log as it came last, while nothing more comes."""
         here = self._scanner.position
-        return (here.file, here.offset) if self._is_current else None
+        return (here.file, here.offset) if self._is_current and not self.is_over else None
 
     def close(self) -> None:
         """Let go of the log, the readers and the history."""
@@ -209,6 +217,15 @@ class Session:
         if self._reader is not None:
             self._reader.close()
         self._history.close()
+
+    def _is_all_read(self) -> bool:
+        """Whether `snapshot: only` is done: the log stays where the last reading ended, and is asked for nothing more."""
+        if self.is_over or not isinstance(self._config, MysqlConfig) or self._config.snapshot != "only":
+            return self.is_over
+        self.is_over = not (self._snapshots or self._asked or self._ready or self._is_part_out)
+        if self.is_over:
+            self._feed.close()
+        return self.is_over
 
     # The log
 
@@ -249,9 +266,15 @@ class Session:
     def _handle(self, found: Run | Statement | Rotated | Heartbeat | Abandoned) -> None:
         match found:
             case Run():
-                self._prepare_all(found)
-                self._groups = self._assembler.add(found, self._snapshots)
+                first = self._pass_over(found)
+                self._prepare_all(found, first)
+                self._groups = self._assembler.add(found, self._snapshots, first)
+            case Statement() if self._begins_us is not None and found.commit_us < self._begins_us:
+                self._history.apply(found, make_scn(self._place.timeline, found.scn))
+                if found.position is not None:
+                    self._pass(found.scn, found.txid, found.commit_us, found.position)
             case Statement():
+                self._begins_us = None
                 self._ready.extend(self._statement(found))
             case Heartbeat():
                 self._is_current = True
@@ -266,15 +289,38 @@ class Session:
                         f"crashed; what was captured of it is taken back"
                     )
 
+    def _pass_over(self, run: Run) -> int:
+        """Move behind the transactions of a run that were committed before the begin; the number of the first that was
+        not.
+        """
+        if self._begins_us is None:
+            return 0
+        late = np.flatnonzero(run.commit_us >= self._begins_us)
+        first = int(late[0]) if len(late) else len(run)
+        last = min(first, len(run) if run.is_complete else len(run) - 1) - 1
+        if last >= 0:
+            (txid,) = run.txids(last, last + 1).to_pylist()
+            self._pass(int(run.scn[last]), txid, int(run.commit_us[last]), run.position(last))
+        if first < len(run):
+            self._begins_us = None
+        return first
+
+    def _pass(self, ordinal: int, txid: str, commit_us: int, position: Mapping[str, Any]) -> None:
+        scn = make_scn(self._place.timeline, ordinal)
+        self._place = replace(self._place, scn=scn, seq=0, txid=txid, commit_us=commit_us)
+        self._move(position)
+
     def _move(self, position: Mapping[str, Any]) -> None:
         """The log stands further, without a transaction."""
+        if self._begins_us is not None:  # whoever goes on from here goes on passing over
+            position = {**position, BEGINS_US: self._begins_us}
         self._place = replace(self._place, position=position)
         self._assembler.position = position
         if self._reader is not None:
             self._reader.advance(self._place.scn, position)
 
-    def _prepare_all(self, run: Run) -> None:
-        for slot in np.unique(run.event_slot).tolist():
+    def _prepare_all(self, run: Run, first: int) -> None:
+        for slot in np.unique(run.event_slot[run.event_transaction >= first]).tolist():
             if self._tables.is_prepared(slot):
                 continue
             try:

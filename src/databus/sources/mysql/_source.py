@@ -8,7 +8,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -36,9 +36,9 @@ from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._repair import NoFeed, pass_over
-from databus.sources.mysql._session import Gap, Place, Session
+from databus.sources.mysql._session import BEGINS_US, Gap, Place, Session
 from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
-from databus.sources.mysql._starts import new_start
+from databus.sources.mysql._starts import is_time, new_start, time_us
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql._watch import EndWatch
 from databus.sources.mysql.binlog import Position, Scanner, Statement, TableMap
@@ -136,6 +136,8 @@ class MysqlSource:
     def request_snapshot(self, sources: Sequence[str]) -> None:
         """See `Source.request_snapshot`."""
         session = self._started()
+        if session.is_over:
+            raise UnknownSource(f"{self.physical}: `snapshot: only` has read all tables, and follows the log no more")
         for name in sources:
             if self._tables is None or name not in self._tables.in_force:
                 known = ", ".join(sorted(self._tables.in_force if self._tables else ()))
@@ -336,7 +338,8 @@ class MysqlSource:
             timeline += 1
         scn = make_scn(timeline, ordinal)
         keeper.begin(scn)
-        place = Place(scn, 0, "", self._clock.now_ns() // 1000, position.to_json(), timeline)
+        begins = {BEGINS_US: time_us(start)} if is_time(start) else {}
+        place = Place(scn, 0, "", self._clock.now_ns() // 1000, {**position.to_json(), **begins}, timeline)
         tables = self._tables_of(keeper, server.facts, {})
         for definition in keeper.definitions():
             if tables.selects(definition):

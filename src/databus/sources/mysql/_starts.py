@@ -1,7 +1,8 @@
 """Starts: the place where a new log begins, and the tables as they are there."""
 
 import datetime as dt
-from typing import Any
+import re
+from typing import Any, Final
 
 import pymysql
 
@@ -13,8 +14,9 @@ from databus.sources.mysql._standing import scheme_of
 from databus.sources.mysql.binlog import GtidSet, GtidState, Position
 from databus.sources.mysql.history import Catalogue
 
-_FIRST_OFFSET = 4
-_TRIES_MAX = 20
+_FIRST_OFFSET: Final = 4
+_TRIES_MAX: Final = 20
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT")
 
 
 def new_start(connection: "pymysql.Connection[Any]", facts: ServerFacts, start: str, keeper: HistoryKeeper) -> Position:
@@ -25,7 +27,7 @@ def new_start(connection: "pymysql.Connection[Any]", facts: ServerFacts, start: 
     if start == "latest":
         return _latest(connection, facts, keeper)
     keeper.use(Catalogue())
-    if start == "earliest" or start[:2].isdigit():
+    if start == "earliest" or is_time(start):
         return _earliest(facts, start)
     if start.startswith("gtid:"):
         return _at_gtid(facts, start.removeprefix("gtid:").strip())
@@ -99,6 +101,11 @@ def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: st
         with telling(facts.server, f"asking for the GTIDs at {file}:{offset}"):
             gtids = gtids_at(connection, file, offset)
     return Position(file, offset, gtids, facts.uuid)
+
+
+def is_time(start: str) -> bool:
+    """Whether the option `start` is a time."""
+    return _TIME.match(start) is not None
 
 
 def time_us(start: str) -> int:

@@ -1,0 +1,90 @@
+"""Where a new log begins: every form of `start`, and `snapshot: only`."""
+
+import datetime as dt
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from databus.core import UnknownSource
+from databus.testing.servers import Server
+from tests.mysql.following import Follower, config_of, create
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
+    """Make followers; they let go at the end."""
+    made: list[Follower] = []
+
+    def make(database: str, *servers: Server, **options: object) -> Follower:
+        made.append(Follower(config_of(database, *servers, **options), tmp_path / f"source{len(made)}"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()
+
+
+def _names(follower: Follower, database: str) -> set[str]:
+    return {row["k"] for _, row in follower.copy().tables.get(f"{database}.b", {}).values()}
+
+
+def _now(server: Server) -> str:
+    """A second of the server's clock at whose begin all before was committed."""
+    (before,) = server.query("SELECT UTC_TIMESTAMP()")[0]
+    while True:
+        (now,) = server.query("SELECT UTC_TIMESTAMP()")[0]
+        if now > before:
+            return str(now.replace(tzinfo=dt.UTC).isoformat())
+        time.sleep(0.02)
+
+
+def test_start_at_a_time_passes_over_what_was_committed_before(server, database, follow) -> None:
+    create(server, database)
+    server.run(f"INSERT INTO {database}.b VALUES ('early', 1, 1)", f"ALTER TABLE {database}.b ADD COLUMN late INT")
+    server.run(f"INSERT INTO {database}.b (k, n) VALUES ('early', 2)", "FLUSH BINARY LOGS")
+    begin = _now(server)
+    server.run(f"INSERT INTO {database}.b VALUES ('late', 3, 1, 7)", f"ALTER TABLE {database}.b DROP COLUMN x")
+    server.run(f"INSERT INTO {database}.b VALUES ('late', 4, 8)")
+    follower = follow(database, server, start=begin)
+    follower.catch_up(server, database)
+    assert _names(follower, database) == {"late"}
+    assert [row for _, row in follower.copy().tables[f"{database}.b"].values()] == [
+        {"k": "late", "n": 3, "late": 7},
+        {"k": "late", "n": 4, "late": 8},
+    ]
+    assert "begins_us" not in follower.tape.groups[-1].commit.position
+
+
+def test_a_start_at_a_time_that_is_still_to_come_survives_a_restart(server, database, follow) -> None:
+    create(server, database)
+    server.run(f"INSERT INTO {database}.b VALUES ('early', 1, 1)")
+    follower = follow(database, server, start="2100-01-01T00:00:00Z")
+    for number in range(3):
+        server.run(f"INSERT INTO {database}.b VALUES ('early', {number + 2}, 1)")
+        end = time.monotonic() + 0.5
+        follower.until(lambda end=end: time.monotonic() > end)
+        follower.kill()
+    assert len(follower.tape.groups) > 1  # commits alone
+    assert not [rows for group in follower.tape.groups for rows in group.rows]
+    assert follower.tape.groups[-1].commit.position["begins_us"] > 0
+
+
+def test_snapshot_only_ends_with_the_tables_as_they_were(server, database, follow) -> None:
+    create(server, database)
+    follower = follow(database, server, snapshot="only")
+    follower.until(lambda: bool(follower.tape.groups) and not follower.tape.groups[-1].commit.snapshots)
+    assert follower.copy().differences(server, database) == []
+    count = len(follower.tape.groups)
+    server.run(f"INSERT INTO {database}.b VALUES ('later', 1, 1)")
+    for _ in range(2):
+        end = time.monotonic() + 0.7
+        follower.until(lambda end=end: time.monotonic() > end)
+        assert len(follower.tape.groups) == count
+        assert follower.source is not None
+        with pytest.raises(UnknownSource, match="only"):
+            follower.source.request_snapshot([f"{database}.b"])
+        follower.kill()
+    follower.config = config_of(database, server)  # whoever wants the changes since gets them all
+    follower.check(server, database)
