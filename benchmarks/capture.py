@@ -61,7 +61,7 @@ def figures(scale: float = 1.0, workload: str = "orders", server: str = KIND) ->
 
 
 def _absent(reader: Reading) -> Figure:
-    return Figure(f"{reader.name}: not measured: {reader.missing}", float("nan"), "")
+    return Figure(f"{reader.name}: not measured: {reader.missing}", 0.0, "")
 
 
 def _costs(of: Reading) -> Iterator[Figure]:
