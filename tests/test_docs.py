@@ -37,6 +37,28 @@ def test_the_pipeline_of_the_readme_has_no_problems(tmp_path):
     assert validate(path) == []
 
 
+def test_the_quick_start_of_mysql_has_no_problems_and_ten_lines(tmp_path, monkeypatch):
+    from databus.pipeline import validate
+
+    (block,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "mysql.md").read_text(), re.DOTALL)
+    assert len([line for line in block.splitlines() if line.strip()]) <= 10
+    monkeypatch.setenv("MYSQL_PASSWORD", "x")
+    path = tmp_path / "databus.yml"
+    path.write_text(block)
+    assert validate(path) == []
+
+
+def test_links_inside_a_page_lead_to_its_headings():
+    for page in PAGES:
+        text = page.read_text()
+        headings = {
+            re.sub(r"[^\w -]", "", line.lstrip("# ").lower()).replace(" ", "-")
+            for line in text.splitlines()
+            if line.startswith("#")
+        }
+        assert [to for to in re.findall(r"\]\(#([^)]+)\)", text) if to not in headings] == [], page.name
+
+
 def test_python_in_the_pages_compiles():
     for page in PAGES:
         for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
