@@ -148,7 +148,8 @@ class ScriptedSource:
             self._database.told.append(position)
             self._database.changed.notify_all()
 
-    def request_snapshot(self, sources: Sequence[str]) -> None:
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
+        del where
         self._database.asked.extend(sources)
 
     def lag(self) -> SourceLag:

@@ -47,7 +47,7 @@ def show(config: Config, physical: Physical, as_json: AsJson = False) -> None:
 def set_(
     config: Config,
     physical: Physical,
-    place: Annotated[str, typer.Argument(help="latest, earliest, gtid:SET or FILE:POSITION, on the server.")],
+    place: Annotated[str, typer.Argument(help="latest, earliest, gtid:SET, FILE:POSITION or a time in ISO form.")],
     resnapshot: Reads = False,
     yes: Yes = False,
 ) -> None:

@@ -213,9 +213,13 @@ class RelayClient:
         """Every version of these sources' schemas. Raises `UnknownSource`."""
         return [_registered(each) for each in self._get("/register", {"sources": _joined(sources)})]
 
-    def request_snapshot(self, physical: str, tables: Iterable[str]) -> None:
-        """Have tables (`db.table`) read anew, while changes go on. Raises `UnknownSource` for a table that is none."""
-        self._get("/controlSources/snapshot", {"sources": physical, "tables": ",".join(tables)})
+    def request_snapshot(self, physical: str, tables: Iterable[str], where: str | None = None) -> None:
+        """Have tables (`db.table`) read anew, while changes go on. Raises `UnknownSource` for a table that is none.
+
+        where: only the rows for which this condition holds, in the database's own words.
+        """
+        query = {"sources": physical, "tables": ",".join(tables), "where": where}
+        self._get("/controlSources/snapshot", query)
 
     def table_of(self, fingerprint: int) -> TableSchema:
         """The definition of a table by the fingerprint that stands in its frames; asked for once."""

@@ -164,12 +164,14 @@ class Capture:
             self._wishes += 1
             self._changed.notify_all()
 
-    def snapshot(self, tables: Sequence[str]) -> None:
-        """Have tables (`db.table`) read anew. Raises `Unavailable` while the source is not connected."""
+    def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
+        """Have tables (`db.table`), or the rows of them that fit a condition, read anew. Raises `Unavailable` while the
+        source is not connected.
+        """
         source = self._source
         if source is None:
             raise Unavailable(f"{self.physical}: not connected now ({self.describe()}); ask again")
-        source.request_snapshot(tables)
+        source.request_snapshot(tables, where)
 
     def wait_until_settled(self, wait_s: float) -> bool:
         """Wait until it runs, or has met the first error; returns whether that happened in time."""

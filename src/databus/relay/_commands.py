@@ -186,10 +186,11 @@ class Commands:
 
     async def control_sources(self, ask: "_Ask") -> web.Response:
         """GET or POST /controlSources/{status,pause,unpause,snapshot}."""
-        ask.check(frozenset({"sources", "tables"}))
+        ask.check(frozenset({"sources", "tables", "where"}))
         wanted = names(ask.query, "sources")
         tables = names(ask.query, "tables")
-        return _json(await self._in_thread(lambda: _control.control(self._catalog, ask.path, wanted, tables)))
+        where = ask.query.get("where")
+        return _json(await self._in_thread(lambda: _control.control(self._catalog, ask.path, wanted, tables, where)))
 
     async def config(self, ask: "_Ask") -> web.Response:
         """GET /config: without secrets."""
@@ -265,7 +266,7 @@ databus relay
 /bufferInfo/inbound/NAME                                  what a log holds
 /relayStats/outbound/http/{clients,client/NAME,total}     who asks, and how much
 /containerStats/{inbound/events,outbound}/...             what came in and went out
-/controlSources/{status,pause,unpause,snapshot}           ?sources=; snapshot: &tables=
+/controlSources/{status,pause,unpause,snapshot}           ?sources=; snapshot: &tables= &where=
 /config  /admin  /admin/status  /metrics
 
 /stream, /position and /range take

@@ -60,7 +60,11 @@ def admin_status(catalog: Catalog) -> dict[str, Any]:
 
 
 def control(
-    catalog: Catalog, path: Sequence[str], sources: Sequence[str] | None, tables: Sequence[str] | None
+    catalog: Catalog,
+    path: Sequence[str],
+    sources: Sequence[str] | None,
+    tables: Sequence[str] | None,
+    where: str | None = None,
 ) -> list[dict[str, Any]]:
     """/controlSources: look at physical sources, or have them do something; answers with their states."""
     verb = path[0] if len(path) == 1 else ""
@@ -71,17 +75,19 @@ def control(
         raise MalformedRequest(
             "tables: goes with snapshot, which needs it: /controlSources/snapshot?tables=main.orders"
         )
+    if where is not None and verb != "snapshot":
+        raise MalformedRequest("where: goes with snapshot")
     for capture in captures:
         if verb == "pause":
             capture.pause()
         elif verb == "unpause":
             capture.unpause()
     if verb == "snapshot":
-        _snapshot(catalog, captures, tables or ())
+        _snapshot(catalog, captures, tables or (), where)
     return [_capture_json(capture) for capture in captures]
 
 
-def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[str]) -> None:
+def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[str], where: str | None) -> None:
     """Have tables read anew: full names, or `db.table` where one physical source is meant."""
     wanted: dict[str, list[str]] = {}
     for table in tables:
@@ -95,7 +101,7 @@ def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[st
                 f"tables: {table[:100]!r} does not say of which physical source; write NAME/{table[:100]}"
             )
     for physical, names in wanted.items():
-        catalog.physical(physical).snapshot(names)
+        catalog.physical(physical).snapshot(names, where)
 
 
 def buffer_info(log: Log) -> dict[str, Any]:

@@ -95,8 +95,12 @@ class Source(Protocol):
         """Everything up to this commit position is safe in the log: the database may be told, its trail trimmed."""
         ...
 
-    def request_snapshot(self, sources: Sequence[str]) -> None:
-        """Read these tables anew, starting at one of the next polls. Any thread. Raises `UnknownSource`."""
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
+        """Read these tables anew, starting at one of the next polls. Any thread. Raises `UnknownSource`.
+
+        where: read only the rows for which this condition holds, in the database's own words; the end of the reading is
+        then not `complete`. Raises `WrongInput` for one that is none, `Unsupported` where there is no such thing.
+        """
         ...
 
     def lag(self) -> SourceLag:

@@ -54,23 +54,34 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class OpenSnapshot:
-    """A snapshot that has begun and not ended: its generation, and the last key read (JSON values; None before any)."""
+    """A snapshot that has begun and not ended: its generation, and the last key read (JSON values; None before any).
+
+    where: the condition that its request narrowed it by.
+    """
 
     generation: int
     last_key: tuple[Any, ...] | None = None
     begin: Pair = (0, 0)
+    where: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         last_key = None if self.last_key is None else list(self.last_key)
-        return {"generation": self.generation, "last_key": last_key, "begin": list(self.begin)}
+        told: dict[str, Any] = {"generation": self.generation, "last_key": last_key, "begin": list(self.begin)}
+        return told if self.where is None else {**told, "where": self.where}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "OpenSnapshot":
         """Read what `to_json` wrote."""
         key = value.get("last_key")
         begin = value.get("begin", (0, 0))
-        return cls(int(value["generation"]), None if key is None else tuple(key), (int(begin[0]), int(begin[1])))
+        where = value.get("where")
+        return cls(
+            int(value["generation"]),
+            None if key is None else tuple(key),
+            (int(begin[0]), int(begin[1])),
+            None if where is None else str(where),
+        )
 
 
 @dataclass(frozen=True, slots=True)

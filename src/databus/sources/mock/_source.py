@@ -22,6 +22,7 @@ from databus.core import (
     SourceChanged,
     SystemClock,
     UnknownSource,
+    Unsupported,
     make_scn,
     next_bus_seq,
     ordinal_of,
@@ -145,8 +146,10 @@ class MockSource:
     def durable(self, position: Mapping[str, Any]) -> None:
         """See `Source.durable`: nothing to trim."""
 
-    def request_snapshot(self, sources: Sequence[str]) -> None:
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`: rows as a copy would hold them. Scripted rows have none."""
+        if where is not None:
+            raise Unsupported(f"{self.physical}: a table of this source is read as a whole; leave `where` out")
         known = {table.source for table in self.tables()} if self._script is None else set()
         for name in sources:
             if name not in known:

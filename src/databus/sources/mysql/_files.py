@@ -193,8 +193,9 @@ class BinlogSource:
     def durable(self, position: Mapping[str, Any]) -> None:
         """See `Source.durable`. Files are never touched."""
 
-    def request_snapshot(self, sources: Sequence[str]) -> None:
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`: there is no table to read."""
+        del where
         raise UnknownSource(f"{self.physical}: binary log files hold no tables to read: {', '.join(sources)}")
 
     def lag(self) -> SourceLag:

@@ -117,7 +117,7 @@ class Session:
         )
         self._ready: deque[Group] = deque()
         self._groups: Iterator[Group] = iter(())
-        self._asked: deque[str] = deque()
+        self._asked: deque[tuple[str, str | None]] = deque()
         self._is_new = is_new
         self._begins_us: int | None = place.position.get(BEGINS_US)
         self.is_over = False  # with `snapshot: only`, once all is read
@@ -166,13 +166,13 @@ class Session:
                 self._snapshots.pop(name)
                 continue
             if opened.last_key == ():  # read as a whole, so there is no place to go on from
-                self._asked.append(name)
+                self._asked.append((name, opened.where))
             else:
                 self._reader.begin(task, opened.last_key)
 
-    def want(self, sources: Sequence[str]) -> None:
-        """Read these tables at the next place between two transactions. Any thread."""
-        self._asked.extend(sources)
+    def want(self, sources: Sequence[str], where: str | None) -> None:
+        """Read these tables, or what `where` says of them, at the next place between two transactions. Any thread."""
+        self._asked.extend((name, where) for name in sources)
         self._feed.wake()
 
     def poll(self, wait_ms: int) -> Group | None:
@@ -219,7 +219,7 @@ class Session:
         self._history.close()
 
     def _is_all_read(self) -> bool:
-        """Whether `snapshot: only` is done: the log stays where the last reading ended, and is asked for nothing more."""
+        """Whether `snapshot: only` is done: the log stays where the last reading ended, and the server is let go."""
         if self.is_over or not isinstance(self._config, MysqlConfig) or self._config.snapshot != "only":
             return self.is_over
         self.is_over = not (self._snapshots or self._asked or self._ready or self._is_part_out)
@@ -510,8 +510,10 @@ class Session:
     def _add_between(self) -> bool:
         """Begin what was asked for, place a chunk. False: nothing."""
         if self._asked:
-            names = [self._asked.popleft() for _ in range(len(self._asked))]
-            groups = [self._begin_snapshot(name) for name in dict.fromkeys(names) if name in self._tables.in_force]
+            asked = dict(self._asked.popleft() for _ in range(len(self._asked)))
+            groups = [
+                self._begin_snapshot(name, where) for name, where in asked.items() if name in self._tables.in_force
+            ]
             self._ready.extend(_as_one(groups, self._place.position))
             return bool(groups)
         if self._reader is None:
@@ -520,7 +522,8 @@ class Session:
         if found is None:
             return False
         if isinstance(found, BegunAnew):
-            self._ready.append(self._begin_snapshot(found.source, tells_reader=False))
+            where = self._snapshots[found.source].where
+            self._ready.append(self._begin_snapshot(found.source, where, tells_reader=False))
         else:
             self._ready.extend(self._chunk(found))
         return True
@@ -532,13 +535,19 @@ class Session:
         table = self._tables.in_force.get(source)
         if definition is None or table is None:
             return None
-        where = self._config.where.get(source) if isinstance(self._config, MysqlConfig) else None
-        return TableTask(definition, table, where, self._tables.policies)
+        return TableTask(definition, table, self._where(source), self._tables.policies)
 
-    def _begin_snapshot(self, source: str, *, tells_reader: bool = True) -> Group:
+    def _where(self, source: str) -> str | None:
+        """What narrows the reading of a table: the request's own condition, or the configuration's."""
+        opened = self._snapshots.get(source)
+        if opened is not None and opened.where is not None:
+            return opened.where
+        return self._config.where.get(source) if isinstance(self._config, MysqlConfig) else None
+
+    def _begin_snapshot(self, source: str, where: str | None = None, *, tells_reader: bool = True) -> Group:
         """The begin of a reading, which supersedes one that is open."""
         seq = self._bus_seq()
-        self._snapshots[source] = OpenSnapshot(seq, None, (self._place.scn, seq))
+        self._snapshots[source] = OpenSnapshot(seq, None, (self._place.scn, seq), where)
         task = self._task(source)
         if tells_reader and self._reader is not None and task is not None:
             self._reader.begin(task)
@@ -559,15 +568,15 @@ class Session:
             yield self._rows_group(placed)
         if not placed.is_last:
             return
+        where = self._where(placed.source)
         del self._snapshots[placed.source]
         seq = self._bus_seq()
-        where = self._config.where if isinstance(self._config, MysqlConfig) else {}
         body = {
             "kind": ControlKind.SNAPSHOT_END,
             "source": placed.source,
             "generation": opened.generation,
             "begin": list(opened.begin),
-            "complete": placed.source not in where,
+            "complete": where is None,
         }
         yield self._control_group(ControlKind.SNAPSHOT_END, placed.table, body, seq)
 

@@ -8,7 +8,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -23,6 +23,7 @@ from databus.core import (
     TryAgain,
     Unavailable,
     UnknownSource,
+    WrongInput,
     make_scn,
     ordinal_of,
 )
@@ -32,6 +33,7 @@ from databus.sources.mysql._check import check, refuse
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import close_quietly, connect
 from databus.sources.mysql._dump import Dump
+from databus.sources.mysql._errors import error_of
 from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
@@ -133,8 +135,8 @@ class MysqlSource:
         """See `Source.durable`. A server keeps its log whatever we have of it; only our own history gets shorter."""
         self._started().durable(position)
 
-    def request_snapshot(self, sources: Sequence[str]) -> None:
-        """See `Source.request_snapshot`."""
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
+        """See `Source.request_snapshot`. `where` is tried on the server at once."""
         session = self._started()
         if session.is_over:
             raise UnknownSource(f"{self.physical}: `snapshot: only` has read all tables, and follows the log no more")
@@ -142,7 +144,9 @@ class MysqlSource:
             if self._tables is None or name not in self._tables.in_force:
                 known = ", ".join(sorted(self._tables.in_force if self._tables else ()))
                 raise UnknownSource(f"{self.physical}: no captured table {name!r} to read; there are {known or 'none'}")
-        session.want(sources)
+        if where is not None:
+            self._try_condition(sources, where)
+        session.want(sources, where)
 
     def lag(self) -> SourceLag:
         """See `Source.lag`."""
@@ -448,6 +452,21 @@ class MysqlSource:
         if self._session is None:
             raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session
+
+    def _try_condition(self, sources: Sequence[str], where: str) -> None:
+        """Raise `WrongInput` if the server does not understand it: once begun, a reading that fails stops capture."""
+        connection = connect(self._config)
+        try:
+            for source in sources:
+                table = ".".join("`" + name.replace("`", "``") + "`" for name in source.split(".", 1))
+                with connection.cursor() as cursor:
+                    cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
+        except pymysql.MySQLError as error:
+            raise WrongInput(
+                f"{self.physical}: where: the server does not take {where!r}: {error_of(error)[1]}"
+            ) from error
+        finally:
+            close_quietly(connection)
 
     def _watch_of(self, server: str) -> EndWatch:
         config = self._config

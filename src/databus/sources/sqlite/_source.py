@@ -20,6 +20,7 @@ from databus.core import (
     SystemClock,
     Unavailable,
     UnknownSource,
+    Unsupported,
     next_bus_seq,
     ordinal_of,
 )
@@ -100,8 +101,10 @@ class SqliteSource:
         """See `Source.durable`. What lies before is trimmed at later polls, a bounded step at a time."""
         self._started().durable = dict(position)
 
-    def request_snapshot(self, sources: Sequence[str]) -> None:
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`."""
+        if where is not None:
+            raise Unsupported(f"{self.physical}: a table of this source is read as a whole; leave `where` out")
         session = self._started()
         for name in sources:
             if name not in session.sources:

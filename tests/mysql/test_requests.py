@@ -1,0 +1,55 @@
+"""Tables that are read because somebody asks: as a whole, or narrowed by a condition for this one time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from databus.core import WrongInput
+from databus.testing.servers import Server
+from tests.mysql.following import Follower, config_of, create
+
+
+@pytest.fixture
+def follower(server: Server, database: str, tmp_path: Path) -> Iterator[Follower]:
+    """One that has captured the tables so far."""
+    create(server, database)
+    made = Follower(config_of(database, server, chunk_rows_max=3), tmp_path / "source")
+    made.check(server, database)
+    yield made
+    made.kill()
+
+
+def test_a_reading_by_a_condition_outlives_a_restart_and_is_not_complete(server, database, follower) -> None:
+    server.run("SET SESSION sql_log_bin = 0", f"UPDATE {database}.a SET name = 'unlogged' WHERE id <= 30")
+    server.run("SET SESSION sql_log_bin = 1")
+    assert follower.source is not None
+    begun = len(follower.tape.groups)
+    follower.source.request_snapshot([f"{database}.a"], "id <= 20 -- and no more")
+
+    def chunks() -> int:
+        return sum(bool(group.snapshot and group.rows) for group in follower.tape.groups[begun:])
+
+    follower.until(lambda: chunks() >= 2)
+    opened = follower.tape.groups[-1].commit.snapshots[f"{database}.a"]
+    assert opened.where == "id <= 20 -- and no more"
+    follower.kill()
+    follower.catch_up(server, database)
+    copy = follower.copy()
+    end = [each for each in copy.controls if each["kind"] == "snapshot_end" and each["source"] == f"{database}.a"][-1]
+    assert end["complete"] is False
+    names = {key[0]: row["name"] for key, (_, row) in copy.tables[f"{database}.a"].items()}
+    assert {number for number, name in names.items() if name == "unlogged"} == set(range(1, 21)) & set(names)
+    assert len(names) > 90
+    assert follower.source is not None
+    follower.source.request_snapshot([f"{database}.a"])
+    follower.until(lambda: f"{database}.a" in follower.tape.groups[-1].commit.snapshots)
+    follower.check(server, database)
+
+
+def test_a_condition_that_the_server_does_not_take_is_refused_at_once(server, database, follower) -> None:
+    assert follower.source is not None
+    for wrong in ("no_such_column = 1", "id = ", "1) OR ("):
+        with pytest.raises(WrongInput, match="where"):
+            follower.source.request_snapshot([f"{database}.a"], wrong)
+    follower.check(server, database)
