@@ -13,6 +13,7 @@ import json
 import random
 import shutil
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -276,6 +277,15 @@ def _mixed(dice: random.Random, at: datetime) -> list[Any]:
         dice.choice(["a", "bb", "ccc"]),
         maybe(dice.choice(["x", "x,y", "z", ""])),
     ]
+
+
+def state_of(url: str) -> str:
+    """What the only source of a relay is doing. Raises where it has stopped for good: nothing would ever come."""
+    with urllib.request.urlopen(f"{url}/controlSources/status", timeout=10) as answer:  # noqa: S310 - our own relay
+        (told,) = json.load(answer)
+    if told["state"] == "SUSPENDED_ON_ERROR":
+        raise RuntimeError(f"the relay does not capture: {told['message']}")
+    return str(told["state"])
 
 
 def to_json(found: Backlog) -> dict[str, Any]:

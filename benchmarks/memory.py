@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks._mysql import SERVER_LINES, WORKLOADS, backlog
+from benchmarks._mysql import SERVER_LINES, WORKLOADS, backlog, state_of
 from benchmarks._peers import Watch
 from benchmarks.figures import Figure
 from databus.client import RelayClient
@@ -51,6 +51,7 @@ def _most_mb(source: dict[str, object], scn: int) -> float:
         client = RelayClient(relay.url)
         deadline = time.monotonic() + WAIT_S_MAX
         while client.head("bench").published.scn < scn:
+            state_of(relay.url)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the relay did not come to SCN {scn}:\n{relay.log_end()}")
             time.sleep(STEP_S)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks._mysql import state_of
 from benchmarks.figures import Figure, median_of
 from databus.client import RelayClient
 from databus.core import DatabusError
@@ -45,6 +46,7 @@ def _start_s(server: Server, cache: str) -> float:
         with relay:
             client = RelayClient(relay.url)
             while not _is_published(client):
+                state_of(relay.url)
                 if time.perf_counter() - began > WAIT_S_MAX:
                     raise RuntimeError(f"nothing came within {WAIT_S_MAX:.0f} s:\n{relay.log_end()}")
                 time.sleep(STEP_S)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks._mysql import WORKLOADS, Backlog, backlog, to_json
+from benchmarks._mysql import WORKLOADS, Backlog, backlog, state_of, to_json
 from benchmarks._peers import run
 from benchmarks.figures import Figure
 from databus.client import RelayClient
@@ -45,6 +45,7 @@ def _mirror_rows_per_s(found: Backlog) -> float:
         client = RelayClient(relay.url)
         deadline = time.monotonic() + WAIT_S_MAX
         while client.range("bench", client.position("bench", start="beginning"), bytes_max=1 << 50).rows < found.rows:
+            state_of(relay.url)
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the relay did not capture everything:\n{relay.log_end()}")
             time.sleep(STEP_S)
