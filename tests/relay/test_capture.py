@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from databus.core import Corrupt, PositionPurged, SourceChanged, Unavailable, Unrepresentable
 from databus.relay import Relay, State, _files
 from databus.relay import _log as log_module
-from databus.wire import Group
+from databus.wire import Group, OpenSnapshot
 from tests.relay.support import (
     ORDERS,
     WAIT_S,
@@ -318,3 +319,13 @@ def test_ids_are_kept_over_restarts_and_may_be_forced(tmp_path: Path) -> None:
                 "shop/main.orders": 1,
                 "shop/main.stock": 40,
             }
+
+
+def test_tables_that_are_being_read_are_named_until_their_end(tmp_path: Path) -> None:
+    opened = {"main.orders": OpenSnapshot(1 << 40, (7,), (1, 1 << 40))}
+    first, second = order(1), order(2)
+    shop = Database(groups=[replace(first, commit=replace(first.commit, snapshots=opened))])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        until(lambda: state_of(relay)["snapshots"] == ["main.orders"])
+        shop.add(second)
+        until(lambda: state_of(relay)["snapshots"] == [])

@@ -187,14 +187,20 @@ class OwnRelay:
         return said
 
     def wait_until_caught_up(self, is_stopping: threading.Event) -> None:
-        """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`."""
+        """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
+        while snapshots do.
+        """
         began = time.monotonic()
-        deadline = began + self._config.sections.run.start_ms_max / 1e3
+        patience_s = self._config.sections.run.start_ms_max / 1e3
+        deadline = began + patience_s
         scns: dict[str, Any] = {}
+        rows_read = 0
         while time.monotonic() < deadline:
             states = self._states_if_there()
             waiting = any(_is_behind(each, scns) for each in states)
             scns = {each["name"]: each["SCN"] for each in states}
+            if (read := sum(each["snapshotRows"] for each in states)) > rows_read:
+                rows_read, deadline = read, time.monotonic() + patience_s
             if scns and not waiting and time.monotonic() - began > _LAG_S:  # lag is measured once a second
                 return
             if is_stopping.wait(_LAG_S / 3):
@@ -216,7 +222,7 @@ class OwnRelay:
 def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:
     """Whether a source has more to capture and can: what has stopped is not waited for."""
     if state["state"] == "RUNNING":
-        return bool(state["lagChanges"]) or scns.get(state["name"], -1) != state["SCN"]
+        return bool(state["lagChanges"] or state["snapshots"]) or scns.get(state["name"], -1) != state["SCN"]
     return state["state"] not in ("SUSPENDED_ON_ERROR", "PAUSED")
 
 

@@ -128,6 +128,12 @@ class Capture:
         """What it is doing."""
         return self._status
 
+    @property
+    def reading(self) -> list[str]:
+        """The tables whose snapshots have begun and not ended."""
+        last = self._last_commit
+        return [] if last is None else sorted(last.snapshots)
+
     def start(self) -> None:
         """Begin."""
         self._thread.start()

@@ -74,6 +74,7 @@ def _capture(families: _Families, capture: Capture) -> None:
     families.counter("capture_groups", "Groups captured.", _BY_SOURCE, of, counters.groups)
     families.counter("capture_rows", "Rows captured.", _BY_SOURCE, of, counters.rows)
     families.counter("capture_snapshot_rows", "Of them, read by snapshots.", _BY_SOURCE, of, counters.snapshot_rows)
+    families.gauge("capture_snapshots", "Tables that are being read.", _BY_SOURCE, of, float(len(capture.reading)))
     families.counter("capture_controls", "Controls captured.", _BY_SOURCE, of, counters.controls)
     families.counter("capture_bytes", "Bytes of frames captured.", _BY_SOURCE, of, counters.bytes)
     families.counter("capture_errors", "Errors met.", _BY_SOURCE, of, counters.errors)
