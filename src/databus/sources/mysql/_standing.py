@@ -141,6 +141,7 @@ def _with_file(facts: ServerFacts, position: Position) -> Trouble | None:
     return None
 
 
+_SIZE_MAX: Final = 1 << 32  # beyond, events themselves do not tell where they stand
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 
 
@@ -156,7 +157,8 @@ def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, posi
     place = f"{position.file} at {position.offset}"
     if not facts.has(position.file):
         return _reset(facts, place) if file_number(position.file) > file_number(facts.file) else None
-    if _is_end_of_transaction(connection, facts, position):
+    size = next(each.bytes for each in facts.logs if each.name == position.file)
+    if size > _SIZE_MAX or _is_end_of_transaction(connection, facts, position):
         return None
     return _reset(facts, place)
 
@@ -166,7 +168,12 @@ def _is_end_of_transaction(connection: "pymysql.Connection[Any]", facts: ServerF
     with telling(facts.server, f"asking what stands at {file}:{offset}"):
         if facts.is_mariadb and position.gtids is not None:
             found = gtids_at(connection, file, offset)
-            return found is not None and GtidState.parse(found) == GtidState.parse(position.gtids)
+            if found is None:
+                return False
+            there = GtidState.parse(found).domains  # a domain may have been deleted, which is no reset
+            return all(
+                there.get(domain, gtid) == gtid for domain, gtid in GtidState.parse(position.gtids).domains.items()
+            )
         try:
             ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT 1", file)
         except pymysql.MySQLError as error:
