@@ -355,3 +355,24 @@ def test_a_pattern_that_fits_nothing_tells_what_there_is(shop):
     assert (finding.severity, finding.mend) == ("warning", "correct `tables`")
     assert finding.what.startswith("no table fits shpo.*: there is none; databases with tables: ")
     assert "shop" in finding.what.partition("databases with tables: ")[2]
+
+
+def test_tables_that_cannot_be_captured_are_named_before_a_start_stops_at_them(shop):
+    if shop.flavor != "mariadb":
+        pytest.skip("only MariaDB has versioned tables")
+    shop.run(
+        "CREATE TABLE shop.past (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
+        "CREATE TABLE shop.past_too (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
+    )
+    findings = named(check_source(config_of(shop)), "table", "error")
+    assert [each.what.partition(" ")[0] for each in findings] == ["shop.past", "shop.past_too"]
+    assert "exclude" in findings[0].what
+    assert named(check_source(config_of(shop, exclude=["shop.past*"])), "table") == []
+
+
+def test_a_column_that_is_left_out_is_no_fault(shop):
+    shop.query("CREATE TABLE shop.wide (id INT PRIMARY KEY, v INT)")
+    columns = {"shop.wide": {"exclude": ["v"]}}
+    assert named(check_source(config_of(shop, columns=columns)), "table") == []
+    (finding,) = named(check_source(config_of(shop, columns={"shop.wide": {"exclude": ["id"]}})), "table")
+    assert "shop.wide" in finding.what

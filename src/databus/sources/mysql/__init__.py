@@ -1,8 +1,9 @@
 """MySQL and MariaDB, captured from the binary log. Start with `_source`; `_session` has what happens while it runs."""
 
-from databus.sources.mysql._check import Finding, check_source
+from databus.sources.mysql._check import check_source
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig, check_start
 from databus.sources.mysql._files import BinlogSource
+from databus.sources.mysql._finding import Finding
 from databus.sources.mysql._source import MysqlSource
 
 __all__ = ["BinlogConfig", "BinlogSource", "Finding", "MysqlConfig", "MysqlSource", "check_source", "check_start"]

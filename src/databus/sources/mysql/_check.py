@@ -3,63 +3,21 @@
 Each finding names the statement that mends it. An error stops a start; a warning is logged; the rest is for people.
 """
 
-import re
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import pymysql
-from pymysql.constants import ER
 
 from databus.core import DatabusError, WrongInput
+from databus.sources.mysql._check_tables import of_definitions, of_tables
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import close_quietly, connect
 from databus.sources.mysql._errors import error_of, telling
 from databus.sources.mysql._facts import ServerFacts, account_of, ask, server_facts
+from databus.sources.mysql._finding import DENIED, Finding, Severity, grants_of, has_global
 
-Severity = Literal["error", "warning", "info"]
-
-SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", "sys")
 _REPORT_HOST_MAX: Final = 60  # what a server keeps of it
-_NAMED_MAX: Final = 5
-_PROBES_MAX: Final = 2_000
-_TRANSACTIONAL: Final = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "NDB", "NDBCLUSTER"})
-_ACTS: Final = re.compile(r" ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
-_DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write."""
-
-    severity: Severity
-    name: str
-    server: str
-    what: str
-    mend: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """As a JSON object."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return f"{self.server}: {self.what}" + (f". Mend it by: {self.mend}" if self.mend else "")
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    database: str
-    name: str
-    engine: str
-
-    @property
-    def source(self) -> str:
-        return f"{self.database}.{self.name}"
-
-    @property
-    def identifier(self) -> str:
-        return f"{_identifier(self.database)}.{_identifier(self.name)}"
 
 
 def check(
@@ -87,7 +45,7 @@ def check(
             host = socket.gethostname()[:_REPORT_HOST_MAX] if report_host is None else report_host
             found += _of_server_ids(connection, facts, config.server_id, server_id, host)
             found += _of_replication(connection, facts, config)
-            found += _of_tables(connection, facts, config)
+            found += of_tables(connection, facts, config)
         else:
             gtids = "gtid-strict-mode=ON" if facts.is_mariadb else "gtid-mode=ON, enforce-gtid-consistency=ON"
             lines = (
@@ -112,6 +70,8 @@ def check_source(config: MysqlConfig) -> list[Finding]:
             facts = server_facts(connection, address)
             known.append(facts)
             found += check(connection, config, facts)
+            if facts.logs_changes:
+                found += of_definitions(connection, facts, config)
         except DatabusError as error:
             found.append(Finding("error", "connect", address, str(error).removeprefix(f"{address}: ")))
         finally:
@@ -234,26 +194,9 @@ def _of_likeness(known: Sequence[ServerFacts]) -> Iterator[Finding]:
 
 
 def _of_privileges(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> Iterator[Finding]:
-    if not _has_global(_grants(connection, facts), "REPLICATION SLAVE"):
+    if not has_global(grants_of(connection, facts), "REPLICATION SLAVE"):
         mend = f"GRANT REPLICATION SLAVE ON *.* TO {account_of(connection)}"
         yield Finding("error", "privileges", facts.server, "the user may not read the log", mend)
-
-
-def _grants(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> list[str]:
-    """SHOW GRANTS, active roles included."""
-    using = ""
-    if not facts.is_mariadb and facts.version >= (8, 0, 0):
-        roles = str(next(iter(ask(connection, "SELECT CURRENT_ROLE()")[0].values())) or "NONE")
-        using = "" if roles == "NONE" else f" FOR CURRENT_USER() USING {roles}"
-    return [str(next(iter(row.values()))) for row in ask(connection, f"SHOW GRANTS{using}")]
-
-
-def _has_global(grants: Iterable[str], privilege: str) -> bool:
-    for each in grants:
-        found = re.match(r"GRANT (.+?) ON \*\.\* TO ", each)
-        if found and not {privilege, "ALL PRIVILEGES"}.isdisjoint(found[1].upper().split(", ")):
-            return True
-    return False
 
 
 def _of_server_ids(
@@ -322,191 +265,9 @@ def _asked(connection: "pymysql.Connection[Any]", sql: str) -> list[dict[str, An
     try:
         return ask(connection, sql)
     except pymysql.MySQLError as error:
-        if error_of(error)[0] in _DENIED:
+        if error_of(error)[0] in DENIED:
             return None
         raise
-
-
-# The captured tables.
-
-
-def _of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
-    tables = [each for each in _visible_tables(connection) if config.selects(each.source)]
-    account = account_of(connection)
-    yield from _of_absence(connection, facts, config, tables)
-    if not tables:
-        return
-    yield from _of_reading(connection, facts, tables, account)
-    yield from _of_log_filters(facts, tables)
-    lax = [each for each in tables if each.engine.upper() not in _TRANSACTIONAL]
-    if lax:
-        engines = ", ".join(sorted({each.engine for each in lax}))
-        what = f"{_listed(lax)} of engine {engines}, without transactions: what a statement that failed half-way has "
-        what += "changed stays, and a snapshot of it while it is written is not of one moment"
-        yield Finding("warning", "engine", facts.server, what, f"ALTER TABLE {lax[0].identifier} ENGINE = InnoDB")
-    databases = sorted({each.database for each in tables})
-    with_key = _with_key(connection, databases)
-    keyless = [each for each in tables if (each.database, each.name) not in with_key]
-    if keyless:
-        what = f"{_listed(keyless)} without a primary key: captured, but no mirror can follow and snapshots are slow"
-        yield Finding(
-            "info", "no_key", facts.server, what, f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
-        )
-    yield from _of_cascades(connection, facts, tables, databases)
-
-
-def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_Table]:
-    rows = ask(
-        connection,
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e FROM information_schema.TABLES "
-        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
-        SYSTEM_DATABASES,
-    )
-    return [_Table(str(row["d"]), str(row["t"]), str(row["e"] or "unknown")) for row in rows]
-
-
-def _of_absence(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig, tables: Sequence[_Table]
-) -> Iterator[Finding]:
-    """Patterns that fit nothing, and tables that may be there without the user's seeing them."""
-    account = account_of(connection)
-    grants = _grants(connection, facts)
-    sees_all = _has_global(grants, "SELECT")
-    unseen = "" if sees_all else ", or the user may not see it"
-    there = {each.source for each in tables}
-    named = [each for each in config.tables if "." in each and not _is_pattern(each)]
-    for each in named:
-        if each not in there and config.selects(each):
-            database, _, name = each.partition(".")
-            what = f"{each} is not there{unseen}"
-            grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
-            yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
-    if not tables and len(named) < len(config.tables):
-        databases = sorted({each.database for each in _visible_tables(connection)})
-        seen = f"databases with tables: {', '.join(databases[:_NAMED_MAX]) or 'none'}"
-        what = f"no table fits {', '.join(config.tables)}: there is none{unseen}; {seen}"
-        grant = f"GRANT SELECT ON *.* TO {account}"
-        yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
-    elif not sees_all:
-        hidden = [each for each in config.tables if _is_pattern(each) and not _sees_database(grants, each)]
-        if hidden:
-            what = f"{', '.join(hidden)} may fit tables that the user may not see, and whose rows would not be read"
-            yield Finding("warning", "tables", facts.server, what, f"GRANT SELECT ON *.* TO {account}")
-
-
-def _is_pattern(text: str) -> bool:
-    return not set(text).isdisjoint("*?[")
-
-
-def _sees_database(grants: Iterable[str], pattern: str) -> bool:
-    """Whether SELECT is granted on all of the one database that a pattern is about."""
-    database, _, _ = pattern.partition(".")
-    for each in grants:
-        found = re.match(r"GRANT (.+?) ON `((?:[^`]|``)+)`\.\* TO ", each)
-        if found is None or {"SELECT", "ALL PRIVILEGES"}.isdisjoint(found[1].upper().split(", ")):
-            continue
-        name = found[2].replace("``", "`")
-        if database in (name, name.replace("\\_", "_").replace("\\%", "%")):
-            return True
-    return False
-
-
-def _of_reading(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], account: str
-) -> Iterator[Finding]:
-    grants = _grants(connection, facts)
-    if _has_global(grants, "SELECT") and not any(each.startswith("REVOKE") for each in grants):
-        return
-    unreadable = [each for each in tables[:_PROBES_MAX] if not _is_readable(connection, each)]
-    if unreadable:
-        what = f"the user may not read {_listed(unreadable)}"
-        mend = "; ".join(f"GRANT SELECT ON {each.identifier} TO {account}" for each in unreadable[:_NAMED_MAX])
-        yield Finding("error", "privileges", facts.server, what, mend)
-
-
-def _is_readable(connection: "pymysql.Connection[Any]", table: _Table) -> bool:
-    try:
-        ask(connection, f"SELECT * FROM {table.identifier} LIMIT 0")  # noqa: S608 - an identifier, quoted
-    except pymysql.MySQLError as error:
-        if error_of(error)[0] == ER.NO_SUCH_TABLE:  # dropped since we looked
-            return True
-        if error_of(error)[0] not in {*_DENIED, ER.COLUMNACCESS_DENIED_ERROR}:
-            raise
-        return False
-    return True
-
-
-def _of_log_filters(facts: ServerFacts, tables: Sequence[_Table]) -> Iterator[Finding]:
-    def hidden(names: frozenset[str], is_hidden: Callable[[str], bool], option: str) -> Iterator[Finding]:
-        lost = [each for each in tables if names and is_hidden(each.database)]
-        if lost:
-            what = f"{option} keeps {_listed(lost)} out of the log"
-            mend = f"take {option} out of the server's option file, and restart it"
-            yield Finding("error", "log_filter", facts.server, what, mend)
-
-    yield from hidden(facts.never_logged, lambda name: name in facts.never_logged, "binlog-ignore-db")
-    yield from hidden(facts.logged_only, lambda name: name not in facts.logged_only, "binlog-do-db")
-
-
-def _with_key(connection: "pymysql.Connection[Any]", databases: Sequence[str]) -> set[tuple[str, str]]:
-    """The tables with a primary key or a unique one over columns that are never NULL."""
-    rows = ask(
-        connection,
-        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.STATISTICS "
-        "WHERE NON_UNIQUE = 0 AND TABLE_SCHEMA IN %s GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
-        "HAVING SUM(NULLABLE = 'YES' OR COLUMN_NAME IS NULL) = 0",
-        list(databases),
-    )
-    return {(str(row["d"]), str(row["t"])) for row in rows}
-
-
-def _of_cascades(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], databases: Sequence[str]
-) -> Iterator[Finding]:
-    """What InnoDB changes by a foreign key's rule is in no log; MySQL 9.6 does it above the engine, and logs it."""
-    if facts.variables.get("innodb_native_foreign_keys", "ON").upper() == "OFF":
-        return
-    rows = ask(
-        connection,
-        "SELECT DISTINCT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.KEY_COLUMN_USAGE "
-        "WHERE TABLE_SCHEMA IN %s AND REFERENCED_TABLE_NAME IS NOT NULL ORDER BY 1, 2",
-        list(databases),
-    )
-    referring = {(str(row["d"]), str(row["t"])) for row in rows}
-    ask(connection, "SET SESSION sql_quote_show_create = 1")
-    hit = [
-        (table, constraint)
-        for table in [each for each in tables if (each.database, each.name) in referring][:_PROBES_MAX]
-        for constraint in _acting_constraints(connection, table)
-    ]
-    if hit:
-        what = (
-            f"{_listed([table for table, _ in hit])} with a foreign key that deletes or changes rows by itself "
-            f"(CASCADE, SET NULL): the server does not log those changes, so nobody can capture them"
-        )
-        table, constraint = hit[0]
-        mend = (
-            f"ALTER TABLE {table.identifier} DROP FOREIGN KEY {_identifier(constraint)} /* and add it with RESTRICT */"
-        )
-        yield Finding("warning", "foreign_key", facts.server, what, mend)
-
-
-def _acting_constraints(connection: "pymysql.Connection[Any]", table: _Table) -> list[str]:
-    """The foreign keys of a table that change its rows. MariaDB's catalogue tells their rules only to those who may
-    write the table; SHOW CREATE TABLE tells every reader.
-    """
-    try:
-        (row,) = ask(connection, f"SHOW CREATE TABLE {table.identifier}")
-    except pymysql.MySQLError as error:
-        if error_of(error)[0] in {*_DENIED, ER.NO_SUCH_TABLE}:
-            return []
-        raise
-    found = []
-    for line in str(row["Create Table"]).splitlines():
-        head = re.match(r"\s*CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY ", line)
-        if head and _ACTS.search(re.sub(r"`(?:[^`]|``)*`", "", line)):
-            found.append(head[1].replace("``", "`"))
-    return found
 
 
 # Words.
@@ -518,16 +279,6 @@ def _set(facts: ServerFacts, name: str, value: str) -> str:
         return f"SET PERSIST {name} = {value}"
     line = f"{name}={value}".replace("'", "")
     return f"SET GLOBAL {name} = {value} /* and {line} under [mysqld] in its option file */"
-
-
-def _listed(tables: Sequence[_Table]) -> str:
-    names = list(dict.fromkeys(each.source for each in tables))
-    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
-    return ", ".join(names[:_NAMED_MAX]) + more
-
-
-def _identifier(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _other_than(server_id: int) -> int:
