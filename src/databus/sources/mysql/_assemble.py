@@ -124,6 +124,8 @@ class Assembler:
             waiting = self._waiting_bytes if at == 0 else 0
             limit = at_transaction[at] + self._group_bytes_max - waiting
             end = min(int(np.searchsorted(at_transaction, limit, side="right")) - 1, whole)
+            if at == 0 and self._waiting:
+                end = min(end, 1)  # by itself: joined with what came before, the whole group would be copied
             if end > at and not (at == 0 and self._is_open):
                 yield self._take(run, int(firsts[at]), int(firsts[end]), until, at, end - 1, continues=False)
                 at = end

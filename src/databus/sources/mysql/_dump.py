@@ -5,7 +5,9 @@ Protocol: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replic
 https://mariadb.com/kb/en/3-binlog-network-stream/.
 """
 
+import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -29,7 +31,7 @@ _THROUGH_GTID: Final = 0x04
 _FIRST_OFFSET: Final = 4  # behind the file's magic number
 _OFFSET_MAX: Final = 0xFFFFFFFF
 _HEARTBEATS_MISSED_MAX: Final = 3
-_RECEIVE_BYTES: Final = 1 << 20
+_RECEIVE_BYTES: Final = 4 << 20
 _JOIN_S_MAX: Final = 10.0
 _ACCEPT_S_MAX: Final = 60.0
 
@@ -181,7 +183,7 @@ class Dump:
         splitter = PacketSplitter()
         received = memoryview(bytearray(_RECEIVE_BYTES))
         while not self._is_closing:
-            count = sock.recv_into(received)
+            count = self._receive(received)
             if count == 0:
                 raise Unavailable(f"{self._server}: it closed the connection")
             self.last_heard_s = time.monotonic()
@@ -190,6 +192,18 @@ class Dump:
                 return
             if splitter.ended is not None:
                 raise splitter.ended
+
+    def _receive(self, space: memoryview) -> int:
+        """What has come, at least one byte; and as long as the decoder has enough to do, what comes meanwhile."""
+        sock = self._socket
+        filled = sock.recv_into(space)
+        is_plain = not isinstance(sock, ssl.SSLSocket)  # whose readiness a descriptor does not tell
+        while is_plain and 0 < filled < len(space) and self.queue.bytes_waiting and select.select([sock], [], [], 0)[0]:
+            count = sock.recv_into(space[filled:])
+            if count == 0:
+                break  # the next call will see the end, too
+            filled += count
+        return filled
 
 
 def _prepare(connection: "pymysql.Connection[Any]", gtids: str | None, *, is_mariadb: bool, heartbeat_ms: int) -> None:

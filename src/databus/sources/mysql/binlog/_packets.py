@@ -5,6 +5,7 @@ message begins with 0x00 and an event, or is an error (0xFF) or the end (0xFE).
 """
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from databus.core import (
@@ -101,7 +102,8 @@ class PacketSplitter:
         used = self.held_bytes
         if used + more > len(self._out):
             declared = int.from_bytes(self._out[9:13].tobytes(), "little") if used >= HEADER_BYTES else 0
-            larger = np.empty(max(used, declared) + more, np.uint8)
+            # from Arrow's pool, which keeps its pages: fresh ones would cost as much as the splitting
+            larger = np.frombuffer(pa.allocate_buffer(max(used, declared) + more), np.uint8)
             larger[:used] = self._out[:used]
             self._out = larger
 
