@@ -27,16 +27,16 @@ from databus.core import (
     make_scn,
     next_bus_seq,
 )
-from databus.formats import to_json_value
 from databus.schema import TableSchema, diff, frame_schema
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._assemble import Assembler
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
+from databus.sources.mysql._controls import controls_of, is_captured, schema_body
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._tables import Tables
 from databus.sources.mysql.binlog import Abandoned, Heartbeat, Position, Rotated, Run, Scanner, Scheme, Statement
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
-from databus.sources.mysql.history import Altered, Created, Dropped, TableEvent, Truncated, Unknown
+from databus.sources.mysql.history import Altered, Created, TableEvent
 from databus.sources.mysql.snapshot import BegunAnew, Placed, SnapshotReader, TableTask
 from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
 
@@ -339,7 +339,7 @@ class Session:
         self._tables.in_force[definition.source] = plan.table
         if known is None or diff(known, plan.table).is_empty:
             return  # its rows say what it is
-        self._tell_class3(plan.table, _schema_body(plan.table, known, "", 3), "the log shows another table than before")
+        self._tell_class3(plan.table, schema_body(plan.table, known, "", 3), "the log shows another table than before")
 
     def _saw(self, group: Group) -> None:
         """A group of the assembler goes out: what follows stands behind it, and chunks must know its keys."""
@@ -397,12 +397,12 @@ class Session:
 
     def _statement(self, statement: Statement) -> list[Group]:
         scn = make_scn(self._place.timeline, statement.scn)
-        events = [event for event in self._history.apply(statement, scn) if self._is_captured(event)]
+        events = [event for event in self._history.apply(statement, scn) if is_captured(event, self._tables.selection)]
         seq = self._assembler.seq
         groups: list[Group] = []
         class3: list[str] = []
         for event in events:
-            for kind, table, body in self._controls(event):
+            for kind, table, body in controls_of(event, self._tables, self._physical):
                 seq += 1
                 commit = Commit(
                     scn,
@@ -444,38 +444,6 @@ class Session:
             return [Group(self._commit())] if self._is_progress_due() else []
         return _as_one(groups, self._place.position)
 
-    def _controls(self, event: TableEvent) -> Iterator[tuple[ControlKind, TableSchema, dict[str, Any]]]:
-        """What consumers are told of what became of a captured table."""
-        match event:
-            case Dropped(before, _):
-                known = self._tables.in_force.pop(before.source, None)
-                if known is not None:
-                    yield ControlKind.DROP, known, {"kind": ControlKind.DROP, "source": before.source}
-            case Truncated(definition, _):
-                known = self._tables.in_force.get(definition.source)
-                if known is not None:
-                    yield ControlKind.TRUNCATE, known, {"kind": ControlKind.TRUNCATE, "source": definition.source}
-            case Created(after, ddl, is_empty):
-                known, table = self._tables.redefine(after)
-                if known is not None or not is_empty:
-                    yield ControlKind.SCHEMA, table, _schema_body(table, known, ddl, 1 if is_empty else 3)
-            case Altered():
-                event = event.without(self._tables.selection.excluded(event.after))
-                known, table = self._tables.redefine(event.after)
-                if (
-                    known is not None and known.fingerprint == table.fingerprint and event.number == 1
-                ) or known is None:
-                    return  # an index, a comment; or nobody knows the table yet
-                body = _schema_body(table, known, event.ddl, event.number)
-                body["renamed"], body["fill"] = dict(event.renamed), _as_json(event.fill, table)
-                yield ControlKind.SCHEMA, table, body
-            case Unknown(ddl, why, tables):
-                named = ", ".join(f"{database}.{name}" for database, name in tables)
-                raise Unsupported(
-                    f"{self._physical}: a statement may have changed {named} and is not understood ({why}): "
-                    f"{ddl[:500]!r}. Report it; to go on, `databus skip` it and have the tables read again"
-                )
-
     def _redefine(self, events: Sequence[TableEvent]) -> None:
         """Tables that are being read are read on as what they are now, whatever consumers are told of the change."""
         if self._reader is None:
@@ -485,15 +453,6 @@ class Session:
                 task = self._task(event.after.source)
                 if task is not None:
                     self._reader.redefine(task)
-
-    def _is_captured(self, event: TableEvent) -> bool:
-        match event:
-            case Created(after) | Altered(_, after):
-                return self._tables.selection.selects(after.database, after.name)
-            case Dropped(before) | Truncated(before):
-                return self._tables.selection.selects(before.database, before.name)
-            case Unknown(_, _, tables):
-                return any(self._tables.selection.selects(*each) for each in tables)
 
     def _refuse_class3(self, source: str) -> None:
         """Raise, before anybody hears of it, if a table whose data changed unseen may not be read again: a session that
@@ -621,23 +580,6 @@ class Session:
     def _commit(self) -> Commit:
         place = self._place
         return Commit(place.scn, place.seq, place.txid, place.position, place.commit_us, dict(self._snapshots))
-
-
-def _schema_body(table: TableSchema, known: TableSchema | None, ddl: str, level: int) -> dict[str, Any]:
-    return {
-        "kind": ControlKind.SCHEMA,
-        "source": table.source,
-        "ddl": ddl,
-        "class": level,
-        "table": table.to_json(),
-        "previous": None if known is None else known.fingerprint,
-        "renamed": {},
-        "fill": {},
-    }
-
-
-def _as_json(fill: Mapping[str, Any], table: TableSchema) -> dict[str, Any]:
-    return {name: to_json_value(value) for name, value in fill.items() if name in table.names}
 
 
 def _as_one(groups: Sequence[Group], position: Mapping[str, Any]) -> list[Group]:
