@@ -257,3 +257,7 @@ def test_an_error_that_nobody_expects_keeps_its_number(server):
         with pytest.raises(Exception, match=r"here: asking: .*\(1064\)") as raised, telling("here", "asking"):
             ask(connection, "SELEKT 1")
         assert isinstance(raised.value.__cause__, pymysql.err.ProgrammingError)
+
+
+def test_one_host_may_stand_without_a_list() -> None:
+    assert MysqlConfig(hosts="db1", user="u").hosts == ["db1:3306"]  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from databus.sources._config import LocalPath, SourceConfig
 
@@ -28,6 +28,10 @@ def check_start(text: str) -> str:
     return text
 
 
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 Address = Annotated[str, AfterValidator(_address)]
 
 
@@ -35,11 +39,11 @@ class MysqlConfig(SourceConfig):
     """A MySQL or MariaDB server, captured from its binary log as a replica does."""
 
     type: Literal["mysql"] = Field("mysql", description="`mysql`, for MariaDB too.")
-    hosts: list[Address] = Field(
+    hosts: Annotated[list[Address], BeforeValidator(_listed)] = Field(
         min_length=1,
         max_length=16,
-        description="Servers that hold the same data, as `host` or `host:port`; the first that answers and has what is "
-        "needed is captured, the others when it is gone (needs GTIDs).",
+        description="Servers that hold the same data, as `host` or `host:port` (one may stand without a list); the "
+        "first that answers and has what is needed is captured, the others when it is gone (needs GTIDs).",
         examples=[["db1:3306", "db2:3306"]],
     )
     user: str = Field(description="A user with REPLICATION SLAVE, REPLICATION CLIENT and SELECT.", examples=["databus"])

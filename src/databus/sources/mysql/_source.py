@@ -30,6 +30,7 @@ from databus.core import (
 from databus.schema import TableSchema
 from databus.sources._contract import Identity, Resume, SourceLag
 from databus.sources.mysql._check import check, refuse
+from databus.sources.mysql._condition import check_condition
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import close_quietly, connect
 from databus.sources.mysql._dump import Dump
@@ -457,6 +458,8 @@ class MysqlSource:
         """Raise `WrongInput` if the server does not understand it: once begun, a reading that fails stops capture."""
         connection = connect(self._config)
         try:
+            facts = server_facts(connection, self._config.hosts[0])
+            check_condition(where, Server(facts.flavor, facts.version))
             for source in sources:
                 table = ".".join("`" + name.replace("`", "``") + "`" for name in source.split(".", 1))
                 with connection.cursor() as cursor:

@@ -8,7 +8,7 @@ from databus.sources.mysql.history._history import Changes, History
 from databus.sources.mysql.history._state import TableState
 from databus.sources.mysql.history._store import HistoryStore
 from databus.sources.mysql.history._table_map import from_table_map
-from databus.sources.mysql.history._tokens import Server
+from databus.sources.mysql.history._tokens import Server, Unreadable, tokens_of
 from databus.sources.mysql.history._types import ColumnType, parse_column_type
 
 __all__ = [
@@ -26,8 +26,10 @@ __all__ = [
     "TableState",
     "Truncated",
     "Unknown",
+    "Unreadable",
     "charset_of_number",
     "from_table_map",
     "parse_column_type",
     "read_catalogue",
+    "tokens_of",
 ]
