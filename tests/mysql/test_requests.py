@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 from databus.core import WrongInput
 from databus.testing.servers import Server
@@ -52,4 +53,22 @@ def test_a_condition_that_the_server_does_not_take_is_refused_at_once(server, da
     for wrong in ("no_such_column = 1", "id = ", "1) OR (", "1) OR (1", "1; SELECT 2", "name = 'x", "id = (1 /* ) */"):
         with pytest.raises(WrongInput, match="where"):
             follower.source.request_snapshot([f"{database}.a"], wrong)
+    follower.check(server, database)
+
+
+def test_how_far_a_reading_is_stands_in_the_log_of_the_process(server, database, follower, monkeypatch) -> None:
+    monkeypatch.setattr("databus.sources.mysql._source._PROGRESS_EVERY_S", 0.0)
+    assert follower.source is not None
+    follower.source.request_snapshot([f"{database}.a"])
+    with structlog.testing.capture_logs() as said:
+        follower.source._logger = structlog.get_logger()
+        begun = len(follower.tape.groups)
+        while not any(group.snapshot and group.rows for group in follower.tape.groups[begun:]):
+            follower.step()
+        follower.source.lag()
+    told = [each for each in said if each["event"] == "reading a table"][-1]
+    assert told["table"] == f"{database}.a"
+    assert told["rows"] > 0
+    assert told["bytes"] > 0
+    assert told["percent_estimated"] is None or 0 < told["percent_estimated"] < 100
     follower.check(server, database)

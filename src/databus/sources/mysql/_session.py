@@ -37,7 +37,7 @@ from databus.sources.mysql._tables import Tables
 from databus.sources.mysql.binlog import Abandoned, Heartbeat, Position, Rotated, Run, Scanner, Scheme, Statement
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import Altered, Created, TableEvent
-from databus.sources.mysql.snapshot import BegunAnew, Placed, SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import BegunAnew, Placed, Progress, SnapshotReader, TableTask
 from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
 
 BEGINS_US: Final = "begins_us"
@@ -205,6 +205,10 @@ class Session:
             behind_ms = max(self._clock.now_ns() / 1e6 - self._place.commit_us / 1e3, 0.0)
         left_ms = None if self._expire_ms is None else max(self._expire_ms - behind_ms, 0.0)
         return SourceLag(behind_ms, None, left_ms)
+
+    def progress(self) -> list[Progress]:
+        """How far each table is that is being read."""
+        return [] if self._reader is None else self._reader.progress()
 
     def rests_at(self) -> tuple[str, int] | None:
         """The end of the log as it came last, while nothing more comes."""

@@ -47,13 +47,14 @@ from databus.sources.mysql._watch import EndWatch
 from databus.sources.mysql.binlog import Position, Scanner, Statement, TableMap
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import History, Server
-from databus.sources.mysql.snapshot import SnapshotOptions, SnapshotReader
+from databus.sources.mysql.snapshot import Progress, SnapshotOptions, SnapshotReader
 from databus.wire import Group, OpenSnapshot
 
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
 _REASON_CHARACTERS_MAX: Final = 1_000
 _EVENT_SLACK_BYTES: Final = 1 << 20
 _WARN_EVERY_S: Final = 600.0
+_PROGRESS_EVERY_S: Final = 10.0
 _WATCH_HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes
 _WATCH_READ_MS_MAX: Final = 5_000
 _SERVER_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that people give
@@ -90,6 +91,7 @@ class MysqlSource:
         self._session: Session | None = None
         self._tables: Tables | None = None
         self._warn_due_s = 0.0
+        self._progress_due_s = 0.0
         self._watch: EndWatch | None = None
 
     def identify(self) -> Identity:
@@ -155,6 +157,7 @@ class MysqlSource:
             return SourceLag()
         lag = self._session.lag()
         self._warn_of_purge(lag)
+        self._tell_progress(self._session.progress())
         if self._watch is not None:
             self._watch.look(self._session.rests_at())
         return lag
@@ -482,6 +485,23 @@ class MysqlSource:
                 close_quietly(connection)
 
         return EndWatch(server, ask, max(config.heartbeat_ms * _WATCH_HEARTBEATS, 1_000) / 1e3)
+
+    def _tell_progress(self, tables: Sequence[Progress]) -> None:
+        """Say now and then how far the tables are that are being read."""
+        if not tables or time.monotonic() < self._progress_due_s:
+            return
+        self._progress_due_s = time.monotonic() + _PROGRESS_EVERY_S
+        for each in tables:
+            self._logger.info(
+                "reading a table",
+                table=each.source,
+                rows=each.rows,
+                bytes=each.bytes,
+                percent_estimated=None if each.percent is None else round(each.percent, 1),
+                left_s_estimated=None if each.left_s is None else int(each.left_s),
+                elapsed_s=int(each.elapsed_s),
+                **({"waits": each.said} if each.said else {}),
+            )
 
     def _warn_of_purge(self, lag: SourceLag) -> None:
         """Say in time that the server will soon purge what is not captured yet; once in ten minutes."""
