@@ -60,13 +60,12 @@ def test_how_far_a_reading_is_stands_in_the_log_of_the_process(server, database,
     monkeypatch.setattr("databus.sources.mysql._source._PROGRESS_EVERY_S", 0.0)
     assert follower.source is not None
     follower.source.request_snapshot([f"{database}.a"])
-    with structlog.testing.capture_logs() as said:
-        follower.source._logger = structlog.get_logger()
-        begun = len(follower.tape.groups)
-        while not any(group.snapshot and group.rows for group in follower.tape.groups[begun:]):
-            follower.step()
-        follower.source.lag()
-    told = [each for each in said if each["event"] == "reading a table"][-1]
+    said = structlog.testing.CapturingLogger()
+    follower.source._logger = said
+    begun = len(follower.tape.groups)
+    follower.until(lambda: any(group.snapshot and group.rows for group in follower.tape.groups[begun:]))
+    follower.source.lag()
+    told = [call.kwargs for call in said.calls if call.args == ("reading a table",)][-1]
     assert told["table"] == f"{database}.a"
     assert told["rows"] > 0
     assert told["bytes"] > 0
