@@ -72,6 +72,8 @@ class Harness:
             user=server.capture_user,
             password=server.capture_password,
             tables=[f"{self.database}.*"],
+            # a server ends the dump of a replica when another comes with its id; the suite starts one after the other
+            server_id=10_000 + next(_numbers),
             snapshot="never",
             group_bytes_max=1024,
             chunk_rows_max=5,
