@@ -279,6 +279,19 @@ def _mixed(dice: random.Random, at: datetime) -> list[Any]:
     ]
 
 
+def source_of(server: Server) -> dict[str, object]:
+    """All of its tables, from the begin of its log."""
+    return {
+        "type": "mysql",
+        "hosts": [f"{server.host}:{server.port}"],
+        "user": server.capture_user,
+        "password": server.capture_password,
+        "tables": ["bench.*"],
+        "start": "earliest",
+        "snapshot": "never",
+    }
+
+
 def state_of(url: str) -> str:
     """What the only source of a relay is doing. Raises where it has stopped for good: nothing would ever come."""
     with urllib.request.urlopen(f"{url}/controlSources/status", timeout=10) as answer:  # noqa: S310 - our own relay

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks._mysql import SERVER_LINES, WORKLOADS, backlog, state_of
+from benchmarks._mysql import SERVER_LINES, WORKLOADS, backlog, source_of, state_of
 from benchmarks._peers import Watch
 from benchmarks.figures import Figure
 from databus.client import RelayClient
@@ -26,18 +26,6 @@ ROWS_FACTOR_MAX = 4
 WAIT_S_MAX = 1_200.0
 STEP_S = 0.05
 DOUBLINGS_FROM = 1_000
-
-
-def _source(server: Server) -> dict[str, object]:
-    return {
-        "type": "mysql",
-        "hosts": [f"{server.host}:{server.port}"],
-        "user": server.capture_user,
-        "password": server.capture_password,
-        "tables": ["bench.*"],
-        "start": "earliest",
-        "snapshot": "never",
-    }
 
 
 def _most_mb(source: dict[str, object], scn: int) -> float:
@@ -96,12 +84,12 @@ def figures(scale: float = 1.0, server: str = KIND) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name:
         with open_server(server, Path(name) / "one", lines=lines) as found:
             _one_transaction(found, rows)
-            most = _most_mb(_source(found), _scn(found))
+            most = _most_mb(source_of(found), _scn(found))
         yield Figure(f"one transaction of {rows:,} rows", most, "MB", "at most", ANON_MB_MAX)
         with open_server(server, Path(name) / "wide", lines=lines) as found:
             size = max(int(LARGE_BYTES * min(scale * 10, 1)), 100_000)
             _large_rows(found, LARGE_ROWS, size)
-            most = _most_mb(_source(found), _scn(found))
+            most = _most_mb(source_of(found), _scn(found))
         limit = ANON_MB_MAX + ROWS_FACTOR_MAX * size / 1e6
         yield Figure(f"rows of {size / 1e6:,.0f} MB", most, "MB", "at most", limit)
     for workload in WORKLOADS:

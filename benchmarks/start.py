@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks._mysql import state_of
+from benchmarks._mysql import source_of, state_of
 from benchmarks.figures import Figure, median_of
 from databus.client import RelayClient
 from databus.core import DatabusError
@@ -25,22 +25,10 @@ WAIT_S_MAX = 300.0
 STEP_S = 0.005
 
 
-def _source(server: Server) -> dict[str, object]:
-    return {
-        "type": "mysql",
-        "hosts": [f"{server.host}:{server.port}"],
-        "user": server.capture_user,
-        "password": server.capture_password,
-        "tables": ["bench.*"],
-        "start": "earliest",
-        "snapshot": "never",
-    }
-
-
 def _start_s(server: Server, cache: str) -> float:
     """Seconds from the process's start to the first row in a new log. cache: where Numba keeps what it compiled."""
     with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name:
-        relay = RelayProcess(Path(name), {"bench": _source(server)})
+        relay = RelayProcess(Path(name), {"bench": source_of(server)})
         relay.env["NUMBA_CACHE_DIR"] = cache
         began = time.perf_counter()
         with relay:

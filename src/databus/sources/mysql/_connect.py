@@ -113,13 +113,13 @@ def _all_of(failures: Sequence[DatabusError]) -> DatabusError:
 def set_read_ms_max(connection: "pymysql.Connection[Any]", read_ms_max: int) -> None:
     """From now on the connection counts as lost when the server is silent for so long where it should answer."""
     inside: Any = connection
-    inside._read_timeout = read_ms_max / 1e3  # noqa: SLF001
+    inside._read_timeout = read_ms_max / 1e3  # noqa: SLF001 - no public way after the log-in
 
 
 def socket_of(connection: "pymysql.Connection[Any]") -> socket.socket:
     """The socket below, TLS and all, for a stream that PyMySQL cannot read. Close `connection`, not it."""
     inside: Any = connection
-    found = inside._sock  # noqa: SLF001
+    found = inside._sock  # noqa: SLF001 - no public way to the socket
     if not isinstance(found, socket.socket):
         raise Unavailable("the connection to the server is closed")
     return found
@@ -129,5 +129,5 @@ def close_quietly(connection: "pymysql.Connection[Any] | None") -> None:
     """Close it, whatever state it is in, without a farewell that might wait."""
     inside: Any = connection
     if inside is not None:
-        with suppress(Exception):
-            inside._force_close()  # noqa: SLF001
+        with suppress(pymysql.MySQLError, OSError):  # it was gone already
+            inside._force_close()  # noqa: SLF001 - PyMySQL has no public way to close without a word

@@ -132,7 +132,7 @@ class Views:
     def close(self) -> None:
         """Let the guard go."""
         if self._guard is not None:
-            with suppress(Exception):
+            with suppress(pymysql.MySQLError, OSError):  # it was gone already
                 self._guard.close()
             self._guard = None
 
