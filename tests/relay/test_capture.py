@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from databus.core import Corrupt, PositionPurged, SourceChanged, Unavailable, Unrepresentable
-from databus.relay import Relay, State, _files
+from databus.relay import Relay, State, _capture, _files
 from databus.relay import _log as log_module
 from databus.wire import Group, OpenSnapshot
 from tests.relay.support import (
@@ -32,6 +32,13 @@ from tests.relay.support import (
 )
 
 OTHER = "22222222-2222-2222-2222-222222222222"
+
+
+@pytest.fixture(params=["in turn", "behind"], autouse=True)
+def writing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a group is written before the next is asked for or, as large ones are, meanwhile: nothing else differs."""
+    if request.param == "behind":
+        monkeypatch.setattr(_capture, "_BEHIND_BYTES_MIN", 0)
 
 
 def scns(answer: Answer) -> list[int]:
@@ -169,6 +176,23 @@ def test_a_damaged_log_stops_its_source_and_no_other(tmp_path: Path) -> None:
         assert status["error"] == Corrupt.__name__
         assert str(segment) in status["message"]
         wait_for_state(relay, State.RUNNING, "east")
+
+
+def test_a_large_group_is_written_while_the_source_makes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Database(groups=[*parts(1, 1, rows_each=5_000), order(2)])
+    really = _files.write_all
+
+    def write(fd: int, buffers: Any, offset: int) -> None:
+        if shop.polls == 1:
+            shop.wait_for(lambda: shop.polls > 1)
+        really(fd, buffers, offset)
+
+    monkeypatch.setattr(log_module, "write_all", write)
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 2)
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2]
 
 
 @pytest.fixture

@@ -7,10 +7,15 @@
 
 Each round opens the source, starts it at the log's end and moves groups until something happens. An error of one source
 touches no other. The log stays open between rounds, so consumers are served what it holds while the database is away.
+
+Large groups are encoded and written by a second thread while the source makes the next one; never more than one at a
+time, so that order, errors and what is lost by a kill are those of one thread.
 """
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -41,6 +46,7 @@ OpenSource = Callable[[str, SourceConfig], Source]
 _UPKEEP_NS: Final = 1_000_000_000  # lag and retention are looked at once a second
 _DURABLE_NS: Final = 50_000_000  # and what may be trimmed at the source, twenty times
 _STOP_S_MAX: Final = 30.0
+_BEHIND_BYTES_MIN: Final = 256 << 10  # of a group's columns: a smaller one is written sooner than another thread wakes
 
 
 class State(IntEnum):
@@ -80,6 +86,14 @@ class Counters:
         self.errors = 0
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A group on its way into the log. encoded: once it is, so that another attempt need not."""
+
+    group: Group
+    encoded: EncodedGroup | None = None
+
+
 class Capture:
     """One physical source and its log. `start` once, `stop` once; everything else from any thread."""
 
@@ -115,6 +129,8 @@ class Capture:
         self._wishes = 0  # how often somebody wanted something; ends a wait
         self._source: Source | None = None
         self._last_commit: Commit | None = None
+        self._writer = ThreadPoolExecutor(1, f"write-{physical}")
+        self._behind: tuple[_Draft, Future[None]] | None = None  # what it writes meanwhile
         self._told: Any = None  # the position that the source was last told to be durable
         self._next_upkeep_ns = 0
         self._next_durable_ns = 0
@@ -201,6 +217,7 @@ class Capture:
                 if self.log is not None:
                     self.log.close()
             finally:
+                self._writer.shutdown()
                 self._note(State.SHUTDOWN)
 
     def _round(self) -> None:
@@ -269,12 +286,15 @@ class Capture:
             if self._status.state is not State.RUNNING:
                 self._note(State.RUNNING)
             group = source.poll(self._options.poll_ms)
-            if group is not None:
+            if group is None:
+                self._settle(log)
+            else:
                 self._append(group, log)
                 self._retry_ms = self._options.retry_ms_min
             self._look_around(source, log)
 
     def _rest(self, source: Source, log: Log) -> None:
+        self._settle(log)
         self._note(State.PAUSED)
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping or not self._is_paused, _UPKEEP_NS / 1e9)
@@ -282,21 +302,43 @@ class Capture:
         self._look_around(source, log)
 
     def _append(self, group: Group, log: Log) -> None:
-        """Encode and append one group; while there is no room, say so and try again with the same group."""
-        encoded: EncodedGroup | None = None
+        """Have one group encoded and appended after those before it."""
+        self._settle(log)
+        draft = _Draft(group)
+        if sum(rows.batch.nbytes for rows in group.rows) < _BEHIND_BYTES_MIN:
+            self._write_until_done(draft, log)
+        else:
+            self._behind = draft, self._writer.submit(self._write, draft, log)
+
+    def _settle(self, log: Log) -> None:
+        """Wait until nothing is being written. Raises what went wrong with it."""
+        behind, self._behind = self._behind, None
+        if behind is None:
+            return
+        draft, writing = behind
+        try:
+            writing.result()
+        except DiskFull:
+            self._write_until_done(draft, log)
+
+    def _write_until_done(self, draft: _Draft, log: Log) -> None:
+        """While there is no room, say so and try again with the same group."""
         while not self._is_stopping:
             try:
-                if encoded is None:
-                    encoded = encode_group(group, log.schemas, self._clock.now_ns() // 1000)
-                log.append_encoded(encoded)
+                self._write(draft, log)
             except DiskFull as error:
                 self._retry(error)
                 log.retain()
                 continue
-            self._count(group, encoded)
             if self._status.state is not State.RUNNING:
                 self._note(State.RUNNING)
             return
+
+    def _write(self, draft: _Draft, log: Log) -> None:
+        if draft.encoded is None:
+            draft.encoded = encode_group(draft.group, log.schemas, self._clock.now_ns() // 1000)
+        log.append_encoded(draft.encoded)
+        self._count(draft.group, draft.encoded)
 
     def _count(self, group: Group, encoded: EncodedGroup) -> None:
         self._last_commit = group.commit
@@ -331,6 +373,7 @@ class Capture:
 
     def _progress(self, log: Log) -> None:
         """Write the last commit frame again: nothing has happened up to now, and everybody may know it."""
+        self._settle(log)
         self._quiet_since_ns = self._clock.monotonic_ns()
         last = self._last_commit
         if last is not None and not last.continues:
@@ -339,6 +382,10 @@ class Capture:
 
     def _let_go(self) -> None:
         """Close the source and drop an unfinished transaction; it will come again, whole."""
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            with suppress(DatabusError):  # the group is not in the log, then, and comes again
+                behind[1].result()
         source, self._source = self._source, None
         if source is not None:
             try:

@@ -5,13 +5,14 @@ One thread calls everything but `request_snapshot`. The life of a source:
     identify() → tables() → start(resume) → poll() … poll() → close()
                               ↑ durable() at any time between polls
 
-A source yields whole groups (see `databus.wire.Group`) in commit order. After `start(resume)` the first group continues
-exactly after `resume`, wherever the process that produced `resume` was killed; what it yields for the same transactions
-is the same again, snapshots excepted. A group may be a commit alone, for transactions that changed no captured table:
-a source whose log is busy with others yields one now and then (its own `progress_bytes` and `progress_ms`), never one
-for each, so that neither consumers' checkpoints nor what the database keeps for us stand still. A source never skips:
-if what it needs is gone, or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if
-the database does not answer, `Unavailable`, and the capture loop closes it, waits and starts anew from the log's end.
+A source yields whole groups (see `databus.wire.Group`) in commit order. The last one may still be on its way into the
+log when the next is asked for. After `start(resume)` the first group continues exactly after `resume`, wherever the
+process that produced `resume` was killed; what it yields for the same transactions is the same again, snapshots
+excepted. A group may be a commit alone, for transactions that changed no captured table: a source whose log is busy
+with others yields one now and then (its own `progress_bytes` and `progress_ms`), never one for each, so that neither
+consumers' checkpoints nor what the database keeps for us stand still. A source never skips: if what it needs is gone,
+or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if the database does not
+answer, `Unavailable`, and the capture loop closes it, waits and starts anew from the log's end.
 """
 
 from collections.abc import Mapping, Sequence
