@@ -36,7 +36,7 @@ OTHER = "22222222-2222-2222-2222-222222222222"
 
 @pytest.fixture(params=["in turn", "behind"], autouse=True)
 def writing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a group is written before the next is asked for or, as large ones are, meanwhile: nothing else differs."""
+    """Whether a group is written before the next is asked for or, as large ones are, meanwhile; the rest is as ever."""
     if request.param == "behind":
         monkeypatch.setattr(_capture, "_BEHIND_BYTES_MIN", 0)
 
