@@ -1,9 +1,10 @@
-"""Reading a table of a MySQL or MariaDB server in chunks, without a log behind it.
+"""Reading a table of a MySQL or MariaDB server in chunks, into the relay's log and without one behind it.
 
     python -m benchmarks.mysql_snapshot [SCALE] [KIND]
 
-The server runs on the same cores. Peers in the same run, on the same rows: a client that reads them over the same
-protocol and drops them, and PyMySQL's streaming cursor. Scale 1 is ten million rows of about 200 bytes.
+The server runs on the same cores. Into the log: in a process of its own, from its log-in to the last row fsynced. Peers
+in the same run, on the same rows: a client that reads them over the same protocol and drops them, and PyMySQL's
+streaming cursor. Scale 1 is ten million rows of about 200 bytes.
 """
 
 import contextlib
@@ -18,6 +19,8 @@ from typing import Any
 import numpy as np
 from pymysql.cursors import SSCursor
 
+from benchmarks._mysql import source_of
+from benchmarks._peers import run
 from benchmarks.figures import Figure, median_of
 from databus.sources.mysql.history import Server as Dialect
 from databus.sources.mysql.history import read_catalogue
@@ -93,6 +96,15 @@ def _ours(server: Server, rows: int) -> float:
     return seconds
 
 
+def _into_log(server: Server, rows: int) -> float:
+    source = {**source_of(server), "snapshot": "initial", "start": "latest"}
+    told = {"source": source, "rows": rows, "workload": "snapshot", "bytes": 0}
+    reading = run("databus", [sys.executable, "-m", "benchmarks._mysql_capture"], told)
+    if reading.missing:
+        raise RuntimeError(reading.missing)
+    return reading.seconds
+
+
 def _dropped(server: Server, rows: int) -> float:
     """Prepared and executed as ours, then read into one buffer until its end has passed."""
     connection: Any = server.connect()
@@ -142,9 +154,12 @@ def figures(scale: float = 1.0, kind: str = "mysql-8.0") -> Iterator[Figure]:
         _fill(server, rows)
         _ours(server, rows)  # the kernels are compiled, the table is in memory
         ours = rows / median_of(RUNS, lambda: _ours(server, rows))
+        logged = rows / median_of(RUNS, lambda: _into_log(server, rows))
         dropped = rows / median_of(RUNS, lambda: _dropped(server, rows))
         few = min(rows, CURSOR_ROWS)
         cursor = few / median_of(RUNS, lambda: _cursor(server, few))
+        yield Figure("snapshot.into_log", logged, "rows/s", "a client that drops them", dropped)
+        yield Figure("snapshot.into_log_of_cursor", logged, "rows/s", "PyMySQL's streaming cursor", cursor)
         yield Figure("snapshot.read", ours, "rows/s", "a client that drops them", dropped)
         yield Figure("snapshot.read_of_cursor", ours, "rows/s", "PyMySQL's streaming cursor", cursor)
         yield Figure("snapshot.cpu", rows / _cpu_of(lambda: _ours(server, rows)), "rows/s of our processor time")

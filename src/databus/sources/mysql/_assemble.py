@@ -17,7 +17,7 @@ import pyarrow as pa
 from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, Stop, make_scn
 from databus.schema import frame_schema
 from databus.sources.mysql.binlog import Run
-from databus.sources.mysql.rows import Decoded, Plan, decode
+from databus.sources.mysql.rows import Decoded, Plan, bus_arrays, decode
 from databus.wire import Commit, Group, OpenSnapshot, Rows
 
 Ints = npt.NDArray[np.int64]
@@ -219,25 +219,12 @@ class Assembler:
                 yield Rows(plan.table, self._batch(run, plan, decoded, starts[mine], transactions[mine]))
 
     def _batch(
-        self, run: Run, plan: Plan, decoded: Decoded, starts: Ints, transactions: npt.NDArray[np.int32]
+        self, run: Run, plan: Plan, decoded: Decoded, before: Ints, transactions: npt.NDArray[np.int32]
     ) -> pa.RecordBatch:
-        images = decoded.images_per_event.astype(np.int64)
-        ends = np.cumsum(images)
-        seqs = np.repeat(starts - (ends - images), images) + np.arange(1, len(decoded.change_types) + 1)
-        used, of_event = np.unique(transactions, return_inverse=True)
-        lo, hi = int(used[0]), int(used[-1]) + 1
-        txids = run.txids(lo, hi)
-        if len(used) < hi - lo:
-            txids = txids.take(pa.array(used - lo))
-        columns = [
-            pa.array(decoded.change_types),
-            pa.array(np.repeat(run.scn[transactions] + self._base, images)),
-            pa.array(seqs),
-            pa.array(np.repeat(run.commit_us[transactions], images)).view(pa.timestamp("us", tz="UTC")),
-            pa.DictionaryArray.from_arrays(pa.array(np.repeat(of_event.astype(np.int32), images)), txids),
-            pa.array(np.zeros(len(seqs), np.bool_)),
-        ]
-        return pa.RecordBatch.from_arrays([*decoded.arrays, *columns], schema=frame_schema(plan.table))
+        own = bus_arrays(
+            decoded, before, transactions, scns=run.scn + self._base, commits_us=run.commit_us, txids=run.txids
+        )
+        return pa.RecordBatch.from_arrays([*decoded.arrays, *own], schema=frame_schema(plan.table))
 
 
 def _singles(stretch: _Stretch) -> Iterator[_Stretch]:
@@ -261,6 +248,8 @@ def _singles(stretch: _Stretch) -> Iterator[_Stretch]:
 
 def _in_order(slots: npt.NDArray[np.int32]) -> list[int]:
     """The distinct slots, in the order of their first events."""
+    if (slots == slots[0]).all():
+        return [int(slots[0])]
     values, firsts = np.unique(slots, return_index=True)
     ordered: list[int] = values[np.argsort(firsts)].tolist()
     return ordered

@@ -3,6 +3,7 @@
 Result sets of a snapshot end in the same arrays: `describe` says which, `to_text` makes text of any character set.
 """
 
+from databus.sources.mysql.rows._bus import bus_arrays
 from databus.sources.mysql.rows._decode import Decoded, decode
 from databus.sources.mysql.rows._finish import Rows, to_text
 from databus.sources.mysql.rows._plan import Plan, make_plan
@@ -14,6 +15,7 @@ __all__ = [
     "Policies",
     "Rows",
     "address_type",
+    "bus_arrays",
     "bus_type",
     "decode",
     "describe",

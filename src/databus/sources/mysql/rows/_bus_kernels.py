@@ -1,0 +1,48 @@
+"""The bus's own columns of decoded images: what their transaction says, once for each image."""
+
+import numpy as np
+from numba import int32, int64
+from numpy.typing import NDArray
+
+from databus.sources.mysql.rows._machine import Words, kernel, read_only
+
+Counts = NDArray[np.int32]
+
+_EVENTS, _WORDS = read_only(int32), read_only(int64)
+
+
+@kernel(int64(_EVENTS, _WORDS, _EVENTS, _WORDS, _WORDS, int64[::1], int64[::1], int64[::1], int32[::1], int64[::1]))
+def stamp(
+    images: Counts,
+    before: Words,
+    transactions: Counts,
+    scns: Words,
+    commits_us: Words,
+    scn: Words,
+    seq: Words,
+    commit_us: Words,
+    number: Counts,
+    used: Words,
+) -> int:
+    """Fill SCN, `_seq`, commit time and number of the transaction of each image, in order.
+
+    Of each event: images, before (the last `_seq` of its transaction before it), transactions (never less than that of
+    the event before). Of each transaction: scns, commits_us. used: gets the distinct transactions, which numbers point
+    into. Returns how many those are.
+    """
+    row = 0
+    found = 0
+    for event in range(images.size):
+        transaction = transactions[event]
+        if event == 0 or transaction != transactions[event - 1]:
+            used[found] = transaction
+            found += 1
+        last = before[event]
+        for _ in range(images[event]):
+            last += 1
+            scn[row] = scns[transaction]
+            seq[row] = last
+            commit_us[row] = commits_us[transaction]
+            number[row] = found - 1
+            row += 1
+    return found
