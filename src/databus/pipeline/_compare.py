@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TryAgain, Unavailable
 from databus.pipeline._compare_found import Comparison, Row, TableDifference, difference
-from databus.pipeline._compare_source import Oracle, OracleTable, Reading, oracle_of
+from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
+from databus.pipeline._compare_source import oracle_of
 from databus.pipeline._config import NodeSpec
 from databus.pipeline._contract import OutputContext, Shape
 from databus.pipeline._graph import Graph

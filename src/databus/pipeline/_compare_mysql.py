@@ -18,7 +18,7 @@ import pymysql.cursors
 
 from databus.core import SourceCheckpoint, Unavailable, ordinal_of
 from databus.pipeline._compare_found import Row
-from databus.pipeline._compare_source import Oracle, OracleTable, Reading
+from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.sources import SourceConfig
 from databus.sources.mysql import MysqlConfig
 from databus.sources.mysql._connect import connect

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from databus.core import ConfigError, SourceCheckpoint, Unavailable, ordinal_of
 from databus.pipeline._compare_found import Row
-from databus.pipeline._compare_source import Oracle, OracleTable, Reading
+from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.schema import Column, TableSchema
 
 _BUSY_S: Final = 10.0

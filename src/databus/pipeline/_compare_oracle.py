@@ -1,0 +1,63 @@
+"""The source's side of a comparison: what a database holds, read from itself and by nothing of the bus.
+
+An oracle opens readings; a reading is one consistent read at one position. Each kind of database has a module of its
+own that makes one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from databus.core import SourceCheckpoint
+from databus.pipeline._compare_found import Row
+
+
+@dataclass(frozen=True, slots=True)
+class OracleTable:
+    """A captured table: `db.table`, its captured columns in order, its key, and how a value of each column as the
+    database's client gives it becomes the value that a mirror holds.
+    """
+
+    source: str
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+    readers: tuple[Callable[[Any], Any], ...]
+    expressions: tuple[str, ...]
+
+    def row(self, values: Sequence[Any]) -> Row:
+        """Values of all columns, as a mirror holds them."""
+        return tuple(read(value) for read, value in zip(self.readers, values, strict=True))
+
+
+class Reading(ABC):
+    """One consistent read. `cut`: the ordinal of the last transaction that it sees."""
+
+    cut: int
+
+    @abstractmethod
+    def not_captured(self) -> str:
+        """Why the bus cannot have everything that this reading sees, as far as the database itself knows; empty if
+        nothing speaks against it.
+        """
+
+    @abstractmethod
+    def not_reached(self, position: SourceCheckpoint | None) -> str:
+        """Why a copy at this position does not hold everything that this reading sees; empty if it does."""
+
+    @abstractmethod
+    def tables(self) -> Sequence[OracleTable]:
+        """The captured tables, by name."""
+
+    @abstractmethod
+    def rows(self, table: OracleTable, key: Sequence[str]) -> dict[Row, Row]:
+        """All rows of a table by key."""
+
+    @abstractmethod
+    def rests(self) -> bool:
+        """Whether nothing was written since the reading was opened."""
+
+
+Oracle = Callable[[], AbstractContextManager[Reading]]
+"""Opens a reading. Raises `Unavailable` where the database cannot be read now."""
