@@ -321,9 +321,18 @@ class Load:
                 case 4:
                     yield f"DELETE FROM a WHERE id = {key}"
                 case 5:
-                    yield f"INSERT IGNORE INTO b VALUES ('k{key % 9}', {key}, {dice.random()})"
+                    yield f"INSERT IGNORE INTO b (k, n, x) VALUES ('k{key % 9}', {key}, {dice.random()})"
                 case 6:
                     yield f"DELETE FROM b WHERE n = {key}"
+
+
+def purge(server: Server) -> None:
+    """Until only the last file is left: one that a connection still reads stays, also when it is about to end."""
+    server.run("FLUSH BINARY LOGS")
+    last, end = server.position()[0], time.monotonic() + 30
+    while server.binlogs()[0].name != last:
+        server.run(f"PURGE BINARY LOGS TO '{last}'")
+        assert time.monotonic() < end, server.binlogs()
 
 
 def drop_quietly(server: Server, *databases: str) -> None:

@@ -3,7 +3,6 @@
 import os
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +24,7 @@ from databus.core import (
 from databus.sources.mysql._kernels import load_kernels
 from databus.testing import TcpProxy
 from databus.testing.servers import Server
-from tests.mysql.following import Follower, Load, config_of, create, hosts
+from tests.mysql.following import Follower, Load, config_of, create, hosts, purge
 
 MakeServer = Callable[..., Server]
 
@@ -120,21 +119,12 @@ def test_the_source_killed_again_and_again_under_load(server, database, busy, fo
 # What we need is gone.
 
 
-def _purge(server: Server) -> None:
-    """Until only the last file is left: one that a connection still reads stays, also when it is about to end."""
-    server.run("FLUSH BINARY LOGS")
-    last, end = server.position()[0], time.monotonic() + 30
-    while server.binlogs()[0].name != last:
-        server.run(f"PURGE BINARY LOGS TO '{last}'")
-        assert time.monotonic() < end, server.binlogs()
-
-
 def test_a_purge_beyond_what_we_have_stops_naming_what_is_missing(server, database, busy, follow) -> None:
     follower = follow(database, server)
     follower.check(server, database)
     follower.kill()
     server.run(f"DELETE FROM {database}.a WHERE id < 50")
-    _purge(server)
+    purge(server)
     server.run(f"DELETE FROM {database}.a WHERE id < 60")
     with pytest.raises(PositionPurged) as raised:
         follower.start()
@@ -148,7 +138,7 @@ def test_a_purge_is_survived_by_reading_the_tables_again(server, database, busy,
     follower.kill()
     last = follower.tape.groups[-1].commit.scn
     server.run(f"DELETE FROM {database}.a WHERE id < 50", f"INSERT INTO {database}.b VALUES ('lost', 1, 2)")
-    _purge(server)
+    purge(server)
     with busy as load:
         load.wait_for(10, follower)
         load.stop()

@@ -9,7 +9,7 @@ import pytest
 
 from databus.core import UnknownSource
 from databus.testing.servers import Server
-from tests.mysql.following import Follower, config_of, create
+from tests.mysql.following import Follower, config_of, create, purge
 
 
 @pytest.fixture
@@ -88,3 +88,39 @@ def test_snapshot_only_ends_with_the_tables_as_they_were(server, database, follo
         follower.kill()
     follower.config = config_of(database, server)  # whoever wants the changes since gets them all
     follower.check(server, database)
+
+
+def test_a_source_that_dies_before_the_log_has_said_anything_is_found_again_where_it_was(
+    server, database, follow
+) -> None:
+    """Asked by GTIDs, a server begins with the head of a file, where other GTIDs stand."""
+    create(server, database)
+    server.run("FLUSH BINARY LOGS")
+    follower = follow(database, server)
+    follower.catch_up(server, database)
+    follower.config = config_of(database, server, heartbeat_ms=60_000)
+    follower.start()
+    follower.until(lambda: follower.step() is None)
+    assert follower.source is not None
+    follower.source.request_snapshot([f"{database}.b"])
+    count = len(follower.tape.groups)
+    follower.until(lambda: len(follower.tape.groups) > count)
+    assert follower.tape.groups[-1].commit.snapshots
+    follower.config = config_of(database, server)
+    follower.start()
+    follower.check(server, database)
+
+
+def test_a_start_at_gtids_is_survived_where_older_files_are_purged(new_server, follow) -> None:
+    server = new_server("mariadb-10.11")
+    server.run("CREATE DATABASE shop")
+    create(server, "shop")
+    purge(server)
+    server.run("INSERT INTO shop.b VALUES ('early', 1, 1)")
+    ((gtids,),) = server.query("SELECT @@gtid_binlog_pos")
+    server.run("INSERT INTO shop.b VALUES ('late', 2, 1)")
+    follower = follow("shop", server, start=f"gtid:{gtids}", snapshot="never")
+    follower.until(lambda: bool(follower.tape.groups))
+    follower.start()
+    follower.catch_up(server, "shop")
+    assert _names(follower, "shop") == {"late"}

@@ -152,7 +152,7 @@ def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, posi
     which GTIDs come before a place.
     """
     base, _, _ = position.file.rpartition(".")
-    if facts.uuid != position.server_uuid or facts.file.rpartition(".")[0] != base:
+    if facts.uuid != position.server_uuid or facts.file.rpartition(".")[0] != base or not position.offset:
         return None
     place = f"{position.file} at {position.offset}"
     if not facts.has(position.file):

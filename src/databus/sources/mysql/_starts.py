@@ -15,6 +15,7 @@ from databus.sources.mysql.binlog import GtidSet, GtidState, Position
 from databus.sources.mysql.history import Catalogue
 
 _FIRST_OFFSET: Final = 4
+_OFFSET_UNKNOWN: Final = 0  # MariaDB would say that other GTIDs stand at the begin of that file
 _TRIES_MAX: Final = 20
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT")
 
@@ -85,7 +86,7 @@ def _at_gtid(facts: ServerFacts, text: str) -> Position:
                 raise ConfigError(f"start: {facts.server} has not executed {lost}")
             if missing := state.lacks(GtidState.parse(facts.purged)):
                 raise ConfigError(f"start: {facts.server} has purged what comes next, up to {missing}")
-            return Position(facts.logs[0].name, _FIRST_OFFSET, str(state), facts.uuid)
+            return Position(facts.logs[0].name, _OFFSET_UNKNOWN, str(state), facts.uuid)
         case "file-offset":
             raise ConfigError(f"start: {facts.server} runs without GTIDs that can be relied on; give FILE:POSITION")
 

@@ -33,7 +33,7 @@ def file_number(file: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Right after a transaction. file, offset: in the log of the server `server_uuid`; empty and 0 where unknown.
+    """Right after a transaction. file, offset: in the log of the server `server_uuid`; empty or 0 where unknown.
 
     gtids: everything executed up to here, as the server writes it (a GTID set of MySQL, a GTID position of MariaDB);
     None where there are no GTIDs or they are not known.

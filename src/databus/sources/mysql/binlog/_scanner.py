@@ -320,6 +320,7 @@ class Scanner(Walk):
             return
         if file == self._file:
             state[s.OFFSET] = max(int(state[s.OFFSET]), offset)
+            self._leaves_out = False
         self._keep_run()
         self._ready.append(Heartbeat(self.position.to_json()))
 

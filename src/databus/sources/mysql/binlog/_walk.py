@@ -54,6 +54,7 @@ class Walk:
         self._buffer = frozen(np.empty(0, np.uint8))
         self._ready: deque[Found] = deque()
         self._open_is_out = False  # part of the open transaction has been given out
+        self._leaves_out = scheme != "file-offset" and start.gtids is not None and not is_file  # what is before `start`
         self._inner: Iterator[NDArray[np.uint8]] | None = None
         self._outer: tuple[NDArray[np.uint8], int, int] | None = None
 
@@ -89,9 +90,18 @@ class Walk:
 
     @property
     def position(self) -> Position:
-        """After the last transaction that was finished, given out or not."""
-        gtids = self._executed.snapshot(self._state).after(np.empty((0, s.TX_COLUMNS), np.int64))
-        offset = int(self._state[s.TX_START if self._state[s.TX_STATE] else s.OFFSET])
+        """After the last transaction that was finished, given out or not.
+
+        A server that is asked by GTIDs begins with the head of a file and leaves out what `start` has. Until a
+        transaction or a heartbeat has told where that ends, this is `start`; on another server an offset of 0.
+        """
+        state, start = self._state, self._start
+        if self._leaves_out and state[s.COUNT_TX] == state[s.COUNT_TX_SKIPPED]:
+            if start.server_uuid == self._server_uuid:
+                return start
+            return Position(self._file, 0, start.gtids, self._server_uuid)
+        gtids = self._executed.snapshot(state).after(np.empty((0, s.TX_COLUMNS), np.int64))
+        offset = int(state[s.TX_START if state[s.TX_STATE] else s.OFFSET])
         return Position(self._file, offset, gtids, self._server_uuid)
 
     @property
