@@ -11,9 +11,16 @@ from typing import Any
 
 import pytest
 
+from databus.sources.mysql._kernels import load_kernels
 from databus.testing.servers import KINDS, SOAK_KINDS, Server, ServerMissing, open_server
 
 _databases = itertools.count(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    """Compiled before the first test, so that none waits for that, least of all in a process that it kills."""
+    load_kernels("tests")
 
 
 def _started(server: Server) -> Server:

@@ -1,10 +1,12 @@
 """A whole relay on a real server: killed at its crash points and at random moments, and on a disk that is full."""
 
 import errno
+import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -52,16 +54,40 @@ def copy_of(url: str) -> tuple[Copy, list[Group]]:
 
 
 def wait_until_identical(relay: RelayProcess, server: Server, database: str) -> tuple[Copy, list[Group]]:
-    """Nobody writes any more: wait until all that there is has been published."""
-    end, differences = time.monotonic() + ARRIVE_S_MAX, ["nothing was read"]
+    """Nobody writes any more: wait until all that there is has been published, as long as something still comes."""
+    last, differences, told, end = None, ["nothing was read"], "", time.monotonic() + ARRIVE_S_MAX
     while time.monotonic() < end:
-        with suppress(TryAgain):
-            copy, groups = copy_of(relay.url)
-            differences = copy.differences(server, database)
-            if not differences and groups and not groups[-1].commit.snapshots:
-                return copy, groups
+        try:
+            published = RelayClient(relay.url).head("shop").published
+            if published.pair != last:
+                copy, groups = copy_of(relay.url)
+                differences = copy.differences(server, database)
+                if not differences and groups and not groups[-1].commit.snapshots:
+                    return copy, groups
+                last, end = published.pair, time.monotonic() + ARRIVE_S_MAX
+                told = f"{len(groups)} groups up to {groups[-1].commit if groups else 'nothing'}"
+        except TryAgain as error:
+            told = str(error)
         time.sleep(0.1)
-    raise AssertionError(f"{differences}\n{relay.log_end()}")
+    lines = ["nothing has come for so long, and the copy is not identical:", *differences, told, str(_state(relay))]
+    raise AssertionError("\n".join([*lines, relay.log_end()]))
+
+
+def _state(relay: RelayProcess) -> Mapping[str, Any]:
+    """What the capture says of itself; nothing while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"{relay.url}/controlSources/status", timeout=5) as answer:  # noqa: S310 - our own
+            return dict(json.load(answer)[0])
+    except OSError:
+        return {}
+
+
+def _wait_until_running(relay: RelayProcess) -> None:
+    """Wait until it captures, or has died before."""
+    end = time.monotonic() + ARRIVE_S_MAX
+    while not _is_dead(relay) and _state(relay).get("state") != "RUNNING":
+        assert time.monotonic() < end, f"{_state(relay)}\n{relay.log_end()}"
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -93,7 +119,8 @@ def test_relay_killed_at_crash_points_and_random_moments(server, database, tmp_p
                 relay.env = {"DATABUS_CRASH_AT": f"{point}:{1 if is_last else dice.randint(1, 4)}"}
                 with suppress(Unavailable):  # it died before it answered
                     relay.start()
-                    end = time.monotonic() + (ARRIVE_S_MAX if is_last else dice.uniform(1, 3))
+                    _wait_until_running(relay)
+                    end = time.monotonic() + (ARRIVE_S_MAX if is_last else dice.uniform(0, 2))
                     with load.paused():
                         server.run(f"ALTER TABLE {database}.b ADD COLUMN c{number} INT DEFAULT {number}")
                         server.run(f"ALTER TABLE {database}.a MODIFY price DECIMAL({12 - number},2)")
