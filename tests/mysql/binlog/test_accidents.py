@@ -1,5 +1,6 @@
 """What stops a scan, what does not, and which words it has for it."""
 
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,19 @@ def test_what_is_captured_can_change_on_the_way() -> None:
     run = scanning.next()
     assert isinstance(run, Run)
     assert [scanning.tables[slot].name for slot in run.event_slot.tolist()] == ["u"]
+
+
+@pytest.mark.parametrize(
+    ("announced", "damage"),
+    [(0, b""), (len(ROW) - 1, b""), (len(ROW) + 1, b""), (len(ROW), b"cut off"), (len(ROW), b"no checksum")],
+)
+def test_compressed_rows_of_another_length_than_announced_are_corrupt(announced: int, damage: bytes) -> None:
+    squeezed = zlib.compress(ROW)
+    squeezed = {b"": squeezed, b"cut off": squeezed[:-6], b"no checksum": squeezed[:-1]}[damage]
+    log = Writer("10.11.2-MariaDB").event(163, EMPTY_LIST).mariadb_gtid(0, 1, 1).table_map()
+    log.write(bytes([0x81, announced]) + squeezed, kind=169).xid()
+    with pytest.raises(Corrupt, match=r"binlog\.000007 at \d+"):
+        read(log, kind="mariadb-10.11", scheme="domains")
 
 
 def test_an_event_above_the_limit_is_refused_by_its_header() -> None:

@@ -148,8 +148,12 @@ def _campaign(log: Log, count: int, seed: int) -> None:
         dice = random.Random(f"{seed} {i}")
         which = dice.randrange(len(files))
         raw = damaged(files[which], dice)
-        first, second = outcome(log, raw, 0), outcome(log, raw, 0xFF)
-        assert first == second, f"DATABUS_SEED={seed}, number {i}: what follows the bytes matters"
+        try:
+            first, second = outcome(log, raw, 0), outcome(log, raw, 0xFF)
+            assert first == second, "what follows the bytes matters"
+        except BaseException as error:
+            error.add_note(f"DATABUS_SEED={seed}, number {i} of file {which}: {raw.hex()}")
+            raise
         refused += first != whole[which]
     assert refused > count // 3
 

@@ -580,7 +580,7 @@ def _rows(
     inflated = -1
     if is_compressed:
         inflated, p = _compressed(buf, p, body_end)
-        if p < 0:
+        if p < 0 or inflated == 0:  # rows that would be passed over without a look at their bytes
             return _fail(state, s.BAD_COMPRESSION)
         if inflated > state[s.EVENT_BYTES_MAX]:
             return _fail(state, s.TOO_LARGE)

@@ -119,10 +119,9 @@ def inflate_event(data: memoryview, inflated_bytes: int) -> bytes:
     """Bytes compressed by MariaDB, after their head. Raises `ValueError`."""
     reader = zlib.decompressobj()
     try:
-        raw = reader.decompress(data, inflated_bytes) if inflated_bytes else b""
-        more = reader.decompress(reader.unconsumed_tail, 1) if reader.unconsumed_tail else b""
+        raw = reader.decompress(data, inflated_bytes + 1)  # with room for one too many, so that its end is reached
     except zlib.error as error:
         raise ValueError(f"a compressed event that is no zlib stream: {error}") from error
-    if len(raw) != inflated_bytes or more:
+    if len(raw) != inflated_bytes or not reader.eof:
         raise ValueError(f"a compressed event that does not inflate to the {inflated_bytes} bytes it announces")
     return raw
