@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from databus.core import (
@@ -22,6 +23,7 @@ from databus.core import (
     timeline_of,
 )
 from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql.binlog import DumpEnded
 from databus.testing import TcpProxy
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, Load, config_of, create, hosts, purge
@@ -91,6 +93,38 @@ def test_server_restarted_under_load_loses_and_doubles_nothing(server, database,
         load.wait_for(20, follower)
         server.restart()
         load.wait_for(20, follower)
+        load.stop()
+        follower.check(server, database)
+
+
+def test_dumps_that_end_without_an_error_lose_and_double_nothing(server, database, busy, follow) -> None:
+    follower = follow(database, server)
+    with busy as load:
+        for _ in range(3):
+            load.wait_for(10, follower)
+            dumps = [row[0] for row in server.query("SHOW PROCESSLIST") if str(row[4]).startswith("Binlog Dump")]
+            with suppress(pymysql.MySQLError):  # it may have ended by itself
+                server.query(f"KILL QUERY {max(dumps)}")
+            load.wait_for(10, follower)
+        load.stop()
+        assert follower.tried, "the source did not notice"
+        assert all(isinstance(error, Unavailable) for error in follower.tried)
+        follower.check(server, database)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["mysql-8.0"])
+def test_heartbeats_that_end_the_dump_lose_and_double_nothing(server, database, busy, follow) -> None:
+    """MySQL 8.0.31 takes something that is logged while it sends a heartbeat for the end, and says so without an error.
+
+    Other releases do not. With heartbeats as rare as they are in practice it takes hours to see it.
+    """
+    follower = follow(database, server)
+    follower.config = follower.config.model_copy(update={"heartbeat_ms": 1})
+    with busy as load:
+        while sum(isinstance(error, DumpEnded) for error in follower.tried) < 5:
+            load.wait_for(1, follower)
+            time.sleep(0.002)
         load.stop()
         follower.check(server, database)
 
@@ -372,7 +406,8 @@ def test_schema_changes_under_load_leave_the_copy_identical(
     assert {"note": "none"} in fills
     assert {"n2": 7} in fills
     assert copy.kinds(f"{database}.b").count("drop") >= 1
-    assert not follower.tried
+    # which MySQL 8.0.31 does now and then: see test_heartbeats_that_end_the_dump_lose_and_double_nothing
+    assert all(isinstance(error, DumpEnded) for error in follower.tried)
 
 
 def test_tables_that_are_renamed_into_the_selection_and_out_of_it(server, database, follow) -> None:

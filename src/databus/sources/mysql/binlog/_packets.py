@@ -36,7 +36,9 @@ class DumpRefused(Unavailable):
 
 
 class DumpEnded(Unavailable):
-    """The server ended the dump without an error: it was told to, or it stops."""
+    """The server ended the dump without an error: it stops, or that session was killed, or it is MySQL 8.0.31, which also
+    does so where something is logged while it sends a heartbeat. What it sent before that is whole.
+    """
 
 
 class PacketSplitter:
@@ -129,7 +131,7 @@ class PacketSplitter:
 
 def _ending(status: int, message: bytes) -> DatabusError:
     if status == 0xFE:
-        return DumpEnded("the server ended the dump; it may be about to stop")
+        return DumpEnded("the server ended the dump without an error; it may be about to stop")
     if status != 0xFF:
         return Corrupt(
             f"replication connection: a message that begins with {status:#04x}, which is no event, error or end"
