@@ -36,8 +36,8 @@ class DumpRefused(Unavailable):
 
 
 class DumpEnded(Unavailable):
-    """The server ended the dump without an error: it stops, or that session was killed, or it is MySQL 8.0.31, which also
-    does so where something is logged while it sends a heartbeat. What it sent before that is whole.
+    """The server ended the dump without an error: it stops, or that session was killed, or it is MySQL 8.0.31, which
+    also does so where something is logged while it sends a heartbeat. What it sent before that is whole.
     """
 
 
