@@ -525,6 +525,28 @@ def test_compressed_logs_are_read(kind, new_server, follow, seed) -> None:
         follower.check(server, "shop")
 
 
+def test_compressed_transactions_of_several_mib_are_read(new_server, follow) -> None:
+    """They are inflated in pieces; the log goes on behind all of them."""
+    server = new_server("mysql-8.0", lines=["binlog_transaction_compression=ON"])
+    server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
+    create(server, "shop")
+    follower = follow("shop", server, snapshot="never")
+    follower.step()
+    with server.connect(database="shop", autocommit=False) as session, session.cursor() as cursor:
+        for number in range(60):
+            cursor.execute("INSERT INTO t VALUES (%s, REPEAT('x', %s))", (number, 100_000 + number))
+        session.commit()
+        cursor.execute("UPDATE t SET v = 'y' WHERE id % 2")
+        session.commit()
+    server.run("DELETE FROM shop.a")
+    follower.catch_up(server, "shop")
+    assert not follower.tried
+    copy = follower.copy()
+    assert [(key, len(row["v"])) for key, (_, row) in sorted(copy.tables["shop.t"].items())] == [
+        ((number,), 1 if number % 2 else 100_000 + number) for number in range(60)
+    ]
+
+
 def test_an_xa_transaction_on_a_captured_table_stops_by_name(server, database, busy, follow) -> None:
     follower = follow(database, server)
     follower.check(server, database)

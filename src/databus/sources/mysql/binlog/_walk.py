@@ -250,15 +250,17 @@ class Walk:
             kind = self._event_kind()
             if kind == EventType.TRANSACTION_PAYLOAD:
                 view = self._buffer.data[int(state[s.POS]) + HEADER_BYTES : int(state[s.BODY_END])]
-                piece += mark(int(state[s.AFTER]))
+                size, after = int(state[s.SIZE]), int(state[s.AFTER])
+                piece += mark(after)
                 try:
                     for events in whole_events(inflate(parse_payload(view)), self._event_bytes_max):
                         piece += events
                         if len(piece) >= PIECE_BYTES:
                             yield frozen(np.frombuffer(bytes(piece), np.uint8))
-                            piece = bytearray(mark(int(state[s.AFTER])))
+                            piece = bytearray(mark(after))
                 except ValueError as error:
                     self._corrupt(str(error))
+                state[s.SIZE], state[s.AFTER] = size, after  # what a piece holds was scanned in between
             elif kind in (EventType.GTID, EventType.ANONYMOUS_GTID):
                 at, end = int(state[s.POS]), int(state[s.BODY_END])
                 event = bytearray(self._buffer[at:end].tobytes())
