@@ -90,6 +90,11 @@ class MysqlConfig(SourceConfig):
         "error", description="What bytes become that are not valid in their character set: an error, or U+FFFD."
     )
     row_bytes_max: int = Field(64 << 20, ge=1024, le=1 << 30, description="Largest row, in bytes of the log.")
+    on_large_row: Literal["stop", "marker"] = Field(
+        "stop",
+        description="What becomes of a row above `row_bytes_max`: an error, or its largest values (text, bytes, JSON; "
+        "never the key's) become `__databus_value_omitted__` and their number of bytes.",
+    )
     group_bytes_max: int = Field(4 << 20, ge=1024, le=256 << 20, description="Where a group ends, in bytes of rows.")
     buffer_bytes_max: int = Field(
         32 << 20, ge=1 << 20, le=1 << 30, description="What may have been read from the server and not yet be decoded."
@@ -143,6 +148,7 @@ class BinlogConfig(SourceConfig):
         description="After DDL that may have changed data unseen, a file can only stop: there is no table to read.",
     )
     row_bytes_max: int = Field(64 << 20, ge=1024, le=1 << 30, description="Largest row, in bytes of the log.")
+    on_large_row: Literal["stop", "marker"] = Field("stop", description="As for `mysql`.")
     group_bytes_max: int = Field(4 << 20, ge=1024, le=256 << 20, description="Where a group ends, in bytes of rows.")
     progress_ms: int = Field(1_000, ge=10, le=3_600_000, description="As for `mysql`.")
     progress_bytes: int = Field(16 << 20, ge=1024, le=1 << 34, description="As for `mysql`.")

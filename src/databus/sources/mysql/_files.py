@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
+import structlog
 
 from databus.core import (
     Clock,
@@ -35,6 +36,7 @@ from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._facts import Flavor, version_of
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._session import Place, Session
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql.binlog import Position, Scanner
@@ -47,6 +49,7 @@ from databus.wire import Group
 _NAMESPACE: Final = uuid.UUID("0b8c5a52-0f0e-4a57-8a39-7d7a6f1d1b6e")
 _NUMBERED: Final = re.compile(r".+\.\d+$")
 _READ_BYTES: Final = 4 << 20
+_EVENT_BYTES_MAX: Final = 128 << 20  # or twice row_bytes_max, if that is more
 _LOOK_S: Final = 0.05
 _VERSION: Final = slice(4 + 19 + 2, 4 + 19 + 2 + 50)  # magic number, event header, format's version
 
@@ -130,6 +133,8 @@ class BinlogSource:
         self._config = config
         self._clock = clock or SystemClock()
         self._session: Session | None = None
+        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
+        self._omissions = OmissionReport(self._logger, None)
 
     def identify(self) -> Identity:
         """See `Source.identify`. Files do not say which server they are of: the configuration's name does."""
@@ -146,6 +151,7 @@ class BinlogSource:
         load_kernels(self.physical)
         files = log_files(self._config.path)
         keeper, tables = self._tables(resume.schemas, resume.folder)
+        self._omissions = OmissionReport(self._logger, tables.omitter)
         if resume.position is None:
             position = Position(files[0].name, 4)
             scn = make_scn(resume.timeline, ordinal_at(position, "file-offset"))
@@ -166,7 +172,7 @@ class BinlogSource:
             scheme="file-offset",
             wants_database=tables.selection.may_select_in,
             is_file=True,
-            event_bytes_max=2 * self._config.row_bytes_max + (1 << 20),
+            event_bytes_max=max(2 * self._config.row_bytes_max, _EVENT_BYTES_MAX) + (1 << 20),
         )
         self._session = Session(
             self.physical,
@@ -200,6 +206,7 @@ class BinlogSource:
 
     def lag(self) -> SourceLag:
         """See `Source.lag`."""
+        self._omissions.tell()
         return SourceLag() if self._session is None else self._session.lag()
 
     def close(self) -> None:
@@ -207,6 +214,7 @@ class BinlogSource:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+            self._omissions.tell(is_last=True)
 
     def _tables(self, in_force: Mapping[str, TableSchema], folder: Path | None) -> tuple[HistoryKeeper, Tables]:
         flavor, version = file_server(log_files(self._config.path)[0])

@@ -38,6 +38,7 @@ from databus.sources.mysql._errors import error_of
 from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._repair import NoFeed, pass_over
 from databus.sources.mysql._session import BEGINS_US, Gap, Place, Session
 from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
@@ -93,6 +94,7 @@ class MysqlSource:
         self._warn_due_s = 0.0
         self._progress_due_s = 0.0
         self._watch: EndWatch | None = None
+        self._omissions = OmissionReport(self._logger, None)
 
     def identify(self) -> Identity:
         """See `Source.identify`. With GTIDs all servers that share them are one source, named by the configuration."""
@@ -126,6 +128,7 @@ class MysqlSource:
         keeper = self._keeper(server.facts, resume.folder)
         start = self._begin_at(server, keeper, resume, trouble)
         self._tables = start.tables
+        self._omissions = OmissionReport(self._logger, start.tables.omitter)
         self._session = self._make_session(server, keeper, resume, start, server_id)
         self._watch = self._watch_of(server.facts.server)
         self._server = None  # its connection is the session's now
@@ -157,6 +160,7 @@ class MysqlSource:
             return SourceLag()
         lag = self._session.lag()
         self._warn_of_purge(lag)
+        self._omissions.tell()
         self._tell_progress(self._session.progress())
         if self._watch is not None:
             self._watch.look(self._session.rests_at())
@@ -167,6 +171,7 @@ class MysqlSource:
         session, self._session, self._watch = self._session, None, None
         if session is not None:
             session.close()
+            self._omissions.tell(is_last=True)
         server, self._server = self._server, None
         if server is not None:
             close_quietly(server.connection)
@@ -403,7 +408,7 @@ class MysqlSource:
             scheme=scheme_of(facts),
             server_uuid=facts.uuid,
             wants_database=wants_database,
-            event_bytes_max=max(2 * config.row_bytes_max, config.buffer_bytes_max) + _EVENT_SLACK_BYTES,
+            event_bytes_max=_row_bytes_read_max(config) + _EVENT_SLACK_BYTES,
         )
 
     def _dump(self, server: _Server, position: Position, server_id: int) -> Dump:
@@ -431,7 +436,7 @@ class MysqlSource:
             chunk_rows_max=config.chunk_rows_max,
             chunk_bytes_max=config.chunk_bytes_max,
             chunk_keys_max=config.chunk_keys_max,
-            row_bytes_max=config.row_bytes_max,
+            row_bytes_max=config.row_bytes_max if tables.omitter is None else _row_bytes_read_max(config),
         )
         session = Session(
             self.physical,
@@ -520,6 +525,11 @@ class MysqlSource:
 def _nothing(_: object) -> bool:
     """Nothing of the log is wanted."""
     return False
+
+
+def _row_bytes_read_max(config: MysqlConfig) -> int:
+    """How large a row, or both images of an updated one, may be where it is read, whatever consumers get of it."""
+    return max(2 * config.row_bytes_max, config.buffer_bytes_max)
 
 
 def _made_up_id(physical: str, log_id: str) -> int:

@@ -10,7 +10,7 @@ from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.binlog import TableMap
 from databus.sources.mysql.history import from_table_map
-from databus.sources.mysql.rows import Plan, Policies, describe, make_plan
+from databus.sources.mysql.rows import Omitter, Plan, Policies, describe, make_plan
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
@@ -20,6 +20,8 @@ class ReadingOptions(Protocol):
 
     zero_dates: Literal["error", "null"]
     invalid_text: Literal["error", "replace"]
+    on_large_row: Literal["stop", "marker"]
+    row_bytes_max: int
 
 
 class Selection:
@@ -68,7 +70,8 @@ class Tables:
     """Definitions and plans at the present position. known: looks a definition up in the history. is_other:
     whether a name is one of a view or a sequence. json_form: how the server prints JSON, which MySQL 8.0 changed.
 
-    `in_force` are the schemas that consumers have been told, by source.
+    `in_force` are the schemas that consumers have been told, by source. `omitter` counts what rows have lost, if one
+    may.
     """
 
     def __init__(
@@ -90,7 +93,8 @@ class Tables:
         self._json_form = json_form
         self._plans: dict[int, Plan] = {}
         self._refused: dict[int, Stop] = {}
-        self.policies = Policies(options.zero_dates, options.invalid_text)
+        self.omitter = Omitter(options.row_bytes_max) if options.on_large_row == "marker" else None
+        self.policies = Policies(options.zero_dates, options.invalid_text, omitter=self.omitter)
 
     def selects(self, definition: TableDefinition) -> bool:
         """Whether the table is captured."""
@@ -162,6 +166,7 @@ class Tables:
             zero_dates=self._options.zero_dates,
             invalid_text=self._options.invalid_text,
             json_form=self._json_form,
+            omitter=self.omitter,
         )
         self._plans[slot] = plan
         return definition, plan

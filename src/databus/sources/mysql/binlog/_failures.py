@@ -9,9 +9,14 @@ from databus.sources.mysql.binlog._events import name_of
 _MALFORMED: Final = "Compare with what the server's own `mysqlbinlog` (`mariadb-binlog`) says at that place"
 _FOREIGN: Final = "Find out what happened to the server; then snapshot the captured tables again, or raise the timeline"
 
+LARGER: Final = (
+    "Raise `buffer_bytes_max` above it, or `row_bytes_max` above half of it (with files, this one), and see that there "
+    "is memory for it"
+)
+
 _FAILURES: Final[dict[int, tuple[type[Stop], str, str]]] = {
     s.BAD_SIZE: (Corrupt, "its size cannot be", _MALFORMED),
-    s.TOO_LARGE: (LimitExceeded, "it is larger than event_bytes_max", "Raise the limit, with the memory that it takes"),
+    s.TOO_LARGE: (LimitExceeded, "it is larger than event_bytes_max", LARGER),
     s.BAD_CHECKSUM: (
         Corrupt,
         "its bytes do not match its checksum",

@@ -19,6 +19,7 @@ from databus.core import (
 )
 from databus.sources.mysql.binlog import _state as s
 from databus.sources.mysql.binlog._events import HEADER_BYTES
+from databus.sources.mysql.binlog._failures import LARGER
 from databus.sources.mysql.binlog._reader import Reader
 
 _ERROR_BYTES_MAX = 1 << 16
@@ -120,8 +121,7 @@ class PacketSplitter:
             if size > self._event_bytes_max:
                 raise LimitExceeded(
                     f"replication connection: an event of {size} bytes is larger than event_bytes_max "
-                    f"({self._event_bytes_max}); raise the "
-                    f"limit, with the memory that it takes"
+                    f"({self._event_bytes_max}). {LARGER}"
                 )
             if held > size:
                 raise Corrupt(

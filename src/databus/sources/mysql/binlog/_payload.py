@@ -30,6 +30,14 @@ class Payload:
     data: memoryview
 
 
+class EventTooLarge(Exception):
+    """An event inside a payload is larger than the limit."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
 def parse_payload(body: memoryview) -> Payload:
     """Read a payload event's body: fields of type, length and value, then the bytes. Raises `ValueError`."""
     reader = Reader(bytes(body[:_HEAD_BYTES]))
@@ -83,14 +91,16 @@ def inflate(payload: Payload) -> Iterator[bytes]:
 
 
 def whole_events(pieces: Iterator[bytes], event_bytes_max: int) -> Iterator[bytes]:
-    """The same bytes, cut between events. Raises `ValueError` if an event is larger than the limit, or cut off."""
+    """The same bytes, cut between events. Raises `EventTooLarge`, or `ValueError` if one is cut off or has no size."""
     rest = bytearray()
     for piece in pieces:
         rest += piece
         at = 0
         while len(rest) - at >= HEADER_BYTES:
             size = int.from_bytes(rest[at + 9 : at + 13], "little")
-            if not HEADER_BYTES <= size <= event_bytes_max:
+            if size > event_bytes_max:
+                raise EventTooLarge(size)
+            if size < HEADER_BYTES:
                 raise ValueError(f"an event of {size} bytes inside a payload")
             if size > len(rest) - at:
                 break

@@ -12,8 +12,17 @@ from databus.core import Corrupt, DatabusError, PositionForeign
 from databus.sources.mysql.binlog import _state as s
 from databus.sources.mysql.binlog._events import FILE_MAGIC, HEADER_BYTES, EventType, name_of
 from databus.sources.mysql.binlog._executed import ExecutedArrays
+from databus.sources.mysql.binlog._failures import failure
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
-from databus.sources.mysql.binlog._payload import PIECE_BYTES, inflate, inflate_event, mark, parse_payload, whole_events
+from databus.sources.mysql.binlog._payload import (
+    PIECE_BYTES,
+    EventTooLarge,
+    inflate,
+    inflate_event,
+    mark,
+    parse_payload,
+    whole_events,
+)
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, file_number, ordinal_of
 from databus.sources.mysql.binlog._run import Found, Run
 from databus.sources.mysql.binlog._tables import KnownTables
@@ -258,6 +267,8 @@ class Walk:
                         if len(piece) >= PIECE_BYTES:
                             yield frozen(np.frombuffer(bytes(piece), np.uint8))
                             piece = bytearray(mark(after))
+                except EventTooLarge as error:
+                    raise failure(s.TOO_LARGE, self._where(), kind, error.size) from None
                 except ValueError as error:
                     self._corrupt(str(error))
                 state[s.SIZE], state[s.AFTER] = size, after  # what a piece holds was scanned in between

@@ -19,6 +19,7 @@ ROW_BYTES_MAX: Final = 64 << 20
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
 _ALIGNED: Final = 64
 _PLACES: Final = [ops.VALID, ops.OUT, ops.TEXT]
+_NO_LIMIT: Final = 1 << 40
 _SLACK: Final = 64  # bytes that a copy by words may overwrite behind a column's text
 
 
@@ -56,8 +57,8 @@ def decode(
 
     kinds, starts, ends: of each event (1 write, 2 update, 3 delete, 4 partial update); its images in `buffer`. place:
     says where in the log an offset of `buffer` is. Raises `Corrupt` for bytes that are no image of this table,
-    `Unrepresentable` for a value that the policies refuse, `LimitExceeded` for a row above `row_bytes_max`: all name
-    table, column and place. Nothing of `buffer` is kept.
+    `Unrepresentable` for a value that the policies refuse, `LimitExceeded` for a row above `row_bytes_max`, unless
+    the policies omit values of it: all name table, column and place. Nothing of `buffer` is kept.
     """
     from databus.sources.mysql.rows import _kernels as kernels
 
@@ -66,8 +67,9 @@ def decode(
     status = np.zeros(ops.STATUS, dtype=np.int64)
     totals = np.zeros(len(plan.layouts), dtype=np.int64)
     counts = np.zeros(starts.size, dtype=np.int32)
+    refused = row_bytes_max if plan.policies.omitter is None else _NO_LIMIT
     images = kernels.measure(
-        buffer, kinds, starts, ends, plan.mask, plan.program, plan.steps, plan.json_columns, row_bytes_max,
+        buffer, kinds, starts, ends, plan.mask, plan.program, plan.steps, plan.json_columns, refused,
         totals, counts, status,
     )  # fmt: skip
     if images < 0:
@@ -168,6 +170,8 @@ def _decode(
         if not layout.is_finished:
             raw = finish(column, raw, plan.policies, where, found[found[:, 1] == number, 0])
         arrays.append(raw)
+    if plan.policies.omitter is not None:
+        arrays = plan.policies.omitter.apply(plan.definition, plan.table, arrays, where)
     return Decoded(0, counts, change_types, arrays)
 
 

@@ -12,6 +12,7 @@ from databus.schema import TableSchema
 from databus.sources.mysql._definition import FieldType, TableDefinition
 from databus.sources.mysql.rows import _opcodes as ops
 from databus.sources.mysql.rows._layout import Layout, check_type, lay_out
+from databus.sources.mysql.rows._omit import Omitter
 from databus.sources.mysql.rows._types import Policies, describe
 
 
@@ -43,6 +44,7 @@ def make_plan(
     zero_dates: Literal["error", "null"] = "error",
     invalid_text: Literal["error", "replace"] = "error",
     json_form: Literal["5.7", "8.0"] = "8.0",
+    omitter: Omitter | None = None,
 ) -> Plan:
     """Plan the decoding of a table map's rows by the table's definition at that position.
 
@@ -51,7 +53,7 @@ def make_plan(
     `SourceChanged` naming the column if the map is not the definition's.
     """
     _check_count(definition, len(types))
-    policies = Policies(zero_dates, invalid_text, json_form)
+    policies = Policies(zero_dates, invalid_text, json_form, omitter)
     table = describe(definition, excluded=excluded, zero_dates=zero_dates, invalid_text=invalid_text)
     layouts = []
     for number, column in enumerate(definition.columns):

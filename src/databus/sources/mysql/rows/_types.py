@@ -1,12 +1,15 @@
 """The type table: which type of the bus a column becomes. docs/mysql-types.md says the same with all forms."""
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from databus.core import ConfigError, Unsupported
 from databus.schema import Column, TableSchema
 from databus.schema._types import DECIMAL_PRECISION_MAX
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
+
+if TYPE_CHECKING:
+    from databus.sources.mysql.rows._omit import Omitter
 
 _INTEGERS: Final = {
     FieldType.TINY: "int8",
@@ -51,16 +54,18 @@ _BIT_BYTES_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """What becomes of values that the bus's types do not have.
+    """What becomes of values that the bus does not pass on as they are.
 
     zero_dates: of 0000-00-00 and of dates that are none, such as 2020-00-10: an error, or null. invalid_text: of bytes
     that are no text in their column's character set: an error, or U+FFFD in their place. json_form: whose SELECT a JSON
     text is to equal: 5.7 prints a whole double as `1`, later ones as `1.0`, and leaves the lines of base64 unescaped.
+    omitter: what becomes of rows that are too large; without one they are an error.
     """
 
     zero_dates: Literal["error", "null"] = "error"
     invalid_text: Literal["error", "replace"] = "error"
     json_form: Literal["5.7", "8.0"] = "8.0"
+    omitter: "Omitter | None" = None
 
 
 def address_type(column: ColumnDefinition) -> str | None:

@@ -239,7 +239,7 @@ class Columns:
         """The arrays, in the table's order.
 
         Raises `Unrepresentable` for a date that is none, by policy, or text that is none; `SourceChanged` for a null in
-        a column that has none.
+        a column that has none; `LimitExceeded` for a row that is too large even without its largest values.
         """
         extra = len(self._shape.numbers)
         arrays = {}
@@ -253,7 +253,12 @@ class Columns:
             if row[NULLS] and not described.nullable:
                 raise SourceChanged(f"{self._shape.table.source}: column {column.name!r} is NOT NULL, but has nulls")
             arrays[column.name] = self._array(row, self._sizes[number], column, described, place)
-        return [arrays[name] for name in self._shape.table.names]
+        shape = self._shape
+        made = [arrays[name] for name in shape.table.names]
+        if shape.policies.omitter is not None:
+            where = ResultRows(shape.table.source, place)
+            made = shape.policies.omitter.apply(shape.definition, shape.table, made, where)
+        return made
 
     def _array(self, row: Ints, size: int, column: ColumnDefinition, described: Column, place: str) -> pa.Array:
         nulls = int(row[NULLS])

@@ -1,0 +1,43 @@
+"""Telling people what rows have lost that were too large: once a table at first, then now and then with the count."""
+
+import time
+from typing import Final, Protocol
+
+from databus.sources.mysql.rows import Omitter
+
+_EVERY_S: Final = 600.0
+
+
+class Logger(Protocol):
+    """What is told to."""
+
+    def warning(self, event: str, **values: object) -> object:
+        """Say it."""
+        ...
+
+
+class OmissionReport:
+    """Warnings about the values that `omitter` took, none if there is none."""
+
+    def __init__(self, logger: Logger, omitter: Omitter | None) -> None:
+        self._logger = logger
+        self._omitter = omitter
+        self._told: dict[str, int] = {}
+        self._due_s: dict[str, float] = {}
+
+    def tell(self, *, is_last: bool = False) -> None:
+        """Warn of each table that lost more than was told, at most once in ten minutes unless this is the last time."""
+        if self._omitter is None:
+            return
+        now_s = time.monotonic()
+        for table, count in self._omitter.counts().items():
+            if count == self._told.get(table) or (not is_last and now_s < self._due_s.get(table, now_s)):
+                continue
+            self._told[table], self._due_s[table] = count, now_s + _EVERY_S
+            self._logger.warning(
+                "values were left out of rows above row_bytes_max",
+                table=table,
+                values=count,
+                row_bytes_max=self._omitter.row_bytes_max,
+                mend="raise row_bytes_max, or leave the column out with `columns`",
+            )
