@@ -209,6 +209,21 @@ def test_tables_that_cannot_be_seen_are_named(shop):
     assert "nowhere.*" in finding.what
 
 
+@pytest.mark.parametrize("granted", ["shop", "sh%", "s_op", "*"])
+def test_a_user_who_may_not_lock_tables_without_a_key_is_told_the_grant(shop, granted):
+    account = f"'{shop.capture_user}'@'%'"
+    shop.run("CREATE TABLE shop.keyless (n INT)", f"GRANT LOCK TABLES ON `other`.* TO {account}")
+    config = config_of(shop, lock_tables_without_key=True)
+    (finding,) = named(check_source(config), "privileges", "error")
+    assert "shop.keyless" in finding.what
+    assert "shop.orders" not in finding.what
+    assert finding.mend == f"GRANT LOCK TABLES ON `shop`.* TO {account}"
+    assert named(check_source(config_of(shop)), "privileges") == []
+    assert named(check_source(config_of(shop, lock_tables_without_key=True, snapshot="never")), "privileges") == []
+    shop.run(f"GRANT LOCK TABLES ON {'*' if granted == '*' else f'`{granted}`'}.* TO {account}")
+    assert named(check_source(config), "privileges") == []
+
+
 def test_our_server_id_must_not_be_the_servers_own(shop):
     (finding,) = named(check_source(config_of(shop, server_id=shop.server_id)), "server_id", "error")
     assert "the server's own" in finding.what

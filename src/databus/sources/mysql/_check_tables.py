@@ -61,6 +61,8 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
         yield Finding(
             "info", "no_key", facts.server, what, f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
         )
+        if config.lock_tables_without_key and config.snapshot != "never":
+            yield from _of_locks(connection, facts, keyless, account)
     yield from _of_cascades(connection, facts, tables, databases)
 
 
@@ -136,14 +138,46 @@ def _is_pattern(text: str) -> bool:
 def _sees_database(grants: Iterable[str], pattern: str) -> bool:
     """Whether SELECT is granted on all of the one database that a pattern is about."""
     database, _, _ = pattern.partition(".")
-    for each in grants:
-        found = re.match(r"GRANT (.+?) ON `((?:[^`]|``)+)`\.\* TO ", each)
-        if found is None or {"SELECT", "ALL PRIVILEGES"}.isdisjoint(found[1].upper().split(", ")):
+    for privileges, name in _grants_on_databases(grants):
+        if {"SELECT", "ALL PRIVILEGES"}.isdisjoint(privileges):
             continue
-        name = found[2].replace("``", "`")
         if database in (name, name.replace("\\_", "_").replace("\\%", "%")):
             return True
     return False
+
+
+def _of_locks(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], account: str
+) -> Iterator[Finding]:
+    """Whether tables may be locked that are to be."""
+    grants = grants_of(connection, facts)
+    if has_global(grants, "LOCK TABLES"):
+        return
+    refused = [each for each in tables if not _may_lock(grants, each.database)]
+    if refused:
+        what = f"the user may not lock {_listed(refused)}, which `lock_tables_without_key` wants while they are read"
+        databases = sorted({each.database for each in refused})
+        mend = "; ".join(f"GRANT LOCK TABLES ON {_identifier(each)}.* TO {account}" for each in databases)
+        yield Finding("error", "privileges", facts.server, what, mend)
+
+
+def _may_lock(grants: Iterable[str], database: str) -> bool:
+    """Whether LOCK TABLES is granted on a database. The name in a grant is a pattern of LIKE."""
+    for privileges, name in _grants_on_databases(grants):
+        pattern = re.sub(
+            r"\\?.", lambda found: {"%": ".*", "_": "."}.get(found[0], re.escape(found[0][-1])), name, flags=re.DOTALL
+        )
+        if not {"LOCK TABLES", "ALL PRIVILEGES"}.isdisjoint(privileges) and re.fullmatch(pattern, database, re.DOTALL):
+            return True
+    return False
+
+
+def _grants_on_databases(grants: Iterable[str]) -> Iterator[tuple[list[str], str]]:
+    """The privileges that each grant gives on a whole database, and the database as it stands there."""
+    for each in grants:
+        found = re.match(r"GRANT (.+?) ON `((?:[^`]|``)+)`\.\* TO ", each)
+        if found is not None:
+            yield found[1].upper().split(", "), found[2].replace("``", "`")
 
 
 def _of_reading(

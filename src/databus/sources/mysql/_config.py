@@ -115,6 +115,11 @@ class MysqlConfig(SourceConfig):
         1 << 20, ge=1, le=1 << 26, description="Keys that may change while a chunk waits for its place in the log."
     )
     snapshot_connections: int = Field(2, ge=1, le=64, description="Connections that read chunks at the same time.")
+    lock_tables_without_key: bool = Field(
+        False,
+        description="Read a table that has no key under `LOCK TABLES`, rather than again and again while it is "
+        "written; whoever writes it waits until it is read.",
+    )
     history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="Tables whose definitions are followed.")
     retention_warn_ms: int = Field(
         6 * 3_600_000, ge=0, le=2**53, description="Warn when the server purges what we need in less than this."

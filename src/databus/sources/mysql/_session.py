@@ -498,7 +498,8 @@ class Session:
         table = self._tables.in_force.get(source)
         if definition is None or table is None:
             return None
-        return TableTask(definition, table, self._where(source), self._tables.policies)
+        locks = isinstance(self._config, MysqlConfig) and self._config.lock_tables_without_key and not table.key
+        return TableTask(definition, table, self._where(source), self._tables.policies, locks)
 
     def _where(self, source: str) -> str | None:
         """What narrows the reading of a table: the request's own condition, or the configuration's."""

@@ -157,6 +157,7 @@ class ChunkReader:
         )
         with self._host.changed:
             chunk.low, chunk.high = view.low, view.high
+            chunk.is_held = exact and reading.task.locks
         return view
 
     def _base(self, reading: Reading, chunk: ReadChunk, views: Views) -> Watermark:
@@ -258,6 +259,9 @@ class ChunkReader:
             chunk.is_part = not rows.has_ended
             self._finish(chunk, columns, rows.bytes - begun, where)
             begun = rows.bytes
+            if not chunk.is_part:
+                statement.close()
+                self._confirm(reading, chunk, connection)
             following = replace(chunk, arrays=[], rows=0, bytes=0, is_read=False)
             with self._host.changed:
                 if chunk.is_part and reading.owns(chunk):
@@ -267,7 +271,6 @@ class ChunkReader:
                 break
             chunk = following
             self._wait_for_room(reading, chunk)
-        statement.close()
         self._wait_until_placed(reading, chunk)
         view.close()
 
@@ -277,6 +280,24 @@ class ChunkReader:
                 self._host.changed.wait()
             if not reading.owns(chunk) or self._host.is_closed:
                 raise Abandoned(f"{chunk.source} is read anew")
+
+    def _confirm(self, reading: Reading, chunk: ReadChunk, connection: pymysql.Connection) -> None:
+        """Under a lock, what has been followed by now of the log is in the table as it was read, if the lock is still
+        held then: the connection answers, so it is.
+        """
+        if not chunk.is_held:
+            return
+        with self._host.changed:
+            while not self._is_followed(chunk) and reading.owns(chunk) and not self._host.is_closed:
+                self._host.changed.wait()
+            scn = self._host.scn
+        log_end(connection)
+        with self._host.changed:
+            chunk.after, chunk.is_passed = scn, True
+
+    def _is_followed(self, chunk: ReadChunk) -> bool:
+        position = self._host.position
+        return position is not None and chunk.high is not None and chunk.high.is_in(position)
 
     def _wait_until_placed(self, reading: Reading, chunk: ReadChunk) -> None:
         """Under a lock, nobody writes the table until its last row has its place."""

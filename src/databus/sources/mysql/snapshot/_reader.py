@@ -116,6 +116,8 @@ class SnapshotReader:
             for source, reading in self._readings.items():
                 reading.follow(scn, position)
                 self._tracker.forget(source, reading.horizon(scn))
+            if any(reading.task.locks for reading in self._readings.values()):
+                self._changed.notify_all()
 
     def reset(self) -> None:
         """The log is followed on another server: chunks that have no place yet are read again, there."""
@@ -190,7 +192,7 @@ class SnapshotReader:
         keys = [chunk.arrays[names.index(name)] for name in reading.task.table.key] if chunk.rows else []
         stays = None
         if chunk.error is None:
-            stays = self._tracker.place(source, chunk.after, keys, chunk.rows)
+            stays = self._staying(chunk, keys)
         if stays is None:
             self._read_again(reading, chunk)
             return None
@@ -203,6 +205,18 @@ class SnapshotReader:
         if is_last:
             self.drop(source)
         return Placed(source, reading.task.table, arrays, rows, remains, is_last)
+
+    def _staying(self, chunk: ReadChunk, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
+        """Which of its rows stay if it is placed now; None if it must be read again.
+
+        What was read under a lock can have no images, unless the lock was lost: then the last part finds it out, and
+        what was placed before is worth nothing.
+        """
+        if chunk.is_held and chunk.is_part and not self._tracker.has_control(chunk.source, chunk.after):
+            return np.ones(chunk.rows, np.bool_)
+        if chunk.is_held and self._tracker.has_images(chunk.source, chunk.after):
+            return None
+        return self._tracker.place(chunk.source, chunk.after, keys, chunk.rows)
 
     def _read_again(self, reading: Reading, chunk: ReadChunk) -> None:
         if reading.is_whole:
@@ -347,8 +361,9 @@ class SnapshotReader:
                 self._stop(reading, chunk, told)
                 return
         with self._changed:
-            if reading.is_whole and reading.owns(chunk):
-                self._read_again(reading, chunk)
+            if reading.is_whole and reading.generation == chunk.generation:  # parts of it may have their places
+                if self._readings.get(chunk.source) is reading:  # else it was read to its end
+                    self._read_again(reading, chunk)
             else:
                 reading.give_back(chunk)
             if failures >= self._options.connect_attempts_max and not self._is_closed:

@@ -137,7 +137,7 @@ class Reading:
         self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
         self.said = (
             "has no key, and was written while it was read; it is read again until it is left in peace. Give it a "
-            "primary key, or let it be locked while it is read"
+            "primary key, or set `lock_tables_without_key`"
         )
 
     def placed(self, chunk: ReadChunk) -> None:

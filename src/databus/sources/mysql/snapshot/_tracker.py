@@ -71,6 +71,11 @@ class KeyTracker:
         table = self._tables.get(source)
         return table is not None and table.lost > after
 
+    def has_images(self, source: str, after: int) -> bool:
+        """Whether an image of the table was logged above this SCN."""
+        table = self._tables.get(source)
+        return self.is_lost(source, after) or (table is not None and bool(table.above(after)))
+
     def place(self, source: str, after: int, keys: Keys, rows: int) -> npt.NDArray[np.bool_] | None:
         """Which of a chunk's rows stay if it is placed now; None if it must be read again.
 

@@ -16,7 +16,9 @@ it (tests/mysql/snapshot/test_watermarks.py):
   they wait for at most `lock_ms_max`. If a transaction that wrote the table is open for longer, it is let go, and tried
   again later.
 - An exact view (low is high, for a table without a key) is opened under that lock on any MySQL.
-- A table of an engine without transactions is read under `LOCK TABLES t READ`.
+- A table of an engine without transactions is read under `LOCK TABLES t READ` from begin to end, and so is one that is
+  to be held, on any server: what nobody may write needs no view. The lock is the reading connection's own, since it may
+  have become one for `WRITE`, which would keep any other connection from reading.
 """
 
 import time
@@ -144,10 +146,10 @@ class Views:
     def _open(
         self, definition: TableDefinition, *, transactional: bool, exact: bool, held: bool, low: Watermark | None
     ) -> View:
-        if not transactional:
+        if held or not transactional:
             return self._under_lock(definition)
-        if held or (exact and self._way is not Way.COMMIT_ORDER):
-            return self._guarded(definition, held=held)
+        if exact and self._way is not Way.COMMIT_ORDER:
+            return self._guarded(definition)
         if self._way is Way.COMMIT_ORDER:
             return self._in_commit_order()
         if self._way is Way.GUARD:
@@ -180,24 +182,15 @@ class Views:
         mark = Watermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
         return View(mark, mark, self._commit)
 
-    def _guarded(self, definition: TableDefinition, *, held: bool) -> View:
+    def _guarded(self, definition: TableDefinition) -> View:
         guard = self._guarding()
         self._lock(guard, definition)
         try:
             mark = log_end(guard)
             query(self._connection, _OPEN)
-        except BaseException:
+        finally:
             self._unlock(guard)
-            raise
-        if not held:
-            self._unlock(guard)
-            return View(mark, mark, self._commit)
-
-        def close() -> None:
-            self._commit()
-            self._unlock(guard)
-
-        return View(mark, mark, close)
+        return View(mark, mark, self._commit)
 
     def _guarding(self) -> pymysql.Connection:
         if self._guard is None:
@@ -222,9 +215,10 @@ class Views:
             except pymysql.OperationalError as error:
                 if error.args[0] in _DENIED:
                     raise WrongInput(
-                        f"{definition.source}: reading it needs LOCK TABLES for a moment, since this server cannot say "
-                        f"otherwise where in its log a row was read; GRANT LOCK TABLES ON {definition.database}.* to "
-                        f"the user, or turn GTIDs on"
+                        f"{definition.source}: reading it needs LOCK TABLES, since it is to be locked "
+                        f"(`lock_tables_without_key`, or an engine without transactions), or since this server cannot "
+                        f"say otherwise where in its log a row was read; GRANT LOCK TABLES ON {definition.database}.* "
+                        f"to the user"
                     ) from error
                 if error.args[0] not in _BUSY:
                     raise
