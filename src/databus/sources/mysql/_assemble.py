@@ -94,13 +94,15 @@ class Assembler:
         self._waiting, self._waiting_bytes, self.seq = [], 0, 0
         return was_open
 
-    def add(self, run: Run, snapshots: Mapping[str, OpenSnapshot], first: int = 0) -> Iterator[Group]:
+    def add(
+        self, run: Run, snapshots: Mapping[str, OpenSnapshot], first: int = 0, until: int | None = None
+    ) -> Iterator[Group]:
         """The groups that are complete with this run. `snapshots`: those open, for the commits. first: the transactions
-        before that one are passed over.
+        before that one are passed over. until: the transactions from that one on are left out, to be added later.
         """
         if not run.continues and not self.is_between_transactions:
             raise AssertionError("a run begins a transaction while another is unfinished")
-        for stretch in self._stretches(run, first):
+        for stretch in self._stretches(run, first, len(run) if until is None else until):
             before = self.seq, self.position, self._is_open
             try:
                 group = self._group(stretch, snapshots)
@@ -112,13 +114,12 @@ class Assembler:
             else:
                 yield group
 
-    def _stretches(self, run: Run, first: int) -> Iterator[_Stretch]:
-        transactions = len(run.scn)
+    def _stretches(self, run: Run, first: int, transactions: int) -> Iterator[_Stretch]:
         firsts = np.searchsorted(run.event_transaction, np.arange(transactions + 1))
         sizes = run.event_end - run.event_start
         until = np.concatenate(([0], np.cumsum(sizes)))
         at_transaction = until[firsts]
-        whole = transactions if run.is_complete else transactions - 1
+        whole = transactions if run.is_complete or transactions < len(run) else transactions - 1
         at = first
         while at < whole:
             waiting = self._waiting_bytes if at == 0 else 0

@@ -27,7 +27,7 @@ from databus.core import (
     make_scn,
     next_bus_seq,
 )
-from databus.schema import TableSchema, diff, frame_schema
+from databus.schema import TableSchema, frame_schema
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._assemble import Assembler
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
@@ -37,6 +37,7 @@ from databus.sources.mysql._tables import Tables
 from databus.sources.mysql.binlog import Abandoned, Heartbeat, Position, Rotated, Run, Scanner, Scheme, Statement
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import Altered, Created, TableEvent
+from databus.sources.mysql.rows import Plan
 from databus.sources.mysql.snapshot import BegunAnew, Placed, Progress, SnapshotReader, TableTask
 from databus.wire import Commit, Control, Group, OpenSnapshot, Rows
 
@@ -117,6 +118,7 @@ class Session:
         )
         self._ready: deque[Group] = deque()
         self._groups: Iterator[Group] = iter(())
+        self._rest: tuple[Run, int] | None = None  # what is still to come of a run, from that transaction on
         self._asked: deque[tuple[str, str | None]] = deque()
         self._is_new = is_new
         self._begins_us: int | None = place.position.get(BEGINS_US)
@@ -250,6 +252,9 @@ class Session:
                 if group.rows or group.commit.continues or self._is_part_out or self._is_progress_due():
                     return group
                 continue
+            if self._rest is not None:
+                self._groups = self._take_up(*self._rest)
+                continue
             if self._assembler.is_between_transactions and self._add_between():
                 continue
             found = self._scanner.next()
@@ -270,9 +275,7 @@ class Session:
     def _handle(self, found: Run | Statement | Rotated | Heartbeat | Abandoned) -> None:
         match found:
             case Run():
-                first = self._pass_over(found)
-                self._prepare_all(found, first)
-                self._groups = self._assembler.add(found, self._snapshots, first)
+                self._rest = found, self._pass_over(found)
             case Statement() if self._begins_us is not None and found.commit_us < self._begins_us:
                 self._history.apply(found, make_scn(self._place.timeline, found.scn))
                 if found.position is not None:
@@ -323,27 +326,39 @@ class Session:
         if self._reader is not None:
             self._reader.advance(self._place.scn, position)
 
-    def _prepare_all(self, run: Run, first: int) -> None:
-        for slot in np.unique(run.event_slot[run.event_transaction >= first]).tolist():
-            if self._tables.is_prepared(slot):
-                continue
+    def _take_up(self, run: Run, first: int) -> Iterator[Group]:
+        """The groups of a run from a transaction on, up to where the log itself shows a table to be another than
+        consumers know: what is before that goes out first, and then they are told.
+        """
+        self._rest = None
+        for slot, transaction in run.slots(first):
             try:
-                self._prepare(slot)
+                plan = self._plan(slot)
+                if not self._tables.is_news(plan.table):
+                    continue
+                if transaction > first and self._tables.is_another(plan.table):
+                    self._rest = run, transaction
+                    return self._assembler.add(run, self._snapshots, first, transaction)
+                self._learn(plan)
             except Stop as error:  # raised where its rows come: what is before them is good
                 self._tables.refuse(slot, error)
+        return self._assembler.add(run, self._snapshots, first)
 
-    def _prepare(self, slot: int) -> None:
-        """Plan a new table map; where the log itself shows another table than consumers know, tell them first."""
-        table_map = self._scanner.tables[slot]
-        definition, plan = self._tables.prepare(slot, table_map)
-        known = self._tables.in_force.get(definition.source)
-        if known is not None and known.fingerprint == plan.table.fingerprint:
-            return
-        self._history.learn(definition, self._place.scn)
-        self._tables.in_force[definition.source] = plan.table
-        if known is None or diff(known, plan.table).is_empty:
-            return  # its rows say what it is
-        self._tell_class3(plan.table, schema_body(plan.table, known, "", 3), "the log shows another table than before")
+    def _plan(self, slot: int) -> Plan:
+        if not self._tables.is_prepared(slot):
+            return self._tables.prepare(slot, self._scanner.tables[slot])
+        return self._tables.plan(slot)
+
+    def _learn(self, plan: Plan) -> None:
+        """The log itself shows here what a table is; where consumers know another one, tell them first."""
+        table = plan.table
+        known, is_another = self._tables.in_force.get(table.source), self._tables.is_another(table)
+        if is_another:
+            self._check_class3(table.source, "the log shows another table than before")
+        self._history.learn(plan.definition, self._place.scn)
+        self._tables.in_force[table.source] = table
+        if is_another:  # else its rows say what it is
+            self._tell_class3(table, schema_body(table, known, "", 3))
 
     def _saw(self, group: Group) -> None:
         """A group of the assembler goes out: what follows stands behind it, and chunks must know its keys."""
@@ -560,14 +575,17 @@ class Session:
         batch = pa.RecordBatch.from_arrays([*placed.arrays, *columns], schema=frame_schema(placed.table))
         return Group(self._commit(), (Rows(placed.table, batch),), snapshot=True)
 
-    def _tell_class3(self, table: TableSchema, body: Mapping[str, Any], why: str) -> None:
-        """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
+    def _check_class3(self, source: str, why: str) -> None:
+        """Raise if consumers cannot be told here that a table is another, or may not be."""
         if not self._assembler.is_between_transactions:
             raise Unsupported(
-                f"{self._physical}: {table.source} changed in the middle of a transaction ({why}); have it read again "
-                f"by `databus snapshot`, from a position behind it"
+                f"{self._physical}: {source} changed in the middle of a transaction ({why}); have it read again by "
+                f"`databus snapshot`, from a position behind it"
             )
-        self._refuse_class3(table.source)
+        self._refuse_class3(source)
+
+    def _tell_class3(self, table: TableSchema, body: Mapping[str, Any]) -> None:
+        """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
         groups = [self._bus_control(ControlKind.SCHEMA, table, body), self._begin_snapshot(table.source)]
         self._ready.extend(_as_one(groups, self._place.position))
 

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
 from databus.core import SourceChanged, Stop, Unsupported
-from databus.schema import TableSchema
+from databus.schema import TableSchema, diff
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.binlog import TableMap
@@ -144,7 +144,17 @@ class Tables:
         """Whether there is a plan for this table map."""
         return slot in self._plans or slot in self._refused
 
-    def prepare(self, slot: int, table_map: TableMap) -> tuple[TableDefinition, Plan]:
+    def is_news(self, table: TableSchema) -> bool:
+        """Whether that is not what the table was up to here."""
+        known = self.in_force.get(table.source)
+        return known is None or known.fingerprint != table.fingerprint
+
+    def is_another(self, table: TableSchema) -> bool:
+        """Whether consumers know the table as another one."""
+        known = self.in_force.get(table.source)
+        return known is not None and not diff(known, table).is_empty
+
+    def prepare(self, slot: int, table_map: TableMap) -> Plan:
         """Make the plan of a new table map. Raises `SourceChanged` where nothing says what its columns are."""
         known = self._known(table_map.database, table_map.name)
         if table_map.metadata.names is not None:
@@ -169,4 +179,4 @@ class Tables:
             omitter=self.omitter,
         )
         self._plans[slot] = plan
-        return definition, plan
+        return plan

@@ -132,6 +132,13 @@ class Run:
         joined = np.frombuffer(b"".join(texts), np.uint8)
         return joined, np.cumsum([len(text) for text in texts]).astype(np.int64)
 
+    def slots(self, first: int) -> list[tuple[int, int]]:
+        """The slots of events from transaction `first` on, each with the transaction that has it first, in order."""
+        at = int(np.searchsorted(self.event_transaction, first))
+        slots, places = np.unique(self.event_slot[at:], return_index=True)
+        order = np.argsort(places)
+        return list(zip(slots[order].tolist(), self.event_transaction[at:][places[order]].tolist(), strict=True))
+
     def position(self, transaction: int) -> dict[str, Any]:
         """Where the log stands right after a finished transaction, as JSON."""
         end = int(self.end_file_offset[transaction])

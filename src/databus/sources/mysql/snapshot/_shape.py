@@ -14,7 +14,7 @@ import pyarrow as pa
 from databus.core import SourceChanged, Unrepresentable
 from databus.schema import Column, TableSchema, forms_of
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
-from databus.sources.mysql.rows import Policies
+from databus.sources.mysql.rows import Policies, bus_type
 from databus.sources.mysql.snapshot._key import KeyColumn
 from databus.sources.mysql.snapshot._opcodes import (
     BIT,
@@ -132,8 +132,18 @@ class Shape:
 
     @property
     def columns(self) -> list[ColumnDefinition]:
-        """The table's columns in the query's order, excluded ones left out."""
+        """The table's columns in the query's order, excluded ones left out.
+
+        Raises `SourceChanged` if the definition is not the table's: after a crash in between, one may know more.
+        """
         by_name = {column.name: column for column in self.definition.columns}
+        for described in self.table.columns:
+            column = by_name.get(described.name)
+            if column is None or bus_type(column) != described.type:
+                raise SourceChanged(
+                    f"{self.table.source}: column {described.name!r} is {described.type} for consumers, but "
+                    f"{'is not there' if column is None else column.column_type} in the table's definition"
+                )
         first = [column.name for column in self.key]
         return [by_name[name] for name in (*first, *(name for name in self.table.names if name not in first))]
 
