@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
