@@ -496,6 +496,43 @@ def test_a_statement_instead_of_rows_on_a_captured_table_stops_by_name(
     server.run("DROP DATABASE outside")
 
 
+def _load_as_a_statement(server: Server, database: str, table: str, file: Path) -> None:
+    file.write_text("".join(f"{number}\n" for number in range(5_000, 5_100)))
+    with server.connect(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION binlog_format = STATEMENT")
+        cursor.execute(f"LOAD DATA INFILE '{file}' INTO TABLE {table} (id)")
+
+
+@pytest.mark.parametrize("is_inside", [True, False], ids=["inside", "from_outside"])
+def test_a_file_loaded_as_a_statement_into_a_captured_table_stops_by_name(
+    server, database, busy, follow, tmp_path, is_inside
+) -> None:
+    server.run("CREATE DATABASE IF NOT EXISTS outside")
+    follower = follow(database, server)
+    follower.check(server, database)
+    groups = len(follower.tape.groups)
+    _load_as_a_statement(server, database if is_inside else "outside", f"{database}.a", tmp_path / "rows.txt")
+    server.run(f"UPDATE {database}.mark SET n = n + 1")
+    with pytest.raises(Unsupported, match="a statement was logged instead of the rows.*LOAD DATA"):
+        follower.until(lambda: False, 20)
+    assert not [row for group in follower.tape.groups[groups:] for row in group.rows]
+    follower.kill()
+    server.run("DROP DATABASE outside")
+
+
+def test_a_file_loaded_as_a_statement_into_another_table_is_passed_over(
+    server, database, busy, follow, tmp_path
+) -> None:
+    server.run("CREATE DATABASE IF NOT EXISTS outside", "CREATE TABLE outside.t (id INT PRIMARY KEY)")
+    follower = follow(database, server)
+    follower.check(server, database)
+    _load_as_a_statement(server, "outside", "t", tmp_path / "rows.txt")
+    follower.check(server, database)
+    assert server.query("SELECT COUNT(*) FROM outside.t") == [(100,)]
+    follower.kill()
+    server.run("DROP DATABASE outside")
+
+
 def test_statements_that_touch_nothing_captured_are_passed_over(server, database, busy, follow) -> None:
     server.run("CREATE DATABASE IF NOT EXISTS outside", "CREATE TABLE outside.t (id INT PRIMARY KEY)")
     follower = follow(database, server)

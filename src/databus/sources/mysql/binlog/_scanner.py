@@ -442,9 +442,9 @@ class Scanner(Walk):
         kind = self._event_kind()
         if kind == EventType.QUERY_COMPRESSED:
             text = self._compressed_text(body)
-        query = parse_query(body, text=text)
         if kind == EventType.EXECUTE_LOAD_QUERY:
-            query = parse_query(body[:13] + body[26:])
+            body = body[:13] + body[26:]  # between them: which file, and where in the statement its name stands
+        query = parse_query(body, text=text)
         if state[s.TX_STATE] == s.OUTSIDE and self._kernels.begin_anonymous(state, self._when()) == s.FAILED:
             raise failure(int(state[s.ERROR]), self._where(), kind, int(state[s.SIZE]))
         what = kind_of(query.text)
