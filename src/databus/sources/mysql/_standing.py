@@ -4,6 +4,7 @@ What can be wrong is told apart, since each wants something else of the operator
 server, another server, a replica that is behind us, a replica with transactions of its own.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
@@ -135,10 +136,13 @@ def _with_file(facts: ServerFacts, position: Position) -> Trouble | None:
         if facts.logs and number < file_number(facts.logs[0].name):
             return _purged(facts, f"from {place} to {facts.logs[0].name}")
         return _reset(facts, place)
-    size = next(each.bytes for each in facts.logs if each.name == position.file)
-    if position.offset > max(size, facts.offset if position.file == facts.file else 0):
-        return _reset(facts, place)
-    return None
+    return _reset(facts, place) if position.offset > _size(facts, position.file) else None
+
+
+def _size(facts: ServerFacts, file: str) -> int:
+    """Of a file that the server has."""
+    size = next(each.bytes for each in facts.logs if each.name == file)
+    return max(size, facts.offset if file == facts.file else 0)
 
 
 _SIZE_MAX: Final = 1 << 32  # beyond, events themselves do not tell where they stand
@@ -157,7 +161,9 @@ def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, posi
     place = f"{position.file} at {position.offset}"
     if not facts.has(position.file):
         return _reset(facts, place) if file_number(position.file) > file_number(facts.file) else None
-    size = next(each.bytes for each in facts.logs if each.name == position.file)
+    size = _size(facts, position.file)
+    if position.offset > size:
+        return _reset(facts, place)
     if size > _SIZE_MAX or _is_end_of_transaction(connection, facts, position):
         return None
     return _reset(facts, place)
@@ -174,15 +180,30 @@ def _is_end_of_transaction(connection: "pymysql.Connection[Any]", facts: ServerF
             return all(
                 there.get(domain, gtid) == gtid for domain, gtid in GtidState.parse(position.gtids).domains.items()
             )
+        encoding, connection.encoding = connection.encoding, "latin-1"  # what is no event is listed with any bytes
         try:
-            ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT 1", file)
+            rows = ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT 2", file)
         except pymysql.MySQLError as error:
             if error_of(error)[0] in _DENIED:
                 return True
             if error_of(error)[0] != ER.ERROR_WHEN_EXECUTING_COMMAND:
                 raise
             return False
-    return True
+        finally:
+            connection.encoding = encoding
+    return _begins_with_an_event(rows, offset)
+
+
+def _begins_with_an_event(rows: Sequence[Mapping[str, Any]], offset: int) -> bool:
+    """Whether what a server lists from a place on is an event that stands there, or nothing at all.
+
+    Asked for a place inside an event, servers answer with an error, or a later event, or take the bytes for one; but
+    only what is an event says where it ends.
+    """
+    if not rows:
+        return True
+    ends = int(rows[0]["End_log_pos"])
+    return int(rows[0]["Pos"]) == offset and (int(rows[1]["Pos"]) == ends if len(rows) > 1 else ends > offset)
 
 
 def _errant(facts: ServerFacts, position: Position, own: str) -> Trouble | None:

@@ -1,0 +1,49 @@
+"""Whether a server is still the one that a position is of, where only what stands at that place tells."""
+
+import os
+import random
+from collections.abc import Callable
+
+from databus.core import SourceChanged
+from databus.sources.mysql._facts import server_facts
+from databus.sources.mysql._standing import hidden_reset
+from databus.sources.mysql.binlog import Position
+from databus.testing.servers import Server
+
+
+def test_a_place_is_known_from_any_other_in_the_file(
+    server: Server, database: str, record_property: Callable[[str, object], None]
+) -> None:
+    """A position that is not between two events of the server's file, or behind its end, is one of a log that was."""
+    seed = int(os.environ.get("DATABUS_SEED") or random.SystemRandom().randrange(1 << 32))
+    record_property("seed", seed)
+    print(f"DATABUS_SEED={seed}")  # noqa: T201 - to see the same again
+    server.run("FLUSH BINARY LOGS", f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARCHAR(90))")
+    for number in range(8):
+        server.run(f"INSERT INTO {database}.t VALUES ({number}, '{'text ' * number}')")
+    file, end = server.position()
+    places = {int(row[1]) for row in server.query(f"SHOW BINLOG EVENTS IN '{file}'")} | {end}
+    dice = random.Random(seed)
+    others = [*range(5, 60), *dice.sample(range(60, end), 600), end + 1, end + 19, end + 1_000_000]
+    with server.connect() as connection:
+        facts = server_facts(connection, f"{server.host}:{server.port}")
+
+        def is_found_out(offset: int) -> bool:
+            return hidden_reset(connection, facts, Position(file, offset, None, facts.uuid)) is not None
+
+        wrong = [offset for offset in others if offset not in places and not is_found_out(offset)]
+        assert wrong == [], f"of {len(others)} places"
+        assert [offset for offset in sorted(places) if is_found_out(offset)] == []
+
+
+def test_a_log_that_begins_anew_and_is_shorter_than_our_place_is_a_reset(server: Server, database: str) -> None:
+    """MySQL 9.7 says of a place behind the end what it says of the end."""
+    server.run(f"CREATE TABLE {database}.t (id INT PRIMARY KEY)", "FLUSH BINARY LOGS")
+    file, end = server.position()
+    with server.connect() as connection:
+        facts = server_facts(connection, f"{server.host}:{server.port}")
+        trouble = hidden_reset(connection, facts, Position(file, end + 500, None, facts.uuid))
+    assert trouble is not None
+    error = trouble.error("shop")
+    assert isinstance(error, SourceChanged)
+    assert "RESET MASTER" in str(error)
