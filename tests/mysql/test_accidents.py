@@ -513,7 +513,7 @@ def test_a_file_loaded_as_a_statement_into_a_captured_table_stops_by_name(
     groups = len(follower.tape.groups)
     _load_as_a_statement(server, database if is_inside else "outside", f"{database}.a", tmp_path / "rows.txt")
     server.run(f"UPDATE {database}.mark SET n = n + 1")
-    with pytest.raises(Unsupported, match="a statement was logged instead of the rows.*LOAD DATA"):
+    with pytest.raises(Unsupported, match=r"a statement was logged instead of the rows.*LOAD DATA"):
         follower.until(lambda: False, 20)
     assert not [row for group in follower.tape.groups[groups:] for row in group.rows]
     follower.kill()
