@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from databus.core import Corrupt, LimitExceeded, PositionForeign, PositionPurged, SourceChanged, Unsupported
-from databus.sources.mysql.binlog import Abandoned, GtidSet, Position, Run, Scanner, Statement
+from databus.sources.mysql.binlog import Abandoned, GtidSet, Heartbeat, Position, Run, Scanner, Statement
 from databus.testing.servers import Server
 from tests.mysql.binlog.support import scan, scanner, transactions_of, wants, without_start
 from tests.mysql.binlog.synthetic import EMPTY_LIST, EMPTY_SET, ROW, SERVER, Writer
@@ -161,6 +161,18 @@ def test_a_transaction_that_a_crash_left_unfinished_is_abandoned() -> None:
     assert isinstance(found[2], Abandoned)
     assert found[2].scn == 2
     assert [each.txid for each in transactions_of(scanning, found)] == [f"{SERVER}:1", f"{SERVER}:2"]
+
+
+def test_a_heartbeat_of_the_second_form_tells_a_place_beyond_4_gib() -> None:
+    place, name = (5 << 30) + 123, b"binlog.000007"
+    log = Writer().event(4, (4).to_bytes(8, "little") + name, flags=0x20, moves=False).previous(EMPTY_SET)
+    body = bytes([1, len(name)]) + name + bytes([2, 9, 0xFE]) + place.to_bytes(8, "little") + b"\0"
+    log.event(41, body, flags=0x20, moves=False)
+    scanning = scanner("mysql-8.0", "gtid", is_file=False)
+    scanning.feed(bytes(log)[4:])
+    *_, found = iter(scanning.next, None)
+    assert isinstance(found, Heartbeat)
+    assert (found.position["file"], found.position["offset"]) == (name.decode(), place)
 
 
 # --- GTIDs ---

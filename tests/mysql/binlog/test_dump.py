@@ -25,6 +25,7 @@ from tests.mysql.binlog.twin import Transaction, Twin
 from tests.mysql.binlog.workload import CAPTURED, files_of, scheme_of, write_history
 
 NOT_BLOCKING = 1
+KNOWS_HEARTBEATS_2 = 2
 
 
 class Dump:
@@ -152,6 +153,20 @@ def test_an_idle_server_tells_where_it_is(told: tuple[Server, Any, list[Transact
     last = _positions(found)[-1]
     assert heartbeat.position["gtids"] == last.gtids
     assert len(transactions_of(scanning, found)) == len(expected)
+
+
+@pytest.mark.parametrize("kind", ["mysql-8.0", pytest.param("mysql-9.7", marks=pytest.mark.soak)])
+def test_heartbeats_of_the_second_form_tell_where_it_is(kind: str, plain_server: Callable[[str], Server]) -> None:
+    """Servers send them to whoever says that it knows them; a place in them is not cut to four bytes."""
+    server = plain_server(kind)
+    dump = Dump(server, heartbeat_s=0.2)
+    scanning = scanner(kind, "gtid", is_file=False, server_uuid="s")
+    stream = dump.from_file(server.binlogs()[0].name, flags=KNOWS_HEARTBEATS_2)
+    found = follow(scanning, stream, lambda item: isinstance(item, Heartbeat))
+    dump.close()
+    assert scanning.stats.kinds["HEARTBEAT_V2"] == 1
+    assert (found[-1].position["file"], found[-1].position["offset"]) == server.position()
+    assert found[-1].position["gtids"] == server.gtids()
 
 
 def test_a_file_that_is_gone_is_named_as_purged(told: tuple[Server, Any, list[Transaction]]) -> None:
