@@ -37,7 +37,8 @@ from databus.sources.mysql._facts import Flavor, version_of
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._omitted import OmissionReport
-from databus.sources.mysql._session import Place, Session
+from databus.sources.mysql._place import Place
+from databus.sources.mysql._session import Session
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at

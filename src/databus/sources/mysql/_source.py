@@ -39,8 +39,9 @@ from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._omitted import OmissionReport
+from databus.sources.mysql._place import BEGINS_US, Gap, Place
 from databus.sources.mysql._repair import NoFeed, pass_over
-from databus.sources.mysql._session import BEGINS_US, Gap, Place, Session
+from databus.sources.mysql._session import Session
 from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
 from databus.sources.mysql._starts import is_time, new_start, time_us
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
