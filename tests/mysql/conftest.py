@@ -3,16 +3,22 @@
 `server`: each kind in turn (MySQL 9.7 in the long campaigns only), shared by all tests of a run; work in a `database`
 of your own and put back what you set.
 `new_server(kind, **options)`: one for this test alone. `plain_server(kind)`: the shared one of that kind.
+`follow(database, *servers, **options)`: a `Follower` of them. `busy`: the load's tables in `database`, and the load.
 """
 
 import itertools
+import os
+import random
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from databus.sources.mysql._kernels import load_kernels
 from databus.testing.servers import KINDS, SOAK_KINDS, Server, ServerMissing, open_server
+from tests.mysql.following import Follower, Load, config_of, create
 
 _databases = itertools.count(1)
 
@@ -81,3 +87,35 @@ def database(server: Server) -> Iterator[str]:
     server.run(f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
     yield name
     server.run(f"DROP DATABASE IF EXISTS {name}")
+
+
+@pytest.fixture
+def seed(record_property: Callable[[str, object], None]) -> int:
+    """Another one in each run; `DATABUS_SEED` repeats one."""
+    chosen = int(os.environ.get("DATABUS_SEED", random.SystemRandom().randrange(1 << 30)))
+    record_property("seed", chosen)
+    sys.stdout.write(f"seed {chosen}\n")
+    return chosen
+
+
+@pytest.fixture
+def busy(server: Server, database: str, seed: int) -> Iterator[Load]:
+    """The shared server with the load's tables; the load is to be started by the test."""
+    create(server, database)
+    load = Load(server, database, seed)
+    yield load
+    load.stop() if load._thread.ident else None
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
+    """Make followers; they let go at the end."""
+    made: list[Follower] = []
+
+    def make(database: str, *servers: Server, **options: object) -> Follower:
+        made.append(Follower(config_of(database, *servers, **options), tmp_path / f"source{len(made)}"))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.kill()

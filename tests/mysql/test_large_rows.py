@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from databus.core import ChangeType, LimitExceeded, Stop
 from databus.sources.mysql import BinlogConfig, BinlogSource
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
-from tests.mysql.following import Follower, config_of
+from tests.mysql.following import Follower
 
 MB = 1_000_000
 LIMIT = 1 << 20
@@ -42,17 +41,9 @@ def big(server: Server, database: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
-    made: list[Follower] = []
-
-    def make(database: str, *servers: Server, **options: object) -> Follower:
-        config = config_of(database, *servers, **{**ROOM, **options})
-        made.append(Follower(config, tmp_path / f"source{len(made)}"))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
+def follow(follow: Callable[..., Follower]) -> Callable[..., Follower]:
+    """Followers that take rows of 30 MB, and let none of more than 1 MiB out."""
+    return lambda database, *servers, **options: follow(database, *servers, **{**ROOM, **options})
 
 
 def images(tape: Tape, *, snapshot: bool) -> list[tuple[int, dict[str, Any]]]:

@@ -2,28 +2,12 @@
 
 import datetime as dt
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from databus.core import UnknownSource
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create, purge
-
-
-@pytest.fixture
-def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
-    """Make followers; they let go at the end."""
-    made: list[Follower] = []
-
-    def make(database: str, *servers: Server, **options: object) -> Follower:
-        made.append(Follower(config_of(database, *servers, **options), tmp_path / f"source{len(made)}"))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
 
 
 def _names(follower: Follower, database: str) -> set[str]:

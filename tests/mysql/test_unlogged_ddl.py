@@ -1,7 +1,5 @@
 """DDL that is in no log (SET sql_log_bin = 0): the log's own table maps show it, exactly where it took effect."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,20 +7,7 @@ import pytest
 from databus.core import ControlKind, Unsupported
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
-from tests.mysql.following import Follower, config_of, create
-
-
-@pytest.fixture
-def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
-    made: list[Follower] = []
-
-    def make(database: str, *servers: Server, **options: object) -> Follower:
-        made.append(Follower(config_of(database, *servers, **options), tmp_path / f"source{len(made)}"))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
+from tests.mysql.following import Follower, create
 
 
 def alter_unlogged(server: Server, *statements: str) -> None:

@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Self
 
 import pymysql
@@ -13,7 +12,7 @@ import pytest
 from databus.core import ChangeType, ControlKind, WrongInput
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
-from tests.mysql.following import ARRIVE_S_MAX, Follower, config_of
+from tests.mysql.following import ARRIVE_S_MAX
 
 ROWS = 5_000
 OF_ROWS = ", ".join(f"({number}, 'first')" for number in range(ROWS))
@@ -58,19 +57,6 @@ def written(server: Server, database: str) -> Iterator[tuple[Server, str]]:
     )
     yield server, database
     server.run(f"REVOKE LOCK TABLES ON {database}.* FROM '{server.capture_user}'@'%'")
-
-
-@pytest.fixture
-def follow(tmp_path: Path) -> Iterator[Callable[..., Follower]]:
-    made: list[Follower] = []
-
-    def make(database: str, *servers: Server, **options: object) -> Follower:
-        made.append(Follower(config_of(database, *servers, **options), tmp_path / f"source{len(made)}"))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.kill()
 
 
 def controls(tape: Tape, kind: ControlKind) -> list[Any]:
