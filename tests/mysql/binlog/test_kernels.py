@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.sources.mysql.binlog import _kernels as kernels
+from databus.sources.mysql.binlog import _crc_kernels as kernels
 
 
 @given(st.integers(0, 700), st.integers(0, 70), st.integers(0, 1 << 32))

@@ -13,6 +13,7 @@ import pyarrow as pa
 import structlog
 
 _NEEDED: Final = (
+    "databus.sources.mysql.binlog._packet_kernels",
     "databus.sources.mysql.binlog._kernels",
     "databus.sources.mysql.rows._kernels",
     "databus.sources.mysql.rows._bus_kernels",

@@ -49,9 +49,9 @@ class PacketSplitter:
     """
 
     def __init__(self, *, event_bytes_max: int = 256 << 20, sequence: int = 1) -> None:
-        from databus.sources.mysql.binlog import _kernels
+        from databus.sources.mysql.binlog import _packet_kernels as kernels
 
-        self._split = _kernels.split
+        self._split = kernels.split
         self._event_bytes_max = event_bytes_max
         self._state = np.zeros(s.P_SIZE, np.int64)
         self._state[s.P_SEQUENCE] = sequence

@@ -114,14 +114,14 @@ class Run:
 
     def txids(self, low: int, high: int) -> pa.StringArray:
         """The ids of transactions low..high-1: GTIDs, or `file:offset` where a transaction has none."""
-        from databus.sources.mysql.binlog import _kernels
+        from databus.sources.mysql.binlog import _transaction_kernels as kernels
 
         rows = self._transactions[low:high]
         prefixes, ends = self._prefixes
         offsets = np.empty(len(rows) + 1, np.int32)
         longest = int(np.diff(ends, prepend=0).max())
         text = np.empty(len(rows) * (longest + TXID_DIGITS), np.uint8)
-        used = _kernels.write_txids(
+        used = kernels.write_txids(
             np.ascontiguousarray(rows), prefixes, ends, self._executed.flavor, self._executed.domains, offsets, text
         )
         return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(text[:used]))

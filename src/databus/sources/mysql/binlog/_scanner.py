@@ -389,7 +389,7 @@ class Scanner(Walk):
         sid = executed.add_name(gtid.name, state)
         while executed.counts[sid] + 1 >= executed.intervals.shape[1]:
             executed.grow()
-        status = self._kernels.begin_tagged(
+        status = self._transaction_kernels.begin_tagged(
             state,
             executed.intervals,
             executed.counts,
@@ -445,7 +445,10 @@ class Scanner(Walk):
         if kind == EventType.EXECUTE_LOAD_QUERY:
             body = body[:13] + body[26:]  # between them: which file, and where in the statement its name stands
         query = parse_query(body, text=text)
-        if state[s.TX_STATE] == s.OUTSIDE and self._kernels.begin_anonymous(state, self._when()) == s.FAILED:
+        if (
+            state[s.TX_STATE] == s.OUTSIDE
+            and self._transaction_kernels.begin_anonymous(state, self._when()) == s.FAILED
+        ):
             raise failure(int(state[s.ERROR]), self._where(), kind, int(state[s.SIZE]))
         what = kind_of(query.text)
         is_inside = state[s.TX_STATE] == s.INSIDE

@@ -47,10 +47,11 @@ class Walk:
         run_events_max: int,
         inflate_bytes_max: int,
     ) -> None:
-        from databus.sources.mysql.binlog import _kernels
+        from databus.sources.mysql.binlog import _crc_kernels, _kernels, _transaction_kernels
 
         self._kernels = _kernels
-        self._crc = _kernels.make_crc_table()
+        self._transaction_kernels = _transaction_kernels
+        self._crc = _crc_kernels.make_crc_table()
         self._known = known
         self._executed = ExecutedArrays()
         self._server_uuid = server_uuid
@@ -347,7 +348,7 @@ class Walk:
 
     def _finish(self, *, is_row: bool) -> None:
         executed = self._executed
-        self._kernels.finish(
+        self._transaction_kernels.finish(
             self._state, self._transactions, executed.intervals, executed.counts, executed.domains, is_row
         )
 

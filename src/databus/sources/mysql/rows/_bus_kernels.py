@@ -4,7 +4,8 @@ import numpy as np
 from numba import int32, int64
 from numpy.typing import NDArray
 
-from databus.sources.mysql.rows._machine import Words, kernel, read_only
+from databus.sources.mysql._compile import kernel, read_only
+from databus.sources.mysql.rows._machine import Words
 
 Counts = NDArray[np.int32]
 

@@ -5,7 +5,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from databus.sources.mysql.rows._machine import load64, lshr, small, umulh
+from databus.sources.mysql._compile import small
+from databus.sources.mysql.rows._machine import load64, lshr, umulh
 
 _POWER_MIN, _POWER_MAX = -292, 324
 _SIGN: Final = -0x8000000000000000

@@ -8,6 +8,7 @@ container's begin. `at` and `end` are addresses; `to` is where to write, or FULL
 import numpy as np
 from numpy.typing import NDArray
 
+from databus.sources.mysql._compile import kernel, part, small
 from databus.sources.mysql.rows import _json as js
 from databus.sources.mysql.rows._double import POWERS as POWERS  # noqa: PLC0414 - part of this module's face
 from databus.sources.mysql.rows._double import shortest
@@ -15,13 +16,10 @@ from databus.sources.mysql.rows._machine import (
     HIGH_BITS,
     Words,
     address,
-    kernel,
     load8,
     load16,
     load32,
     load64,
-    part,
-    small,
     store8,
     store32,
     store64,

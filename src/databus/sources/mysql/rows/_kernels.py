@@ -11,6 +11,7 @@ import numpy as np
 from numba import int8, int32, int64, uint8
 from numpy.typing import NDArray
 
+from databus.sources.mysql._compile import kernel, read_only, small
 from databus.sources.mysql.rows import _opcodes as ops
 from databus.sources.mysql.rows._machine import (
     HIGH_BITS,
@@ -19,15 +20,12 @@ from databus.sources.mysql.rows._machine import (
     address,
     big_endian,
     copy_bytes,
-    kernel,
     little_endian,
     load8,
     load16,
     load24,
     load32,
     load64,
-    read_only,
-    small,
     store8,
     store16,
     store32,

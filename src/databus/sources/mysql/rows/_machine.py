@@ -1,4 +1,4 @@
-"""What the kernels are made with: words of memory by address, and compilation that is kept on disk.
+"""What the kernels are made with: words of memory by address.
 
 A kernel takes arrays and turns them into addresses at once (`address`): Numba counts references to arrays wherever one
 is passed on or sliced, which costs more than decoding a value. Everything is int64 in and out, so that no unsigned
@@ -6,82 +6,26 @@ number meets a signed one (Numba would make them floats); `lshr` and `umulh` are
 matters. Nothing here checks a bound: the caller has, before.
 """
 
-import hashlib
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
-from numba.core.caching import FunctionCache
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-Function = TypeVar("Function", bound=Callable[..., Any])
+from databus.sources.mysql._compile import small
+
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
 
 HIGH_BITS: Final = -0x7F7F7F7F7F7F7F80  # 0x8080808080808080: set in a word of ASCII never
 
-_njit: Any = njit  # whose type is a dispatcher's; a kernel is called like the function that it was
 _intrinsic: Any = intrinsic  # whose type says that none of the arguments is the compiler's
 _struct: Any = cgutils.create_struct_proxy
 _I64: Final = ir.IntType(64)
-
-
-@cache
-def _sources(folder: Path) -> str:
-    found = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
-
-
-class _Cache(FunctionCache):
-    """Numba's cache on disk, fresh only while no module of the kernel's package has changed.
-
-    Numba's own looks at the one file that the kernel is in, and would take an old kernel after a part of it, or a
-    number of a layout, has changed in another.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        here, there = Path(__file__).parent, Path(function.__code__.co_filename).parent
-        self._cache_file._source_stamp = (_sources(here), _sources(there))  # noqa: SLF001 - there is no other way
-
-
-def read_only(item: Any, dimensions: int = 1) -> Any:
-    """The type of an array that a kernel only reads; one that may be written fits too."""
-    return types.Array(item, dimensions, "C", readonly=True)
-
-
-def kernel(signature: Any) -> Callable[[Function], Function]:
-    """Compile for this signature at import, or take it from the disk's cache; runs without the interpreter's lock.
-
-    signature: a string, or made of Numba's types.
-    """
-
-    def compiled(function: Function) -> Function:
-        dispatcher = _njit(nogil=True, error_model="numpy")(function)
-        dispatcher._cache = _Cache(function)  # noqa: SLF001 - as above
-        dispatcher.compile(signature)
-        dispatcher.disable_compile()
-        return dispatcher  # type: ignore[no-any-return]
-
-    return compiled
-
-
-def part(function: Function) -> Function:
-    """A part of kernels, compiled into each that calls it."""
-    return _njit(error_model="numpy")(function)  # type: ignore[no-any-return]
-
-
-def small(function: Function) -> Function:
-    """The same, put in the place of each call."""
-    return _njit(error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]
 
 
 def _address(_typing: Any, array: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from databus.sources.mysql._compile import small
 from databus.sources.mysql.rows._machine import (
     big_endian,
     load8,
@@ -16,7 +17,6 @@ from databus.sources.mysql.rows._machine import (
     load32be,
     load64,
     lshr,
-    small,
     store8,
 )
 from databus.sources.mysql.rows._opcodes import FINE, NOT_A_DECIMAL

@@ -6,18 +6,17 @@ Text stands as Arrow has it: int32 offsets and bytes. All arguments that say whe
 import numpy as np
 from numpy.typing import NDArray
 
+from databus.sources.mysql._compile import kernel, small
 from databus.sources.mysql.rows import _charsets as cs
 from databus.sources.mysql.rows._machine import (
     address,
     copy_bytes,
-    kernel,
     load8,
     load16,
     load16be,
     load32,
     load32be,
     load64,
-    small,
     store8,
     store32,
 )

@@ -1,6 +1,7 @@
 """Parts of kernels: whether bytes are UTF-8, and code points as UTF-8."""
 
-from databus.sources.mysql.rows._machine import HIGH_BITS, load8, load64, part, small, store8
+from databus.sources.mysql._compile import part, small
+from databus.sources.mysql.rows._machine import HIGH_BITS, load8, load64, store8
 
 
 @small

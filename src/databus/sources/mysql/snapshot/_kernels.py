@@ -10,19 +10,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from databus.sources.mysql._compile import kernel, part, small
 from databus.sources.mysql.rows._machine import (
     Bytes,
     Words,
     address,
     big_endian,
     copy_bytes,
-    kernel,
     load8,
     load16,
     load32,
     load64,
-    part,
-    small,
     store8,
     store16,
     store32,

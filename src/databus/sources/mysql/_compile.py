@@ -1,0 +1,96 @@
+"""Compilation of kernels, kept on disk: a kernel is compiled anew whenever a module that it is made of has changed."""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from numba import njit, types
+from numba.core.caching import FunctionCache
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_PACKAGE: Final = "databus.sources.mysql"
+_FOLDER: Final = Path(__file__).parent
+_IMPORT: Final = re.compile(
+    rb"^from " + re.escape(_PACKAGE.encode()) + rb"((?:\.\w+)*) import (?:\(([^)]*)\)|([^\n]*))", re.MULTILINE
+)
+
+_njit: Any = njit  # whose type is a dispatcher's; a kernel is called like the function that it was
+
+
+@cache
+def _source(path: Path) -> tuple[bytes, tuple[Path, ...]]:
+    """The digest of a module, and the modules of this package that it imports at its top."""
+    text = path.read_bytes()
+    return hashlib.sha256(text).digest(), tuple(_imported(text))
+
+
+def _imported(text: bytes) -> Iterator[Path]:
+    for dotted, many, few in _IMPORT.findall(text):
+        place = _FOLDER.joinpath(*dotted.decode().split(".")[1:])
+        if place.with_suffix(".py").is_file():
+            yield place.with_suffix(".py")
+            continue
+        for name in re.findall(rb"\w+", many or few):  # `from folder import module as m`; other words name no file
+            if (place / f"{name.decode()}.py").is_file():
+                yield place / f"{name.decode()}.py"
+
+
+@cache
+def sources_of(path: Path) -> tuple[tuple[str, bytes], ...]:
+    """The modules that a module is made of, itself and those that it imports, and their digests, in an order."""
+    found: dict[Path, bytes] = {}
+    waiting = [path]
+    while waiting:
+        each = waiting.pop()
+        if each not in found:
+            found[each], imported = _source(each)
+            waiting += imported
+    return tuple(sorted((str(each), digest) for each, digest in found.items()))
+
+
+class _Cache(FunctionCache):
+    """Numba's cache on disk, fresh only while no module that the kernel is made of has changed.
+
+    Numba's own looks at the one file that the kernel is in, and would take an old kernel after a part of it, or a
+    number of a layout, has changed in another.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        sources = sources_of(Path(function.__code__.co_filename))
+        self._cache_file._source_stamp = hashlib.sha256(repr(sources).encode()).hexdigest()  # noqa: SLF001 - no other way
+
+
+def read_only(item: Any, dimensions: int = 1) -> Any:
+    """The type of an array that a kernel only reads; one that may be written fits too."""
+    return types.Array(item, dimensions, "C", readonly=True)
+
+
+def kernel(signature: Any) -> Callable[[Function], Function]:
+    """Compile for this signature at import, or take it from the disk's cache; runs without the interpreter's lock.
+
+    signature: a string, or made of Numba's types.
+    """
+
+    def compiled(function: Function) -> Function:
+        dispatcher = _njit(nogil=True, error_model="numpy")(function)
+        dispatcher._cache = _Cache(function)  # noqa: SLF001 - as above
+        dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher  # type: ignore[no-any-return]
+
+    return compiled
+
+
+def part(function: Function) -> Function:
+    """A part of kernels, compiled into each that calls it."""
+    return _njit(error_model="numpy")(function)  # type: ignore[no-any-return]
+
+
+def small(function: Function) -> Function:
+    """The same, put in the place of each call."""
+    return _njit(error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]

@@ -1,0 +1,81 @@
+"""Kernels on disk: taken from there while nothing that they are made of has changed, by many processes at once."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import databus
+from databus.sources import mysql
+from databus.sources.mysql._compile import sources_of
+
+FOLDER = Path(mysql.__file__).parent
+USE = """
+import numpy as np
+from databus.sources.mysql.binlog import _packet_kernels as kernels, _state as s
+packet, out = np.zeros(64, np.int64), np.zeros(64, np.uint8)
+packet[s.P_STATUS] = -1
+message = bytes(1) + bytes(9) + (19).to_bytes(4, "little") + bytes(6)
+data = np.frombuffer(len(message).to_bytes(3, "little") + bytes(1) + message, np.uint8)
+assert kernels.split(data, out, packet) == s.SPLIT_MORE and out[9] == 19 and packet[s.P_WHOLE] == 19, packet
+print("kept" if kernels.split.stats.cache_hits else "compiled")
+"""
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of the package, whose files a test may change."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(Path(databus.__file__).parent, tmp_path / "src" / "databus", ignore=ignored)
+    return tmp_path
+
+
+def start(copy: Path) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "NUMBA_CACHE_DIR": str(copy / "cache")}
+    return subprocess.Popen([sys.executable, "-c", USE], env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def told(process: "subprocess.Popen[str]") -> str:
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return said.strip()
+
+
+def append(path: Path, text: str) -> None:
+    path.write_text(path.read_text() + text)
+
+
+def test_a_kernel_is_compiled_anew_when_a_part_of_it_in_another_file_has_changed(copy: Path) -> None:
+    package = copy / "src" / "databus" / "sources" / "mysql"
+    assert told(start(copy)) == "compiled"
+    append(package / "_session.py", "# nothing of a kernel\n")
+    append(package / "binlog" / "_walk.py", "# nor this\n")
+    assert told(start(copy)) == "kept"
+    append(package / "binlog" / "_machine.py", "# a part of it\n")
+    assert told(start(copy)) == "compiled"
+    append(package / "binlog" / "_state.py", "SPLIT_MANY = 9\n")
+    assert told(start(copy)) == "compiled"
+    assert told(start(copy)) == "kept"
+
+
+def test_many_processes_may_compile_at_once(copy: Path) -> None:
+    said = [told(each) for each in [start(copy) for _ in range(4)]]
+    assert "compiled" in said
+    assert told(start(copy)) == "kept"
+
+
+@pytest.mark.parametrize(
+    ("module", "some"),
+    [
+        ("binlog/_kernels.py", ["binlog/_state.py", "binlog/_crc_kernels.py", "binlog/_transaction_kernels.py"]),
+        ("rows/_kernels.py", ["rows/_opcodes.py", "rows/_numbers.py", "rows/_utf8.py", "rows/_machine.py"]),
+        ("snapshot/_kernels.py", ["snapshot/_opcodes.py", "rows/_numbers.py", "rows/_machine.py"]),
+    ],
+)
+def test_what_a_kernel_is_made_of_is_found_through_its_imports(module: str, some: list[str]) -> None:
+    found = {str(Path(path).relative_to(FOLDER)) for path, _ in sources_of(FOLDER / module)}
+    assert {module, "_compile.py", *some} <= found
+    assert not {"_session.py", "rows/__init__.py", "binlog/_scanner.py"} & found
