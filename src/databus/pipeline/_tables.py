@@ -4,6 +4,7 @@ A table's full name is `physical/db.table`. A pattern without a slash is for the
 without a dot too for those of every database; `*` stands for any run of characters inside of one of the three parts.
 """
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -33,6 +34,24 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     True
     """
     return any(_covers(pattern, name) for pattern in patterns)
+
+
+def nearest(table: str, names: Iterable[str]) -> str | None:
+    """The full name that a name was most likely to say, as far as it was written: with database and physical source,
+    or without.
+
+    >>> nearest("main.ordrs", ["shop/main.orders", "shop/main.lines"]), nearest("ordrs", ["shop/main.orders"])
+    ('main.orders', 'orders')
+    >>> nearest("shpo/orders", ["shop/main.orders"]), nearest("invoices", ["shop/main.orders"])
+    ('shop/orders', None)
+    """
+
+    def as_written(name: str) -> str:
+        physical, _, rest = name.partition("/")
+        part = rest if "." in table else rest.rpartition(".")[2]
+        return f"{physical}/{part}" if "/" in table else part
+
+    return next(iter(difflib.get_close_matches(table, sorted(set(map(as_written, names))), 1)), None)
 
 
 @lru_cache(maxsize=4096)

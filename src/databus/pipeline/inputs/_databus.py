@@ -10,7 +10,7 @@ from databus.core import ConfigError, UnknownSource
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._contract import Decode, Input, InputConfig, RunContext, Shape
 from databus.pipeline._decode import decode_ranges
-from databus.pipeline._tables import TableChoice, matches, name_for_relay
+from databus.pipeline._tables import TableChoice, matches, name_for_relay, nearest
 from databus.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -98,10 +98,13 @@ class DatabusInput(Input):
         from databus.client import RelayClient
 
         client = RelayClient(_relay_of(context), token_file=context.token_file)
-        found = [each for each in client.sources() if matches(each.name, [table or "*"])]
+        names = {each.name: each for each in client.sources()}
+        found = [each for name, each in names.items() if matches(name, [table or "*"])]
         if len(found) != 1:
             what = "has no" if not found else "has several called"
-            raise UnknownSource(f"the relay at {context.relay} {what} {table}")
+            near = nearest(table or "", names)
+            hint = f'; did you mean "{near}"?' if near and not found else ""
+            raise UnknownSource(f"the relay at {context.relay} {what} {table}{hint}")
         return found[0].physical, client.table_of(found[0].fingerprint)
 
     def log_of(self, context: RunContext, physical: str) -> str:
