@@ -243,6 +243,46 @@ def test_it_closes_within_a_second(server: Server, database: str, open_reader: C
     assert time.monotonic() < until_s
 
 
+@pytest.mark.parametrize("is_restarted", [True, False], ids=["restarted", "same"])
+def test_when_it_ends_it_kills_its_own_sessions_only(
+    new_server: Callable[..., Server], kind: str, is_restarted: bool
+) -> None:
+    """A server that was restarted counts its sessions anew: the numbers that ours had are soon those of others."""
+    server = new_server(kind)
+    server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    server.run(f"INSERT INTO shop.t VALUES {', '.join(f'({n})' for n in range(200))}")
+    until_s = time.monotonic() + WAIT_S
+    while int(server.query("SHOW GLOBAL STATUS LIKE 'Uptime'")[0][1]) < 3:  # so that it knows that it was up before
+        assert time.monotonic() < until_s
+    reader = SnapshotReader(server.connect, SMALL)
+    reader.advance(0, log_position(server))
+    reader.begin(task_of(server, "shop", "t"))
+    while not reader.is_full or not all(each.is_read for each in reader._readings["shop.t"].chunks):
+        assert time.monotonic() < until_s
+    ours = _readers(server)
+    assert ours
+    others = []
+    if is_restarted:
+        server.restart()
+        while not others or others[-1].thread_id() < max(ours):
+            others.append(server.connect())
+    reader.close()
+    if is_restarted:
+        assert [each.query("DO 1") for each in others] == [0] * len(others)
+        for each in others:
+            each.close()
+    else:
+        while _readers(server):
+            assert time.monotonic() < until_s
+
+
+def _readers(server: Server) -> list[int]:
+    """The sessions besides our own."""
+    rows = server.query("SHOW PROCESSLIST")
+    ours = server.query("SELECT CONNECTION_ID()")[0][0]
+    return [int(row[0]) for row in rows if row[1] == server.user and row[0] != ours]
+
+
 def test_a_table_altered_meanwhile_waits_for_the_log_to_say_so(
     server: Server, database: str, open_reader: Callable[..., SnapshotReader]
 ) -> None:

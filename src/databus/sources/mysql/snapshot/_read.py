@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -23,6 +24,7 @@ from databus.sources.mysql.snapshot._watermark import Position, Watermark
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
+_WHO: Final = "SELECT @@hostname, @@port, @@server_id"
 _SPLIT_CHUNKS: Final = 16
 _SPLIT_ROWS_MIN: Final = 4  # chunks that a table must have by the estimate
 
@@ -80,6 +82,8 @@ class ChunkReader:
         self._guard: pymysql.Connection | None = None
         self._views: Views | None = None
         self._charsets: dict[int, str] = {}
+        self._opened_s = 0.0
+        self._who: list[tuple[Any, ...]] = []
 
     def read(self, reading: Reading, chunk: ReadChunk) -> None:
         """Read a chunk and hand it over. Raises what PyMySQL and sockets raise: then `drop` it all and try again."""
@@ -110,16 +114,25 @@ class ChunkReader:
                     socket_of(connection).shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Give it all up, and have the server do so as well: it would notice only when it sends something."""
+        """Give it all up, and have the server do so as well: it would notice only when it sends something.
+
+        But not after a restart, nor on another server at that address: there, the numbers are somebody else's.
+        """
         numbers = [_inside(each).thread_id() for each in (self._connection, self._guard) if each is not None]
         self.drop()
         if numbers:
             with suppress(pymysql.MySQLError, OSError, DatabusError):
                 connection = self._connect()
-                for number in numbers:
+                for number in numbers if self._runs_still(connection) else ():
                     with suppress(pymysql.MySQLError):
                         _inside(connection).kill(number)
                 connection.close()
+
+    def _runs_still(self, connection: pymysql.Connection) -> bool:
+        """Whether this is the server that it reads, and was up before it connected."""
+        ((_, uptime_s),) = query(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'")
+        is_older = int(uptime_s) > time.monotonic() - self._opened_s + 1  # it tells whole seconds
+        return is_older and query(connection, _WHO) == self._who
 
     def drop(self) -> None:
         """Give the connections up, whatever state they are in."""
@@ -129,9 +142,11 @@ class ChunkReader:
 
     def _session(self) -> tuple[pymysql.Connection, Views]:
         if self._connection is None or self._views is None:
+            self._opened_s = time.monotonic()
             self._connection = connection = self._connect()
             if self._host.is_closed:
                 raise Unavailable("it is closed")
+            self._who = query(connection, _WHO)
             self._charsets = prepare(connection)
             self._views = Views(connection, way_of(connection), self._make_guard, self._options.lock_ms_max)
         return self._connection, self._views
