@@ -273,12 +273,16 @@ def test_a_table_map_overrules_what_the_history_says_where_they_differ() -> None
     assert history.definition("d", "t") == found
 
 
-def test_members_that_servers_damage_when_they_convert_them_are_not_believed() -> None:
-    table, convert = "t (e ENUM('é') CHARACTER SET utf8mb4)", "ALTER TABLE t CONVERT TO CHARACTER SET {}"
-    for server, charset, expected in (
-        (MYSQL, "latin1", Altered),
-        (MYSQL, "ucs2", Unknown),
-        (Server("mysql", (5, 7, 22)), "latin1", Unknown),
+@pytest.mark.parametrize("server", [MYSQL, MARIADB, Server("mysql", (5, 7, 22))])
+def test_members_that_servers_damage_when_they_convert_them_are_not_believed(server: Server) -> None:
+    for member, before, after, expected in (
+        ("\xe9", "utf8mb4", "latin1", Unknown),  # which every server then reads as two characters
+        ("\xe9", "latin1", "utf8mb4", Unknown),
+        ("e", "utf8mb4", "ucs2", Unknown),
+        ("e", "utf8mb4", "latin1", Altered),
+        ("\xe9", "utf8mb4", "utf8mb3", Altered),
+        ("\N{PILE OF POO}", "utf8mb4", "utf8mb3", Unknown),
     ):
-        (event,) = _run(_history(table, server=server), convert.format(charset))
-        assert isinstance(event, expected)
+        table = f"t (e ENUM('{member}') CHARACTER SET {before})"
+        (event,) = _run(_history(table, server=server), f"ALTER TABLE t CONVERT TO CHARACTER SET {after}")
+        assert isinstance(event, expected), (member, before, after)

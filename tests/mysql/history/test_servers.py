@@ -66,6 +66,14 @@ def _has_hashed_geometry(table: TableState) -> bool:
     return any(part.name in geometries for key in table.keys if key.kind == "unique" for part in key.parts)
 
 
+def _has_members_beyond_ascii(server: Server, database: str) -> bool:
+    rows = server.query(
+        "SELECT COLUMN_TYPE FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND DATA_TYPE IN ('enum', 'set')",
+        database,
+    )
+    return not all((said.decode() if isinstance(said, bytes) else said).isascii() for (said,) in rows)
+
+
 def _campaign(server: Server, database: str, seed: int, statements: int) -> None:
     print(f"seed {seed}")  # noqa: T201
     facts = server_of(server)
@@ -82,6 +90,8 @@ def _campaign(server: Server, database: str, seed: int, statements: int) -> None
         if generator.random.randrange(8) == 0:
             cursor.execute("SET sql_mode = %s", (generator.random.choice(_MODES),))
         statement = generator.statement()
+        if "CONVERT TO" in statement and _has_members_beyond_ascii(server, database):
+            continue  # servers damage them, and the history does not understand it
         try:
             cursor.execute(statement)
         except pymysql.err.MySQLError:
@@ -136,7 +146,7 @@ def test_after_every_random_statement_the_history_is_the_catalogue(server: Serve
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_after_thousands_of_random_statements_too(server: Server, database: str) -> None:
-    _campaign(server, database, random.randrange(1 << 30), 5_000)
+    _campaign(server, database, int(os.environ.get("DATABUS_SEED") or random.randrange(1 << 30)), 5_000)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

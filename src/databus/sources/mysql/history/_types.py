@@ -258,13 +258,23 @@ def parse_column_type(column_type: str, charset: str | None, server: Server, sql
 
 
 _WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
+_UTF8: Final = frozenset({UTF8MB3, "utf8mb4"})
+_UTF8MB3_LAST: Final = 0xFFFF
 
 
-def _check_members(column: ColumnDefinition, charset: str, server: Server) -> None:
-    """Raise `Unreadable` where servers are known to damage members when they convert them."""
-    is_old = not server.is_mariadb and server.version < (8,)
-    is_ascii = all(member.isascii() for member in column.members)
-    if column.charset != charset and ({column.charset, charset} & _WIDE or (is_old and not is_ascii)):
+def _check_members(column: ColumnDefinition, charset: str) -> None:
+    """Raise `Unreadable` where servers damage members when they convert them.
+
+    All of them leave a member's bytes as they are, and read them in the new character set: only ASCII, and what both
+    kinds of UTF-8 have, stays what it was.
+    """
+    if column.charset == charset:
+        return
+    if {column.charset, charset} == _UTF8:
+        is_kept = all(ord(character) <= _UTF8MB3_LAST for member in column.members for character in member)
+    else:
+        is_kept = not {column.charset, charset} & _WIDE and all(member.isascii() for member in column.members)
+    if not is_kept:
         raise Unreadable(f"what the server makes of the members of {column.name} in {charset} is not certain")
 
 
@@ -272,7 +282,7 @@ def resize_text(column: ColumnDefinition, charset: str, server: Server) -> Colum
     """A column of text after CONVERT TO CHARACTER SET: as many characters fit as before."""
     old, new = BYTES_A_CHARACTER[column.charset or BINARY], BYTES_A_CHARACTER[charset]
     if column.members:
-        _check_members(column, charset, server)
+        _check_members(column, charset)
         return replace(column, charset=charset)
     is_compressed = column.type in (FieldType.BLOB_COMPRESSED, FieldType.VARCHAR_COMPRESSED)
     if column.type in (FieldType.BLOB, FieldType.BLOB_COMPRESSED):
