@@ -5,6 +5,7 @@ executed GTIDs are no high one.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -250,4 +251,43 @@ def test_a_table_without_transactions_is_read_under_a_lock(server: Server, datab
     assert writer.is_alive()
     view.close()
     writer.join()
+    connection.close()
+
+
+def test_a_table_that_is_altered_while_a_view_is_open_is_seen_whole_or_not_at_all(
+    new_server: Callable[..., Server],
+) -> None:
+    """MySQL 5.7 shows an older view what an ALTER had copied by then, and says nothing."""
+    server = new_server("mysql-5.7")
+    server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY AUTO_INCREMENT, v CHAR(200))")
+    server.run("INSERT INTO shop.t (v) VALUES (''), (''), (''), ('')")
+    server.run(*["INSERT INTO shop.t (v) SELECT v FROM shop.t"] * 14)
+    ((rows,),) = server.query("SELECT COUNT(*) FROM shop.t")
+    other, connection = server.connect(autocommit=False), server.connect()
+    prepare(connection)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
+    definition = definition_of(server, "shop", "t")
+    assert query(other, "SELECT 1 FROM shop.t LIMIT 1")  # it may copy, but not put the copy in place
+    alter = threading.Thread(target=server.run, args=("ALTER TABLE shop.t ADD COLUMN n INT, ALGORITHM=COPY",))
+    alter.start()
+
+    def wait_for(state: str) -> None:
+        end = time.monotonic() + 20
+        while not query(other, f"SELECT 1 FROM information_schema.processlist WHERE state LIKE '{state}%'"):
+            assert time.monotonic() < end, query(other, "SHOW PROCESSLIST")
+
+    try:
+        wait_for("copy to tmp table")
+        view = views.open(definition, None, transactional=True)
+        wait_for("Waiting for table metadata lock")
+        seen: list[tuple[int]] = []
+        reads = threading.Thread(target=lambda: seen.extend(query(connection, "SELECT COUNT(*) FROM shop.t")))
+        reads.start()
+        reads.join(0.5)
+    finally:
+        other.rollback()
+    reads.join()
+    view.close()
+    alter.join()
+    assert seen == [(rows,)]
     connection.close()

@@ -44,6 +44,12 @@ def rows_query(
     return f"SELECT {', '.join(names)}{_from(definition, key, index, part, where)}{order}{limit}"
 
 
+def first_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range) -> str:
+    """Read the first row of a part, and nothing of it."""
+    order = f" ORDER BY {', '.join(quoted(column.name) for column in key)}" if key else ""
+    return f"SELECT 1{_from(definition, key, index, part, None)}{order} LIMIT 1"
+
+
 def place_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range, rows: int) -> str:
     """The key of the row so many rows (at least one) into the part; no row if it has fewer."""
     names = [*_numbers(key), *(quoted(column.name) for column in key)]

@@ -14,7 +14,7 @@ from databus.core import DatabusError, SourceChanged, TryAgain, Unavailable
 from databus.sources.mysql._connect import close_quietly, socket_of
 from databus.sources.mysql.snapshot._chunk import ReadChunk, SnapshotOptions
 from databus.sources.mysql.snapshot._key import Place, Range
-from databus.sources.mysql.snapshot._query import bounds_query, place_query, rows_query
+from databus.sources.mysql.snapshot._query import bounds_query, first_query, place_query, rows_query
 from databus.sources.mysql.snapshot._reading import Reading
 from databus.sources.mysql.snapshot._result import RowReader, Statement
 from databus.sources.mysql.snapshot._session import facts_of, prepare
@@ -162,6 +162,7 @@ class ChunkReader:
         if views.need_low and is_transactional and not exact:
             low = self._base(reading, chunk, views)
             floor = None
+        index = reading.facts.index if reading.facts is not None else ""
         view = views.open(
             reading.task.definition,
             floor,
@@ -169,6 +170,7 @@ class ChunkReader:
             exact=exact,
             held=exact and reading.task.locks,
             low=low,
+            first=first_query(reading.task.definition, reading.shape.key, index, chunk.part),
         )
         with self._host.changed:
             chunk.low, chunk.high = view.low, view.high

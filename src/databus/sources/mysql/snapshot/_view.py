@@ -15,6 +15,9 @@ it (tests/mysql/snapshot/test_watermarks.py):
   become more. Writers come before `READ` and would keep it waiting for ever; then `WRITE` is asked for, behind which
   they wait for at most `lock_ms_max`. If a transaction that wrote the table is open for longer, it is let go, and tried
   again later.
+- On MySQL a view is opened by reading a row of the table, which holds off whoever would alter it until the view is
+  closed. Opened before that, it could be one of the moment in which an ALTER copies the table: MySQL 5.7 then shows,
+  once the ALTER is through, the rows that had been copied by then, and no error.
 - An exact view (low is high, for a table without a key) is opened under that lock on any MySQL.
 - A table of an engine without transactions is read under `LOCK TABLES t READ` from begin to end, and so is one that is
   to be held, on any server: what nobody may write needs no view. The lock is the reading connection's own, since it may
@@ -31,10 +34,12 @@ import pymysql
 
 from databus.core import TryAgain, Unavailable, WrongInput
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.snapshot._query import table_name
+from databus.sources.mysql.snapshot._key import Range
+from databus.sources.mysql.snapshot._query import first_query, table_name
 from databus.sources.mysql.snapshot._watermark import Position, Watermark
 
 _OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+_BEGIN: Final = "START TRANSACTION READ ONLY"
 _PARSE_ERROR: Final = 1064
 _DENIED: Final = frozenset({1044, 1142})
 _BUSY: Final = frozenset({1205, 1290})  # waited for too long; not where the server is read-only
@@ -115,15 +120,17 @@ class Views:
         exact: bool = False,
         held: bool = False,
         low: Watermark | None = None,
+        first: str | None = None,
     ) -> View:
         """A view of this table that holds everything logged up to `floor`.
 
         exact: the low watermark must be the high one. held: nobody may write the table while the view is open. low: one
-        of before, where a guard is what gives them.
+        of before, where a guard is what gives them. first: how to read a row of the table, if not just any.
         """
+        first = first or first_query(definition, (), "", Range())
         until_s = time.monotonic() + _BEHIND_S_MAX
         while True:
-            view = self._open(definition, transactional=transactional, exact=exact, held=held, low=low)
+            view = self._open(definition, transactional=transactional, exact=exact, held=held, low=low, first=first)
             if floor is None or view.low.contains(floor):
                 return view
             view.close()  # the log is sent before the commit is visible: a moment later it will be
@@ -144,7 +151,14 @@ class Views:
         return self._way is Way.GUARD
 
     def _open(
-        self, definition: TableDefinition, *, transactional: bool, exact: bool, held: bool, low: Watermark | None
+        self,
+        definition: TableDefinition,
+        *,
+        transactional: bool,
+        exact: bool,
+        held: bool,
+        low: Watermark | None,
+        first: str,
     ) -> View:
         if held or not transactional:
             return self._under_lock(definition)
@@ -155,13 +169,14 @@ class Views:
         if self._way is Way.GUARD:
             if low is None:
                 raise AssertionError("a view needs a low watermark of before")
-            return self._after(low)
+            return self._after(low, first)
         (gtids,) = query(self._connection, "SELECT @@global.gtid_executed")[0]
-        return self._after(Watermark("", 0, str(gtids).replace("\n", "")))
+        return self._after(Watermark("", 0, str(gtids).replace("\n", "")), first)
 
-    def _after(self, low: Watermark) -> View:
+    def _after(self, low: Watermark, first: str) -> View:
         """A view opened after its low watermark was had, and before its high one is."""
-        query(self._connection, _OPEN)
+        query(self._connection, _BEGIN)
+        query(self._connection, first)
         return View(low, log_end(self._connection), self._commit)
 
     def low_of(self, definition: TableDefinition) -> Watermark:
