@@ -411,6 +411,35 @@ def test_without_gtids_chunks_share_a_low_watermark(new_server: Callable[..., Se
     assert {value for chunk in chunks[1:] for value in chunk.arrays[1].to_pylist()} <= {"new"}
 
 
+@pytest.mark.parametrize("ends", ["begun anew", "dropped"])
+def test_a_lock_is_let_go_when_the_reading_that_has_it_is_wanted_no_more(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader], ends: str
+) -> None:
+    server.run(f"CREATE TABLE {database}.t (v INT) ENGINE=InnoDB", f"INSERT INTO {database}.t VALUES (1)")
+    is_seen, connection = threading.Event(), server.connect()
+
+    def write() -> None:
+        while not is_seen.is_set():
+            connection.query(f"INSERT INTO {database}.t VALUES (2)")
+
+    task, reader = task_of(server, database, "t", locks=True), open_reader()
+    reader.begin(task)
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    end = time.monotonic() + WAIT_S
+    while not server.query("SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table%lock'"):
+        assert time.monotonic() < end
+    is_seen.set()
+    if ends == "dropped":
+        reader.drop(task.source)
+    else:
+        reader.begin(task)
+        while not isinstance(found := take(reader, server), Placed) or not found.is_last:
+            assert time.monotonic() < end
+    writer.join(WAIT_S)
+    assert not writer.is_alive()
+
+
 def test_a_table_without_a_key_may_be_locked_while_it_is_read(
     server: Server, database: str, open_reader: Callable[..., SnapshotReader]
 ) -> None:

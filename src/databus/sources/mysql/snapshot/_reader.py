@@ -71,7 +71,7 @@ class SnapshotReader:
         if self._position is None:
             raise AssertionError("a snapshot begins before its place in the log is known")
         with self._changed:
-            self._tracker.drop(task.source)
+            self.drop(task.source)
             self._readings[task.source] = Reading(task, remains, self._options)
             self._start_threads()
             self._changed.notify_all()
@@ -86,7 +86,9 @@ class SnapshotReader:
     def drop(self, source: str) -> None:
         """Do not read this table any more."""
         with self._changed:
-            self._readings.pop(source, None)
+            reading = self._readings.pop(source, None)
+            if reading is not None:
+                reading.end()
             self._tracker.drop(source)
             self._changed.notify_all()
 

@@ -140,6 +140,12 @@ class Reading:
             "primary key, or set `lock_tables_without_key`"
         )
 
+    def end(self) -> None:
+        """Nobody wants it any more: whoever waits with a chunk of it need not."""
+        self.chunks = []
+        self.todo.clear()
+        self.generation += 1
+
     def placed(self, chunk: ReadChunk) -> None:
         """It has its place in the log."""
         self.chunks.remove(chunk)
