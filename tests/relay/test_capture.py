@@ -87,6 +87,29 @@ def test_a_database_that_does_not_answer_is_asked_again_until_it_does(tmp_path: 
         assert shop.resumes[-1].txid == "t2"
 
 
+def test_errors_of_long_ago_make_no_wait_longer(tmp_path: Path) -> None:
+    waits: list[int] = []
+
+    class Logger:
+        def info(self, _event: str, **_more: object) -> None:
+            return
+
+        def warning(self, _event: str, *, retry_ms: int, **_more: object) -> None:
+            waits.append(retry_ms)
+
+    shop = Database(errors=[Unavailable(f"shop: gone {number}") for number in range(12)])
+    options = {"retry_ms_min": 1, "retry_ms_max": 200}
+    with scripted(tmp_path, {"shop": shop}, capture=options) as relay:
+        capture = relay.captures["shop"]
+        capture._logger = Logger()  # which says how long it waits
+        until(lambda: waits and waits[-1] >= 100, "the longest waits")
+        shop.wait_for(lambda: not shop.errors)
+        wait_for_state(relay, State.RUNNING)
+        time.sleep(2 * options["retry_ms_max"] / 1e3)
+        shop.fail(Unavailable("shop: gone again"))
+        until(lambda: waits[-1] <= 1, "a short wait")
+
+
 def test_a_database_that_is_away_is_shown_and_what_the_log_holds_is_served(tmp_path: Path) -> None:
     shop = Database(groups=[order(1), order(2)])
     with scripted(tmp_path, {"shop": shop}) as relay:
@@ -182,14 +205,14 @@ def test_a_large_group_is_written_while_the_source_makes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Database(groups=[*parts(1, 1, rows_each=5_000), order(2)])
-    really = _files.write_all
+    really = _capture.encode_group
 
-    def write(fd: int, buffers: Any, offset: int) -> None:
-        if shop.polls == 1:
+    def encode(group: Group, *more: Any) -> Any:
+        if group is shop.groups[0]:
             shop.wait_for(lambda: shop.polls > 1)
-        really(fd, buffers, offset)
+        return really(group, *more)
 
-    monkeypatch.setattr(log_module, "write_all", write)
+    monkeypatch.setattr(_capture, "encode_group", encode)
     with scripted(tmp_path, {"shop": shop}) as relay:
         published(relay, "shop", 2)
         assert scns(get(relay, "/stream", output="frames")) == [1, 2]

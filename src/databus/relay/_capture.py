@@ -134,6 +134,7 @@ class Capture:
         self._told: Any = None  # the position that the source was last told to be durable
         self._next_upkeep_ns = 0
         self._next_durable_ns = 0
+        self._started_ns = 0
         self._quiet_since_ns = 0
         self._retry_ms = options.retry_ms_min
 
@@ -248,7 +249,7 @@ class Capture:
         source.start(resume)
         self._logger.info("capture started", identity=identity.description, scn=resume.scn, log=log.uuid)
         self._told = None
-        self._quiet_since_ns = self._clock.monotonic_ns()
+        self._started_ns = self._quiet_since_ns = self._clock.monotonic_ns()
         return source, log
 
     def _commit_of(self, resume: Resume, log: Log) -> Commit | None:
@@ -352,6 +353,8 @@ class Capture:
 
     def _look_around(self, source: Source, log: Log) -> None:
         now_ns = self._clock.monotonic_ns()
+        if now_ns - self._started_ns >= self._options.retry_ms_max * 1_000_000:
+            self._retry_ms = self._options.retry_ms_min  # it has run well, though nothing came
         if now_ns >= self._next_durable_ns:
             self._next_durable_ns = now_ns + _DURABLE_NS
             self._tell_durable(source, log)
