@@ -496,6 +496,24 @@ def test_broken_log_of_a_table_is_an_error_with_the_way_out(either):
         either.make().write(log_of(1, 2).batch(1, 2))
 
 
+@pytest.mark.parametrize("left", [[], ["_commit_5e0c.json.tmp"]], ids=["nothing", "an unfinished commit"])
+def test_a_kill_while_a_table_is_created_is_no_damage(either, left):
+    log = either.make().table_path("shop", ORDERS.source) / "_delta_log"
+    log.mkdir(parents=True)
+    for name in left:
+        (log / name).write_text('{"commitInfo')
+    either.make().write(log_of(1, 2).batch(0, 2))
+    assert ids(either) == [1, 2]
+
+
+def test_a_table_that_has_lost_its_log_is_an_error_with_the_way_out(either):
+    either.make().write(log_of(1, 2).batch(0, 1))
+    for file in (either.make().table_path("shop", ORDERS.source) / "_delta_log").iterdir():
+        file.unlink()
+    with pytest.raises(Corrupt, match="Restore"):
+        either.make().write(log_of(1, 2).batch(1, 2))
+
+
 def test_missing_file_of_a_mirror_is_an_error_and_commits_nothing(mirror):
     log = log_of(1)
     log.begin().update(ORDERS, order(1), order(1, "new"))

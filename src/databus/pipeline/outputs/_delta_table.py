@@ -104,10 +104,20 @@ class DeltaTarget:
         self._open()
 
     def _open(self) -> None:
-        if (self.path / "_delta_log").exists():
+        if self._was_begun():
             with self._errors("open"):
                 self._table = DeltaTable(self.path)
             self._check_owner(self._table)
+
+    def _was_begun(self) -> bool:
+        """Whether there is a table, sound or not. A kill in the middle of its creation leaves a log without a commit,
+        and nothing beside it: no row is written before the first commit.
+        """
+        log = self.path / "_delta_log"
+        return log.is_dir() and (
+            any(each.name[0].isdigit() for each in log.iterdir())
+            or any(each.name != log.name for each in self.path.iterdir())
+        )
 
     def refresh(self) -> None:
         """See what other sources have written since."""
