@@ -56,6 +56,18 @@ def die_at(project, point):
     assert process.wait(RUN_S_MAX) == -signal.SIGKILL, told + (project.folder / "pipeline.log").read_text()[-3000:]
 
 
+def die_soon_after_start(project, dice):
+    """At a random moment of its work, however long Spark took to come up."""
+    log, end = project.folder / "pipeline.log", time.monotonic() + RUN_S_MAX
+    begun = log.stat().st_size if log.exists() else 0
+    process = start(project)
+    while process.poll() is None and b"query started" not in log.read_bytes()[begun:] and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(dice.random() * 4)
+    process.kill()
+    process.wait()
+
+
 def test_killed_before_and_after_a_commit_it_goes_on_where_its_tables_stand(tmp_path):
     project = Project(tmp_path, SECTIONS)
     for point in ("delta.mirror.after_commit", "delta.history.before_commit"):
@@ -77,10 +89,8 @@ def test_killed_at_every_point_and_at_random_moments(tmp_path):
             process = start(project, DATABUS_CRASH_AT=f"{dice.choice(POINTS)}:{dice.randint(1, 6)}")
             process.wait(RUN_S_MAX)
         else:
-            process = start(project)
-            time.sleep(dice.random() * 20)  # the random moment
-            process.kill()
-            process.wait()
+            die_soon_after_start(project, dice)
         if cycle % 10 == 9:
             finish(project)
+            print(f"{cycle + 1} cycles")  # noqa: T201 - as above
     finish(project)

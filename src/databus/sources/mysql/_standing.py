@@ -12,8 +12,8 @@ from typing import Any, Final
 import pymysql
 from pymysql.constants import ER
 
-from databus.core import DatabusError, PositionPurged, SourceChanged, Unavailable
-from databus.sources.mysql._errors import error_of, telling
+from databus.core import DatabusError, PositionPurged, SourceChanged, Stop, Unavailable
+from databus.sources.mysql._errors import error_of, server_error, telling
 from databus.sources.mysql._facts import ServerFacts, ask, gtids_at
 from databus.sources.mysql.binlog import GtidSet, GtidState, Position, Scheme
 from databus.sources.mysql.binlog._position import file_number
@@ -186,9 +186,9 @@ def _is_end_of_transaction(connection: "pymysql.Connection[Any]", facts: ServerF
         except pymysql.MySQLError as error:
             if error_of(error)[0] in _DENIED:
                 return True
-            if error_of(error)[0] != ER.ERROR_WHEN_EXECUTING_COMMAND:
+            if type(server_error(error, "", "")) is not Stop:  # time or somebody may mend that
                 raise
-            return False
+            return False  # servers say in many ways that they cannot read what is there
         finally:
             connection.encoding = encoding
     return _begins_with_an_event(rows, offset)
