@@ -32,6 +32,8 @@ _FIRST_OFFSET: Final = 4  # behind the file's magic number
 _OFFSET_MAX: Final = 0xFFFFFFFF
 _HEARTBEATS_MISSED_MAX: Final = 3
 _RECEIVE_BYTES: Final = 4 << 20
+_BULK_BYTES: Final = 512 << 10  # a block of so much costs hardly more than its bytes
+_BULK_WAIT_MS: Final = 1  # for more of it, while the server sends without a pause
 _JOIN_S_MAX: Final = 10.0
 _ACCEPT_S_MAX: Final = 60.0
 
@@ -122,6 +124,7 @@ class Dump:
         self._connection = connection
         self._silence_s = max(heartbeat_ms * _HEARTBEATS_MISSED_MAX, 1_000) / 1e3
         self._is_closing = False
+        self._is_bulk = False  # the last block was a large one
         self.last_heard_s = time.monotonic()
         gtids = position.gtids if by_gtid else None
         if by_gtid and gtids is None:
@@ -132,6 +135,8 @@ class Dump:
             _ask(connection, position, gtids, is_mariadb=is_mariadb, server_id=server_id)
         self._server = server
         self._socket = socket_of(connection)
+        self._readable = select.poll()  # unlike `select`, for any descriptor: a relay may have thousands
+        self._readable.register(self._socket, select.POLLIN)
         self._thread = threading.Thread(target=self._run, name="mysql-dump", daemon=True)
         self._thread.start()
         self._wait_until_accepted()
@@ -194,15 +199,25 @@ class Dump:
                 raise splitter.ended
 
     def _receive(self, space: memoryview) -> int:
-        """What has come, at least one byte; and as long as the decoder has enough to do, what comes meanwhile."""
+        """What has come, at least one byte; and as long as the decoder has enough to do, what comes meanwhile.
+
+        While the server sends in bulk a block is waited for until it is large: a quick decoder would have it in pieces
+        otherwise, each of which costs a run and a group. A few changes, and the last ones, wait for nothing.
+        """
         sock = self._socket
         filled = sock.recv_into(space)
         is_plain = not isinstance(sock, ssl.SSLSocket)  # whose readiness a descriptor does not tell
-        while is_plain and 0 < filled < len(space) and self.queue.bytes_waiting and select.select([sock], [], [], 0)[0]:
+        while is_plain and 0 < filled < len(space):
+            is_bulk = filled < _BULK_BYTES and self._is_bulk
+            if not (is_bulk or self.queue.bytes_waiting):
+                break
+            if not self._readable.poll(_BULK_WAIT_MS if is_bulk else 0):
+                break
             count = sock.recv_into(space[filled:])
             if count == 0:
                 break  # the next call will see the end, too
             filled += count
+        self._is_bulk = filled >= _BULK_BYTES // 16
         return filled
 
 
