@@ -73,7 +73,7 @@ def test_heartbeats_that_end_the_dump_lose_and_double_nothing(server, database, 
     with busy as load:
         while sum(isinstance(error, DumpEnded) for error in follower.tried) < 5:
             load.wait_for(1, follower)
-            time.sleep(0.002)
+            time.sleep(0.002)  # so that what is logged meets a heartbeat
         load.stop()
         follower.check(server, database)
 

@@ -260,4 +260,4 @@ def test_an_error_that_nobody_expects_keeps_its_number(server):
 
 
 def test_one_host_may_stand_without_a_list() -> None:
-    assert MysqlConfig(hosts="db1", user="u").hosts == ["db1:3306"]  # type: ignore[arg-type]
+    assert MysqlConfig(hosts="db1", user="u").hosts == ["db1:3306"]  # type: ignore[arg-type]  # as a configuration may have it: one host

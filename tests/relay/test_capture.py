@@ -268,6 +268,22 @@ def test_a_relay_on_a_full_disk_stops_in_good_order(tmp_path: Path, full_disk: d
         assert scns(get(relay, "/stream", output="frames")) == [1, 2]
 
 
+def test_a_stop_on_a_full_disk_puts_nothing_in_the_stead_of_what_waits(
+    tmp_path: Path, full_disk: dict[str, bool]
+) -> None:
+    shop = Database(groups=[order(1)])
+    patient = {"capture": {"retry_ms_min": 30_000, "retry_ms_max": 30_000}}
+    with scripted(tmp_path, {"shop": shop}, **patient) as relay:
+        published(relay, "shop", 1)
+        full_disk["is_full"] = True
+        shop.add(order(2), order(3))
+        wait_for_state(relay, State.ERROR_RETRY)
+        full_disk["is_full"] = False  # so that what comes next would fit
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 3)
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2, 3]
+
+
 def test_too_little_room_on_the_disk_is_a_full_disk(tmp_path: Path) -> None:
     shop = Database(groups=[order(1)])
     with scripted(tmp_path, {"shop": shop}, log={"free_bytes_min": 1 << 60}) as relay:

@@ -39,6 +39,7 @@ def bench(
     from inspect import signature
 
     from databus.core import WrongInput
+    from databus.operate import configure_logs
 
     known = _benchmarks()
     if name == "list":
@@ -48,6 +49,7 @@ def bench(
     if name != "all" and name not in known:
         raise WrongInput(f"no benchmark called {name!r}; there are {', '.join(known)}")
     options = {key: value for key, value in (("workload", workload), ("server", server)) if value is not None}
+    configure_logs(level="warning")  # what is measured may run in this process; the output is figures alone
     for each in known if name == "all" else [name]:
         figures = import_module(known[each]).figures
         unknown = options.keys() - signature(figures).parameters.keys()

@@ -250,7 +250,7 @@ class _Run:
                 self._relay.restart()
                 self._say("relay", url=self._relay.url, pid=self._relay.pid)
             else:
-                self._logger.info("stopping", why=str(event))
+                self._logger.info("stopping", why=event.name if isinstance(event, signal.Signals) else str(event))
                 return
 
     def _say_source(self, told: Mapping[str, Any]) -> None:

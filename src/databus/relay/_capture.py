@@ -15,7 +15,6 @@ time, so that order, errors and what is lost by a kill are those of one thread.
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -305,6 +304,8 @@ class Capture:
     def _append(self, group: Group, log: Log) -> None:
         """Have one group encoded and appended after those before it."""
         self._settle(log)
+        if self._is_stopping:
+            return  # the one before it may not be in the log, and this one must not be in its stead
         draft = _Draft(group)
         if sum(rows.batch.nbytes for rows in group.rows) < _BEHIND_BYTES_MIN:
             self._write_until_done(draft, log)
@@ -388,8 +389,9 @@ class Capture:
         """Close the source and drop an unfinished transaction; it will come again, whole."""
         behind, self._behind = self._behind, None
         if behind is not None:
-            with suppress(DatabusError):  # the group is not in the log, then, and comes again
-                behind[1].result()
+            error = behind[1].exception()
+            if error is not None:
+                self._logger.warning("the last group was not written and comes again", error=repr(error))
         source, self._source = self._source, None
         if source is not None:
             try:

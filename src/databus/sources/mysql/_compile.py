@@ -60,7 +60,7 @@ class _Cache(FunctionCache):
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
+        super().__init__(function)  # type: ignore[no-untyped-call]  # Numba has no types
         sources = sources_of(Path(function.__code__.co_filename))
         self._cache_file._source_stamp = hashlib.sha256(repr(sources).encode()).hexdigest()  # noqa: SLF001 - no other way
 
@@ -77,20 +77,23 @@ def kernel(signature: Any) -> Callable[[Function], Function]:
     """
 
     def compiled(function: Function) -> Function:
-        dispatcher = _njit(nogil=True, error_model="numpy")(function)
+        dispatcher: Any = _njit(nogil=True, error_model="numpy")(function)
+        called: Function = dispatcher
         dispatcher._cache = _Cache(function)  # noqa: SLF001 - as above
         dispatcher.compile(signature)
         dispatcher.disable_compile()
-        return dispatcher  # type: ignore[no-any-return]
+        return called
 
     return compiled
 
 
 def part(function: Function) -> Function:
     """A part of kernels, compiled into each that calls it."""
-    return _njit(error_model="numpy")(function)  # type: ignore[no-any-return]
+    called: Function = _njit(error_model="numpy")(function)
+    return called
 
 
 def small(function: Function) -> Function:
     """The same, put in the place of each call."""
-    return _njit(error_model="numpy", forceinline=True)(function)  # type: ignore[no-any-return]
+    called: Function = _njit(error_model="numpy", forceinline=True)(function)
+    return called

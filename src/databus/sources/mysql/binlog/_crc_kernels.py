@@ -94,7 +94,7 @@ def _folding(_typing: Any, array: Any, _start: Any, _count: Any, _seed: Any) -> 
         words = [builder.extract_element(joined, ir.Constant(ir.IntType(32), i)) for i in range(2)]
         return context.make_tuple(builder, signature.return_type, words)
 
-    pair_type: Any = types.UniTuple(types.uint64, 2)  # type: ignore[no-untyped-call]
+    pair_type: Any = types.UniTuple(types.uint64, 2)  # type: ignore[no-untyped-call]  # Numba has no types
     return pair_type(array, types.int64, types.int64, types.uint64), codegen
 
 

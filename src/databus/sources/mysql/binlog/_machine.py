@@ -59,7 +59,7 @@ def _copying(_typing: Any, to: Any, _at: Any, source: Any, _start: Any, _count: 
             builder.gep(context.make_array(signature.args[i])(context, builder, args[i]).data, [args[i + 1]])
             for i in (0, 2)
         ]
-        cgutils.raw_memcpy(builder, places[0], places[1], args[4], 1)  # type: ignore[no-untyped-call]
+        cgutils.raw_memcpy(builder, places[0], places[1], args[4], 1)  # type: ignore[no-untyped-call]  # Numba has no types
         return context.get_dummy_value()
 
     return types.void(to, types.int64, source, types.int64, types.int64), codegen
