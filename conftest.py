@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: no timed assertions in tests. The blob that is printed on failure reproduces the example.
@@ -10,3 +11,24 @@ settings.register_profile(
 )
 settings.register_profile("soak", settings.get_profile("default"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+class _Failures:
+    """Tells a failure when it happens: a run that is killed later has said by then what failed."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)")
+            self._terminal.write_line(report.longreprtext[-2000:])
+
+
+@pytest.hookimpl(trylast=True)  # the terminal is there then
+def pytest_configure(config: pytest.Config) -> None:
+    """Where there is a terminal; the workers of a run have none."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Failures(terminal), "failures-at-once")

@@ -48,6 +48,22 @@ def test_an_unknown_event_stops_by_its_number_unless_it_may_be_ignored() -> None
     assert numbers(found) == [f"{SERVER}:1"]
 
 
+@pytest.mark.parametrize("scheme", ["file-offset", "own"])
+@pytest.mark.parametrize(
+    ("kind", "log"),
+    [
+        ("mysql-8.0", begun().mariadb_gtid(0, 1, 1).query("COMMIT")),
+        ("mariadb-10.11", Writer("10.11.2-MariaDB").event(163, EMPTY_LIST).gtid(1).query("BEGIN").query("COMMIT")),
+        ("mariadb-10.11", Writer("10.11.2-MariaDB").event(163, EMPTY_LIST).anonymous().query("BEGIN").query("COMMIT")),
+        ("mariadb-10.11", Writer("10.11.2-MariaDB").event(163, EMPTY_LIST).event(42, bytes(42)).query("COMMIT")),
+    ],
+    ids=["mariadb-gtid", "gtid", "anonymous", "tagged"],
+)
+def test_the_other_servers_gtids_stop_and_are_no_index_into_anything(kind: str, log: Writer, scheme: str) -> None:
+    with pytest.raises(SourceChanged, match=r"binlog\.000007 at \d+: .*put each server's into one of its own"):
+        read(log, kind=kind, scheme=scheme_of(kind, gtid=True) if scheme == "own" else scheme)
+
+
 def test_everything_before_an_error_comes_out_first_and_the_error_stays() -> None:
     scanning = scanner("mysql-8.0", "gtid")
     scanning.open_file("binlog.000007")

@@ -62,6 +62,11 @@ _FAILURES: Final[dict[int, tuple[type[Stop], str, str]]] = {
         "Let SCNs be made from file and offset, on a new timeline",
     ),
     s.BAD_GTID: (Corrupt, "its number cannot be one of a GTID", _MALFORMED),
+    s.OTHER_FLAVOR: (
+        SourceChanged,
+        "MySQL does not write what MariaDB does, nor MariaDB this",
+        "Where files of both servers lie in one folder, put each server's into one of its own",
+    ),
 }
 
 

@@ -458,6 +458,8 @@ def scan(
         elif kind == 33 or kind == 34 or kind == 162:
             if state[s.TX_STATE] != s.OUTSIDE:
                 return fail(state, s.INSIDE_TX)
+            if (kind == 162) != (state[s.FLAVOR] == s.MARIADB):
+                return fail(state, s.OTHER_FLAVOR)  # its number would be an index into the wrong array
             when = u32(buf, pos)
             if kind == 162:
                 status = _mariadb_gtid(buf, state, domains, pos, body_end, when)

@@ -382,6 +382,8 @@ class Scanner(Walk):
         from databus.sources.mysql.binlog._tagged import parse_tagged
 
         state = self._state
+        if state[s.FLAVOR] != s.MYSQL:
+            raise failure(s.OTHER_FLAVOR, self._where(), EventType.GTID_TAGGED, int(state[s.SIZE]))
         if state[s.TX_STATE] != s.OUTSIDE:
             raise failure(s.INSIDE_TX, self._where(), EventType.GTID_TAGGED, int(state[s.SIZE]))
         gtid = parse_tagged(self._body())

@@ -1,7 +1,6 @@
 """What the scan kernel keeps between calls, and what its answers mean: indexes into plain int64 arrays.
 
-`Scanner` owns the arrays and handles in Python what the kernel leaves to it; the kernel does the rest. Numba's cache
-does not see a change in this file: after one, touch `_kernels.py` too.
+`Scanner` owns the arrays and handles in Python what the kernel leaves to it; the kernel does the rest.
 """
 
 from typing import Final
@@ -133,6 +132,7 @@ DIVERGED: Final = 16
 OFFSET_TOO_LARGE: Final = 17
 BAD_GTID: Final = 18
 ORDINAL_TOO_LARGE: Final = 19
+OTHER_FLAVOR: Final = 20
 
 ORDINAL_LIMIT: Final = 1 << 55
 """Ordinals are below this."""
