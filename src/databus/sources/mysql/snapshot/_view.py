@@ -18,7 +18,8 @@ it (tests/mysql/snapshot/test_watermarks.py):
 - On MySQL a view is opened by reading a row of the table, which holds off whoever would alter it until the view is
   closed. Opened before that, it could be one of the moment in which an ALTER copies the table: MySQL 5.7 then shows,
   once the ALTER is through, the rows that had been copied by then, and no error.
-- An exact view (low is high, for a table without a key) is opened under that lock on any MySQL.
+- An exact view (low is high, for a table without a key) is opened under that lock on any MySQL, and so is that row
+  read: an ALTER may copy under `READ`. Under `WRITE` none does, and one that begins later makes the view an error.
 - A table of an engine without transactions is read under `LOCK TABLES t READ` from begin to end, and so is one that is
   to be held, on any server: what nobody may write needs no view. The lock is the reading connection's own, since it may
   have become one for `WRITE`, which would keep any other connection from reading.
@@ -163,7 +164,7 @@ class Views:
         if held or not transactional:
             return self._under_lock(definition)
         if exact and self._way is not Way.COMMIT_ORDER:
-            return self._guarded(definition)
+            return self._guarded(definition, first)
         if self._way is Way.COMMIT_ORDER:
             return self._in_commit_order()
         if self._way is Way.GUARD:
@@ -197,12 +198,14 @@ class Views:
         mark = Watermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
         return View(mark, mark, self._commit)
 
-    def _guarded(self, definition: TableDefinition) -> View:
+    def _guarded(self, definition: TableDefinition, first: str) -> View:
         guard = self._guarding()
-        self._lock(guard, definition)
+        kind = self._lock(guard, definition)
         try:
             mark = log_end(guard)
             query(self._connection, _OPEN)
+            if kind == "READ":  # `WRITE` keeps this read waiting, but any copying ALTER out as well
+                query(self._connection, first)
         finally:
             self._unlock(guard)
         return View(mark, mark, self._commit)
@@ -221,12 +224,13 @@ class Views:
             raise
         return View(mark, mark, lambda: self._unlock(self._connection))
 
-    def _lock(self, connection: pymysql.Connection, definition: TableDefinition) -> None:
+    def _lock(self, connection: pymysql.Connection, definition: TableDefinition) -> str:
+        """Have `LOCK TABLES t READ`, or `WRITE` where writers keep it waiting; says which."""
         for kind in ("READ", "WRITE"):
             query(connection, f"SET SESSION lock_wait_timeout = {max(self._lock_ms_max // 1000, 1)}")
             try:
                 query(connection, f"LOCK TABLES {table_name(definition)} {kind}")
-                return
+                return kind
             except pymysql.OperationalError as error:
                 if error.args[0] in _DENIED:
                     raise WrongInput(
