@@ -20,6 +20,8 @@ from databus.wire._header import COMMIT, CONTINUES, CONTROL, ROWS, SNAPSHOT, Hea
 
 # Made once: with groups of one row, making them anew would be a third of the work.
 _IPC_OPTIONS: Final = ipc.IpcWriteOptions()
+# Of columns: from here on, to let the memory grow on the way costs more than to count first.
+_LARGE_BYTES: Final = 256 << 10
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _SCN_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(COMMIT_VERSION)
 _SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
@@ -165,10 +167,20 @@ class EncodedGroup:
 
 def encode_body(batch: pa.RecordBatch) -> pa.Buffer:
     """One self-contained Arrow IPC stream: schema and one batch; its length is a multiple of 8."""
-    sink = pa.BufferOutputStream()
+    if batch.nbytes < _LARGE_BYTES:
+        growing = pa.BufferOutputStream()
+        _write_stream(growing, batch)
+        return growing.getvalue()
+    counting = pa.MockOutputStream()
+    _write_stream(counting, batch)
+    memory = pa.allocate_buffer(counting.size())
+    _write_stream(pa.FixedSizeBufferWriter(memory), batch)
+    return memory
+
+
+def _write_stream(sink: Any, batch: pa.RecordBatch) -> None:
     with ipc.new_stream(sink, batch.schema, options=_IPC_OPTIONS) as writer:
         writer.write_batch(batch)
-    return sink.getvalue()
 
 
 def _pairs_of(batch: pa.RecordBatch) -> tuple[Pair, Pair]:
