@@ -5,9 +5,9 @@ Result sets of a snapshot end in the same arrays: `describe` says which, `to_tex
 
 from databus.sources.mysql.rows._bus import bus_arrays
 from databus.sources.mysql.rows._decode import Decoded, decode
-from databus.sources.mysql.rows._finish import Rows, to_text
 from databus.sources.mysql.rows._omit import OMITTED, Omitter
 from databus.sources.mysql.rows._plan import Plan, make_plan
+from databus.sources.mysql.rows._text import Rows, to_text
 from databus.sources.mysql.rows._types import Policies, address_type, bus_type, describe
 
 __all__ = [

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from databus.sources.mysql._definition import ColumnDefinition, FieldType
 from databus.sources.mysql.rows._errors import not_this_table
-from databus.sources.mysql.rows._finish import Rows, check_size, places_of, text_array
+from databus.sources.mysql.rows._text import Rows, check_size, places_of, text_array
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
 INT16, UINT16, INT32, UINT32, INT64, UINT64, DOUBLE, STRING = range(5, 13)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from databus.core import LimitExceeded
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import FieldType, TableDefinition
-from databus.sources.mysql.rows._finish import Rows
+from databus.sources.mysql.rows._text import Rows
 from databus.sources.mysql.rows._types import TEXTS, address_type
 
 OMITTED: Final = "__databus_value_omitted__"
