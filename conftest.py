@@ -5,11 +5,14 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Derandomized: the same examples in each run of `make test`; the soak profile has other ones each time.
 # No deadline: no timed assertions in tests. The blob that is printed on failure reproduces the example.
 settings.register_profile(
-    "default", deadline=None, print_blob=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+    "default", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("soak", settings.get_profile("default"), max_examples=2000)
+settings.register_profile(
+    "soak", settings.get_profile("default"), derandomize=False, print_blob=True, max_examples=2000
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

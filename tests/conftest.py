@@ -1,8 +1,20 @@
 """Fixtures that several folders of tests share."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from tests.seeds import seed_of
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> int:
+    """Where the test's dice begin; see `seed_of`. A failure shows it."""
+    chosen = seed_of(request.node.nodeid)
+    record_property("seed", chosen)
+    sys.stdout.write(f"DATABUS_SEED={chosen}\n")
+    return chosen
 
 
 @pytest.fixture(scope="session")

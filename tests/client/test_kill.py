@@ -54,9 +54,7 @@ def test_nothing_is_lost_by_a_kill_at(point, relay_of, tmp_path):
     verify(tmp_path, relay)
 
 
-def test_nothing_is_lost_by_kills_at_random_moments_under_load(relay_of, tmp_path):
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")  # noqa: T201 - shown when it fails
+def test_nothing_is_lost_by_kills_at_random_moments_under_load(relay_of, tmp_path, seed):
     rng = random.Random(seed)
     relay = relay_of(shop=mock(transactions_per_s=200, transactions_total=UNTIL))
     effects = tmp_path / "effects"

@@ -1,19 +1,8 @@
 """Law 2, at least once and never zero, whatever is killed at whatever moment."""
 
-import os
-import random
-
 import pytest
 
 from tests.laws.campaign import CONSUMER_POINTS, PIPELINE_POINTS, RELAY_POINTS, Campaign
-
-
-@pytest.fixture
-def seed(record_property) -> int:
-    """Another one in each run; `DATABUS_SEED` repeats one. It stands in the assertions' messages too."""
-    chosen = int(os.environ.get("DATABUS_SEED", random.SystemRandom().randrange(1 << 30)))
-    record_property("seed", chosen)
-    return chosen
 
 
 def test_relay_and_consumer_survive_kills_at_crash_points_and_random_moments(tmp_path, seed):

@@ -7,9 +7,6 @@ of your own and put back what you set.
 """
 
 import itertools
-import os
-import random
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -87,15 +84,6 @@ def database(server: Server) -> Iterator[str]:
     server.run(f"DROP DATABASE IF EXISTS {name}", f"CREATE DATABASE {name}")
     yield name
     server.run(f"DROP DATABASE IF EXISTS {name}")
-
-
-@pytest.fixture
-def seed(record_property: Callable[[str, object], None]) -> int:
-    """Another one in each run; `DATABUS_SEED` repeats one."""
-    chosen = int(os.environ.get("DATABUS_SEED", random.SystemRandom().randrange(1 << 30)))
-    record_property("seed", chosen)
-    sys.stdout.write(f"seed {chosen}\n")
-    return chosen
 
 
 @pytest.fixture

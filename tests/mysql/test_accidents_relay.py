@@ -6,7 +6,7 @@ import os
 import random
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,14 +88,6 @@ def _wait_until_running(relay: RelayProcess) -> None:
     while not _is_dead(relay) and _state(relay).get("state") != "RUNNING":
         assert time.monotonic() < end, f"{_state(relay)}\n{relay.log_end()}"
         time.sleep(0.02)
-
-
-@pytest.fixture
-def seed(record_property: Callable[[str, object], None]) -> int:
-    """Another one in each run; `DATABUS_SEED` repeats one."""
-    chosen = int(os.environ.get("DATABUS_SEED", random.SystemRandom().randrange(1 << 30)))
-    record_property("seed", chosen)
-    return chosen
 
 
 def _is_dead(relay: RelayProcess) -> bool:

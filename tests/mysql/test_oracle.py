@@ -4,7 +4,6 @@ What a mirror makes of it must equal the server's own SELECT, value by value, on
 it as DATABUS_SEED to see the same again.
 """
 
-import os
 import random
 import struct
 from pathlib import Path
@@ -128,12 +127,7 @@ def _text(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _seed() -> int:
-    return int(os.environ.get("DATABUS_SEED") or random.SystemRandom().randrange(1 << 32))
-
-
 def _play(server: Server, database: str, folder: Path, seed: int, transactions: int) -> None:
-    print(f"DATABUS_SEED={seed}")  # noqa: T201 - to see the same again
     dice = random.Random(seed)
     tables = [Oracle(server, database, name, dice) for name in ("one", "two")]
     server.run(f"CREATE TABLE {database}.mark (id INT PRIMARY KEY, n BIGINT)", *(table.create for table in tables))
@@ -166,11 +160,11 @@ def _play(server: Server, database: str, folder: Path, seed: int, transactions: 
             follower.kill()
 
 
-def test_snapshot_and_log_make_what_the_server_holds(server: Server, database: str, tmp_path: Path) -> None:
-    _play(server, database, tmp_path, _seed(), 30)
+def test_snapshot_and_log_make_what_the_server_holds(server: Server, database: str, tmp_path: Path, seed: int) -> None:
+    _play(server, database, tmp_path, seed, 30)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", range(50))
-def test_the_same_for_long(server: Server, database: str, tmp_path: Path, number: int) -> None:
-    _play(server, database, tmp_path, _seed() + number, 200)
+def test_the_same_for_long(server: Server, database: str, tmp_path: Path, seed: int, number: int) -> None:
+    _play(server, database, tmp_path, seed + number, 200)

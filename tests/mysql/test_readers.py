@@ -6,7 +6,6 @@ the values in one form. What a reader is known not to tell exactly is named at t
 
 import datetime as dt
 import json
-import os
 import random
 import re
 import shutil
@@ -278,24 +277,15 @@ def _as_printed(change: Change, columns: dict[str, Column]) -> Change:
     return name, kind, tuple({c: printed(c, value) for c, value in image.items()} for image in images)
 
 
-def _seed(record: Callable[[str, object], None]) -> int:
-    seed = int(os.environ.get("DATABUS_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"DATABUS_SEED={seed}")  # noqa: T201 - to see the same again
-    record("seed", seed)
-    return seed
-
-
 MakeHistory = Callable[..., History]
 
 
 @pytest.fixture
-def make_history(
-    server: Server, database: str, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> MakeHistory:
+def make_history(server: Server, database: str, tmp_path: Path, seed: int) -> MakeHistory:
     """Write a history, and read it ourselves. without: types that the other reader cannot read."""
 
     def make(*without: str) -> History:
-        found = write(server, database, random.Random(_seed(record_property)), without)
+        found = write(server, database, random.Random(seed), without)
         read_ourselves(found, server, database, tmp_path)
         assert {kind for _, kind, _ in found.ours} == {"insert", "update", "delete"}
         return found

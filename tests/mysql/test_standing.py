@@ -1,8 +1,6 @@
 """Whether a server is still the one that a position is of, where only what stands at that place tells."""
 
-import os
 import random
-from collections.abc import Callable
 
 from databus.core import SourceChanged
 from databus.sources.mysql._facts import server_facts
@@ -11,13 +9,8 @@ from databus.sources.mysql.binlog import Position
 from databus.testing.servers import Server
 
 
-def test_a_place_is_known_from_any_other_in_the_file(
-    server: Server, database: str, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_place_is_known_from_any_other_in_the_file(server: Server, database: str, seed: int) -> None:
     """A position that is not between two events of the server's file, or behind its end, is one of a log that was."""
-    seed = int(os.environ.get("DATABUS_SEED") or random.SystemRandom().randrange(1 << 32))
-    record_property("seed", seed)
-    print(f"DATABUS_SEED={seed}")  # noqa: T201 - to see the same again
     server.run("FLUSH BINARY LOGS", f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARCHAR(90))")
     for number in range(8):
         server.run(f"INSERT INTO {database}.t VALUES ({number}, '{'text ' * number}')")

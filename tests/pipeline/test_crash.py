@@ -78,9 +78,7 @@ def test_killed_before_and_after_a_commit_it_goes_on_where_its_tables_stand(tmp_
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
-def test_killed_at_every_point_and_at_random_moments(tmp_path):
-    seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
-    print(f"SEED={seed}")  # noqa: T201 - shown when the test fails
+def test_killed_at_every_point_and_at_random_moments(tmp_path, seed):
     dice = random.Random(seed)
     project = Project(tmp_path, SECTIONS, seed=seed)
     for cycle in range(int(os.environ.get("CYCLES", "200"))):

@@ -62,9 +62,7 @@ def check(folder, acks):
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_kill_loses_nothing_that_was_acknowledged(appender, tmp_path, point):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)  # noqa: T201 - shown where it fails
+def test_a_kill_loses_nothing_that_was_acknowledged(appender, tmp_path, point, seed):
     chance = random.Random(seed)
     acks = tmp_path / "acks"
     kills = 0

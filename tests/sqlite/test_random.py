@@ -4,14 +4,11 @@ Statements are drawn without regard to whether they succeed: those that SQLite r
 """
 
 import contextlib
-import os
 import random
 import sqlite3
 import subprocess
 import sys
 import threading
-
-import pytest
 
 from databus.sources.sqlite import alter
 from tests.sqlite.conftest import Shop
@@ -89,13 +86,6 @@ def write(path: str, seed: int, transactions: int) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK" if rng.random() < 0.1 else "COMMIT")
     db.close()
-
-
-@pytest.fixture
-def seed() -> int:
-    chosen = int(os.environ.get("DATABUS_SEED") or random.SystemRandom().randrange(1 << 32))
-    sys.stdout.write(f"DATABUS_SEED={chosen}\n")
-    return chosen
 
 
 def make_tables(shop: Shop) -> None:
