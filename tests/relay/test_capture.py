@@ -125,6 +125,20 @@ def test_a_database_that_is_away_is_shown_and_what_the_log_holds_is_served(tmp_p
         published(relay, "shop", 3)
 
 
+def test_a_database_that_keeps_us_waiting_is_shown_with_what_was_asked(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1)])
+    with shop.changed, scripted(tmp_path, {"shop": shop}) as relay:
+        try:
+            until(lambda: state_of(relay)["message"] == "starting script shop after SCN 0", "the step")
+            assert state_of(relay)["state"] == "INITIALIZING"
+            assert get(relay, "/admin/status").json["message"] == "shop: starting script shop after SCN 0"
+        finally:
+            shop.changed.release()
+        published(relay, "shop", 1)
+        assert state_of(relay)["message"] == ""
+        shop.changed.acquire()
+
+
 def test_a_source_that_has_never_answered_is_503_and_says_why(tmp_path: Path) -> None:
     shop = Database(identify_errors=[Unavailable("shop: connection refused")] * 1000)
     with scripted(tmp_path, {"shop": shop}) as relay:

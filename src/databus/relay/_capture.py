@@ -203,7 +203,7 @@ class Capture:
     def describe(self) -> str:
         """State and message as one line for people."""
         status = self._status
-        return f"{status.state.name}: {status.error}: {status.message}" if status.message else status.state.name
+        return ": ".join(each for each in (status.state.name, status.error, status.message) if each)
 
     # The thread
 
@@ -233,23 +233,30 @@ class Capture:
             self._suspend(error)
 
     def _open(self) -> tuple[Source, Log]:
-        if self._status.state is not State.ERROR_RETRY:
-            self._note(State.INITIALIZING)
+        self._begin("connecting")
         source = self._source = self._open_source(self.physical, self._config)
         try:
             identity = source.identify()
         except TryAgain:
             self._open_what_is_held()
             raise
+        self._begin(f"opening the log of {identity.description}")
         log = self._open_log(identity)
+        self._begin(f"asking {identity.description} for its tables")
         log.schemas.register(source.tables())
         resume = log.resume()
         self._last_commit = self._commit_of(resume, log)
+        self._begin(f"starting {identity.description} after SCN {resume.scn}")
         source.start(resume)
         self._logger.info("capture started", identity=identity.description, scn=resume.scn, log=log.uuid)
         self._told = None
         self._started_ns = self._quiet_since_ns = self._clock.monotonic_ns()
         return source, log
+
+    def _begin(self, step: str) -> None:
+        """Say what is being done before it runs, for whoever asks why it does not; an error is shown until it runs."""
+        if self._status.state is not State.ERROR_RETRY:
+            self._note(State.INITIALIZING, step)
 
     def _commit_of(self, resume: Resume, log: Log) -> Commit | None:
         """The log's last commit frame, to be written again when nothing happens."""
