@@ -135,8 +135,9 @@ def _with_file(facts: ServerFacts, position: Position) -> Trouble | None:
     if not facts.has(position.file):
         if facts.logs and number < file_number(facts.logs[0].name):
             return _purged(facts, f"from {place} to {facts.logs[0].name}")
-        return _reset(facts, place)
-    return _reset(facts, place) if position.offset > _size(facts, position.file) else None
+        return _reset(facts, place, f"its newest file is {facts.file}")
+    size = _size(facts, position.file)
+    return _reset(facts, place, f"that file ends at {size}") if position.offset > size else None
 
 
 def _size(facts: ServerFacts, file: str) -> int:
@@ -160,38 +161,39 @@ def hidden_reset(connection: "pymysql.Connection[Any]", facts: ServerFacts, posi
         return None
     place = f"{position.file} at {position.offset}"
     if not facts.has(position.file):
-        return _reset(facts, place) if file_number(position.file) > file_number(facts.file) else None
+        is_ahead = file_number(position.file) > file_number(facts.file)
+        return _reset(facts, place, f"its newest file is {facts.file}") if is_ahead else None
     size = _size(facts, position.file)
     if position.offset > size:
-        return _reset(facts, place)
-    if size > _SIZE_MAX or _is_end_of_transaction(connection, facts, position):
-        return None
-    return _reset(facts, place)
+        return _reset(facts, place, f"that file ends at {size}")
+    other = None if size > _SIZE_MAX else _what_else_is_there(connection, facts, position)
+    return _reset(facts, place, other) if other else None
 
 
-def _is_end_of_transaction(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> bool:
+def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> str | None:
+    """What the server says of our place that it would not say of the end of our transaction; None if all is well."""
     file, offset = position.file, position.offset
     with telling(facts.server, f"asking what stands at {file}:{offset}"):
         if facts.is_mariadb and position.gtids is not None:
             found = gtids_at(connection, file, offset)
             if found is None:
-                return False
+                return "BINLOG_GTID_POS finds no such place"
             there = GtidState.parse(found).domains  # a domain may have been deleted, which is no reset
-            return all(
-                there.get(domain, gtid) == gtid for domain, gtid in GtidState.parse(position.gtids).domains.items()
-            )
+            expected = GtidState.parse(position.gtids).domains
+            is_ours = all(there.get(domain, gtid) == gtid for domain, gtid in expected.items())
+            return None if is_ours else f"what precedes that place is {found or 'nothing'}, and was {position.gtids}"
         encoding, connection.encoding = connection.encoding, "latin-1"  # what is no event is listed with any bytes
         try:
             rows = ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT 2", file)
         except pymysql.MySQLError as error:
             if error_of(error)[0] in _DENIED:
-                return True
+                return None
             if type(server_error(error, "", "")) is not Stop:  # time or somebody may mend that
                 raise
-            return False  # servers say in many ways that they cannot read what is there
+            return f"it cannot read what is there: {error_of(error)[1]}"  # servers say so in many ways
         finally:
             connection.encoding = encoding
-    return _begins_with_an_event(rows, offset)
+    return None if _begins_with_an_event(rows, offset) else "no event begins there"
 
 
 def _begins_with_an_event(rows: Sequence[Mapping[str, Any]], offset: int) -> bool:
@@ -228,12 +230,13 @@ def _purged(facts: ServerFacts, missing: str) -> Trouble:
     )
 
 
-def _reset(facts: ServerFacts, missing: str) -> Trouble:
+def _reset(facts: ServerFacts, missing: str, found: str = "") -> Trouble:
+    because = f" ({found})" if found else ""
     return Trouble(
         Fault.RESET,
         missing,
-        f"{facts.server} does not have {missing} any more, which was captured from it: it was reset (RESET MASTER) or "
-        f"restored from a backup. {_MEND}",
+        f"{facts.server} does not have {missing} any more, which was captured from it{because}: it was reset (RESET "
+        f"MASTER) or restored from a backup. {_MEND}",
     )
 
 
