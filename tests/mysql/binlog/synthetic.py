@@ -43,9 +43,11 @@ class Writer:
     def query(self, text: str, database: str = "shop") -> "Writer":
         return self.event(2, bytes(8) + bytes([len(database)]) + bytes(4) + database.encode() + b"\0" + text.encode())
 
-    def table_map(self, name: str = "t", database: str = "shop", types: Sequence[int] = (3, 3)) -> "Writer":
+    def table_map(
+        self, name: str = "t", database: str = "shop", types: Sequence[int] = (3, 3), metas: bytes = b""
+    ) -> "Writer":
         names = bytes([len(database)]) + database.encode() + b"\0" + bytes([len(name)]) + name.encode() + b"\0"
-        columns = bytes([len(types), *types, 0]) + bytes((len(types) + 7) // 8)
+        columns = bytes([len(types), *types, len(metas)]) + metas + bytes((len(types) + 7) // 8)
         return self.event(19, self.table_id.to_bytes(6, "little") + b"\1\0" + names + columns)
 
     def write(self, *images: bytes, columns: int = 2, present: bytes = b"\xff", kind: int = 30) -> "Writer":

@@ -92,6 +92,20 @@ def test_rows_of_another_number_of_columns_or_of_no_table_are_corrupt() -> None:
         read(begun().transaction(1).gtid(2).query("BEGIN").write(ROW))
 
 
+@pytest.mark.parametrize(
+    ("kind", "meta"),
+    [
+        (252, b"\0"), (252, b"\5"), (252, b"\x08"), (245, b"\0"), (255, b"\x09"), (140, b"\0"), (242, b"\xff"),
+        (246, b"\5\6"), (246, b"\x42\0"), (246, b"\0\0"), (16, b"\0\0"), (16, b"\1\x08"), (16, b"\x08\x08"),
+        (17, b"\7"), (18, b"\xff"), (19, b"\x08"), (247, b"\0\3"), (254, b"\xf7\0"), (254, b"\xf8\5"),
+        (254, b"\xfc\0"), (254, b"\xff\0"), (254, b"\x30\1"),
+    ],
+)  # fmt: skip
+def test_a_width_that_no_server_writes_is_corrupt_before_a_row_is_walked_by_it(kind: int, meta: bytes) -> None:
+    with pytest.raises(Corrupt, match=r"binlog\.000007 at \d+: .*(metadata|with the type)"):
+        read(begun().gtid(1).query("BEGIN").table_map(types=(3, kind), metas=meta).write(ROW))
+
+
 def test_a_table_id_that_comes_to_mean_another_table_is_seen() -> None:
     log = begun().transaction(1)
     log.gtid(2).query("BEGIN").table_map("u").write(ROW).xid().transaction(3)

@@ -59,6 +59,33 @@ _TEXT: Final = frozenset(
         FieldType.BLOB_COMPRESSED,
     }
 )
+_FRACTIONS: Final = range(7)
+_LENGTHS: Final = range(1, 5)
+_METAS: Final = {
+    FieldType.TIMESTAMP2: _FRACTIONS,
+    FieldType.DATETIME2: _FRACTIONS,
+    FieldType.TIME2: _FRACTIONS,
+    FieldType.ENUM: (1, 2),
+    FieldType.SET: (1, 2, 3, 4, 8),
+    FieldType.BIT: frozenset(
+        bytes_ << 8 | bits for bytes_ in range(9) for bits in range(8) if 1 <= 8 * bytes_ + bits <= 64
+    ),
+    FieldType.NEWDECIMAL: frozenset(digits << 8 | scale for digits in range(1, 66) for scale in range(digits + 1)),
+    **dict.fromkeys(
+        (
+            FieldType.TINY_BLOB,
+            FieldType.MEDIUM_BLOB,
+            FieldType.LONG_BLOB,
+            FieldType.BLOB,
+            FieldType.BLOB_COMPRESSED,
+            FieldType.JSON,
+            FieldType.GEOMETRY,
+            FieldType.VECTOR,
+        ),
+        _LENGTHS,
+    ),
+}
+"""What a server writes for these types. With any other, the kernels of rows would walk by a width that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +180,10 @@ def _types(raw_types: bytes, meta_bytes: bytes) -> tuple[tuple[int, ...], tuple[
             meta = first << 8 | second
             if kind == FieldType.STRING:
                 real, meta = _string(first, second)
-        elif kind not in _KNOWN:
-            raise ValueError(f"column {len(types) + 1} has the unknown type {kind}")
+        if real not in _KNOWN:
+            raise ValueError(f"column {len(types) + 1} has the unknown type {real}")
+        if real in _METAS and meta not in _METAS[FieldType(real)]:
+            raise ValueError(f"column {len(types) + 1} has the type {FieldType(real).name} with the metadata {meta}")
         types.append(real)
         metas.append(meta)
     if not reader.is_done:
@@ -164,9 +193,10 @@ def _types(raw_types: bytes, meta_bytes: bytes) -> tuple[tuple[int, ...], tuple[
 
 def _string(first: int, second: int) -> tuple[int, int]:
     """STRING stands for CHAR, ENUM and SET; the two high bits of a CHAR's length are hidden, inverted, in the type."""
-    if first & 0x30 != 0x30:
-        return first | 0x30, second | ((first & 0x30) ^ 0x30) << 4
-    return first, second
+    real = first | 0x30
+    if real not in (FieldType.STRING, FieldType.ENUM, FieldType.SET):
+        raise ValueError(f"a CHAR, ENUM or SET with the type {first}")
+    return real, second | (real ^ first) << 4
 
 
 def _metadata(reader: Reader, types: tuple[int, ...], *, is_mariadb: bool) -> TableMetadata:  # noqa: C901, PLR0912 - a branch a field
