@@ -1,4 +1,7 @@
-"""Kernels on disk: taken from there while nothing that they are made of has changed, by many processes at once."""
+"""Kernels on disk: taken from there while nothing that they are made of has changed, by many processes at once.
+
+And those that check every access to an array, which are kept apart.
+"""
 
 import os
 import shutil
@@ -24,6 +27,25 @@ assert kernels.split(data, out, packet) == s.SPLIT_MORE and out[9] == 19 and pac
 print("kept" if kernels.split.stats.cache_hits else "compiled")
 """
 
+BEYOND = """
+import numpy as np
+from databus.sources.mysql.binlog import _packet_kernels, _crc_kernels, _state as s
+packet = np.zeros(s.P_SIZE, np.int64)
+table, zero = _crc_kernels.make_crc_table(), np.zeros(1, np.uint8)
+message = np.frombuffer(bytes([30, 0, 0, 0]) + bytes(30), np.uint8)
+packet[s.P_STATUS] = -1
+accesses = [
+    lambda room: _packet_kernels.split(message, np.zeros(29 - room, np.uint8), packet.copy()),  # a copy's end
+    lambda room: _crc_kernels.crc32(table[: 256 - room], zero),  # a load of the item 255
+]
+for access in accesses:
+    access(0)
+    try:
+        access(1)
+    except IndexError as error:
+        print(error)
+"""
+
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
@@ -33,9 +55,9 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(copy: Path) -> "subprocess.Popen[str]":
-    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "NUMBA_CACHE_DIR": str(copy / "cache")}
-    return subprocess.Popen([sys.executable, "-c", USE], env=environment, stdout=subprocess.PIPE, text=True)
+def start(copy: Path, code: str = USE, **more: str) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "NUMBA_CACHE_DIR": str(copy / "cache"), **more}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def told(process: "subprocess.Popen[str]") -> str:
@@ -65,6 +87,14 @@ def test_many_processes_may_compile_at_once(copy: Path) -> None:
     said = [told(each) for each in [start(copy) for _ in range(4)]]
     assert "compiled" in said
     assert told(start(copy)) == "kept"
+
+
+def test_checked_kernels_are_kept_apart_and_find_one_byte_beyond_an_array(copy: Path) -> None:
+    plain, checked = {"NUMBA_BOUNDSCHECK": "0"}, {"NUMBA_BOUNDSCHECK": "1"}
+    assert told(start(copy, **plain)) == "compiled"
+    assert told(start(copy, **checked)) == "compiled"
+    assert [told(start(copy, **each)) for each in (plain, checked)] == ["kept", "kept"]
+    assert told(start(copy, BEYOND, **checked)).splitlines() == ["index is out of bounds"] * 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from databus.sources.mysql._compile import kernel, small
-from databus.sources.mysql.binlog._machine import U8_READ, U32_READ, Bytes, Table, u8, u32, u64
+from databus.sources.mysql.binlog._machine import U8_READ, U32_READ, Bytes, Table, check_bounds, u8, u32, u64
 
 _BYTE: Final = np.uint64(0xFF)
 ALL_BITS: Final = np.uint64(0xFFFFFFFF)
@@ -54,7 +54,9 @@ def _folding(_typing: Any, array: Any, _start: Any, _count: Any, _seed: Any) -> 
         product = builder.module.globals.get("llvm.x86.pclmulqdq") or ir.Function(
             builder.module, ir.FunctionType(pair, [pair, pair, ir.IntType(8)]), "llvm.x86.pclmulqdq"
         )
-        memory = context.make_array(signature.args[0])(context, builder, args[0]).data
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        check_bounds(context, builder, array, args[1], args[2])
+        memory = array.data
 
         def load(at: Any, lane: int) -> Any:
             place = builder.gep(memory, [builder.add(at, ir.Constant(i64, 16 * lane))])

@@ -29,6 +29,17 @@ I64_2 = types.Array(types.int64, 2, "C")
 I64_3 = types.Array(types.int64, 3, "C")
 
 
+def check_bounds(context: Any, builder: Any, array: Any, at: Any, count: Any) -> None:
+    """In a checked build, see to it that `count` items from index `at` on are inside the array. Else it costs nothing.
+
+    array: its structure. For intrinsics that go through its memory by themselves.
+    """
+    if context.enable_boundscheck:
+        beyond = builder.add(array.nitems, ir.Constant(array.nitems.type, 1))
+        for index in (at, count, builder.add(at, count)):
+            cgutils.do_boundscheck(context, builder, index, beyond)  # type: ignore[no-untyped-call]  # Numba has no types
+
+
 def _loader(bits: int, *, is_signed: bool = True) -> Callable[[Any, int], Any]:
     """An unaligned little-endian load of `bits` bits from `array`'s memory, `index` elements after its beginning.
 
@@ -41,6 +52,8 @@ def _loader(bits: int, *, is_signed: bool = True) -> Callable[[Any, int], Any]:
 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             source = context.make_array(signature.args[0])(context, builder, args[0])
+            count = -(-bits // signature.args[0].dtype.bitwidth)
+            check_bounds(context, builder, source, args[1], ir.Constant(args[1].type, count))
             place = builder.gep(source.data, [args[1]])
             place = builder.bitcast(place, ir.IntType(bits).as_pointer())
             value = builder.load(place, align=1)
@@ -55,10 +68,11 @@ def _copying(_typing: Any, to: Any, _at: Any, source: Any, _start: Any, _count: 
     """Copy bytes of one array behind a place of another; a slice assignment would take seconds to compile."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        places = [
-            builder.gep(context.make_array(signature.args[i])(context, builder, args[i]).data, [args[i + 1]])
-            for i in (0, 2)
-        ]
+        places = []
+        for i in (0, 2):
+            array = context.make_array(signature.args[i])(context, builder, args[i])
+            check_bounds(context, builder, array, args[i + 1], args[4])
+            places.append(builder.gep(array.data, [args[i + 1]]))
         cgutils.raw_memcpy(builder, places[0], places[1], args[4], 1)  # type: ignore[no-untyped-call]  # Numba has no types
         return context.get_dummy_value()
 
