@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from databus.core import Corrupt
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.rows import Policies, address_type, to_text
 
@@ -24,13 +25,24 @@ class ResultRows:
 def final_array(column: ColumnDefinition, kind: str, raw: pa.Array, policies: Policies, where: ResultRows) -> pa.Array:
     """The column's array, of raw bytes as the server sends them where results have no character set of their own.
 
-    kind: the bus's type. Raises `Unrepresentable` for bytes that are no text, by policy.
+    kind: the bus's type. Raises `Unrepresentable` for bytes that are no text, by policy; `Corrupt` where no server has
+    others.
     """
     if kind == "binary":
         return raw
     if column.type is FieldType.NEWDECIMAL and "zerofill" in column.column_type.lower():
-        return pc.replace_substring_regex(raw.cast(pa.string()), r"^0+([0-9])", r"\1")
+        return pc.replace_substring_regex(_plain(column, raw, where), r"^0+([0-9])", r"\1")
     is_plain = column.type is FieldType.JSON or column.type is FieldType.NEWDECIMAL or address_type(column) is not None
     if is_plain or column.charset in (None, BINARY):
-        return raw.cast(pa.string())  # digits, or UTF-8 whatever the column's character set
+        return _plain(column, raw, where)
     return to_text(column, raw, policies, where)
+
+
+def _plain(column: ColumnDefinition, raw: pa.Array, where: ResultRows) -> pa.Array:
+    """Digits, or UTF-8 whatever the column's character set."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise Corrupt(
+            f"{where.table}: column {column.name!r}, {where.place}: bytes that are no text ({error})"
+        ) from error
