@@ -2,6 +2,7 @@
 
 `server`: each kind in turn (MySQL 9.7 in the long campaigns only), shared by all tests of a run; work in a `database`
 of your own and put back what you set.
+`walls`: what the decoders of a module's tests allocate stands between pages that nobody may touch.
 `new_server(kind, **options)`: one for this test alone. `plain_server(kind)`: the shared one of that kind.
 `follow(database, *servers, **options)`: a `Follower` of them. `busy`: the load's tables in `database`, and the load.
 """
@@ -16,6 +17,7 @@ import pytest
 from databus.sources.mysql._kernels import load_kernels
 from databus.testing.servers import KINDS, SOAK_KINDS, Server, ServerMissing, open_server
 from tests.mysql.following import Follower, Load, config_of, create
+from tests.mysql.rows.guarded import Walls
 
 _databases = itertools.count(1)
 
@@ -24,6 +26,15 @@ _databases = itertools.count(1)
 def _compiled() -> None:
     """Compiled before the first test, so that none waits for that, least of all in a process that it kills."""
     load_kernels("tests")
+
+
+@pytest.fixture(scope="module", params=["behind", "in-front"])
+def walls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Once with walls right behind all memory, once right in front of it."""
+    walls = Walls()
+    walls.is_behind = request.param == "behind"
+    with walls.built():
+        yield
 
 
 def _started(server: Server) -> Server:

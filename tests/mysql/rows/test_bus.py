@@ -2,10 +2,13 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from databus.sources.mysql.rows import Decoded, bus_arrays
+
+pytestmark = pytest.mark.usefixtures("walls")
 
 EVENTS = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 3)), min_size=1, max_size=40)
 """Of each event: its images, and how many transactions lie between it and the one before."""

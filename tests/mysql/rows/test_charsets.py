@@ -12,6 +12,7 @@ from databus.core import Unrepresentable, Unsupported
 from databus.sources.mysql._definition import ColumnDefinition, FieldType
 from databus.sources.mysql.rows import Policies, to_text
 from databus.testing.servers import Server
+from tests.mysql.rows.guarded import exact
 from tests.mysql.rows.walker import decode_all
 
 SINGLE = [
@@ -36,7 +37,7 @@ class Here:
 def convert(charset: str, values: list[bytes | None], policy: str = "replace") -> list[str | None]:
     column = ColumnDefinition("c", FieldType.BLOB, 2, "text", charset=charset)
     policies = Policies(invalid_text=policy)  # type: ignore[arg-type]
-    found = to_text(column, pa.array(values, pa.binary()), policies, Here())
+    found = to_text(column, exact(pa.array(values, pa.binary())), policies, Here())
     found.validate(full=True)
     return found.to_pylist()
 
@@ -123,6 +124,7 @@ def test_columns_of_each_character_set_come_from_the_log_as_select_has_them(serv
         assert found.column(number + 1).to_pylist() == [row[number] for row in expected], words
 
 
+@pytest.mark.usefixtures("walls")
 @given(st.sampled_from(sorted(UNICODE)), st.lists(st.text(st.characters(exclude_categories=["Cs"])) | st.none()))
 def test_unicode_in_any_form_is_text(charset: str, texts: list[str | None]) -> None:
     if charset == "ucs2":
@@ -131,6 +133,7 @@ def test_unicode_in_any_form_is_text(charset: str, texts: list[str | None]) -> N
     assert convert(charset, values, "error") == texts
 
 
+@pytest.mark.usefixtures("walls")
 @given(st.sampled_from([*SINGLE, *MULTIBYTE, *UNICODE]), st.lists(st.binary(max_size=30)))
 def test_any_bytes_are_text_or_refused_or_replaced(charset: str, values: list[bytes | None]) -> None:
     """Refused exactly where something is replaced, and valid UTF-8 in any case."""
@@ -147,6 +150,7 @@ def test_any_bytes_are_text_or_refused_or_replaced(charset: str, values: list[by
         assert is_valid or charset in UNICODE
 
 
+@pytest.mark.usefixtures("walls")
 @given(st.binary(max_size=40))
 def test_utf8_is_judged_as_python_judges_it(value: bytes) -> None:
     try:
@@ -158,6 +162,7 @@ def test_utf8_is_judged_as_python_judges_it(value: bytes) -> None:
         assert convert("utf8mb4", [b"ok", value], "error") == ["ok", want]
 
 
+@pytest.mark.usefixtures("walls")
 def test_a_slice_of_an_array_is_converted_alone() -> None:
     column = ColumnDefinition("c", FieldType.BLOB, 2, "text", charset="latin1")
     values = pa.array([b"\xe9", None, b"b", b"\xff"], pa.binary()).slice(1, 3)

@@ -14,8 +14,10 @@ from databus.core import Corrupt
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import _json as js
 from databus.sources.mysql.rows import decode, make_plan
-from tests.mysql.rows.guarded import guarded
+from tests.mysql.rows.guarded import exact, guarded
 from tests.mysql.rows.walker import place
+
+pytestmark = pytest.mark.usefixtures("walls")
 
 COLUMN = ColumnDefinition("j", FieldType.JSON, 4, "json")
 NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -90,7 +92,8 @@ def document(value: Any, *, is_large: bool) -> bytes:
 
 
 def kernel(documents: list[bytes | None], *, is_old: bool = False) -> list[str | None]:
-    return js.json_text(COLUMN, pa.array(documents, pa.binary()), Here(), NO_ROWS, is_old=is_old).to_pylist()
+    raw = exact(pa.array(documents, pa.binary()))
+    return js.json_text(COLUMN, raw, Here(), NO_ROWS, is_old=is_old).to_pylist()
 
 
 DECIMALS = st.binary(min_size=1, max_size=12).map(lambda b: b"\xf6" + bytes([9, 2]) + b)

@@ -17,6 +17,9 @@ from databus.sources.mysql.rows import Policies, describe
 from databus.sources.mysql.snapshot._key import key_columns
 from databus.sources.mysql.snapshot._result import RowReader
 from databus.sources.mysql.snapshot._shape import Columns, Shape
+from tests.mysql.rows.images import tables
+
+pytestmark = pytest.mark.usefixtures("walls")
 
 DEFINITION = TableDefinition(
     "shop",
@@ -34,6 +37,7 @@ DEFINITION = TableDefinition(
 )
 SHAPE = Shape(DEFINITION, describe(DEFINITION), key_columns(DEFINITION), Policies(zero_dates="null"))
 EPOCH_DAYS_2000 = 10_957
+PACKET_MAX = 0xFFFFFF
 
 rows_of_table = st.lists(
     st.tuples(
@@ -53,7 +57,10 @@ def lenenc(data: bytes) -> bytes:
     size = len(data)
     if size < 251:
         return bytes([size]) + data
-    return (b"\xfc" + size.to_bytes(2, "little") if size < 65536 else b"\xfd" + size.to_bytes(3, "little")) + data
+    for head, width in ((b"\xfc", 2), (b"\xfd", 3), (b"\xfe", 8)):
+        if size < 1 << 8 * width:
+            return head + size.to_bytes(width, "little") + data
+    raise ValueError(size)
 
 
 def cell(number: int, value: Any) -> bytes:
@@ -82,15 +89,12 @@ def cell(number: int, value: Any) -> bytes:
 
 
 def stream(rows: list[tuple[Any, ...]]) -> bytes:
-    packets = []
+    bodies = []
     for row in rows:
         nulls = sum(1 << (2 + number) for number, value in enumerate(row) if value is None)
         cells = b"".join(cell(number, value) for number, value in enumerate(row) if value is not None)
-        packets.append(b"\x00" + nulls.to_bytes((len(row) + 9) // 8, "little") + cells)
-    packets.append(b"\xfe\x00\x00\x02\x00")
-    return b"".join(
-        len(body).to_bytes(3, "little") + bytes([(7 + number) % 256]) + body for number, body in enumerate(packets)
-    )
+        bodies.append(b"\x00" + nulls.to_bytes((len(row) + 9) // 8, "little") + cells)
+    return packets(bodies)
 
 
 def source(data: bytes, cuts: Callable[[], int]) -> Callable[[memoryview], int]:
@@ -106,11 +110,21 @@ def source(data: bytes, cuts: Callable[[], int]) -> Callable[[memoryview], int]:
     return read_into
 
 
-def read(data: bytes, cuts: Callable[[], int], rows_max: int = 100) -> tuple[Columns, Any]:
-    columns = Columns(SHAPE, rows_max)
-    reader = RowReader(source(data, cuts), 7, 1 << 20, "a test")
-    last = reader.take(columns, 1 << 30, SHAPE.key)
+def read(
+    data: bytes, cuts: Callable[[], int], rows_max: int = 100, *, shape: Shape = SHAPE, row_bytes_max: int = 1 << 20
+) -> tuple[Columns, Any]:
+    columns = Columns(shape, rows_max)
+    reader = RowReader(source(data, cuts), 7, row_bytes_max, "a test")
+    last = reader.take(columns, 1 << 30, shape.key)
     return columns, last
+
+
+def packets(bodies: list[bytes]) -> bytes:
+    """What a server sends for these payloads and the end of the result."""
+    parts = []
+    for body in [*bodies, b"\xfe\x00\x00\x02\x00"]:
+        parts += [body[at : at + PACKET_MAX] for at in range(0, len(body) + 1, PACKET_MAX)]
+    return b"".join(len(part).to_bytes(3, "little") + bytes([(7 + i) % 256]) + part for i, part in enumerate(parts))
 
 
 @given(rows_of_table, st.randoms(use_true_random=False))
@@ -140,6 +154,7 @@ CONTEXT = Context(prec=60)
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_bytes_are_an_error_or_rows_but_never_a_crash(seed: int) -> None:
     random = np.random.default_rng(seed)
+    longest = (1 << 20, 5_000, 700, 90)[seed]
     whole = stream([(n, n * 10**20, b"x" * n, n, -n, n % 2 == 0, b"y" * 300) for n in range(20)])
     errors = 0
     for _ in range(1_500):
@@ -148,9 +163,44 @@ def test_damaged_bytes_are_an_error_or_rows_but_never_a_crash(seed: int) -> None
             data[at] = random.integers(0, 256)
         del data[int(random.integers(1, len(data) + 1)) :]
         try:
-            columns, _ = read(bytes(data), lambda: 1 << 20)
+            columns, _ = read(bytes(data), lambda: int(random.integers(longest)))
             for array in columns.arrays("a test"):
                 len(array.to_pylist())
         except (DatabusError, pymysql.MySQLError, UnicodeDecodeError):
             errors += 1
     assert errors > 100
+
+
+@given(tables(), st.lists(st.binary(max_size=80), max_size=8), st.data())
+@settings(max_examples=max(200, settings.default.max_examples))
+def test_any_packets_are_an_error_or_rows_of_any_table(
+    table: tuple[TableDefinition, Any, Any], values: list[bytes], data: st.DataObject
+) -> None:
+    """Where a value is none of its column, or runs on into the next, each kernel keeps to what it was promised."""
+    definition = table[0]
+    shape = Shape(definition, describe(definition, zero_dates="null"), (), Policies("null", "replace"))
+    nulls = bytes((len(definition.columns) + 9) // 8)
+    bodies = [
+        b"\0" + (data.draw(st.binary(min_size=len(nulls), max_size=len(nulls))) if data.draw(st.booleans()) else nulls)
+        + b"".join(data.draw(st.sampled_from([lenenc(value), value])) for value in values)
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]  # fmt: skip
+    try:
+        columns, _ = read(packets(bodies), lambda: 1 << 20, shape=shape)
+        for array in columns.arrays("a test"):
+            array.validate(full=True)
+    except DatabusError:
+        pass
+
+
+@pytest.mark.parametrize("more", [-100, 0, 1, 70_000])
+def test_a_row_of_several_packets_is_read_and_one_that_is_damaged_refused(more: int) -> None:
+    body = b"z" * (PACKET_MAX + more)
+    rows = [(1, None, b"a", None, None, None, b"b"), (2, 5, None, None, None, True, body), (3, *[None] * 6)]
+    columns, last = read(stream(rows), lambda: 1 << 20, row_bytes_max=1 << 25)
+    assert last == (3,)
+    assert columns.arrays("a test")[6].to_pylist() == [b"b", body, None]
+    broken = bytearray(stream(rows))
+    broken[broken.index(b"\1\1" + lenenc(body)[:4]) + 3] ^= 1  # in the value's length
+    with pytest.raises(DatabusError):
+        read(bytes(broken), lambda: 1 << 20, row_bytes_max=1 << 25)

@@ -1,0 +1,41 @@
+"""The tests of the kernels once more, by kernels that check every access to an array (NUMBA_BOUNDSCHECK=1)."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+TESTS = (
+    "rows/test_images.py",
+    "rows/test_bus.py",
+    "rows/test_json.py",
+    "snapshot/test_result.py",
+    "binlog/test_accidents.py",
+    "binlog/test_kernels.py",
+    "binlog/test_packets.py",
+)
+
+
+def test_no_kernel_leaves_an_array(tmp_path: Path) -> None:
+    words = [
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "not soak",
+        "-k",
+        "not server",
+        "--basetemp",
+        str(tmp_path / "t"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, *(str(FOLDER / name) for name in TESTS)],
+        env={**os.environ, "NUMBA_BOUNDSCHECK": "1"},
+        cwd=FOLDER.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-5_000:]
