@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.mysql.binlog.conftest import Log
-from tests.mysql.binlog.damage import damaged, outcome, small
+from tests.mysql.binlog.damage import damaged, of_other_kinds, outcome, small
 from tests.mysql.rows.guarded import Walls
 
 _LOG = "log.pickle"
 _LAST = "read-last"
+_RUN_EVENTS_MAX = (64, 1, 3)
 
 
 def run_campaign(log: Log, folder: Path, seed: int, count: int, *, is_checked: bool) -> None:
@@ -48,19 +49,25 @@ def run_campaign(log: Log, folder: Path, seed: int, count: int, *, is_checked: b
 
 def _campaign(folder: Path, seed: int, first: int, count: int) -> None:
     log = pickle.loads((folder / _LOG).read_bytes())  # noqa: S301 - written above
-    files, walls = small(log), Walls()
-    whole = [outcome(log, raw, 0, walls) for raw in files]
-    assert any(word.endswith(" images") for words in whole for word in words)
+    files, walls, sizes = small(log), Walls(), len(_RUN_EVENTS_MAX)
+
+    def read(number: int, raw: bytes, guard: int = 0) -> tuple[str, ...]:
+        (folder / _LAST).write_bytes(b"%d\n%s" % (number, raw))
+        walls.is_behind = number % 2 == 0
+        return outcome(log, raw, guard, walls, _RUN_EVENTS_MAX[number % sizes])
+
+    whole = [[read(size, raw) for size in range(sizes)] for raw in files]
+    assert any(word.endswith(" images") for words in whole for word in words[0])
+    for number, each in enumerate(each for raw in files for each in of_other_kinds(raw)):
+        read(number, each)
     refused = 0
-    for i in range(first, first + count):
-        dice = random.Random(f"{seed} {i}")
+    for number in range(first, first + count):
+        dice = random.Random(f"{seed} {number}")
         which = dice.randrange(len(files))
-        raw = damaged(files[which], dice)
-        (folder / _LAST).write_bytes(b"%d\n%s" % (i, raw))
-        walls.is_behind = i % 2 == 0
-        found = outcome(log, raw, 0, walls)
-        assert outcome(log, raw, 0xFF, walls) == found, "what follows the bytes matters"
-        refused += found != whole[which]
+        broken = damaged(files[which], dice)
+        found = read(number, broken)
+        assert read(number, broken, guard=0xFF) == found, "what follows the bytes matters"
+        refused += found != whole[which][number % sizes]
     assert count < 100 or refused > count // 3
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from databus.core import Corrupt, LimitExceeded, PositionForeign, PositionPurged, SourceChanged, Unsupported
 from databus.sources.mysql.binlog import Abandoned, GtidSet, Heartbeat, Position, Run, Scanner, Statement
+from databus.sources.mysql.binlog._payload import mark
 from databus.testing.servers import Server
 from tests.mysql.binlog.support import scan, scanner, transactions_of, wants, without_start
 from tests.mysql.binlog.synthetic import EMPTY_LIST, EMPTY_SET, ROW, SERVER, Writer
@@ -62,6 +63,12 @@ def test_an_unknown_event_stops_by_its_number_unless_it_may_be_ignored() -> None
 def test_the_other_servers_gtids_stop_and_are_no_index_into_anything(kind: str, log: Writer, scheme: str) -> None:
     with pytest.raises(SourceChanged, match=r"binlog\.000007 at \d+: .*put each server's into one of its own"):
         read(log, kind=kind, scheme=scheme_of(kind, gtid=True) if scheme == "own" else scheme)
+
+
+def test_a_payload_cannot_say_at_which_place_of_the_file_it_stands() -> None:
+    body = b"\0" + mark(1 << 40)
+    with pytest.raises(Corrupt, match=r"binlog\.000007 at \d+: TRANSACTION_PAYLOAD .* no server writes"):
+        read(begun().gtid(1).event(40, body))
 
 
 def test_everything_before_an_error_comes_out_first_and_the_error_stays() -> None:
@@ -243,6 +250,15 @@ def test_many_servers_and_many_gaps_grow_the_set() -> None:
     assert scanning.position.gtids == str(expected)
     assert found[-1].scn[-1] == expected.size == 30 * 40
     assert found[-1].position(len(found[-1]) - 1)["gtids"] == str(expected)
+
+
+def test_a_set_of_any_number_of_gaps_finds_room() -> None:
+    log = begun()
+    for number in range(1, 201, 2):
+        log.transaction(number)
+    scanning, found = read(log)
+    assert numbers(found) == [f"{SERVER}:{number}" for number in range(1, 201, 2)]
+    assert scanning.position.gtids == f"{SERVER}:" + ":".join(map(str, range(1, 201, 2)))
 
 
 def test_transactions_that_the_log_never_had_are_a_gap_that_is_named() -> None:

@@ -54,6 +54,12 @@ def test_events_come_out_whole_wherever_the_stream_is_cut(sizes: list[int], cuts
     assert split(packets(events), cuts) == b"".join(events)
 
 
+def test_what_is_kept_of_an_event_has_room_for_each_byte_that_follows() -> None:
+    stream = packets([event(40, 1), event(30, 2), event(25, 3)])
+    for cut in range(len(stream)):
+        assert split(stream, [cut, 1, 1, 2]) == event(40, 1) + event(30, 2) + event(25, 3)
+
+
 @pytest.mark.parametrize("size", [FULL - 2, FULL - 1, FULL, 2 * FULL - 1, 2 * FULL + 5])
 def test_an_event_of_several_packets_is_one_event(size: int) -> None:
     events = [event(50), event(size), event(60)]

@@ -139,18 +139,38 @@ def test_damaged_documents_are_refused_or_read_by_both_alike(value: Any, is_larg
             else:
                 del data[at : at + dice.randrange(1, 5)]
                 data = data or bytearray(b"\4\0")
-        try:
-            want = js.print_value(js.read_value(bytes(data))).decode()
-        except js.NotJson as error:
-            if "twice" in str(error):
-                continue  # the kernel prints what it finds; no server has it
-            want = None
-        try:
-            have = kernel([bytes(data)])[0]
-        except Corrupt as error:
-            assert "row 0" in str(error)  # noqa: PT017 - or there is no error
-            have = None
-        assert have == want, bytes(data).hex()
+        both_alike(bytes(data))
+
+
+def both_alike(data: bytes) -> None:
+    try:
+        want = js.print_value(js.read_value(data)).decode()
+    except js.NotJson as error:
+        if "twice" in str(error):
+            return  # the kernel prints what it finds; no server has it
+        want = None
+    try:
+        have = kernel([data])[0]
+    except Corrupt as error:
+        assert "row 0" in str(error)  # noqa: PT017 - or there is no error
+        have = None
+    assert have == want, data.hex()
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["text", "t" * 130, 2**40, 1.5, b"\xf6\x05\x02\x80\x7b\x2d", b"\x0c" + bytes(8), b"\xfcdata", {"a": 1},
+     {"k" * 9: True},
+     [1, 70_000, None], [{"a": "b"}]],
+)  # fmt: skip
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_length_that_is_wrong_by_one_is_seen_at_the_end_of_memory(value: Any, is_large: bool) -> None:
+    """Every byte of a document one more and one less, and every end of it."""
+    whole = document(value, is_large=is_large)
+    for at in range(len(whole)):
+        both_alike(whole[:at])
+        for change in (1, -1):
+            both_alike(whole[:at] + bytes([(whole[at] + change) % 256]) + whole[at + 1 :])
 
 
 def test_containers_that_share_their_members_do_not_blow_up() -> None:

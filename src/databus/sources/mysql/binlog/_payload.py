@@ -91,7 +91,9 @@ def inflate(payload: Payload) -> Iterator[bytes]:
 
 
 def whole_events(pieces: Iterator[bytes], event_bytes_max: int) -> Iterator[bytes]:
-    """The same bytes, cut between events. Raises `EventTooLarge`, or `ValueError` if one is cut off or has no size."""
+    """The same bytes, cut between events. Raises `EventTooLarge`, or `ValueError` if one is cut off or has no size, or
+    is a mark: those are ours.
+    """
     rest = bytearray()
     for piece in pieces:
         rest += piece
@@ -102,6 +104,8 @@ def whole_events(pieces: Iterator[bytes], event_bytes_max: int) -> Iterator[byte
                 raise EventTooLarge(size)
             if size < HEADER_BYTES:
                 raise ValueError(f"an event of {size} bytes inside a payload")
+            if rest[at + 4] == s.MARK_TYPE:
+                raise ValueError("a kind of event inside a payload that no server writes")
             if size > len(rest) - at:
                 break
             at += size
