@@ -9,7 +9,6 @@ FOLDER = Path(__file__).parent
 TESTS = (
     "rows/test_images.py",
     "rows/test_bus.py",
-    "rows/test_json.py",
     "snapshot/test_result.py",
     "binlog/test_accidents.py",
     "binlog/test_kernels.py",
