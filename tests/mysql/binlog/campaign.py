@@ -22,7 +22,7 @@ from tests.mysql.rows.guarded import Walls
 
 _LOG = "log.pickle"
 _LAST = "read-last"
-_RUN_EVENTS_MAX = (64, 1, 3)
+_RUN_EVENTS_MAX = (64, 4)
 
 
 def run_campaign(log: Log, folder: Path, seed: int, count: int, *, is_checked: bool) -> None:
