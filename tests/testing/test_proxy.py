@@ -85,3 +85,24 @@ def test_a_cut_resets_connections_that_are_open(upstream):
             with contextlib.suppress(ConnectionResetError):  # or a plain end, if all had arrived; never a time-out
                 while connection.recv(65536):
                     pass
+
+
+def test_a_cut_may_come_while_somebody_connects(upstream):
+    with TcpProxy("127.0.0.1", upstream) as proxy:
+        is_over = threading.Event()
+
+        def connect() -> None:
+            while not is_over.is_set():
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", proxy.port), 5) as connection:
+                    connection.recv(1)
+
+        several = [threading.Thread(target=connect) for _ in range(3)]
+        for each in several:
+            each.start()
+        try:
+            for _ in range(10_000):
+                proxy.cut()
+        finally:
+            is_over.set()
+            for each in several:
+                each.join()

@@ -111,10 +111,10 @@ class TcpProxy:
             up = threading.Thread(target=self._pump, args=(pair, client, server, None), daemon=True)
             down = threading.Thread(target=self._pump, args=(pair, server, client, self._disturb), daemon=True)
             pair.threads += [up, down]
-            with self._lock:
+            with self._lock:  # who sees the pair may wait for its threads
                 self._pairs.append(pair)
-            up.start()
-            down.start()
+                up.start()
+                down.start()
 
     def _pump(
         self, pair: _Pair, source: socket.socket, sink: socket.socket, disturb: Callable[[bytes], bytes | None] | None
