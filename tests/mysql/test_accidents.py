@@ -99,6 +99,12 @@ def test_the_source_killed_again_and_again_under_load(server, database, busy, fo
         follower.check(server, database)
 
 
+def test_we_are_among_the_servers_replicas_unless_that_may_crash_it(server, database, busy, follow) -> None:
+    follow(database, server, server_id=4_111_222_333).check(server, database)
+    rows = server.query("SHOW REPLICAS" if server.kind in ("mysql-8.0", "mysql-9.7") else "SHOW SLAVE HOSTS")
+    assert [row[0] for row in rows if row[0] == 4_111_222_333] == [4_111_222_333] * (server.kind != "mysql-5.7")
+
+
 def test_a_network_that_is_cut_and_slow_loses_nothing(server, database, busy, follow) -> None:
     with TcpProxy(server.host, server.port) as proxy:
         follower = follow(database, server)

@@ -17,7 +17,6 @@ from databus.sources.mysql._errors import error_of, telling
 from databus.sources.mysql._facts import ServerFacts, account_of, ask, server_facts
 from databus.sources.mysql._finding import DENIED, Finding, Severity, grants_of, has_global
 
-_LISTS_REPLICAS_SAFELY: Final = (8, 0, 20)  # before, of MySQL, a replica's connection that ends meanwhile is a crash
 _REPORT_HOST_MAX: Final = 60  # what a server keeps of it
 
 
@@ -215,7 +214,7 @@ def _of_server_ids(
     if ours == facts.server_id:
         what = f"server_id {ours} is the server's own; we need another"
         yield Finding("error", "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
-    if not facts.is_mariadb and facts.version < _LISTS_REPLICAS_SAFELY:
+    if not facts.lists_replicas_safely:
         if chosen is not None:
             what = (
                 "whether a replica has our server_id is not checked: MySQL before 8.0.20 may crash when asked for its "

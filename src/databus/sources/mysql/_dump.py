@@ -114,12 +114,16 @@ class Dump:
         position: Position,
         *,
         is_mariadb: bool,
+        is_listed: bool,
         by_gtid: bool,
         server_id: int,
         heartbeat_ms: int,
         buffer_bytes_max: int,
     ) -> None:
-        """Ask for the log. Raises `Unavailable` and what the server refuses."""
+        """Ask for the log. is_listed: be among the replicas that the server lists.
+
+        Raises `Unavailable` and what the server refuses.
+        """
         self.queue = BlockQueue(buffer_bytes_max)
         self._connection = connection
         self._silence_s = max(heartbeat_ms * _HEARTBEATS_MISSED_MAX, 1_000) / 1e3
@@ -131,7 +135,8 @@ class Dump:
             position = replace(position, offset=_FIRST_OFFSET)  # the file tells at its begin what was before
         with telling(server, "asking for the log"):
             _prepare(connection, gtids if is_mariadb else None, is_mariadb=is_mariadb, heartbeat_ms=heartbeat_ms)
-            _register(connection, server_id)
+            if is_listed:
+                _register(connection, server_id)
             _ask(connection, position, gtids, is_mariadb=is_mariadb, server_id=server_id)
         self._server = server
         self._socket = socket_of(connection)

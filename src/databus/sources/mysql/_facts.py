@@ -57,6 +57,11 @@ class ServerFacts:
     variables: Mapping[str, str]
 
     @property
+    def lists_replicas_safely(self) -> bool:
+        """Whether SHOW REPLICAS is harmless. MySQL before 8.0.20 crashes if a connection of one it lists is ending."""
+        return self.is_mariadb or self.version >= (8, 0, 20)
+
+    @property
     def is_mariadb(self) -> bool:
         """Whether it is MariaDB."""
         return self.flavor == "mariadb"

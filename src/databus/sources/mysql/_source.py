@@ -419,6 +419,7 @@ class MysqlSource:
             server.facts.server,
             position,
             is_mariadb=server.facts.is_mariadb,
+            is_listed=server.facts.lists_replicas_safely,
             by_gtid=scheme_of(server.facts) != "file-offset",
             server_id=server_id,
             heartbeat_ms=config.heartbeat_ms,
