@@ -26,16 +26,23 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 @dataclass
 class _Pair:
+    """The two ends of a connection, and who passes bytes between them: they close both when the last has ended.
+
+    Nobody else does: the number of a descriptor that is closed belongs to another connection at once, and a thread that
+    still waits for it would take what comes there.
+    """
+
     client: socket.socket
     server: socket.socket
     threads: list[threading.Thread] = field(default_factory=list)
+    pumps_left: int = 2
 
     def reset(self) -> None:
+        """End both, and have the peers see a reset."""
         for each in (self.client, self.server):
             with contextlib.suppress(OSError):  # already closed by its peer
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
                 each.shutdown(socket.SHUT_RDWR)
-            each.close()
 
 
 class TcpProxy:
@@ -80,9 +87,9 @@ class TcpProxy:
     def cut(self) -> None:
         """Reset every connection that is open now."""
         with self._lock:
-            pairs, self._pairs = self._pairs, []
-        for pair in pairs:
-            pair.reset()
+            pairs = list(self._pairs)
+            for pair in pairs:
+                pair.reset()
         for pair in pairs:
             for thread in pair.threads:
                 if thread is not threading.current_thread():
@@ -119,7 +126,20 @@ class TcpProxy:
     def _pump(
         self, pair: _Pair, source: socket.socket, sink: socket.socket, disturb: Callable[[bytes], bytes | None] | None
     ) -> None:
-        with contextlib.suppress(OSError, ValueError):  # reset by `cut`, or by either end
+        try:
+            self._pass(pair, source, sink, disturb)
+        finally:
+            with self._lock:
+                pair.pumps_left -= 1
+                if not pair.pumps_left:
+                    pair.client.close()
+                    pair.server.close()
+                    self._pairs.remove(pair)
+
+    def _pass(
+        self, pair: _Pair, source: socket.socket, sink: socket.socket, disturb: Callable[[bytes], bytes | None] | None
+    ) -> None:
+        with contextlib.suppress(OSError):  # reset by `cut`, or by either end
             while True:
                 piece = source.recv(max(1, min(self.chunk_bytes, _CHUNK_BYTES)))
                 if not piece:
