@@ -237,14 +237,13 @@ def register(connection, server_id, host):
     connection._read_packet()
 
 
-def test_a_server_that_may_crash_when_asked_for_its_replicas_is_not_asked(shop):
+def test_a_server_that_may_crash_when_asked_for_its_replicas_is_not_asked(new_server):
     """MySQL before 8.0.20 reads what it knows of a replica while that one's connection may be gone already."""
-    if shop.kind != "mysql-5.7":
-        pytest.skip(f"{shop.kind} is safe to ask")
+    shop = new_server("mysql-5.7")
+    make_shop(shop)
     shop.run("SET GLOBAL log_output = 'TABLE'", "SET GLOBAL general_log = ON")
     (finding,) = named(check_source(config_of(shop, server_id=4_000_000_000)), "server_id")
     assert (finding.severity, "not checked" in finding.what) == ("info", True)
-    shop.run("SET GLOBAL general_log = OFF")
     asked = b"\n".join(row[0] for row in shop.query("SELECT argument FROM mysql.general_log")).upper()
     assert b"SHOW GRANTS" in asked
     assert b"HOSTS" not in asked
@@ -252,7 +251,7 @@ def test_a_server_that_may_crash_when_asked_for_its_replicas_is_not_asked(shop):
 
 def test_a_replica_with_our_server_id_is_found_unless_it_is_ourselves(shop):
     if shop.kind == "mysql-5.7":
-        pytest.skip("MySQL 5.7 is not asked for its replicas")
+        pytest.skip("MySQL 5.7 is not asked for its replicas: it may crash; see the test before this one")
     config = config_of(shop, user=shop.user, password=shop.password, server_id=4_000_000_000)
     other = connect(config)
     register(other, 4_000_000_000, "elsewhere")

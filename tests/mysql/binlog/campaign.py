@@ -48,7 +48,7 @@ def run_campaign(log: Log, folder: Path, seed: int, count: int, *, is_checked: b
 
 
 def _campaign(folder: Path, seed: int, first: int, count: int) -> None:
-    log = pickle.loads((folder / _LOG).read_bytes())  # noqa: S301 - written above
+    log = pickle.loads((folder / _LOG).read_bytes())  # noqa: S301 - our own: `run_campaign` has just written it
     files, walls, sizes = small(log), Walls(), len(_RUN_EVENTS_MAX)
 
     def read(number: int, raw: bytes, guard: int = 0) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class Walls:
     @contextmanager
     def built(self) -> Iterator["Walls"]:
         """Everything that is decoded inside."""
-        final_array: Any = _shape.final_array  # type: ignore[attr-defined]  # imported there
+        final_array: Any = _shape.final_array  # type: ignore[attr-defined]  # not its own: it is replaced where it is used
         array = _decode._array
 
         def after(raw: pa.Array) -> pa.Array:

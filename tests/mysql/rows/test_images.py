@@ -123,7 +123,7 @@ def test_damaged_images_give_an_error_with_the_place_or_values(table: Table, see
         try:
             parts = run(plan, [(dice.choice([1, 2, 3, 4]), bytes(data))])
         except (Corrupt, Unrepresentable) as error:
-            assert re.search(r"shop\.t: .* at binlog\.000001 at \d+", str(error))  # noqa: PT017 - or there is none
+            assert re.search(r"shop\.t: .* at binlog\.000001 at \d+", str(error))  # noqa: PT017 - there need be none
             continue
         for part in parts:
             for array in part.arrays:
@@ -139,7 +139,7 @@ def test_images_of_another_table_give_an_error_with_the_place_or_values(table: T
     try:
         parts = run(plan, [(kind, b"".join(image(kinds, row) for row in rows))])
     except Corrupt as error:
-        assert re.search(r"shop\.t: .* at binlog\.000001 at \d+", str(error))  # noqa: PT017 - or there is none
+        assert re.search(r"shop\.t: .* at binlog\.000001 at \d+", str(error))  # noqa: PT017 - there need be none
         return
     for part in parts:
         for array in part.arrays:

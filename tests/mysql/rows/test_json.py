@@ -152,7 +152,7 @@ def both_alike(data: bytes) -> None:
     try:
         have = kernel([data])[0]
     except Corrupt as error:
-        assert "row 0" in str(error)  # noqa: PT017 - or there is no error
+        assert "row 0" in str(error)  # noqa: PT017 - there need be none
         have = None
     assert have == want, data.hex()
 

@@ -64,11 +64,12 @@ class _Cache(FunctionCache):
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]  # Numba has no types
+        super().__init__(function)  # type: ignore[no-untyped-call]  # Numba has no types, here and below
         sources = sources_of(Path(function.__code__.co_filename))
-        name = self._impl.filename_base + (".checked" if config.BOUNDSCHECK else "")  # type: ignore[attr-defined]
+        is_checked = config.BOUNDSCHECK  # type: ignore[attr-defined]  # set from the environment when Numba is imported
+        name = self._impl.filename_base + (".checked" if is_checked else "")
         stamp = hashlib.sha256(repr(sources).encode()).hexdigest()
-        self._cache_file = IndexDataCacheFile(self._cache_path, name, stamp)  # type: ignore[no-untyped-call]
+        self._cache_file = IndexDataCacheFile(self._cache_path, name, stamp)  # type: ignore[no-untyped-call]  # as above
 
 
 def read_only(item: Any, dimensions: int = 1) -> Any:
