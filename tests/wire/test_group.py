@@ -122,8 +122,8 @@ def test_a_flipped_byte_anywhere_is_never_a_wrong_row(each, data, sizes):
 def test_a_frame_without_rows_is_a_frame(data):
     table = data.draw(tables())
     batch = data.draw(batches(table, []))
-    body = encode_body(batch)
-    header = pack_header(ROWS, body_bytes=body.size, first=(1, 1), last=(1, 1), commit_us=0, capture_us=0)
+    body = b"".join(encode_body(batch))
+    header = pack_header(ROWS, body_bytes=len(body), first=(1, 1), last=(1, 1), commit_us=0, capture_us=0)
     frame = Frame(unpack_header(memoryview(header), ""), memoryview(body))
     assert frame.batch.num_rows == 0
     assert frame.batch.schema.equals(batch.schema, check_metadata=True)
@@ -178,7 +178,7 @@ def test_a_control_that_is_no_object_is_corrupt():
 
 
 def test_a_body_that_is_no_arrow_stream_is_corrupt():
-    for body, count in ((b"no arrow here..", 1), (bytes(encode_body(rows(ORDERS, [(1, 1)]).batch)), 2), (b"", 0)):
+    for body, count in ((b"no arrow here..", 1), (b"".join(encode_body(rows(ORDERS, [(1, 1)]).batch)), 2), (b"", 0)):
         header = pack_header(ROWS, rows=count, first=(1, 1), last=(1, 1), commit_us=0, capture_us=0)
         with pytest.raises(Corrupt, match="relay, byte 7"):
             _ = Frame(unpack_header(memoryview(header), ""), memoryview(body), "relay, byte 7").batch

@@ -348,7 +348,6 @@ class Capture:
             draft.encoded = encode_group(draft.group, log.schemas, self._clock.now_ns() // 1000)
         log.append_encoded(draft.encoded)
         self._count(draft.group, draft.encoded)
-        draft.encoded = None  # let go of by the thread that made it: elsewhere Arrow's allocator would not use it again
 
     def _count(self, group: Group, encoded: EncodedGroup) -> None:
         self._last_commit = group.commit

@@ -20,8 +20,6 @@ from databus.wire._header import COMMIT, CONTINUES, CONTROL, ROWS, SNAPSHOT, Hea
 
 # Made once: with groups of one row, making them anew would be a third of the work.
 _IPC_OPTIONS: Final = ipc.IpcWriteOptions()
-# Of columns: from here on, to let the memory grow on the way costs more than to count first.
-_LARGE_BYTES: Final = 256 << 10
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _SCN_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(COMMIT_VERSION)
 _SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
@@ -151,9 +149,9 @@ class Registry(Protocol):
 class EncodedGroup:
     """A group as it goes into the log: buffers to write one after the other, and what the log must know of them.
 
-    buffers: headers and bodies in turn, the commit frame's header last. bytes_total: their length. first: the first
-    pair. has_snapshot: serve only after fsync. schemas: (source id, fingerprint) of each frame but the commit frame; 0
-    for the fingerprint where the frame says that the table is gone.
+    buffers: each frame's header and the pieces of its body, the commit frame's header last. bytes_total: their length.
+    first: the first pair. has_snapshot: serve only after fsync. schemas: (source id, fingerprint) of each frame but the
+    commit frame; 0 for the fingerprint where the frame says that the table is gone.
     """
 
     buffers: tuple[Any, ...]
@@ -165,22 +163,29 @@ class EncodedGroup:
     schemas: tuple[tuple[int, int], ...] = ()
 
 
-def encode_body(batch: pa.RecordBatch) -> pa.Buffer:
-    """One self-contained Arrow IPC stream: schema and one batch; its length is a multiple of 8."""
-    if batch.nbytes < _LARGE_BYTES:
-        growing = pa.BufferOutputStream()
-        _write_stream(growing, batch)
-        return growing.getvalue()
-    counting = pa.MockOutputStream()
-    _write_stream(counting, batch)
-    memory = pa.allocate_buffer(counting.size())
-    _write_stream(pa.FixedSizeBufferWriter(memory), batch)
-    return memory
-
-
-def _write_stream(sink: Any, batch: pa.RecordBatch) -> None:
-    with ipc.new_stream(sink, batch.schema, options=_IPC_OPTIONS) as writer:
+def encode_body(batch: pa.RecordBatch) -> list[Any]:
+    """One self-contained Arrow IPC stream, schema and one batch, as buffers to write one after the other; their length
+    together is a multiple of 8. Large ones are the batch's own memory: nothing is copied.
+    """
+    pieces = _Pieces()
+    with ipc.new_stream(pa.PythonFile(pieces, mode="w"), batch.schema, options=_IPC_OPTIONS) as writer:
         writer.write_batch(batch)
+    return pieces.taken
+
+
+class _Pieces:
+    """A file to Arrow, which hands over its buffers as they are."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+
+    def write(self, piece: Any) -> None:  # bytes or `pa.Buffer`
+        self.taken.append(piece)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def _pairs_of(batch: pa.RecordBatch) -> tuple[Pair, Pair]:
@@ -220,13 +225,17 @@ def _encode_rows(
         raise ValueError(f"{rows.table.source}: a frame of no rows in a group")
     first, last = _pairs_of(rows.batch)
     body = encode_body(rows.batch)
+    body_crc = body_bytes = 0
+    for piece in body:
+        body_crc = crc32c(piece, body_crc)
+        body_bytes += len(piece)
     source_id, version = registry.number_of(rows.table)
     header = pack_header(
         ROWS,
         flags=flags,
-        body_crc=crc32c(body),
+        body_crc=body_crc,
         rows=len(rows.batch),
-        body_bytes=body.size,
+        body_bytes=body_bytes,
         source_id=source_id,
         schema_version=version,
         fingerprint=rows.table.fingerprint,
@@ -235,7 +244,7 @@ def _encode_rows(
         commit_us=commit_us,
         capture_us=capture_us,
     )
-    return [header, body], first, last
+    return [header, *body], first, last
 
 
 def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGroup:
@@ -258,7 +267,7 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
         if last > commit.pair:
             raise ValueError(f"{rows.table.source}: rows up to {last} in a group that ends at {commit.pair}")
         buffers += encoded
-        bytes_total += len(encoded[0]) + encoded[1].size
+        bytes_total += sum(map(len, encoded))
         row_count += rows.batch.num_rows
         firsts.append(first)
         schemas.append((registry.number_of(rows.table)[0], rows.table.fingerprint))

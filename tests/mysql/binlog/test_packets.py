@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from databus.core import Corrupt, LimitExceeded, PositionPurged, SourceChanged, WrongInput
 from databus.sources.mysql.binlog import DumpEnded, DumpRefused, PacketSplitter
+from databus.sources.mysql.binlog._events import EventType
 
 FULL = 0xFFFFFF
 
@@ -72,6 +73,68 @@ def test_what_is_fed_may_be_reused_and_what_comes_out_is_the_callers() -> None:
     first = splitter.feed(stream)
     stream[:] = bytes(len(stream))
     assert first.tobytes() == event(40, 1) + event(30, 2)
+
+
+BEGINS = (EventType.GTID, EventType.ANONYMOUS_GTID, EventType.GTID_TAGGED, EventType.MARIADB_GTID)
+ROWS = (EventType.TABLE_MAP, EventType.WRITE_ROWS, EventType.UPDATE_ROWS_V1, EventType.WRITE_ROWS_COMPRESSED)
+
+
+def of_kind(kind: int, size: int = 40) -> bytes:
+    raw = bytearray(event(size, kind))
+    raw[4] = kind
+    return bytes(raw)
+
+
+def kinds_in(events: bytes) -> list[tuple[int, int]]:
+    """Place and kind of each."""
+    found, at = [], 0
+    while at < len(events):
+        found.append((at, events[at + 4]))
+        at += int.from_bytes(events[at + 9 : at + 13], "little")
+    return found
+
+
+TRANSACTIONS = st.tuples(
+    st.sampled_from(BEGINS),
+    st.lists(st.tuples(st.sampled_from(ROWS), st.integers(19, 300)), max_size=4),
+    st.sampled_from([EventType.XID, EventType.QUERY]),
+)
+
+
+@given(st.lists(TRANSACTIONS, max_size=40), st.lists(st.integers(0, 900), max_size=60))
+def test_a_block_ends_between_transactions_where_that_holds_little_back(
+    transactions: list[tuple[int, list[tuple[int, int]], int]], cuts: list[int]
+) -> None:
+    whole = [
+        [of_kind(begin), *(of_kind(kind, size) for kind, size in rows), of_kind(end)]
+        for begin, rows, end in transactions
+    ]
+    stream = packets(each for events in whole for each in events)
+    ends = [0]  # of each transaction: in the stream, and among the events
+    for events in whole:
+        ends.append(ends[-1] + sum(map(len, events)))
+    splitter = PacketSplitter(holds_transactions=True)
+    given_out, at = b"", 0
+    for cut in [*cuts, len(stream)]:
+        block = splitter.feed(stream[at : at + cut]).tobytes()
+        at = min(at + cut, len(stream))
+        given_out += block
+        events_fed = split(stream[:at], [])
+        assert len(given_out) >= max(
+            end for end in ends if end <= len(events_fed)
+        )  # what is finished waits for nothing
+        found = kinds_in(block)
+        if found and found[-1][1] in ROWS:
+            assert 2 * max((place for place, kind in found if kind in BEGINS), default=0) < len(block)
+    assert given_out == b"".join(each for events in whole for each in events)
+
+
+def test_what_the_server_ends_inside_a_transaction_comes_before_its_last_words() -> None:
+    events = [of_kind(EventType.XID, 200), of_kind(EventType.GTID), of_kind(EventType.WRITE_ROWS)]
+    splitter = PacketSplitter(holds_transactions=True)
+    assert splitter.feed(packets(events)).tobytes() == b"".join(events[:1])
+    assert splitter.feed(messages([b"\xfe\x00\x00\x00\x00"], 4)[0]).tobytes() == b"".join(events[1:])
+    assert isinstance(splitter.ended, DumpEnded)
 
 
 def test_a_packet_out_of_sequence_is_refused() -> None:

@@ -190,10 +190,11 @@ class Dump:
     def _read(self) -> None:
         sock = self._socket
         sock.settimeout(self._silence_s)
-        splitter = PacketSplitter()
+        splitter = PacketSplitter(holds_transactions=True)
         received = memoryview(bytearray(_RECEIVE_BYTES))
         while not self._is_closing:
-            count = self._receive(received)
+            # so much less that what it holds fits into the same group
+            count = self._receive(received[: _RECEIVE_BYTES - min(splitter.held_bytes, _RECEIVE_BYTES // 2)])
             if count == 0:
                 raise Unavailable(f"{self._server}: it closed the connection")
             self.last_heard_s = time.monotonic()

@@ -2,6 +2,7 @@
 
 # mypy: disable-error-code="arg-type, assignment, call-overload, no-any-return, operator, return-value"
 # In a kernel an int and an element of an array are the same thing, in mypy's eyes they are not.
+# ruff: noqa: PLR1714 - a kernel has no cheap `in`
 
 from numba import types
 
@@ -17,6 +18,10 @@ def _message_ends(out: Bytes, packet: Words) -> int:
         return s.SPLIT_OTHER
     if stop - start < 19 or u32(out, start + 9) != stop - start:
         return s.SPLIT_LENGTH
+    kind = u8(out, start + 4)
+    if kind == 33 or kind == 34 or kind == 42 or kind == 162:  # a GTID, of whichever server
+        packet[s.P_BEGIN] = start
+    packet[s.P_KIND] = kind
     packet[s.P_WHOLE] = stop
     packet[s.P_STATUS] = -1
     return s.SPLIT_MORE

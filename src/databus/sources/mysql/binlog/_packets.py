@@ -18,7 +18,7 @@ from databus.core import (
     WrongInput,
 )
 from databus.sources.mysql.binlog import _state as s
-from databus.sources.mysql.binlog._events import HEADER_BYTES
+from databus.sources.mysql.binlog._events import HEADER_BYTES, EventType
 from databus.sources.mysql.binlog._failures import LARGER
 from databus.sources.mysql.binlog._reader import Reader
 
@@ -26,6 +26,19 @@ _ERROR_BYTES_MAX = 1 << 16
 _FATAL_READING_BINLOG = 1236
 _MISCONFIGURED = 1593
 _DENIED = frozenset({1044, 1045, 1227})
+_INSIDE_TRANSACTIONS = frozenset(
+    {
+        EventType.TABLE_MAP,
+        EventType.WRITE_ROWS_V1,
+        EventType.UPDATE_ROWS_V1,
+        EventType.DELETE_ROWS_V1,
+        EventType.WRITE_ROWS,
+        EventType.UPDATE_ROWS,
+        EventType.DELETE_ROWS,
+        EventType.PARTIAL_UPDATE_ROWS,
+        *range(EventType.WRITE_ROWS_COMPRESSED_V1, EventType.DELETE_ROWS_COMPRESSED + 1),
+    }
+)
 
 
 class DumpRefused(Unavailable):
@@ -46,23 +59,28 @@ class PacketSplitter:
     """Takes the bytes of one dump from right after the command on, cut anywhere. Holds at most one unfinished event.
 
     event_bytes_max: a larger event raises `LimitExceeded`. sequence: the number of the first packet.
+    holds_transactions: what comes out ends between two transactions if that holds back less than half of it; whoever
+    gets it has one thing to do then, not a large and a small one.
     """
 
-    def __init__(self, *, event_bytes_max: int = 256 << 20, sequence: int = 1) -> None:
+    def __init__(
+        self, *, event_bytes_max: int = 256 << 20, sequence: int = 1, holds_transactions: bool = False
+    ) -> None:
         from databus.sources.mysql.binlog import _packet_kernels as kernels
 
         self._split = kernels.split
         self._event_bytes_max = event_bytes_max
+        self._holds_transactions = holds_transactions
         self._state = np.zeros(s.P_SIZE, np.int64)
         self._state[s.P_SEQUENCE] = sequence
-        self._state[s.P_STATUS] = -1
+        self._state[s.P_STATUS] = self._state[s.P_BEGIN] = -1
         self._out: NDArray[np.uint8] = np.empty(0, np.uint8)
         self.ended: DatabusError | None = None
         """What ended the dump, once it has: raise it when the events before it are done with."""
 
     @property
     def held_bytes(self) -> int:
-        """Of an unfinished event."""
+        """Of an unfinished event, and of the transaction that it is part of."""
         return int(self._state[s.P_OUT])
 
     def feed(self, data: "NDArray[np.uint8] | bytes | bytearray | memoryview") -> NDArray[np.uint8]:
@@ -92,21 +110,31 @@ class PacketSplitter:
             self.ended = _ending(int(state[s.P_STATUS]), self._out[whole : int(state[s.P_OUT])].tobytes())
             state[s.P_OUT] = whole
         self._check_unfinished(whole)
-        if not whole:
+        end = self._end_of_transactions(whole)
+        if not end:
             return self._out[:0]
-        events = self._out[:whole]
-        rest = self._out[whole : int(state[s.P_OUT])]
+        events = self._out[:end]
+        rest = self._out[end : int(state[s.P_OUT])]
         self._out = rest.copy()
         state[s.P_OUT] = len(rest)
-        state[s.P_WHOLE] = 0
+        state[s.P_WHOLE] = whole - end
+        state[s.P_BEGIN] = 0 if end < whole else -1
         return events
 
+    def _end_of_transactions(self, whole: int) -> int:
+        """Up to where events are given out. A rows event is never the last one of its transaction."""
+        begin = int(self._state[s.P_BEGIN])
+        is_unfinished = int(self._state[s.P_KIND]) in _INSIDE_TRANSACTIONS
+        may_hold = self._holds_transactions and self.ended is None
+        return begin if may_hold and is_unfinished and 2 * begin >= whole else whole
+
     def _make_room(self, more: int) -> None:
-        used = self.held_bytes
+        used, whole = self.held_bytes, int(self._state[s.P_WHOLE])
         if used + more > len(self._out):
-            declared = int.from_bytes(self._out[9:13].tobytes(), "little") if used >= HEADER_BYTES else 0
+            is_size_known = used - whole >= HEADER_BYTES
+            size = int.from_bytes(self._out[whole + 9 : whole + 13].tobytes(), "little") if is_size_known else 0
             # from Arrow's pool, which keeps its pages: fresh ones would cost as much as the splitting
-            larger = np.frombuffer(pa.allocate_buffer(max(used, declared) + more), np.uint8)
+            larger = np.frombuffer(pa.allocate_buffer(max(used, whole + size) + more), np.uint8)
             larger[:used] = self._out[:used]
             self._out = larger
 

@@ -153,6 +153,8 @@ P_STATUS: Final = 5  # the status byte of the message at hand, or -1
 P_OUT: Final = 6  # where the next byte goes
 P_WHOLE: Final = 7  # what precedes this is whole events
 P_READ: Final = 8  # how much of the input was used
+P_BEGIN: Final = 9  # where the last transaction's GTID is, or -1
+P_KIND: Final = 10  # the last whole event's
 P_SIZE: Final = 16
 
 SPLIT_MORE: Final = 0
