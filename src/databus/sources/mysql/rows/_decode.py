@@ -153,11 +153,16 @@ def _decode(
     has_differences = plan.json_columns > 0 and bool((kinds == ops.PARTIAL_UPDATE_ROWS).any())
     differences = np.empty((images * plan.json_columns if has_differences else 0, 2), dtype=np.int64)
     status = np.zeros(ops.STATUS, dtype=np.int64)
+    places = np.empty((len(plan.layouts), ops.ROWS_AT_ONCE), dtype=np.int64)
     wrong = kernels.write(
-        buffer, kinds, starts, ends, plan.mask.size, plan.json_columns, images, program,
+        buffer, kinds, starts, ends, plan.mask, plan.json_columns, images, program, places,
         change_types, differences, status,
     )  # fmt: skip
     if wrong:
+        last = np.cumsum(counts)
+        event = int(np.searchsorted(last, status[ops.IMAGE], side="right"))
+        status[ops.EVENT] = event
+        status[ops.IMAGE] -= last[event] - counts[event]
         raise row_error(plan, status, starts, place, ROW_BYTES_MAX)
     where = Where(plan.table.source, starts, counts, place)
     found = differences[: status[ops.IMAGE]]

@@ -1,6 +1,9 @@
 """The kernels of row images: `measure` checks every bound and counts, `write` puts the values into an arena.
 
-`write` relies on what `measure` found in the same bytes, so it reads a value without asking whether it is there.
+`write` relies on what `measure` found in the same bytes, so it reads a value without asking whether it is there. It
+notes the places of some rows' values first and goes through their columns then: what a column needs is looked up once
+for all of them.
+
 An image is a bitmap of nulls and then the values that are not null, in the order of the columns. Layout: MySQL
 internals, "Rows_event"; of a partial update: "Partial_update_rows_event".
 
@@ -11,54 +14,15 @@ import numpy as np
 from numba import int8, int32, int64, uint8
 from numpy.typing import NDArray
 
-from databus.sources.mysql._compile import kernel, read_only, small
+from databus.sources.mysql._compile import kernel, part, read_only, small
 from databus.sources.mysql.rows import _opcodes as ops
-from databus.sources.mysql.rows._machine import (
-    HIGH_BITS,
-    Bytes,
-    Words,
-    address,
-    big_endian,
-    copy_bytes,
-    little_endian,
-    load8,
-    load16,
-    load24,
-    load32,
-    load64,
-    store8,
-    store16,
-    store32,
-    store64,
-)
-from databus.sources.mysql.rows._numbers import (
-    NONE,
-    date,
-    datetime,
-    datetime_hires,
-    datetime_old,
-    decimal,
-    decimal_text,
-    decimal_wide,
-    time,
-    time_hires,
-    time_old,
-    timestamp,
-    timestamp_hires,
-)
-from databus.sources.mysql.rows._utf8 import utf8_valid
+from databus.sources.mysql.rows._columns import STRIDE, field, prepare, write_column
+from databus.sources.mysql.rows._machine import Bytes, Words, address, little_endian, load8, load64, store64
 
 Kinds = NDArray[np.int8]
 Counts = NDArray[np.int32]
 
 BUFFER, KINDS, PLACES = read_only(uint8), read_only(int8), read_only(int64)
-
-_STRIDE = 8 * ops.FIELDS
-
-
-@small
-def _field(fields: int, number: int) -> int:
-    return load64(fields + 8 * number)
 
 
 @small
@@ -107,22 +71,22 @@ def _measure_with_nulls(
 ) -> int:
     """Where the values of an image end, or -1."""
     for column in range(columns):
-        fields = program + _STRIDE * column
+        fields = program + STRIDE * column
         if _is_null(bitmap, column):
-            if not _field(fields, ops.IS_NULLABLE):
+            if not field(fields, ops.IS_NULLABLE):
                 return _fail(status, ops.NULL_REFUSED, image, column, bitmap)
             continue
-        width = _field(fields, ops.LENGTH_BYTES)
+        width = field(fields, ops.LENGTH_BYTES)
         if width:
-            count = _measure_text(at, end, width, _field(fields, ops.LIMIT), image, column, status)
+            count = _measure_text(at, end, width, field(fields, ops.LIMIT), image, column, status)
             if count < 0:
                 return -1
             store64(totals + 8 * column, load64(totals + 8 * column) + count)
             at += width + count
         else:
-            at += _field(fields, ops.WIDTH)
+            at += field(fields, ops.WIDTH)
             if at > end:
-                return _fail(status, ops.CUT_SHORT, image, column, at - _field(fields, ops.WIDTH))
+                return _fail(status, ops.CUT_SHORT, image, column, at - field(fields, ops.WIDTH))
     return at
 
 
@@ -214,224 +178,76 @@ def measure(
 
 
 @small
-def _set_null(fields: int, row: int) -> None:
-    """A null; what stands under it is zero, so that the same rows are the same bytes."""
-    store64(fields + 8 * ops.NULLS, _field(fields, ops.NULLS) + 1)
-    bits = _field(fields, ops.VALID) + (row >> 3)
-    store8(bits, load8(bits) & ~(1 << (row & 7)))
-    slot = _field(fields, ops.SLOT)
-    at = _field(fields, ops.OUT) + slot * row
-    if slot == 0:
-        if _field(fields, ops.OP) != ops.BIT:
-            store32(at + 4 * row + 4, _field(fields, ops.AT))
-    elif slot == 8:
-        store64(at, 0)
-    elif slot == 4:
-        store32(at, 0)
-    else:
-        for i in range(slot):
-            store8(at + i, 0)
+def _locate(at: int, mask: Bytes, columns: int, program: int, places: int) -> int:
+    """Note where each value of an image is, 0 for a null, and return where the image ends.
 
-
-@small
-def _write_decimal(op: int, at: int, fields: int, out: int) -> int:
-    leading, before = _field(fields, ops.A), _field(fields, ops.B)
-    after, last = _field(fields, ops.C), _field(fields, ops.D)
-    if op == ops.DECIMAL:
-        low, wrong = decimal(at, leading, before, after, last)
-        high = low >> 63
-    else:
-        low, high, wrong = decimal_wide(at, leading, before, after, last)
-    store64(out, low)
-    store64(out + 8, high)
-    return wrong
-
-
-@small
-def _write_number(op: int, at: int, fields: int, row: int) -> int:
-    out = _field(fields, ops.OUT)
-    if op == ops.COPY64:
-        store64(out + 8 * row, load64(at))
-    elif op == ops.COPY32:
-        store32(out + 4 * row, load32(at))
-    elif op == ops.COPY16:
-        store16(out + 2 * row, load16(at))
-    elif op == ops.COPY8:
-        store8(out + row, load8(at))
-    elif op == ops.DECIMAL or op == ops.DECIMAL_WIDE:
-        return _write_decimal(op, at, fields, out + 16 * row)
-    elif op == ops.INT24:
-        value = load24(at)
-        store32(out + 4 * row, value - ((value & 0x80_0000) << 1))
-    elif op == ops.UINT24:
-        store32(out + 4 * row, load24(at))
-    elif op == ops.YEAR:
-        year = load8(at)
-        store16(out + 2 * row, year + 1900 if year else 0)
-    elif op == ops.BIT:
-        bits = out + (row >> 3)
-        store8(bits, load8(bits) | (load8(at) & 1) << (row & 7))
-    elif op == ops.UNSIGNED:
-        store64(out + 8 * row, little_endian(at, _field(fields, ops.WIDTH)))
-    else:
-        value = big_endian(at, _field(fields, ops.WIDTH))
-        slot = _field(fields, ops.SLOT)
-        for i in range(slot):
-            store8(out + slot * row + i, value >> 8 * i)
-    return ops.FINE
-
-
-@small
-def _moment(op: int, at: int, fields: int) -> int:
-    digits = _field(fields, ops.A)
-    if op == ops.DATETIME:
-        return datetime(at, digits)
-    if op == ops.TIMESTAMP:
-        return timestamp(at, digits)
-    if op == ops.TIME:
-        return time(at, digits)
-    if op == ops.DATETIME_OLD:
-        return datetime_old(at)
-    if op == ops.TIMESTAMP_OLD:
-        seconds = load32(at)
-        return seconds * 1_000_000 if seconds else NONE
-    if op == ops.TIME_OLD:
-        return time_old(at)
-    width = _field(fields, ops.WIDTH)
-    if op == ops.DATETIME_HIRES:
-        return datetime_hires(at, width, digits)
-    if op == ops.TIMESTAMP_HIRES:
-        return timestamp_hires(at, width, digits)
-    return time_hires(at, width, digits)
-
-
-@small
-def _write_time(op: int, at: int, fields: int, row: int) -> int:
-    value = date(at) if op == ops.DATE else _moment(op, at, fields)
-    if value == NONE:
-        if op == ops.TIME or op == ops.TIME_OLD or op == ops.TIME_HIRES:
-            return ops.NOT_A_TIME
-        if not _field(fields, ops.B):
-            return ops.NOT_A_DATE
-        _set_null(fields, row)
-    elif op == ops.DATE:
-        store32(_field(fields, ops.OUT) + 4 * row, value)
-    else:
-        store64(_field(fields, ops.OUT) + 8 * row, value)
-    return ops.FINE
-
-
-@small
-def _end_text(fields: int, row: int, count: int) -> None:
-    after = _field(fields, ops.AT) + count
-    store64(fields + 8 * ops.AT, after)
-    store32(_field(fields, ops.OUT) + 4 * row + 4, after)
-
-
-@small
-def _write_text(op: int, at: int, count: int, limit: int, fields: int, row: int) -> int:
-    to = _field(fields, ops.TEXT) + _field(fields, ops.AT)
-    seen = copy_bytes(at, count, limit, to)
-    if seen & HIGH_BITS and (op == ops.ASCII or (op == ops.UTF8 and not utf8_valid(at, count))):
-        return ops.NOT_TEXT
-    if op == ops.PADDED:
-        padded = _field(fields, ops.A)
-        for i in range(count, padded):
-            store8(to + i, 0)
-        count = padded
-    _end_text(fields, row, count)
-    return ops.FINE
-
-
-@small
-def _write_decimal_text(at: int, fields: int, row: int) -> int:
-    to = _field(fields, ops.TEXT) + _field(fields, ops.AT)
-    end, wrong = decimal_text(
-        at, _field(fields, ops.A), _field(fields, ops.B), _field(fields, ops.C), _field(fields, ops.D), to
-    )
-    _end_text(fields, row, end - to)
-    return wrong
-
-
-@small
-def _write_image(
-    at: int, bitmap_bytes: int, limit: int, image: int, row: int, columns: int, program: int, status: int
-) -> int:
-    """Where the image ends, or -1."""
+    places: the word for the first column; those of the others follow at a distance of `ROWS_AT_ONCE` words.
+    """
     bitmap = at
-    at += bitmap_bytes
+    at += mask.size
+    has_nulls = 0
+    for i in range(mask.size):
+        has_nulls |= load8(bitmap + i) & mask[i]
+    fields = program
     for column in range(columns):
-        fields = program + _STRIDE * column
-        op = _field(fields, ops.OP)
-        if _is_null(bitmap, column):
-            if op != ops.SKIP:
-                _set_null(fields, row)
-            continue
-        wrong = ops.FINE
-        width = _field(fields, ops.LENGTH_BYTES)
-        if width:
-            after = at + width + little_endian(at, width)
-            if op != ops.SKIP:
-                wrong = _write_text(op, at + width, after - at - width, limit, fields, row)
+        if has_nulls and _is_null(bitmap, column):
+            store64(places, 0)
         else:
-            after = at + _field(fields, ops.WIDTH)
-            if op == ops.SKIP:
-                pass
-            elif op < ops.DATE:
-                wrong = _write_number(op, at, fields, row)
-            elif op < ops.BYTES:
-                wrong = _write_time(op, at, fields, row)
-            else:
-                wrong = _write_decimal_text(at, fields, row)
-        if wrong:
-            return _fail(status, wrong, image, column, at)
-        at = after
+            store64(places, at)
+            width = field(fields, ops.LENGTH_BYTES)
+            at += width + little_endian(at, width) if width else field(fields, ops.WIDTH)
+        places += 8 * ops.ROWS_AT_ONCE
+        fields += STRIDE
     return at
 
 
-@small
-def _prepare(columns: int, program: int, images: int) -> None:
-    """All values valid, all bits off, text from 0."""
-    bits = (images + 7) // 8
+@part
+def _write_rows(columns: int, program: int, places: int, row: int, rows: int, limit: int, status: int) -> int:
+    """All columns of some rows: 0, or -1 for the first row of which a value is wrong, and which of its columns."""
+    found = 0
     for column in range(columns):
-        fields = program + _STRIDE * column
-        op, valid, out = _field(fields, ops.OP), _field(fields, ops.VALID), _field(fields, ops.OUT)
-        if op == ops.SKIP:
-            continue
-        for i in range(bits):
-            store8(valid + i, 0xFF)
-        if op == ops.BIT:
-            for i in range(bits):
-                store8(out + i, 0)
-        elif _field(fields, ops.SLOT) == 0:
-            store32(out, 0)
+        at = places + 8 * ops.ROWS_AT_ONCE * column
+        wrong, place = write_column(program + STRIDE * column, at, row, rows, limit)
+        if wrong:
+            found = _fail(status, wrong, row + place, column, load64(at + 8 * place))
+            rows = place
+    return found
 
 
-@kernel(int64(BUFFER, KINDS, PLACES, PLACES, int64, int64, int64, int64[:, ::1], int8[::1], int64[:, ::1], int64[::1]))
+@kernel(
+    int64(
+        BUFFER, KINDS, PLACES, PLACES, BUFFER, int64, int64, int64[:, ::1], int64[:, ::1], int8[::1], int64[:, ::1],
+        int64[::1],
+    )
+)  # fmt: skip
 def write(
     buffer: Bytes,
     kinds: Kinds,
     starts: Words,
     ends: Words,
-    bitmap_bytes: int,
+    mask: Bytes,
     json_columns: int,
     images: int,
     program: Words,
+    places: Words,
     change_types: Kinds,
     differences: Words,
     status: Words,
 ) -> int:
-    """Decode the images that `measure` has been through: 0, or -1 and what is wrong in `status`.
+    """Decode the images that `measure` has been through: 0, or -1 and what is wrong in `status`, whose IMAGE is counted
+    through all events then.
 
-    program: its places are addresses in an arena with room for `images` images and the text that was measured.
-    change_types: gets each image's. differences: gets (row, column) of each JSON value that is a difference from the
-    image before; their number stands in status[IMAGE] at the end.
+    program: its places are addresses in an arena with room for `images` images and the text that was measured. places:
+    a row of `ROWS_AT_ONCE` words for each column, of any content. change_types: gets each image's. differences: gets
+    (row, column) of each JSON value that is a difference from the image before; their number stands in status[IMAGE]
+    at the end.
     """
     base, columns = address(buffer), program.shape[0]
     limit = base + buffer.size
-    program_, status_ = address(program), address(status)
-    _prepare(columns, program_, images)
+    program_, places_, status_ = address(program), address(places), address(status)
+    prepare(columns, program_, images)
     row = 0
+    done = 0
     found = 0
     for event in range(starts.size):
         at, end = base + starts[event], base + ends[event]
@@ -451,11 +267,12 @@ def write(
                             differences[found, 1] = column
                             found += 1
                         ordinal += 1
-            at = _write_image(at, bitmap_bytes, limit, image, row, columns, program_, status_)
-            if at < 0:
-                status[ops.EVENT] = event
-                status[ops.OFFSET] -= base
-                return -1
+            at = _locate(at, mask, columns, program_, places_ + 8 * (row - done))
             row += 1
+            if row - done == ops.ROWS_AT_ONCE or row == images:
+                if _write_rows(columns, program_, places_, done, row - done, limit, status_) < 0:
+                    status[ops.OFFSET] -= base
+                    return -1
+                done = row
     status[ops.IMAGE] = found
     return 0

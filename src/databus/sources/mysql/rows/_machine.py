@@ -106,6 +106,21 @@ umulh: Final[Callable[[int, int], int]] = _intrinsic(_umulh)
 """The upper 64 bits of the product of two numbers without sign."""
 
 
+def _copy32(_typing: Any, _to: Any, _at: Any) -> Any:
+    words = ir.VectorType(_I64, 4).as_pointer()
+
+    def generate(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        value = builder.load(builder.inttoptr(args[1], words), align=1)
+        builder.store(value, builder.inttoptr(args[0], words), align=1)
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.int64), generate
+
+
+copy32: Final[Callable[[int, int], None]] = _intrinsic(_copy32)
+"""Copy 32 bytes to the first address from the second."""
+
+
 @small
 def load24(at: int) -> int:
     """Three bytes."""
@@ -150,6 +165,16 @@ def little_endian(at: int, width: int) -> int:
     for i in range(width):
         value |= load8(at + i) << 8 * i
     return value
+
+
+@small
+def copy_roughly(start: int, count: int, limit: int, target: int) -> None:
+    """Copy `count` bytes; up to 31 bytes after the copy may be overwritten. At and after `limit` nothing is read."""
+    if start + ((count + 31) & ~31) <= limit:
+        for at in range(0, count, 32):
+            copy32(target + at, start + at)
+    else:
+        copy_bytes(start, count, limit, target)
 
 
 @small

@@ -16,6 +16,7 @@ from databus.sources.mysql.rows._machine import (
     load24be,
     load32be,
     load64,
+    load64be,
     lshr,
     store8,
 )
@@ -27,24 +28,22 @@ NONE: Final = -0x8000000000000000
 _US: Final = 1_000_000
 _DAY_US: Final = 86_400 * _US
 _HOURS_MAX: Final = 838
+_BEYOND_29: Final = sum(
+    days << 2 * month for month, days in enumerate((0, 2, 0, 2, 1, 2, 1, 2, 2, 1, 2, 1, 2))
+)  # how many more days than 29 a month has, in two bits each
 
 
 @small
 def days_of(year: int, month: int, day: int) -> int:
     """Days since 1970-01-01 in the Gregorian calendar, from year 0 on; NONE for a date that is none."""
-    if not (1 <= month <= 12 and 1 <= day <= 31 and 0 <= year <= 9999):
+    if not (1 <= month <= 12 and 1 <= day <= 29 + (_BEYOND_29 >> 2 * month & 3) and 0 <= year <= 9999):
         return NONE
-    if day > 28:
-        last = 30 + ((month + (month >> 3)) & 1)
-        if month == 2:
-            last = 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
-        if day > last:
-            return NONE
-    y = year + 400 - (1 if month <= 2 else 0)  # a year begins in March, and 400 years make it positive
-    era = y // 400
-    of_era = y - era * 400
-    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468 - 146_097
+    if month == 2 and day == 29 and (year % 4 != 0 or (year % 100 == 0 and year % 400 != 0)):
+        return NONE
+    y = (year + 400 - (1 if month <= 2 else 0)) & 0x3FFF  # a year begins in March, and 400 years make it positive,
+    century = y * 5243 >> 19  # which lets the compiler divide by multiplying; this is y // 100
+    of_year = (153 * ((month + (-3 if month > 2 else 9)) & 15) + 2) // 5 + day - 1
+    return y * 365 + (y >> 2) - century + (century >> 2) + of_year - 719_468 - 146_097
 
 
 @small
@@ -92,10 +91,10 @@ def date(at: int) -> int:
 @small
 def datetime(at: int, fraction: int) -> int:
     """DATETIME of 5.6 and later: five bytes packed in bits, then the fraction."""
-    value = (load32be(at) << 8 | load8(at + 4)) - 0x80_0000_0000
-    if value < 0:
+    value = load32be(at) << 8 | load8(at + 4)
+    if value & 0x80_0000_0000 == 0:
         return NONE
-    month = value >> 22
+    month = value >> 22 & 0x1_FFFF
     hour = value >> 12 & 31
     us = _fraction_us(_fraction(at + 5, fraction), fraction)
     days = days_of(month // 13, month % 13, value >> 17 & 31)
@@ -233,6 +232,35 @@ def decimal(start: int, leading: int, before: int, after: int, last: int) -> tup
             value = value * _TEN_TO[digits] + word
             at += _BYTES_OF[digits]
     return (-value if flip else value), FINE
+
+
+@small
+def decimal_short(at: int, leading: int, before: int, after: int, last: int, size: int) -> tuple[int, int]:
+    """The same for one of `size` bytes, at most eight, where eight may be read."""
+    sign = 1 << (8 * size - 1)
+    word = lshr(load64be(at), 64 - 8 * size) ^ sign
+    is_negative = word & sign != 0
+    if is_negative:
+        word ^= -1 if size == 8 else (1 << 8 * size) - 1
+    left = 8 * size
+    value = 0
+    is_wrong = False
+    if leading:
+        left -= 8 * _BYTES_OF[leading]
+        value = lshr(word, left)
+        is_wrong = value >= _TEN_TO[leading]
+    for _ in range(before + after):
+        left -= 32
+        group = lshr(word, left) & _LOW32
+        is_wrong |= group >= _TEN_TO[9]
+        value = value * _TEN_TO[9] + group
+    if last:
+        group = word & ((1 << left) - 1)
+        is_wrong |= group >= _TEN_TO[last]
+        value = value * _TEN_TO[last] + group
+    if is_wrong:
+        return 0, NOT_A_DECIMAL
+    return (-value if is_negative else value), FINE
 
 
 @small

@@ -67,6 +67,8 @@ ODD_IMAGES: Final = 8
 ROW_TOO_LARGE: Final = 9
 PARTIAL_UNKNOWN: Final = 10
 
+ROWS_AT_ONCE: Final = 128  # so many go through the columns together: they and their places stay in the nearest cache
+
 # Fields of a status.
 CODE: Final = 0
 EVENT: Final = 1
