@@ -297,6 +297,42 @@ def test_a_stop_on_a_full_disk_puts_nothing_in_the_stead_of_what_waits(
         assert scns(get(relay, "/stream", output="frames")) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_groups_behind_one_that_fails_come_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """The source has been asked for more by then; it is asked again, and nothing is missing or twice."""
+    shop = Database(groups=[order(n) for n in range(1, 7)])
+    really, failed = _capture.encode_group, []
+
+    def encode(group: Group, *more: Any) -> Any:
+        if group is shop.groups[fails_at - 1] and not failed:
+            failed.append(group)
+            shop.wait_for(lambda: shop.polls > min(fails_at, 4) or _capture._BEHIND_BYTES_MIN > 0)
+            raise Unavailable("the disk is away")
+        return really(group, *more)
+
+    monkeypatch.setattr(_capture, "encode_group", encode)
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 6)
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2, 3, 4, 5, 6]
+        assert len(shop.resumes) == 2
+    assert failed
+
+
+def test_a_full_disk_keeps_the_order_of_all_that_waits(tmp_path: Path, full_disk: dict[str, bool]) -> None:
+    shop = Database(groups=[order(1)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 1)
+        full_disk["is_full"] = True
+        shop.add(*(order(n) for n in range(2, 9)))
+        wait_for_state(relay, State.ERROR_RETRY)
+        full_disk["is_full"] = False
+        published(relay, "shop", 8)
+        assert scns(get(relay, "/stream", output="frames")) == list(range(1, 9))
+        assert len(shop.resumes) == 1
+
+
 def test_too_little_room_on_the_disk_is_a_full_disk(tmp_path: Path) -> None:
     shop = Database(groups=[order(1)])
     with scripted(tmp_path, {"shop": shop}, log={"free_bytes_min": 1 << 60}) as relay:

@@ -8,13 +8,11 @@
 Each round opens the source, starts it at the log's end and moves groups until something happens. An error of one source
 touches no other. The log stays open between rounds, so consumers are served what it holds while the database is away.
 
-Large groups are encoded and written by a second thread while the source makes the next one; never more than one at a
-time, so that order, errors and what is lost by a kill are those of one thread.
+Large groups are encoded and written by a second thread while the source makes the next ones; see `_behind`.
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -33,6 +31,7 @@ from databus.core import (
     Unavailable,
     crash_point,
 )
+from databus.relay._behind import Behind, Draft
 from databus.relay._config import CaptureConfig
 from databus.relay._log import Log
 from databus.relay._log_config import LogConfig
@@ -85,14 +84,6 @@ class Counters:
         self.errors = 0
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A group on its way into the log. encoded: once it is, so that another attempt need not."""
-
-    group: Group
-    encoded: EncodedGroup | None = None
-
-
 class Capture:
     """One physical source and its log. `start` once, `stop` once; everything else from any thread."""
 
@@ -128,8 +119,7 @@ class Capture:
         self._wishes = 0  # how often somebody wanted something; ends a wait
         self._source: Source | None = None
         self._last_commit: Commit | None = None
-        self._writer = ThreadPoolExecutor(1, f"write-{physical}")
-        self._behind: tuple[_Draft, Future[None]] | None = None  # what it writes meanwhile
+        self._behind = Behind(f"write-{physical}", self._write)
         self._told: Any = None  # the position that the source was last told to be durable
         self._next_upkeep_ns = 0
         self._next_durable_ns = 0
@@ -217,7 +207,7 @@ class Capture:
                 if self.log is not None:
                     self.log.close()
             finally:
-                self._writer.shutdown()
+                self._behind.close()
                 self._note(State.SHUTDOWN)
 
     def _round(self) -> None:
@@ -310,40 +300,42 @@ class Capture:
 
     def _append(self, group: Group, log: Log) -> None:
         """Have one group encoded and appended after those before it."""
+        draft = Draft(group)
+        if draft.bytes >= _BEHIND_BYTES_MIN:
+            try:
+                self._behind.put(draft)
+            except DiskFull:
+                self._write_until_done([*self._behind.take_back(), draft], log)
+            return
         self._settle(log)
-        if self._is_stopping:
-            return  # the one before it may not be in the log, and this one must not be in its stead
-        draft = _Draft(group)
-        if sum(rows.batch.nbytes for rows in group.rows) < _BEHIND_BYTES_MIN:
-            self._write_until_done(draft, log)
-        else:
-            self._behind = draft, self._writer.submit(self._write, draft, log)
+        self._write_until_done([draft], log)
 
     def _settle(self, log: Log) -> None:
         """Wait until nothing is being written. Raises what went wrong with it."""
-        behind, self._behind = self._behind, None
-        if behind is None:
-            return
-        draft, writing = behind
         try:
-            writing.result()
+            self._behind.wait()
         except DiskFull:
-            self._write_until_done(draft, log)
+            self._write_until_done(self._behind.take_back(), log)
 
-    def _write_until_done(self, draft: _Draft, log: Log) -> None:
-        """While there is no room, say so and try again with the same group."""
-        while not self._is_stopping:
-            try:
-                self._write(draft, log)
-            except DiskFull as error:
-                self._retry(error)
-                log.retain()
-                continue
+    def _write_until_done(self, drafts: Sequence[Draft], log: Log) -> None:
+        """While there is no room, say so and try again with the same group. None after it goes first, nor at a stop."""
+        for draft in drafts:
+            while True:
+                if self._is_stopping:
+                    return
+                try:
+                    self._write(draft)
+                except DiskFull as error:
+                    self._retry(error)
+                    log.retain()
+                    continue
+                break
             if self._status.state is not State.RUNNING:
                 self._note(State.RUNNING)
-            return
 
-    def _write(self, draft: _Draft, log: Log) -> None:
+    def _write(self, draft: Draft) -> None:
+        log = self.log
+        assert log is not None  # noqa: S101 - what is written was read after the log was opened
         if draft.encoded is None:
             draft.encoded = encode_group(draft.group, log.schemas, self._clock.now_ns() // 1000)
         log.append_encoded(draft.encoded)
@@ -393,11 +385,10 @@ class Capture:
 
     def _let_go(self) -> None:
         """Close the source and drop an unfinished transaction; it will come again, whole."""
-        behind, self._behind = self._behind, None
-        if behind is not None:
-            error = behind[1].exception()
-            if error is not None:
-                self._logger.warning("the last group was not written and comes again", error=repr(error))
+        error = self._behind.failure
+        lost = self._behind.take_back()
+        if lost:
+            self._logger.warning("groups were not written and come again", groups=len(lost), error=repr(error))
         source, self._source = self._source, None
         if source is not None:
             try:
