@@ -151,8 +151,8 @@ def test_definitions_stand_in_for_names_that_the_log_does_not_have(plain_server:
     with pytest.raises(SourceChanged, match=r"nothing says what the columns of unnamed\.t are"):
         read(source_of(path, "unnamed"), Tape(), tmp_path / "first")
     source = MysqlSource("live", config_of("unnamed", server, snapshot="never"))
-    keeper = source._keeper(source._connected().facts, None)
-    keeper.use(keeper.read_catalogue(source._connected().connection))
+    keeper = source._keeper(source._hosts.connected().facts, None)
+    keeper.use(keeper.read_catalogue(source._hosts.connected().connection))
     definitions = tmp_path / "definitions.json"
     definitions.write_text(json.dumps([each.to_json() for each in keeper.definitions() if each.database == "unnamed"]))
     source.close()

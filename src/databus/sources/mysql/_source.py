@@ -18,9 +18,7 @@ import structlog
 from databus.core import (
     Clock,
     ConfigError,
-    DatabusError,
     SystemClock,
-    TryAgain,
     Unavailable,
     UnknownSource,
     WrongInput,
@@ -36,13 +34,14 @@ from databus.sources.mysql._connect import close_quietly, connect
 from databus.sources.mysql._dump import Dump
 from databus.sources.mysql._errors import error_of
 from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
+from databus.sources.mysql._hosts import ConnectedServer, Hosts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._place import BEGINS_US, Gap, Place
 from databus.sources.mysql._repair import NoFeed, pass_over
 from databus.sources.mysql._session import Session
-from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
+from databus.sources.mysql._standing import Trouble, scheme_of
 from databus.sources.mysql._starts import is_time, new_start, time_us
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql._watch import EndWatch
@@ -60,12 +59,6 @@ _PROGRESS_EVERY_S: Final = 10.0
 _WATCH_HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes
 _WATCH_READ_MS_MAX: Final = 5_000
 _SERVER_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that people give
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    connection: "pymysql.Connection[Any]"
-    facts: ServerFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +82,7 @@ class MysqlSource:
         self._config = config
         self._clock = clock or SystemClock()
         self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
-        self._server: _Server | None = None
+        self._hosts = Hosts(physical, config)
         self._session: Session | None = None
         self._tables: Tables | None = None
         self._warn_due_s = 0.0
@@ -99,14 +92,14 @@ class MysqlSource:
 
     def identify(self) -> Identity:
         """See `Source.identify`. With GTIDs all servers that share them are one source, named by the configuration."""
-        facts = self._connected().facts
+        facts = self._hosts.connected().facts
         scheme = scheme_of(facts)
         named = facts.uuid if scheme == "file-offset" else str(uuid.uuid5(_NAMESPACE, f"{scheme}/{self.physical}"))
         return Identity(named, scheme, ", ".join(self._config.hosts))
 
     def tables(self) -> Sequence[TableSchema]:
         """See `Source.tables`."""
-        server = self._connected()
+        server = self._hosts.connected()
         keeper = self._keeper(server.facts, None)
         keeper.use(keeper.read_catalogue(server.connection))
         tables = self._tables_of(keeper, server.facts, {})
@@ -119,8 +112,8 @@ class MysqlSource:
         server_id = self._config.server_id or _made_up_id(self.physical, resume.log_id)
         trouble: Trouble | None = None
         if resume.position is not None:
-            trouble = self._settle_on_server(Position.from_json(resume.position))
-        server = self._connected()
+            trouble = self._hosts.settle(Position.from_json(resume.position))
+        server = self._hosts.connected()
         findings = check(server.connection, self._config, server.facts, server_id=server_id)
         for finding in findings:
             if finding.severity == "warning":
@@ -132,7 +125,7 @@ class MysqlSource:
         self._omissions = OmissionReport(self._logger, start.tables.omitter)
         self._session = self._make_session(server, keeper, resume, start, server_id)
         self._watch = self._watch_of(server.facts.server)
-        self._server = None  # its connection is the session's now
+        self._hosts.hand_over()  # the connection is the session's now
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
@@ -173,9 +166,7 @@ class MysqlSource:
         if session is not None:
             session.close()
             self._omissions.tell(is_last=True)
-        server, self._server = self._server, None
-        if server is not None:
-            close_quietly(server.connection)
+        self._hosts.close()
 
     # Decided by an operator, while nobody captures into the log
 
@@ -184,7 +175,7 @@ class MysqlSource:
 
         reads: have all tables read again. Raises `ConfigError` for a place that the server does not have.
         """
-        server = self._connected()
+        server = self._hosts.connected()
         keeper = self._keeper(server.facts, resume.folder)
         begin = self._begin_behind_a_gap(server, keeper, resume, start, f"moved to {start}", reads=reads)
         return self._told(begin, keeper, {})
@@ -195,10 +186,10 @@ class MysqlSource:
         Raises `Unavailable` if so many do not come.
         """
         assert resume.position is not None  # noqa: S101 - its caller has looked
-        trouble = self._settle_on_server(Position.from_json(resume.position))
+        trouble = self._hosts.settle(Position.from_json(resume.position))
         if trouble is not None:
             raise trouble.error(self.physical)
-        server = self._connected()
+        server = self._hosts.connected()
         keeper = self._keeper(server.facts, resume.folder)
         begin = self._go_on(server, keeper, resume)
         scanner = self._scanner(server.facts, begin.position, _nothing, _nothing)
@@ -211,7 +202,7 @@ class MysqlSource:
             passed = pass_over(dump, scanner, transactions, learn)
         finally:
             dump.close()
-            self._server = None
+            self._hosts.hand_over()
         scn = make_scn(resume.timeline, passed.ordinal)
         place = Place(scn, 0, passed.ids[-1], passed.commit_us, passed.position, resume.timeline)
         gap = Gap(resume.scn, f"skipped: {', '.join(passed.ids)}"[:_REASON_CHARACTERS_MAX])
@@ -221,7 +212,7 @@ class MysqlSource:
 
     def _told(self, begin: _Start, keeper: HistoryKeeper, snapshots: Mapping[str, OpenSnapshot]) -> list[Group]:
         """What a session says that begins there."""
-        facts = self._connected().facts
+        facts = self._hosts.connected().facts
         session = Session(
             self.physical,
             self._config,
@@ -241,81 +232,11 @@ class MysqlSource:
         session.close()
         return groups
 
-    # Which server
-
-    def _connected(self) -> _Server:
-        """The server at hand, or the first of `hosts` that answers."""
-        if self._server is None:
-            errors: list[DatabusError] = []
-            for address in self._config.hosts:
-                try:
-                    self._server = self._connect(address)
-                    break
-                except DatabusError as error:
-                    errors.append(error)
-            if self._server is None:
-                raise next((each for each in errors if isinstance(each, TryAgain)), errors[0])
-        return self._server
-
-    def _connect(self, address: str) -> _Server:
-        connection = connect(self._config, address)
-        try:
-            facts = server_facts(connection, address)
-        except BaseException:
-            close_quietly(connection)
-            raise
-        if not facts.logs_changes:
-            close_quietly(connection)
-            raise ConfigError(f"{address}: the server keeps no binary log; set log-bin in its option file")
-        return _Server(connection, facts)
-
-    def _settle_on_server(self, position: Position) -> Trouble | None:
-        """Connect to the first of `hosts` that can go on from `position`.
-
-        Returns what is wrong with the one that was taken, where none can and the policy is to read the tables again.
-        """
-        held, self._server = self._server, None
-        found: list[tuple[_Server, Trouble]] = []
-        errors: list[DatabusError] = []
-        for address in self._config.hosts:
-            try:
-                server = held if held is not None and held.facts.server == address else self._connect(address)
-            except DatabusError as error:
-                errors.append(error)
-                continue
-            trouble = trouble_with(server.facts, position, scheme_of(server.facts))
-            trouble = trouble or hidden_reset(server.connection, server.facts, position)
-            if trouble is None:
-                self._server = server
-                break
-            found.append((server, trouble))
-        if self._server is not None:
-            taken: _Server | None = self._server
-            trouble = None
-        else:
-            taken, trouble = self._least_trouble(found, errors)
-        for server, _ in found:
-            if server is not taken:
-                close_quietly(server.connection)
-        self._server = taken
-        return trouble
-
-    def _least_trouble(
-        self, found: Sequence[tuple[_Server, Trouble]], errors: Sequence[DatabusError]
-    ) -> tuple[_Server, Trouble]:
-        """None of the servers can go on. Raises, unless the policy is to read the tables again."""
-        told = [trouble.error(self.physical) for _, trouble in found]
-        if any(isinstance(error, TryAgain) for error in (*errors, *told)):
-            # the one that is away or behind may have what is needed
-            raise Unavailable("; ".join(str(error) for error in (*told, *errors)))
-        lost = [each for each in found if each[1].fault is not Fault.ERRANT]
-        if not lost or (self._config.on_gap == "stop" and self._config.snapshot != "when_needed"):
-            raise (*told, *errors)[0]
-        return lost[0]
-
     # Where to begin
 
-    def _begin_at(self, server: _Server, keeper: HistoryKeeper, resume: Resume, trouble: Trouble | None) -> _Start:
+    def _begin_at(
+        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, trouble: Trouble | None
+    ) -> _Start:
         if resume.position is not None and trouble is None:
             return self._go_on(server, keeper, resume)
         if trouble is not None:
@@ -326,7 +247,7 @@ class MysqlSource:
         return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None)
 
     def _begin_behind_a_gap(
-        self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: str, reason: str, *, reads: bool
+        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, reason: str, *, reads: bool
     ) -> _Start:
         """At another place than the log's end. reads: whether all tables are read again, or those at hand only."""
         place, position, tables = self._anew(server, keeper, resume, start)
@@ -341,7 +262,7 @@ class MysqlSource:
         return _Start(place, position, tables, read, Gap(resume.scn, reason[:_REASON_CHARACTERS_MAX]))
 
     def _anew(
-        self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: str
+        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str
     ) -> tuple[Place, Position, Tables]:
         """Where `start` is, on a new timeline if SCNs would not rise, and the tables as of there."""
         scheme = scheme_of(server.facts)
@@ -360,7 +281,7 @@ class MysqlSource:
                 tables.redefine(definition)
         return place, position, tables
 
-    def _go_on(self, server: _Server, keeper: HistoryKeeper, resume: Resume) -> _Start:
+    def _go_on(self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume) -> _Start:
         """Exactly after the log's end, with what was known there."""
         assert resume.position is not None  # noqa: S101 - its caller has looked
         position = Position.from_json(resume.position)
@@ -412,7 +333,7 @@ class MysqlSource:
             event_bytes_max=_row_bytes_read_max(config) + _EVENT_SLACK_BYTES,
         )
 
-    def _dump(self, server: _Server, position: Position, server_id: int) -> Dump:
+    def _dump(self, server: ConnectedServer, position: Position, server_id: int) -> Dump:
         config = self._config
         return Dump(
             server.connection,
@@ -427,7 +348,7 @@ class MysqlSource:
         )
 
     def _make_session(
-        self, server: _Server, keeper: HistoryKeeper, resume: Resume, start: _Start, server_id: int
+        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: _Start, server_id: int
     ) -> Session:
         facts, config, tables = server.facts, self._config, start.tables
         scheme = scheme_of(facts)
