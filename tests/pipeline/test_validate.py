@@ -135,7 +135,24 @@ MISTAKES = {
         filters: {f: {type: sql, from: shop, table: main.orders, where: a > 1}}
         outputs: {n: {type: mock, from: f}}
         """,
-        'filters.f.table: main.orders does not come out of "shop" on this way',
+        'filters.f.table: main.orders does not come out of "shop" on this way: what comes is shop/main.a*',
+    ),
+    "a misspelt table of an input": (
+        """\
+        inputs: {shop: {type: databus, tables: [main.oders, main.lines]}}
+        filters: {f: {type: sql, from: shop, table: main.orders, where: a > 1}}
+        outputs: {n: {type: mock, from: f}}
+        """,
+        'filters.f.table: main.orders does not come out of "shop" on this way: what comes is main.oders, main.lines',
+    ),
+    "a table of another branch": (
+        """\
+        filters:
+          r: {type: route, from: shop, tables: {a: [main.orders]}, otherwise: b}
+          f: {type: sql, from: r.b, table: main.orders, where: a > 1}
+        outputs: {n: {type: mock, from: [f, r.a]}}
+        """,
+        'filters.f.table: main.orders does not come out of "shop" on this way: another branch has it',
     ),
     "a route by table of typed rows": (
         """\

@@ -13,6 +13,7 @@ from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
 from databus.pipeline._registry import Kind
 from databus.pipeline._tables import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
 
+_PATTERNS_TOLD_MAX: Final = 5
 _WILDCARDS: Final = frozenset("*?[")
 
 
@@ -216,7 +217,16 @@ def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Prob
         return
     if not may_select(branch.selection, branch.table):
         first = next(step.node for step in branch.steps if graph.filters[step.node].table is not None)
-        yield Problem(f"{first}.table", f'{branch.table} does not come out of "{_name(branch.input)}" on this way')
+        patterns = patterns_of(branch.selection)
+        is_elsewhere = any(patterns_meet(branch.table, pattern) for pattern in patterns)
+        why = (
+            "another branch has it"
+            if is_elsewhere
+            else f"what comes is {', '.join(patterns[:_PATTERNS_TOLD_MAX]) or 'nothing'}"
+        )
+        yield Problem(
+            f"{first}.table", f'{branch.table} does not come out of "{_name(branch.input)}" on this way: {why}'
+        )
     tables = {graph.filters[step.node].table for step in branch.steps} - {None}
     for step in branch.steps[1:]:
         named = graph.filters[step.node].table
