@@ -110,6 +110,7 @@ def test_large_rows_are_the_same_from_the_log_and_from_a_snapshot(server, databa
     followed.source._omissions._logger = said
     expected = fill(big)
     followed.catch_up(server, database)
+    assert followed.source.lag().values_omitted == {f"{database}.t": 5}
     followed.kill()
     assert [row for _, row in images(followed.tape, snapshot=False)] == list(expected.values())
     assert "values were left out" in said.calls[-1].args[0]

@@ -153,7 +153,7 @@ class ScriptedSource:
         self._database.asked.extend(sources)
 
     def lag(self) -> SourceLag:
-        return SourceLag(12.5, 3, 60_000.0)
+        return SourceLag(12.5, 3, 60_000.0, {"main.orders": 2})
 
     def close(self) -> None:
         return

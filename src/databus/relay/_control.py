@@ -41,6 +41,7 @@ def _capture_json(capture: Capture) -> dict[str, Any]:
         "lagMs": lag.behind_ms,
         "lagChanges": lag.changes,
         "retentionLeftMs": lag.retention_left_ms,
+        "valuesOmitted": dict(lag.values_omitted),
         "snapshots": capture.reading,
         "snapshotRows": counters.snapshot_rows,
         "restarts": counters.restarts,

@@ -71,6 +71,11 @@ def _capture(families: _Families, capture: Capture) -> None:
     families.gauge(
         "capture_retention_left_seconds", "Until the source drops what is not captured.", _BY_SOURCE, of, left_s
     )
+    for table, count in lag.values_omitted.items():
+        families.counter(
+            "capture_values_omitted", "Values left out of rows that were too large.", ("physical", "table"),
+            (*of, table), count,
+        )  # fmt: skip
     families.counter("capture_groups", "Groups captured.", _BY_SOURCE, of, counters.groups)
     families.counter("capture_rows", "Rows captured.", _BY_SOURCE, of, counters.rows)
     families.counter("capture_snapshot_rows", "Of them, read by snapshots.", _BY_SOURCE, of, counters.snapshot_rows)

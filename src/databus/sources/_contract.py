@@ -5,8 +5,8 @@ One thread calls everything but `request_snapshot`. The life of a source:
     identify() → tables() → start(resume) → poll() … poll() → close()
                               ↑ durable() at any time between polls
 
-A source yields whole groups (see `databus.wire.Group`) in commit order. The last one may still be on its way into the
-log when the next is asked for. After `start(resume)` the first group continues exactly after `resume`, wherever the
+A source yields whole groups (see `databus.wire.Group`) in commit order. The last ones may still be on their way into
+the log when the next is asked for. After `start(resume)` the first group continues exactly after `resume`, wherever the
 process that produced `resume` was killed; what it yields for the same transactions is the same again, snapshots
 excepted. A group may be a commit alone, for transactions that changed no captured table: a source whose log is busy
 with others yields one now and then (its own `progress_bytes` and `progress_ms`), never one for each, so that neither
@@ -63,12 +63,14 @@ class SourceLag:
     """How far capture is behind the database. Unknown is None.
 
     behind_ms: age of the oldest change not captured. changes: how many wait. retention_left_ms: how long until the
-    database drops something that we still need.
+    database drops something that we still need. values_omitted: left out of rows that were too large, by table, since
+    the source began.
     """
 
     behind_ms: float | None = None
     changes: int | None = None
     retention_left_ms: float | None = None
+    values_omitted: Mapping[str, int] = field(default_factory=dict)
 
 
 class Source(Protocol):

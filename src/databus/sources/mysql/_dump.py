@@ -22,14 +22,12 @@ import pymysql
 from databus.core import Unavailable
 from databus.sources.mysql._connect import close_quietly, socket_of
 from databus.sources.mysql._errors import telling
-from databus.sources.mysql.binlog import GtidSet, PacketSplitter, Position
+from databus.sources.mysql.binlog import FIRST_OFFSET, OFFSET_MAX, GtidSet, PacketSplitter, Position
 
 _REGISTER: Final = 0x15
 _DUMP: Final = 0x12
 _DUMP_GTID: Final = 0x1E
 _THROUGH_GTID: Final = 0x04
-_FIRST_OFFSET: Final = 4  # behind the file's magic number
-_OFFSET_MAX: Final = 0xFFFFFFFF
 _HEARTBEATS_MISSED_MAX: Final = 3
 _RECEIVE_BYTES: Final = 4 << 20
 _BULK_BYTES: Final = 512 << 10  # a block of so much costs hardly more than its bytes
@@ -132,7 +130,7 @@ class Dump:
         self.last_heard_s = time.monotonic()
         gtids = position.gtids if by_gtid else None
         if by_gtid and gtids is None:
-            position = replace(position, offset=_FIRST_OFFSET)  # the file tells at its begin what was before
+            position = replace(position, offset=FIRST_OFFSET)  # the file tells at its begin what was before
         with telling(server, "asking for the log"):
             _prepare(connection, gtids if is_mariadb else None, is_mariadb=is_mariadb, heartbeat_ms=heartbeat_ms)
             if is_listed:
@@ -265,11 +263,11 @@ def _ask(
     """Ask for the log, by GTIDs or by file and offset."""
     if gtids is not None and not is_mariadb:
         encoded = GtidSet.parse(gtids).encode()
-        head = struct.pack("<HII", _THROUGH_GTID, server_id, 0) + struct.pack("<QI", _FIRST_OFFSET, len(encoded))
+        head = struct.pack("<HII", _THROUGH_GTID, server_id, 0) + struct.pack("<QI", FIRST_OFFSET, len(encoded))
         _command(connection, _DUMP_GTID, head + encoded)
         return
-    file, offset = (position.file, position.offset) if gtids is None else ("", _FIRST_OFFSET)
-    if offset > _OFFSET_MAX:
+    file, offset = (position.file, position.offset) if gtids is None else ("", FIRST_OFFSET)
+    if offset > OFFSET_MAX:
         raise Unavailable(
             f"{file} at {offset}: the protocol cannot name a place beyond 4 GiB without GTIDs; switch GTIDs on, or "
             f"keep max_binlog_size at its default"

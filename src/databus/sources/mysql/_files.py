@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -208,7 +209,9 @@ class BinlogSource:
     def lag(self) -> SourceLag:
         """See `Source.lag`."""
         self._omissions.tell()
-        return SourceLag() if self._session is None else self._session.lag()
+        if self._session is None:
+            return SourceLag()
+        return replace(self._session.lag(), values_omitted=self._omissions.counts)
 
     def close(self) -> None:
         """See `Source.close`."""

@@ -1,6 +1,7 @@
 """Telling people what rows have lost that were too large: once a table at first, then now and then with the count."""
 
 import time
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from databus.sources.mysql.rows import Omitter
@@ -24,6 +25,11 @@ class OmissionReport:
         self._omitter = omitter
         self._told: dict[str, int] = {}
         self._due_s: dict[str, float] = {}
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The values lost so far, by table."""
+        return {} if self._omitter is None else self._omitter.counts()
 
     def tell(self, *, is_last: bool = False) -> None:
         """Warn of each table that lost more than was told, at most once in ten minutes unless this is the last time."""

@@ -8,7 +8,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -41,7 +41,7 @@ from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._place import BEGINS_US, Gap, Place
 from databus.sources.mysql._repair import NoFeed, pass_over
 from databus.sources.mysql._session import Session
-from databus.sources.mysql._standing import Trouble, scheme_of
+from databus.sources.mysql._standing import Trouble, place_to_ask, scheme_of
 from databus.sources.mysql._starts import is_time, new_start, time_us
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql._watch import EndWatch
@@ -152,7 +152,7 @@ class MysqlSource:
         """See `Source.lag`."""
         if self._session is None:
             return SourceLag()
-        lag = self._session.lag()
+        lag = replace(self._session.lag(), values_omitted=self._omissions.counts)
         self._warn_of_purge(lag)
         self._omissions.tell()
         self._tell_progress(self._session.progress())
@@ -335,13 +335,14 @@ class MysqlSource:
 
     def _dump(self, server: ConnectedServer, position: Position, server_id: int) -> Dump:
         config = self._config
+        by_gtid = scheme_of(server.facts) != "file-offset"
         return Dump(
             server.connection,
             server.facts.server,
-            position,
+            position if by_gtid else place_to_ask(server.facts, position),
             is_mariadb=server.facts.is_mariadb,
             is_listed=server.facts.lists_replicas_safely,
-            by_gtid=scheme_of(server.facts) != "file-offset",
+            by_gtid=by_gtid,
             server_id=server_id,
             heartbeat_ms=config.heartbeat_ms,
             buffer_bytes_max=config.buffer_bytes_max,

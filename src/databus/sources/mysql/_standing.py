@@ -5,7 +5,7 @@ server, another server, a replica that is behind us, a replica with transactions
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
@@ -15,7 +15,16 @@ from pymysql.constants import ER
 from databus.core import DatabusError, PositionPurged, SourceChanged, Stop, Unavailable
 from databus.sources.mysql._errors import error_of, server_error, telling
 from databus.sources.mysql._facts import ServerFacts, ask, gtids_at
-from databus.sources.mysql.binlog import GtidSet, GtidState, Position, Scheme
+from databus.sources.mysql.binlog import (
+    CHECKSUM_BYTES,
+    FIRST_OFFSET,
+    HEADER_BYTES,
+    OFFSET_MAX,
+    GtidSet,
+    GtidState,
+    Position,
+    Scheme,
+)
 from databus.sources.mysql.binlog._position import file_number
 
 
@@ -144,6 +153,22 @@ def _size(facts: ServerFacts, file: str) -> int:
     """Of a file that the server has."""
     size = next(each.bytes for each in facts.logs if each.name == file)
     return max(size, facts.offset if file == facts.file else 0)
+
+
+def place_to_ask(facts: ServerFacts, position: Position, offset_max: int = OFFSET_MAX) -> Position:
+    """Where to ask this server by file and offset for what comes after `position`.
+
+    The protocol names no place beyond 4 GiB. A file is that large by its last transaction alone, so all that follows in
+    it is the event that names the next file; then that one is asked for.
+    """
+    names = [each.name for each in facts.logs]
+    if position.offset <= offset_max or position.file not in names[:-1]:
+        return position
+    at = names.index(position.file)
+    rotation_bytes = HEADER_BYTES + 8 + len(names[at + 1])
+    if facts.logs[at].bytes - position.offset in (0, rotation_bytes, rotation_bytes + CHECKSUM_BYTES):
+        return replace(position, file=names[at + 1], offset=FIRST_OFFSET)
+    return position
 
 
 _SIZE_MAX: Final = 1 << 32  # beyond, events themselves do not tell where they stand

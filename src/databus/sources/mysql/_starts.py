@@ -11,10 +11,9 @@ from databus.sources.mysql._errors import telling
 from databus.sources.mysql._facts import ServerFacts, gtids_at, server_facts
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._standing import scheme_of
-from databus.sources.mysql.binlog import GtidSet, GtidState, Position
+from databus.sources.mysql.binlog import FIRST_OFFSET, GtidSet, GtidState, Position
 from databus.sources.mysql.history import Catalogue
 
-_FIRST_OFFSET: Final = 4
 _OFFSET_UNKNOWN: Final = 0  # MariaDB would say that other GTIDs stand at the begin of that file
 _TRIES_MAX: Final = 20
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT")
@@ -55,7 +54,7 @@ def _end_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> Positi
     """MySQL moves file and offset before it counts a transaction as executed, so only the file is certain."""
     match scheme_of(facts):
         case "gtid":
-            return Position(facts.file, _FIRST_OFFSET, facts.executed, facts.uuid)
+            return Position(facts.file, FIRST_OFFSET, facts.executed, facts.uuid)
         case "domains":
             with telling(facts.server, "asking where the log stands"):
                 return Position(facts.file, facts.offset, gtids_at(connection, facts.file, facts.offset), facts.uuid)
@@ -68,7 +67,7 @@ def _earliest(facts: ServerFacts, start: str) -> Position:
     if start != "earliest":
         time_us(start)
     gtids = None if scheme_of(facts) == "file-offset" else facts.purged
-    return Position(facts.logs[0].name, _FIRST_OFFSET, gtids, facts.uuid)
+    return Position(facts.logs[0].name, FIRST_OFFSET, gtids, facts.uuid)
 
 
 def _at_gtid(facts: ServerFacts, text: str) -> Position:
@@ -79,7 +78,7 @@ def _at_gtid(facts: ServerFacts, text: str) -> Position:
                 raise ConfigError(f"start: {facts.server} has not executed {have.subtract(executed)}")
             if not have.contains(purged):
                 raise ConfigError(f"start: {facts.server} has purged {purged.subtract(have)}, which comes next")
-            return Position(facts.logs[0].name, _FIRST_OFFSET, str(have), facts.uuid)
+            return Position(facts.logs[0].name, FIRST_OFFSET, str(have), facts.uuid)
         case "domains":
             state = GtidState.parse(text)
             if lost := GtidState.parse(facts.executed).lacks(state):
@@ -95,8 +94,8 @@ def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: st
     size = next((each.bytes for each in facts.logs if each.name == file), None)
     if size is None:
         raise ConfigError(f"start: {facts.server} has no file {file}; it has {facts.logs[0].name} to {facts.file}")
-    if not _FIRST_OFFSET <= offset <= size:
-        raise ConfigError(f"start: {file} on {facts.server} goes from {_FIRST_OFFSET} to {size}, not to {offset}")
+    if not FIRST_OFFSET <= offset <= size:
+        raise ConfigError(f"start: {file} on {facts.server} goes from {FIRST_OFFSET} to {size}, not to {offset}")
     gtids = None
     if scheme_of(facts) == "domains":
         with telling(facts.server, f"asking for the GTIDs at {file}:{offset}"):

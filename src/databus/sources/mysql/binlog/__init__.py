@@ -3,7 +3,14 @@
 Start with `Scanner`; `PacketSplitter` stands before it where the bytes come from a server.
 """
 
-from databus.sources.mysql.binlog._events import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
+from databus.sources.mysql.binlog._events import (
+    CHECKSUM_BYTES,
+    ENCRYPTED_FILE_MAGIC,
+    FILE_MAGIC,
+    FIRST_OFFSET,
+    HEADER_BYTES,
+    OFFSET_MAX,
+)
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, file_number, ordinal_of
@@ -13,8 +20,12 @@ from databus.sources.mysql.binlog._scanner import Scanner, ScannerStats
 from databus.sources.mysql.binlog._table_map import TableMap, TableMetadata
 
 __all__ = [
+    "CHECKSUM_BYTES",
     "ENCRYPTED_FILE_MAGIC",
     "FILE_MAGIC",
+    "FIRST_OFFSET",
+    "HEADER_BYTES",
+    "OFFSET_MAX",
     "Abandoned",
     "DumpEnded",
     "DumpRefused",

@@ -10,6 +10,8 @@ from typing import Final
 HEADER_BYTES: Final = 19
 CHECKSUM_BYTES: Final = 4
 FILE_MAGIC: Final = b"\xfebin"
+FIRST_OFFSET: Final = len(FILE_MAGIC)
+OFFSET_MAX: Final = 0xFFFFFFFF  # that an event, or who asks for one, can name
 ENCRYPTED_FILE_MAGIC: Final = b"\xfdbin"
 
 FLAG_IN_USE: Final = 0x0001
