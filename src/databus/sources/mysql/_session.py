@@ -258,7 +258,7 @@ class Session:
                     return self._assembler.add(run, self._here.snapshots, first, transaction)
                 self._learn(plan)
             except Stop as error:  # raised where its rows come: what is before them is good
-                self._tables.refuse(slot, error)
+                self._tables.refuse(slot, type(error)(f"{error} (first met in {run.place_of(slot, first)})"))
         return self._assembler.add(run, self._here.snapshots, first)
 
     def _plan(self, slot: int) -> Plan:

@@ -139,6 +139,11 @@ class Run:
         order = np.argsort(places)
         return list(zip(slots[order].tolist(), self.event_transaction[at:][places[order]].tolist(), strict=True))
 
+    def place_of(self, slot: int, first: int) -> str:
+        """Where the first event of a slot is, from transaction `first` on, for errors."""
+        event = int(np.flatnonzero((self.event_slot == slot) & (self.event_transaction >= first))[0])
+        return self.place(int(self.event_start[event]))
+
     def position(self, transaction: int) -> dict[str, Any]:
         """Where the log stands right after a finished transaction, as JSON."""
         end = int(self.end_file_offset[transaction])
