@@ -1,12 +1,14 @@
 """Whether a server is still the one that a position is of, where only what stands at that place tells."""
 
 import random
+from pathlib import Path
 
 from databus.core import SourceChanged
 from databus.sources.mysql._facts import server_facts
 from databus.sources.mysql._standing import hidden_reset
 from databus.sources.mysql.binlog import Position
 from databus.testing.servers import Server
+from tests.mysql.following import Follower, config_of
 
 
 def test_a_place_is_known_from_any_other_in_the_file(server: Server, database: str, seed: int) -> None:
@@ -27,6 +29,26 @@ def test_a_place_is_known_from_any_other_in_the_file(server: Server, database: s
         wrong = [offset for offset in others if offset not in places and not is_found_out(offset)]
         assert wrong == [], f"of {len(others)} places"
         assert [offset for offset in sorted(places) if is_found_out(offset)] == []
+
+
+def test_an_event_larger_than_max_allowed_packet_is_no_reset(server: Server, database: str, tmp_path: Path) -> None:
+    """An update has two images: its event may be larger than a statement. MariaDB then says of no place behind it in
+    that file which GTIDs precede it.
+    """
+    server.run("FLUSH BINARY LOGS", f"CREATE TABLE {database}.t (id INT PRIMARY KEY, n INT, body LONGBLOB)")
+    allowed = int(server.query("SELECT @@global.max_allowed_packet")[0][0])
+    try:
+        server.run(f"SET GLOBAL max_allowed_packet = {4 << 20}")
+        server.run(f"INSERT INTO {database}.t VALUES (1, 1, REPEAT('x', {3 << 20}))", f"UPDATE {database}.t SET n = 2")
+        follower = Follower(config_of(database, server), tmp_path)
+        server.run(f"CREATE TABLE {database}.mark (id INT PRIMARY KEY, n BIGINT)")
+        follower.check(server, database)
+        follower.kill()
+        server.run(f"DELETE FROM {database}.t")
+        follower.check(server, database)
+        follower.kill()
+    finally:
+        server.run(f"SET GLOBAL max_allowed_packet = {allowed}")
 
 
 def test_a_log_that_begins_anew_and_is_shorter_than_our_place_is_a_reset(server: Server, database: str) -> None:

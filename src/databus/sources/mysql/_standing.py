@@ -199,12 +199,11 @@ def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFact
     """What the server says of our place that it would not say of the end of our transaction; None if all is well."""
     file, offset = position.file, position.offset
     with telling(facts.server, f"asking what stands at {file}:{offset}"):
-        if facts.is_mariadb and position.gtids is not None:
-            found = gtids_at(connection, file, offset)
-            if found is None:
-                return "BINLOG_GTID_POS finds no such place"
+        # None is no answer: so it is also where any event before that place is larger than max_allowed_packet
+        found = gtids_at(connection, file, offset) if facts.is_mariadb and position.gtids is not None else None
+        if found is not None:
             there = GtidState.parse(found).domains  # a domain may have been deleted, which is no reset
-            expected = GtidState.parse(position.gtids).domains
+            expected = GtidState.parse(position.gtids or "").domains
             is_ours = all(there.get(domain, gtid) == gtid for domain, gtid in expected.items())
             return None if is_ours else f"what precedes that place is {found or 'nothing'}, and was {position.gtids}"
         encoding, connection.encoding = connection.encoding, "latin-1"  # what is no event is listed with any bytes
