@@ -3,6 +3,8 @@
 import random
 from pathlib import Path
 
+import pytest
+
 from databus.core import SourceChanged
 from databus.sources.mysql._facts import server_facts
 from databus.sources.mysql._standing import hidden_reset
@@ -47,6 +49,34 @@ def test_an_event_larger_than_max_allowed_packet_is_no_reset(server: Server, dat
         server.run(f"DELETE FROM {database}.t")
         follower.check(server, database)
         follower.kill()
+    finally:
+        server.run(f"SET GLOBAL max_allowed_packet = {allowed}")
+
+
+@pytest.mark.parametrize("what", ["statement", "transaction"])
+def test_before_an_event_larger_than_max_allowed_packet_is_our_place(
+    server: Server, database: str, seed: int, what: str
+) -> None:
+    """Asked for the events behind our place, the server says that it cannot read there."""
+    server.run("FLUSH BINARY LOGS", f"CREATE TABLE {database}.t (id INT PRIMARY KEY, body LONGBLOB)")
+    file, end = server.position()
+    allowed = int(server.query("SELECT @@global.max_allowed_packet")[0][0])
+    with server.connect(database=database, autocommit=False) as connection, connection.cursor() as cursor:
+        if what == "statement":
+            cursor.execute(f"CREATE TABLE u (id INT) /* {'x' * (6 << 20)} */")
+        else:
+            if server.kind in ("mysql-8.0", "mysql-9.7"):
+                cursor.execute("SET SESSION binlog_transaction_compression = ON")
+            for number in range(6):
+                cursor.execute("INSERT INTO t VALUES (%s, %s)", (number, random.Random(seed).randbytes(1 << 20)))
+        connection.commit()
+    try:
+        server.run(f"SET GLOBAL max_allowed_packet = {4 << 20}")
+        with server.connect() as connection:
+            facts = server_facts(connection, f"{server.host}:{server.port}")
+            ours, inside = (Position(file, at, None, facts.uuid) for at in (end, end + 7))
+            assert hidden_reset(connection, facts, ours) is None
+            assert hidden_reset(connection, facts, inside) is not None
     finally:
         server.run(f"SET GLOBAL max_allowed_packet = {allowed}")
 

@@ -172,6 +172,7 @@ def place_to_ask(facts: ServerFacts, position: Position, offset_max: int = OFFSE
 
 
 _SIZE_MAX: Final = 1 << 32  # beyond, events themselves do not tell where they stand
+_GTID_BYTES_MAX: Final = 1_024  # of its event
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 
 
@@ -206,18 +207,41 @@ def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFact
             expected = GtidState.parse(position.gtids or "").domains
             is_ours = all(there.get(domain, gtid) == gtid for domain, gtid in expected.items())
             return None if is_ours else f"what precedes that place is {found or 'nothing'}, and was {position.gtids}"
-        encoding, connection.encoding = connection.encoding, "latin-1"  # what is no event is listed with any bytes
-        try:
-            rows = ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT 2", file)
-        except pymysql.MySQLError as error:
-            if error_of(error)[0] in _DENIED:
-                return None
-            if type(server_error(error, "", "")) is not Stop:  # time or somebody may mend that
-                raise
-            return f"it cannot read what is there: {error_of(error)[1]}"  # servers say so in many ways
-        finally:
-            connection.encoding = encoding
+        rows, error = _events_from(connection, file, offset, 2)
+        if error and _is_announced(_events_from(connection, file, offset, 1)[0], offset):
+            return None  # the second event is one that the server does not show, larger than max_allowed_packet
+    if error:
+        return f"it cannot read what is there: {error}"
     return None if _begins_with_an_event(rows, offset) else "no event begins there"
+
+
+def _events_from(
+    connection: "pymysql.Connection[Any]", file: str, offset: int, limit: int
+) -> tuple[Sequence[Mapping[str, Any]], str]:
+    """What the server lists from a place on, and why it cannot, which servers say in many ways. Nothing if we may not
+    ask. Raises what time or somebody may mend.
+    """
+    encoding, connection.encoding = connection.encoding, "latin-1"  # what is no event is listed with any bytes
+    try:
+        return ask(connection, f"SHOW BINLOG EVENTS IN %s FROM {offset:d} LIMIT {limit:d}", file), ""
+    except pymysql.MySQLError as error:
+        if error_of(error)[0] in _DENIED:
+            return (), ""
+        if type(server_error(error, "", "")) is not Stop:
+            raise
+        return (), error_of(error)[1]
+    finally:
+        connection.encoding = encoding
+
+
+def _is_announced(rows: Sequence[Mapping[str, Any]], offset: int) -> bool:
+    """Whether a transaction begins right there: what bytes inside an event hardly look like."""
+    return any(
+        int(row["Pos"]) == offset
+        and str(row["Event_type"]).lower().endswith("gtid")
+        and HEADER_BYTES < int(row["End_log_pos"]) - offset <= _GTID_BYTES_MAX
+        for row in rows
+    )
 
 
 def _begins_with_an_event(rows: Sequence[Mapping[str, Any]], offset: int) -> bool:
