@@ -101,7 +101,10 @@ def test_checked_kernels_are_kept_apart_and_find_one_byte_beyond_an_array(copy: 
     ("module", "some"),
     [
         ("binlog/_kernels.py", ["binlog/_state.py", "binlog/_crc_kernels.py", "binlog/_transaction_kernels.py"]),
-        ("rows/_kernels.py", ["rows/_opcodes.py", "rows/_numbers.py", "rows/_utf8.py", "rows/_machine.py"]),
+        (
+            "rows/_kernels.py",
+            ["rows/_columns.py", "rows/_opcodes.py", "rows/_numbers.py", "rows/_utf8.py", "rows/_machine.py"],
+        ),
         ("snapshot/_kernels.py", ["snapshot/_opcodes.py", "rows/_numbers.py", "rows/_machine.py"]),
     ],
 )

@@ -4,7 +4,7 @@ Bounds are the caller's. `fields` is a column's row of the program, `places` has
 its value, of the length before it where the size varies, or 0 for a null. Everything is an address of memory.
 """
 
-# ruff: noqa: PLR0911, PLR1714 - a kernel branches as the types do, and has no cheap `in`
+from typing import Final
 
 from databus.sources.mysql._compile import part, small
 from databus.sources.mysql.rows import _opcodes as ops
@@ -40,7 +40,7 @@ from databus.sources.mysql.rows._numbers import (
 )
 from databus.sources.mysql.rows._utf8 import has_high_bits, utf8_surely, utf8_valid
 
-STRIDE = 8 * ops.FIELDS
+STRIDE: Final = 8 * ops.FIELDS
 
 
 @small

@@ -178,28 +178,20 @@ def copy_roughly(start: int, count: int, limit: int, target: int) -> None:
 
 
 @small
-def copy_bytes(start: int, count: int, limit: int, target: int) -> int:
-    """Copy `count` bytes and return the OR of all their words; up to seven bytes after the copy may be overwritten.
+def copy_bytes(start: int, count: int, limit: int, target: int) -> None:
+    """Copy `count` bytes; up to seven bytes after the copy may be overwritten.
 
     `target` has eight bytes of room behind the copy; at and after `limit` nothing is read.
     """
-    seen = 0
     end = start + count
     while start + 8 <= end:
-        word = load64(start)
-        store64(target, word)
-        seen |= word
+        store64(target, load64(start))
         start += 8
         target += 8
     rest = end - start
     if rest > 0:
         if start + 8 <= limit:
-            word = load64(start)
-            store64(target, word)
-            seen |= word << (64 - 8 * rest)
+            store64(target, load64(start))
         else:
             for i in range(rest):
-                byte = load8(start + i)
-                store8(target + i, byte)
-                seen |= byte
-    return seen
+                store8(target + i, load8(start + i))
