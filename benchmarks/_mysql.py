@@ -13,6 +13,7 @@ import json
 import random
 import shutil
 import tempfile
+import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from databus.testing import RelayProcess
 from databus.testing.servers import Server, cache_folder, open_server
 from databus.testing.servers._fetch import kept
 
@@ -28,6 +30,7 @@ TABLE = "orders"
 SEEDS = 20_000
 SEEDS_A_STATEMENT = 500
 KEPT_MAX = 3
+CAPTURE_S_MAX = 300.0
 CACHE_VERSION = "v2"
 SERVER_LINES = (
     "loose-binlog-expire-logs-seconds=0",  # what is kept may be old
@@ -309,3 +312,12 @@ def to_json(found: Backlog) -> dict[str, Any]:
     }
     address = {"host": server.host, "port": server.port, "user": server.user, "password": server.password}
     return {**told, **address, "flavor": server.flavor, "source": found.source}
+
+
+def wait_until_it_captures(relay: RelayProcess) -> None:
+    """Its first start on a machine compiles; nothing is measured until it follows the server."""
+    deadline = time.monotonic() + CAPTURE_S_MAX
+    while state_of(relay.url) != "RUNNING":
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the relay does not capture:\n{relay.log_end()}")
+        time.sleep(0.05)

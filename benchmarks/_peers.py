@@ -146,9 +146,15 @@ def peers(told: Mapping[str, Any]) -> Iterator[Reading]:
 
 def _go_mysql(told: Mapping[str, Any]) -> Reading:
     name = f"go-mysql {GO_MYSQL}"
+    program, missing = built_go_mysql()
+    return Reading(name, missing=missing) if program is None else run(name, [str(program)], told)
+
+
+def built_go_mysql() -> tuple[Path | None, str]:
+    """The program, built once and kept; or why there is none."""
     go = shutil.which("go")
     if go is None:
-        return Reading(name, missing="there is no `go` here")
+        return None, "there is no `go` here"
     program = cache_folder() / f"go-mysql-{GO_MYSQL}" / "reader"
     source = HERE / "peers" / "go_mysql.go"
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
@@ -162,8 +168,8 @@ def _go_mysql(told: Mapping[str, Any]) -> Reading:
             ):
                 done = subprocess.run([go, *step], cwd=folder, capture_output=True, text=True, check=False)
                 if done.returncode != 0:
-                    return Reading(name, missing=f"go {' '.join(step)}: {done.stderr.strip()[-400:]}")
-    return run(name, [str(program)], told)
+                    return None, f"go {' '.join(step)}: {done.stderr.strip()[-400:]}"
+    return program, ""
 
 
 def _debezium(told: Mapping[str, Any]) -> Reading:

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from benchmarks._mysql import state_of
+from benchmarks._mysql import wait_until_it_captures
 from benchmarks.figures import Figure
 from databus.client import Client, Consumer
 from databus.testing import RelayProcess
@@ -25,7 +25,6 @@ from databus.testing.servers import open_server
 KIND = "mysql-8.0"
 RATE = 1_000
 SECONDS = 20
-CAPTURE_S_MAX = 300.0
 P50_MS_MAX, P99_MS_MAX = 5.0, 15.0
 
 
@@ -88,7 +87,7 @@ def figures(scale: float = 1.0, server: str = KIND) -> Iterator[Figure]:
                 "snapshot": "never",
             }
             with RelayProcess(Path(name), {"bench": source}) as relay:
-                _wait_until_it_captures(relay)
+                wait_until_it_captures(relay)
                 consumer = _Clockwatcher(count)
                 client = Client(relay.url, consumer, sources=["bench/bench.ticks"])
                 client.start()
@@ -111,15 +110,6 @@ def figures(scale: float = 1.0, server: str = KIND) -> Iterator[Figure]:
 
 def _percentile(values: list[float], percent: int) -> float:
     return values[len(values) * percent // 100]
-
-
-def _wait_until_it_captures(relay: RelayProcess) -> None:
-    """Its first start on a machine compiles; nothing is measured until it follows the server."""
-    deadline = time.monotonic() + CAPTURE_S_MAX
-    while state_of(relay.url) != "RUNNING":
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"the relay does not capture:\n{relay.log_end()}")
-        time.sleep(0.05)
 
 
 if __name__ == "__main__":

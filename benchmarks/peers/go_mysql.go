@@ -1,4 +1,5 @@
-// Counts the rows of a server's log with go-mysql's BinlogSyncer, as benchmarks/_mysql_peers.py asks for it.
+// Counts the rows of a server's log with go-mysql's BinlogSyncer, as benchmarks/_mysql_peers.py asks for it; or says how
+// late each row came, as benchmarks/live_mysql.py does.
 package main
 
 import (
@@ -21,6 +22,7 @@ type told struct {
 	Offset                             uint32
 	Rows, Bytes                        int64
 	Seconds                            float64 `json:"seconds_max"`
+	Live                               bool
 }
 
 func cpu() float64 {
@@ -41,6 +43,9 @@ func main() {
 	streamer, err := syncer.StartSync(mysql.Position{Name: backlog.File, Pos: backlog.Offset})
 	if err != nil {
 		fail(err)
+	}
+	if backlog.Live {
+		live(streamer)
 	}
 	var rows, before int64
 	var began time.Time
@@ -68,6 +73,30 @@ func main() {
 	seconds := time.Since(began).Seconds()
 	share := float64(rows-before) / float64(backlog.Rows)
 	tell(map[string]any{"rows": rows - before, "seconds": seconds, "cpu_s": cpu() - cpuBefore, "bytes": share * float64(backlog.Bytes)})
+}
+
+// The second column of a row is when it was written, the third says which is the last.
+func live(streamer *replication.BinlogStreamer) {
+	fmt.Println("{}")
+	lags := []int64{}
+	cpuBefore := cpu()
+	for {
+		event, err := streamer.GetEvent(context.Background())
+		if err != nil {
+			fail(err)
+		}
+		found, isRows := event.Event.(*replication.RowsEvent)
+		if !isRows {
+			continue
+		}
+		now := time.Now().UnixMicro()
+		for _, row := range found.Rows {
+			if row[2] == "end" {
+				tell(map[string]any{"lags_us": lags, "cpu_s": cpu() - cpuBefore})
+			}
+			lags = append(lags, now-row[1].(int64))
+		}
+	}
 }
 
 func tell(answer map[string]any) {
