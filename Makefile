@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help env java servers demo test lint types unit spark soak bench docs clean
 
 help: ## Lists these targets.
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':[^#]*## ' '{ printf "%-8s  %s\n", $$1, $$2 }'
 
 env: $(STAMP) ## Makes the environment in .venv.
 

@@ -34,20 +34,33 @@ SAMPLE_S = 0.02
 MOCK: dict[str, Any] = {"type": "mock", "rows_per_transaction": 1_000, "group_transactions_max": 4}
 
 
-def _numbered(encoded: EncodedGroup, scn: int, count: int) -> EncodedGroup:
+def _frames(encoded: EncodedGroup) -> list[tuple[dict[str, Any], memoryview]]:
+    """The headers of a group's frames, and their bodies; the commit frame is the last."""
+    whole = memoryview(b"".join(encoded.buffers))
+    found, at = [], 0
+    while at < len(whole):
+        header = unpack_header(whole[at:], "group")
+        found.append((header._asdict(), whole[at + header.header_bytes : at + header.frame_bytes]))
+        at += header.frame_bytes
+    return found
+
+
+def _numbered(
+    encoded: EncodedGroup, frames: list[tuple[dict[str, Any], memoryview]], scn: int, count: int
+) -> EncodedGroup:
     """The same group as transactions `scn .. scn + count - 1`."""
     commit = replace(encoded.commit, scn=scn + count - 1, position={**encoded.commit.position, "n": scn + count - 1})
     buffers: list[Any] = []
-    for header_bytes, body in zip(encoded.buffers[::2], [*encoded.buffers[1::2], b""], strict=True):
-        header = unpack_header(memoryview(header_bytes), "group")._asdict()
-        shift = scn - header["first_scn"]
+    for header, body in frames:
         named = {name: header[name] for name in ("flags", "body_crc", "rows", "body_bytes", "source_id")}
         named |= {name: header[name] for name in ("schema_version", "fingerprint", "commit_us", "capture_us")}
-        first = (header["first_scn"] + shift, header["first_seq"])
         position = commit.position_bytes() if header["kind"] == COMMIT else b""
         last = (commit.scn, header["last_seq"])
-        buffers += [pack_header(header["kind"], first=first, last=last, position=position, **named), body]
-    buffers.pop()  # of the commit frame
+        buffers.append(
+            pack_header(header["kind"], first=(scn, header["first_seq"]), last=last, position=position, **named)
+        )
+        if len(body):
+            buffers.append(body)
     size = sum(memoryview(buffer).nbytes for buffer in buffers)
     return replace(encoded, buffers=tuple(buffers), bytes_total=size, commit=commit, first=(scn, encoded.first[1]))
 
@@ -65,10 +78,10 @@ def _make_log(folder: Path, bytes_total: int) -> int:
         if group is None:
             raise RuntimeError("the mock source had nothing")
         encoded = encode_group(group, log.schemas, time.time_ns() // 1000)
-        count = group.commit.scn
+        frames, count = _frames(encoded), group.commit.scn
         scn = written = 0
         while written < bytes_total:
-            numbered = _numbered(encoded, scn + 1, count)
+            numbered = _numbered(encoded, frames, scn + 1, count)
             log.append_encoded(numbered)
             scn, written = scn + count, written + numbered.bytes_total
     return scn

@@ -5,21 +5,32 @@ Says for each whether it is there. Never fails for one that this machine cannot 
 
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from databus.core import DatabusError
 from databus.testing.servers import KINDS, open_server
+
+_PLUGINS: Final = {"mariadb": "file_key_management.so"}  # what the tests of encryption load
 
 
 def main() -> None:
     """Prepare the servers named on the command line, or all."""
     for kind in sys.argv[1:] or KINDS:
         with tempfile.TemporaryDirectory() as folder:
-            try:
-                said = f"kept in {open_server(kind, Path(folder)).prepare().parent}"
-            except DatabusError as error:
-                said = f"absent: {error}"
-        print(f"{kind}: {said}", flush=True)  # noqa: T201
+            server = open_server(kind, Path(folder))
+            _say(kind, lambda: server.prepare().parent)  # noqa: B023 - called here
+            if (plugin := _PLUGINS.get(server.flavor)) is not None:
+                _say(f"{kind}, {plugin}", lambda: server.plugin_folder(plugin))  # noqa: B023 - called here
+
+
+def _say(what: str, fetch: Callable[[], Path]) -> None:
+    try:
+        said = f"kept in {fetch()}"
+    except DatabusError as error:
+        said = f"absent: {error}"
+    print(f"{what}: {said}", flush=True)  # noqa: T201
 
 
 main()

@@ -1,12 +1,16 @@
-"""Programs of another release of Debian, beside the machine's own: fetched by apt with a state of its own, unpacked,
-and run with the libraries that came with them. Nothing is installed.
+"""Programs, plugins and libraries from packages of Debian, fetched by apt and unpacked. Nothing is installed.
+
+A package of the machine's own release comes from where the machine's apt gets its packages. One of another suite comes
+from the same mirror, by an apt with a state of its own, together with all that it depends on, and runs with the
+libraries that came with it. No mirror is named here: what the machine's own sources say is what is used.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,6 +21,7 @@ _FETCH_S_MAX: Final = 600
 _KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _LEFT_OUT: Final = ("perl", "libperl", "gcc-", "libc-gconv")  # what no server needs to run
 _LIBRARIES: Final = Path("usr/lib/x86_64-linux-gnu")
+_RELEASE_FILE: Final = re.compile(r"'(\S+)/dists/([^/' ]+)/InRelease'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,55 +37,144 @@ def unpacked_packages(name: str, packages: DebianPackages) -> Path:
     return kept(name, lambda draft: _fetch(packages, draft))
 
 
+def unpacked_own_packages(name: str, packages: Sequence[Sequence[str]]) -> Path:
+    """A folder with the files of packages of the machine's own release, without what they depend on.
+
+    packages: of each, the names under which it may be had, the best first; `name=version` is one too. Raises
+    `ServerMissing`.
+    """
+    return kept(name, lambda draft: _fetch_own(packages, draft))
+
+
 def command_in(tree: Path, program: str) -> list[str]:
     """How a program of the tree is run: by the tree's own loader and libraries."""
     libraries = tree / _LIBRARIES
     return [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(tree / program)]
 
 
+def libraries_in(tree: Path) -> Path:
+    """Where the libraries of an unpacked tree are."""
+    return tree / _LIBRARIES
+
+
+def has_apt() -> bool:
+    """Whether packages can be fetched here at all."""
+    return shutil.which("apt-get") is not None and shutil.which("dpkg-deb") is not None
+
+
 def _fetch(packages: DebianPackages, target: Path) -> None:
     what = f"{', '.join(packages.names)} of Debian {packages.suite}"
     on_linux_x86_64(what)
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None or not _KEYRING.exists():
+    if not has_apt() or not _KEYRING.exists():
         raise ServerMissing(f"{what}: this is no Debian (no apt-get, no dpkg-deb, or no {_KEYRING})")
+    failures = []
+    for mirror in _mirrors(what):
+        with tempfile.TemporaryDirectory(dir=target.parent) as name:
+            folder = Path(name)
+            sources = folder / "sources.list"
+            sources.write_text(f"deb [signed-by={_KEYRING}] {mirror} {packages.suite} main\n")
+            environment = _apt_of_its_own(folder, sources)
+            try:  # of the machine's mirrors, only one of Debian itself has the suite, signed by Debian's key
+                _run(["apt-get", "-qq", "update", "--error-on=any"], what, environment)
+            except ServerMissing as missing:
+                failures.append(str(missing))
+                continue
+            _run(["apt-get", "-qq", "-y", "--download-only", "install", *packages.names], what, environment)
+            _unpack(sorted((folder / "cache" / "archives").glob("*.deb")), target, what)
+            return
+    raise ServerMissing("; ".join(failures) or f"{what}: apt's sources name no mirror")
+
+
+def _fetch_own(packages: Sequence[Sequence[str]], target: Path) -> None:
+    what = ", ".join(names[-1] for names in packages)
+    on_linux_x86_64(what)
+    if not has_apt():
+        raise ServerMissing(f"{what}: there is no apt-get here to fetch it with")
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         folder = Path(name)
-        environment = {**os.environ, "APT_CONFIG": str(_configure(folder, packages.suite)), "LC_ALL": "C"}
-        _run(["apt-get", "-qq", "update"], what, environment)
-        _run(["apt-get", "-qq", "-y", "--download-only", "install", *packages.names], what, environment)
-        for each in sorted((folder / "cache" / "archives").glob("*.deb")):
-            if not each.name.startswith(_LEFT_OUT):
-                _run(["dpkg-deb", "-x", str(each), str(target)], what, environment)
+        try:
+            found = _download(packages, folder, what, _environment())
+        except ServerMissing:  # the machine's lists of packages are absent, or too old
+            environment = _apt_of_its_own(folder, None)
+            _run(["apt-get", "-qq", "update"], what, environment)
+            found = _download(packages, folder, what, environment)
+        _unpack(found, target, what)
 
 
-def _configure(folder: Path, suite: str) -> Path:
-    """An apt that knows nothing of this machine, as if no package were installed."""
+def _download(packages: Sequence[Sequence[str]], folder: Path, what: str, environment: Mapping[str, str]) -> list[Path]:
+    into = Path(tempfile.mkdtemp(dir=folder))
+    for names in packages:
+        for number, each in enumerate(names, 1):
+            try:
+                _run(["apt-get", "-qq", "download", each], what, environment, into)
+                break
+            except ServerMissing:
+                if number == len(names):
+                    raise
+    return sorted(into.glob("*.deb"))
+
+
+def _unpack(archives: Sequence[Path], target: Path, what: str) -> None:
+    for each in archives:
+        if not each.name.startswith(_LEFT_OUT):
+            _run(["dpkg-deb", "-x", str(each), str(target)], what, _environment())
+
+
+def _mirrors(what: str) -> list[str]:
+    """Where the machine's own sources point, that of its own release first."""
+    said = _run(["apt-get", "--print-uris", "update"], what, _environment())
+    found = _RELEASE_FILE.findall(said)
+    own = _codename()
+    return list(dict.fromkeys(mirror for mirror, _ in sorted(found, key=lambda each: each[1] != own)))
+
+
+def _codename() -> str:
+    try:
+        lines = Path("/etc/os-release").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition("=")[2].strip('"') for line in lines if line.startswith("VERSION_CODENAME=")), "")
+
+
+def _apt_of_its_own(folder: Path, sources: Path | None) -> dict[str, str]:
+    """The environment of an apt that writes nothing of this machine's. With `sources`: that knows nothing of it
+    either, as if no package were installed; else the machine's sources and the packages that it has.
+    """
     for each in ("state/lists/partial", "cache/archives/partial"):
         (folder / each).mkdir(parents=True)
-    (folder / "status").touch()
-    (folder / "sources.list").write_text(f"deb [signed-by={_KEYRING}] http://deb.debian.org/debian {suite} main\n")
     settings = {
         "Dir::State": folder / "state",
-        "Dir::State::status": folder / "status",
         "Dir::Cache": folder / "cache",
-        "Dir::Etc::sourcelist": folder / "sources.list",
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::Etc::preferencesparts": "/dev/null",
         "APT::Architecture": "amd64",
         "APT::Install-Recommends": "false",
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
     }
+    if sources is not None:
+        (folder / "status").touch()
+        settings |= {
+            "Dir::State::status": folder / "status",
+            "Dir::Etc::sourcelist": sources,
+            "Dir::Etc::sourceparts": "/dev/null",
+            "Dir::Etc::preferencesparts": "/dev/null",
+        }
+    else:
+        settings["Dir::State::status"] = Path("/var/lib/dpkg/status")
     path = folder / "apt.conf"
     path.write_text("".join(f'{name} "{value}";\n' for name, value in settings.items()))
-    return path
+    return {**_environment(), "APT_CONFIG": str(path)}
 
 
-def _run(command: Sequence[str], what: str, environment: dict[str, str]) -> None:
+def _environment() -> dict[str, str]:
+    return {**os.environ, "LC_ALL": "C"}
+
+
+def _run(command: Sequence[str], what: str, environment: Mapping[str, str], folder: Path | None = None) -> str:
     try:
         done = subprocess.run(
             command,
             env=environment,
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=_FETCH_S_MAX,
@@ -91,3 +185,4 @@ def _run(command: Sequence[str], what: str, environment: dict[str, str]) -> None
         raise ServerMissing(f"{what} could not be fetched: {error}") from error
     if done.returncode != 0:
         raise ServerMissing(f"{what} could not be fetched: {(done.stdout + done.stderr).strip()[-400:]}")
+    return done.stdout

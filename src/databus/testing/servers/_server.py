@@ -103,6 +103,12 @@ class Server(ABC):
         """Fetch what is missing, and return an empty data folder to copy. Raises `ServerMissing`."""
 
     @abstractmethod
+    def plugin_folder(self, plugin: str) -> Path:
+        """The folder to name as `plugin_dir` so that the server finds the file `plugin`, which is fetched if it has to
+        be. Raises `ServerMissing`.
+        """
+
+    @abstractmethod
     def _command(self) -> list[str]:
         """The program, and what stands between it and its options."""
 

@@ -19,6 +19,13 @@ DATABASE: Final = "shop"
 _GONE_S_MAX: Final = 60.0
 _AGAIN_S: Final = 0.1
 _LOST: Final = (0, 1053, 1927, 2006, 2013)  # the connection is closed, the server ends, ended it, is gone, went away
+_AGAIN: Final = (
+    1020,  # MariaDB, innodb_snapshot_isolation: a row is no longer as this transaction has read it
+    1205,  # a lock was not had in time; the statement alone is undone
+    1213,  # deadlock; the transaction is undone
+    1412,  # a table was altered since this transaction began
+)
+_AGAIN_MAX: Final = 100
 _BATCH: Final = 500
 
 _SCHEMA: Final = (
@@ -105,10 +112,22 @@ class MysqlWorkload(Workload):
         self._db.cursor().executemany(statement, rows)
 
     def step(self) -> None:
-        """One transaction, now and then rolled back; none if the server went away in the middle."""
+        """One transaction, now and then rolled back; none if the server went away in the middle. Where the server asks
+        to try again, the same transaction runs again from its beginning.
+        """
         import pymysql
 
+        dice = self._dice.getstate()
         try:
+            for _ in range(_AGAIN_MAX):
+                try:
+                    super().step()
+                    return
+                except pymysql.err.OperationalError as error:
+                    if error.args[0] not in _AGAIN:
+                        raise
+                self._run("ROLLBACK")
+                self._dice.setstate(dice)
             super().step()
         except (pymysql.err.OperationalError, pymysql.err.InterfaceError) as error:
             self._come_back(error)
