@@ -6,6 +6,7 @@ from typing import Any
 from databus.core import ControlKind, Unsupported
 from databus.formats import to_json_value
 from databus.schema import TableSchema
+from databus.sources.mysql._charsets import shown
 from databus.sources.mysql._tables import Selection, Tables
 from databus.sources.mysql.history import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 
@@ -50,7 +51,7 @@ def controls_of(
             named = ", ".join(f"{database}.{name}" for database, name in named_tables)
             raise Unsupported(
                 f"{physical}: a statement may have changed {named} and is not understood ({why}): "
-                f"{ddl[:500]!r}. Report it; to go on, `databus skip` it and have the tables read again"
+                f"{shown(ddl[:500])!r}. Report it; to go on, `databus skip` it and have the tables read again"
             )
 
 
@@ -58,7 +59,7 @@ def schema_body(table: TableSchema, known: TableSchema | None, ddl: str, level: 
     return {
         "kind": ControlKind.SCHEMA,
         "source": table.source,
-        "ddl": ddl,
+        "ddl": shown(ddl),
         "class": level,
         "table": table.to_json(),
         "previous": None if known is None else known.fingerprint,

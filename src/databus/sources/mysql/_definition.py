@@ -60,9 +60,10 @@ class ColumnDefinition:
     scale, the bytes that a CHAR or VARCHAR may take, the bytes of a BLOB's length, the fraction's digits of a time, the
     bytes of an ENUM or SET, BIT's bytes << 8 | odd bits. column_type: the database's own words for the whole, such as
     `decimal(10,2) unsigned` or `enum('a','b')`, as information_schema has them. charset: of text, ENUM and SET;
-    `binary` for bytes; None elsewhere. members: of ENUM and SET. is_invisible, is_generated: captured like any other
-    column. is_hidden: the server's own, such as DB_ROW_HASH_1: it stands in row images, and no query sees it; never
-    captured. default: the literal that existing rows get when the column is added, in SQL; None for NULL or none.
+    `binary` for bytes; None elsewhere. members: of ENUM and SET, with surrogates for what is no text or not known.
+    is_invisible, is_generated: captured like any other column. is_hidden: the server's own, such as DB_ROW_HASH_1: it
+    stands in row images, and no query sees it; never captured. default: the literal that existing rows get when the
+    column is added, in SQL; None for NULL or none.
     """
 
     name: str

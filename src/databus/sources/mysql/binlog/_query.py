@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from databus.sources.mysql._charsets import charset_of_number
+from databus.sources.mysql._text import decoded
 from databus.sources.mysql.binlog._reader import Reader
 
 Kind = Literal["begin", "commit", "rollback", "nothing", "xa-begin", "xa-end", "rows", "ddl"]
@@ -35,35 +37,6 @@ _NOT_TABLES: Final = _words(
 )
 _XA: Final[Mapping[str, Kind]] = {"START": "xa-begin", "BEGIN": "xa-begin", "COMMIT": "xa-end", "ROLLBACK": "xa-end"}
 
-_CODECS: Final[dict[str, str]] = {
-    "big5": "1 84",
-    "iso8859_2": "2 9 21 27 77",
-    "cp850": "4 80",
-    "koi8_r": "7 74",
-    "cp1252": "5 8 15 31 47 48 49 94",
-    "ascii": "11 65",
-    "euc_jp": "12 91 97 98",
-    "shift_jis": "13 88",
-    "cp1251": "14 23 50 51 52",
-    "hebrew": "16 71",
-    "tis_620": "18 89",
-    "euc_kr": "19 85",
-    "iso8859_13": "20 41 42 79",
-    "koi8_u": "22 75",
-    "gb2312": "24 86",
-    "greek": "25 70",
-    "cp1250": "26 34 44 66 99",
-    "gbk": "28 87",
-    "cp1257": "29 58 59",
-    "iso8859_9": "30 78",
-    "cp866": "36 68",
-    "mac_latin2": "38 43",
-    "mac_roman": "39 53",
-    "cp852": "40 81",
-    "cp1256": "57 67",
-    "cp932": "95 96",
-    "gb18030": "248 249 250",
-}
 # Codes of status variables of a fixed width: those that matter, and those that do not.
 _VALUES: Final[Mapping[int, tuple[str, int]]] = {
     1: ("sql_mode", 8),
@@ -73,8 +46,6 @@ _VALUES: Final[Mapping[int, tuple[str, int]]] = {
     18: ("utf8mb4_collation", 2),
 }
 _WIDTHS: Final = {0: 4, 3: 4, 7: 2, 9: 8, 10: 4, 13: 3, 14: 4, 15: 8, 19: 1, 20: 1, 128: 3, 129: 8, 130: 1}
-
-_CODEC_OF: Final = {int(number): codec for codec, numbers in _CODECS.items() for number in numbers.split()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +79,8 @@ def parse_query(body: bytes, *, text: bytes | None = None) -> Query:
     raw = reader.rest() if text is None else text
     found = _variables(variables)
     charsets = found.get("charsets")
-    codec = _CODEC_OF.get(charsets[0], "utf-8") if charsets else "utf-8"
-    return Query(raw.decode(codec, "surrogateescape"), database, error_code, **found)
+    client = charset_of_number(charsets[0]) if charsets else None
+    return Query(decoded(raw, client or "utf8mb4"), database, error_code, **found)
 
 
 def _variables(raw: bytes) -> dict[str, Any]:

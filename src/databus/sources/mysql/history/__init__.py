@@ -1,7 +1,7 @@
 """What a table was at a position of the log: from the catalogue, from DDL, from table maps. Start with `History`."""
 
+from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql.history._catalogue import Catalogue, read_catalogue
-from databus.sources.mysql.history._charsets import charset_of_number
 from databus.sources.mysql.history._classes import Reason
 from databus.sources.mysql.history._events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.history._history import Changes, History

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.history._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql.history._classes import FILLS, UNPROVEN, Reason, reason_of
 from databus.sources.mysql.history._literals import CannotTell, ZeroDate, implicit_value, spelled, value_of
 from databus.sources.mysql.history._state import PRIMARY, Key, TableState, same_name
@@ -33,6 +33,7 @@ from databus.sources.mysql.history._syntax import (
 )
 from databus.sources.mysql.history._tokens import Server, Unreadable
 from databus.sources.mysql.history._types import charset_of, resize_text, resolve, resolve_charset
+from databus.sources.mysql.history._written import Written
 
 _ENGINES: Final = frozenset({"INNODB", "MYISAM", "ARIA", "MEMORY", "HEAP", "ROCKSDB", "TOKUDB", "ARCHIVE", "NDB"})
 """Engines that keep the rows they are given; a change to any other may lose them."""
@@ -45,6 +46,7 @@ class Setting:
     """Where a statement ran. database_charset: the default of tables that do not say theirs.
 
     explicit_timestamps: `explicit_defaults_for_timestamp`. zero_dates: as `null` a zero date is a known value, NULL.
+    written: in which character sets its literals are.
     """
 
     server: Server
@@ -52,6 +54,11 @@ class Setting:
     explicit_timestamps: bool
     database_charset: str
     zero_dates: str = "error"
+    written: Written = field(default_factory=Written)
+
+    def literal(self, column: ColumnDefinition, literal: Literal | None) -> Literal | None:
+        """A default as the column gets it."""
+        return None if literal is None else self.written.literal_in(literal, column.charset)
 
 
 def create(statement: CreateTable, database: str, name: str, setting: Setting) -> TableState:
@@ -68,7 +75,7 @@ def create(statement: CreateTable, database: str, name: str, setting: Setting) -
 
 
 def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinition:
-    found = resolve(text.type, charset, setting.server, setting.sql_mode)
+    found = resolve(text.type, charset, setting.server, setting.sql_mode, setting.written)
     is_nullable = text.is_nullable
     if is_nullable is None:
         is_bare = found.type is FieldType.TIMESTAMP2 and not setting.explicit_timestamps and not text.is_generated
@@ -87,7 +94,7 @@ def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinitio
     )
     if text.is_generated or (found.type is FieldType.BLOB and not setting.server.is_mariadb):
         return column  # MySQL takes no literal as the default of a BLOB, and '' for none
-    return replace(column, default=spelled(column, text.default))
+    return replace(column, default=spelled(column, setting.literal(column, text.default)))
 
 
 def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting) -> TableState:
@@ -247,7 +254,7 @@ class _Alteration:
         if isinstance(action, RenameColumn):
             changes[column.name] = replace(now, name=action.new)
         elif isinstance(action, SetDefault):
-            changes[column.name] = replace(now, default=spelled(now, action.default))
+            changes[column.name] = replace(now, default=spelled(now, self._setting.literal(now, action.default)))
         else:
             changes[column.name] = replace(now, is_invisible=action.is_invisible)
 
@@ -381,8 +388,9 @@ class _Alteration:
             is_bare = not column.is_nullable and text.default is None
             if is_bare:
                 raise CannotTell(f"{column.name} may be filled with the time of the change")
-        if text.default is not None and text.default.kind != "null":
-            value = value_of(column, text.default)
+        default = self._setting.literal(column, text.default)
+        if default is not None and default.kind != "null":
+            value = value_of(column, default)
         else:
             value = None if column.is_nullable else implicit_value(column)
         if isinstance(value, ZeroDate):

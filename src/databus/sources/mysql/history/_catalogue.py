@@ -2,15 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from databus.core import Unsupported
+from databus.sources.mysql._charsets import canonical_charset, charset_of_collation
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
-from databus.sources.mysql.history._charsets import canonical_charset, charset_of_collation
 from databus.sources.mysql.history._columns import digits_of, read_default
 from databus.sources.mysql.history._cursor import Cursor
 from databus.sources.mysql.history._literals import spelled
+from databus.sources.mysql.history._members import Asker
 from databus.sources.mysql.history._state import PRIMARY, Key, TableState
 from databus.sources.mysql.history._syntax import EXPRESSION, KeyPart, Literal
 from databus.sources.mysql.history._tokens import Server, Unreadable, tokens_of
@@ -54,7 +55,7 @@ def read_catalogue(query: Query, server: Server, *, tables: Iterable[tuple[str, 
         found.databases[_str(name)] = _charset(_str(charset))
     own = f"WHERE table_schema NOT IN {_SYSTEM}{among}"
     listed = query(f"SELECT table_schema, table_name, table_type, table_collation FROM information_schema.tables {own}")
-    columns, keys = _columns(query, own), _keys(query, own)
+    columns, keys, asker = _columns(query, own), _keys(query, own), Asker(query, server)
     for row in sorted(listed, key=lambda row: (_str(row[0]), _str(row[1]))):
         name = (_str(row[0]), _str(row[1]))
         if wanted is not None and name not in wanted:
@@ -65,7 +66,8 @@ def read_catalogue(query: Query, server: Server, *, tables: Iterable[tuple[str, 
         is_versioned = _str(row[2]) == "SYSTEM VERSIONED"
         charset = charset_of_collation(_str(row[3] or "")) or found.databases.get(name[0], "utf8mb4")
         try:
-            found.tables.append(_table(name, charset, columns[name], keys[name], server, is_versioned=is_versioned))
+            table = _table(name, charset, columns[name], keys[name], server, is_versioned=is_versioned)
+            found.tables.append(_settled(table, asker))
         except Unreadable as why:
             found.unread[name] = str(why)
     return found
@@ -129,6 +131,14 @@ def _table(
     chosen = [key for key in made if key.kind == "unique" and {part.name for part in key.parts} == in_key]
     ordered = chosen[:1] + [key for key in made if key not in chosen[:1]]
     return TableState(name[0], name[1], definitions, tuple(ordered), charset, row_times).with_sorted_keys()
+
+
+def _settled(table: TableState, asker: Asker) -> TableState:
+    """The table with members that the catalogue does not show."""
+    columns = tuple(
+        asker.settle(table.database, table.name, column) if column.members else column for column in table.columns
+    )
+    return table if columns == table.columns else replace(table, columns=columns)
 
 
 def _key(name: str, parts: list[Sequence[Any]], server: Server) -> Key:

@@ -6,8 +6,8 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER, UTF8MB3
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.history._charsets import BYTES_A_CHARACTER, UTF8MB3
 from databus.sources.mysql.history._tokens import SqlMode
 
 METADATA: Final = 1

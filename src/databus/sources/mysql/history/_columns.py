@@ -121,7 +121,7 @@ def _read_sizes(cursor: Cursor) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _read_members(cursor: Cursor) -> tuple[str, ...]:
+def _read_members(cursor: Cursor) -> tuple[str | bytes, ...]:
     cursor.expect_mark("(")
     members = [_read_member(cursor)]
     while cursor.accept_mark(","):
@@ -130,15 +130,12 @@ def _read_members(cursor: Cursor) -> tuple[str, ...]:
     return tuple(members)
 
 
-def _read_member(cursor: Cursor) -> str:
+def _read_member(cursor: Cursor) -> str | bytes:
     token = cursor.take()
     if token.kind == "string":
         return token.text
     if token.kind in ("hex", "bits"):
-        try:
-            return bytes_of(Literal(token.kind, digits_of(token.text))).decode()
-        except UnicodeDecodeError as error:
-            raise Unreadable(f"the member {token.text[:40]} is not text") from error
+        return bytes_of(Literal(token.kind, digits_of(token.text)))
     raise Unreadable(f"a member expected, not {token.text[:40]!r}")
 
 

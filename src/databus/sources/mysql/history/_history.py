@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from databus.core import LimitExceeded
+from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.history._apply import Outcome, Setting, alter, create
 from databus.sources.mysql.history._catalogue import Catalogue
-from databus.sources.mysql.history._charsets import charset_of_number
 from databus.sources.mysql.history._classes import UNPROVEN, Reason
 from databus.sources.mysql.history._events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.history._state import PRIMARY, Key, TableState
@@ -39,6 +39,7 @@ from databus.sources.mysql.history._syntax import (
 from databus.sources.mysql.history._tokens import Server, Unreadable
 from databus.sources.mysql.history._touched import touched_names
 from databus.sources.mysql.history._types import resolve_charset
+from databus.sources.mysql.history._written import Written
 
 TABLES_MAX: Final = 50_000
 
@@ -305,6 +306,7 @@ class History:
             self._explicit_timestamps if explicit is None else explicit,
             charset or self._server_charset(statement),
             self._zero_dates,
+            Written.by(statement.charsets),
         )
 
     def _server_charset(self, statement: Statement) -> str:

@@ -10,7 +10,9 @@ import struct
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, Final
 
+from databus.sources.mysql._charsets import is_text
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
+from databus.sources.mysql._text import decoded, encoded
 from databus.sources.mysql.history._columns import bytes_of
 from databus.sources.mysql.history._syntax import Literal
 
@@ -165,7 +167,8 @@ def _float(column: ColumnDefinition, literal: Literal) -> float:
 
 
 def _bit(column: ColumnDefinition, literal: Literal) -> int | bool:
-    value = int.from_bytes(literal.text.encode()) if literal.kind == "string" else int(_number(column, literal))
+    is_text = literal.kind == "string"
+    value = int.from_bytes(encoded(literal.text, BINARY)) if is_text else int(_number(column, literal))
     bits = (column.meta >> 8) * 8 + (column.meta & 0xFF)
     if not 0 <= value < 1 << bits:
         raise CannotTell(f"the default {value} of {column.name} is out of range")
@@ -177,10 +180,10 @@ def _characters(column: ColumnDefinition, literal: Literal) -> str:
         if literal.kind == "number" and not re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", literal.text):
             raise CannotTell(f"the default {literal.text[:40]} of {column.name} is a number, spelled by the server")
         return literal.text
-    raw = bytes_of(literal)
-    if not raw.isascii():
-        raise CannotTell(f"the default of {column.name} is given as bytes")
-    return raw.decode()
+    text = decoded(bytes_of(literal), column.charset or BINARY)
+    if not is_text(text):
+        raise CannotTell(f"the default of {column.name} is given as bytes that are no {column.charset}")
+    return text
 
 
 def _members(column: ColumnDefinition, literal: Literal) -> str:
@@ -200,7 +203,7 @@ def _members(column: ColumnDefinition, literal: Literal) -> str:
 
 def _text(column: ColumnDefinition, literal: Literal) -> str | bytes:
     if column.charset == BINARY:
-        raw = bytes_of(literal) if literal.kind in ("hex", "bits") else _characters(column, literal).encode()
+        raw = bytes_of(literal) if literal.kind in ("hex", "bits") else encoded(_characters(column, literal), BINARY)
         if column.type is not FieldType.STRING:
             return raw
         if len(raw) > column.meta:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
-from databus.sources.mysql.history._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql.history._syntax import KeyPart
 
 PRIMARY: Final = "PRIMARY"

@@ -21,13 +21,13 @@ class Name:
 class TypeText:
     """A column's type in canonical words.
 
-    word: upper case, aliases resolved (`INT`, `VARCHAR`, `TEXT`...). sizes: what stands in brackets. charset and
-    collation: as written. is_national, is_byte: NCHAR, and CHAR BYTE.
+    word: upper case, aliases resolved (`INT`, `VARCHAR`, `TEXT`...). sizes: what stands in brackets. members: bytes
+    where digits say them. charset and collation: as written. is_national, is_byte: NCHAR, and CHAR BYTE.
     """
 
     word: str
     sizes: tuple[int, ...] = ()
-    members: tuple[str, ...] = ()
+    members: tuple[str | bytes, ...] = ()
     is_unsigned: bool = False
     is_zerofill: bool = False
     is_national: bool = False

@@ -4,36 +4,11 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from databus.core import Corrupt
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER, charset_of_number
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
-from databus.sources.mysql.history._charsets import BYTES_A_CHARACTER, charset_of_number
+from databus.sources.mysql._text import decoded
 from databus.sources.mysql.history._state import same_name
 from databus.sources.mysql.history._types import escaped
-
-_PYTHON_CODECS: Final = {
-    "utf8mb4": "utf-8",
-    "utf8mb3": "utf-8",
-    "latin1": "cp1252",
-    "latin2": "iso8859-2",
-    "latin5": "iso8859-9",
-    "latin7": "iso8859-13",
-    "greek": "iso8859-7",
-    "hebrew": "iso8859-8",
-    "koi8r": "koi8-r",
-    "koi8u": "koi8-u",
-    "ucs2": "utf-16-be",
-    "utf16": "utf-16-be",
-    "utf16le": "utf-16-le",
-    "utf32": "utf-32-be",
-    "macroman": "mac-roman",
-    "macce": "mac-latin2",
-    "tis620": "tis-620",
-    "euckr": "euc-kr",
-    "ujis": "euc-jp",
-    "eucjpms": "euc-jp",
-    "sjis": "shift-jis",
-    BINARY: "utf-8",
-}
-"""For members' names, where Python calls a character set otherwise than MySQL."""
 
 _WORDS: Final = {
     FieldType.TINY: "tinyint",
@@ -143,7 +118,7 @@ def _column(table_map: LoggedTable, index: int, known: ColumnDefinition | None, 
         kind = FieldType(table_map.types[index])
         charset = _charset(metadata, index)
         members = metadata.members[index] if metadata.members is not None else ()
-        decoded = tuple(_decoded(member, charset) for member in members)
+        names_of_members = tuple(decoded(member, charset or BINARY) for member in members)
     except (ValueError, IndexError, LookupError) as error:
         raise Corrupt(f"{source}: its table map contradicts itself at column {names[index]!r}: {error}") from error
     column = ColumnDefinition(
@@ -154,7 +129,7 @@ def _column(table_map: LoggedTable, index: int, known: ColumnDefinition | None, 
         is_unsigned=metadata.unsigned is not None and metadata.unsigned[index] and kind is not FieldType.YEAR,
         is_nullable=table_map.nullable[index],
         charset=charset,
-        members=decoded,
+        members=names_of_members,
         is_invisible=not metadata.visible[index] if metadata.visible is not None else False,
         is_hidden=names[index].startswith(_HASH) and index > 0,
     )
@@ -172,11 +147,6 @@ def _charset(metadata: Metadata, index: int) -> str | None:
     if charset is None:
         raise ValueError(f"it has the unknown collation {number}")
     return charset
-
-
-def _decoded(member: bytes, charset: str | None) -> str:
-    name = charset or "utf8mb4"
-    return member.decode(_PYTHON_CODECS.get(name, name))
 
 
 def _agrees(known: ColumnDefinition, logged: ColumnDefinition, *, has_visibility: bool) -> bool:

@@ -6,22 +6,26 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.history._charsets import (
+from databus.sources.mysql._charsets import (
     BYTES_A_CHARACTER,
     UTF8MB3,
     canonical_charset,
     charset_of_collation,
     goes_with_any_charset,
+    shown,
 )
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
+from databus.sources.mysql._text import decoded
 from databus.sources.mysql.history._columns import read_type
 from databus.sources.mysql.history._cursor import Cursor
 from databus.sources.mysql.history._syntax import TypeText
 from databus.sources.mysql.history._tokens import Server, SqlMode, Unreadable, tokens_of, words
+from databus.sources.mysql.history._written import Written
 
 OLD_TIME_NOTES: Final = ("/* mariadb-5.3 */", "/* 5.5 binary format */")
 """How catalogues mark columns whose times are stored, and logged, as before MySQL 5.6."""
 
+_CATALOGUE: Final = Written()
 _COMPRESSED_NOTE: Final = " /*M!100301 COMPRESSED*/"
 _VARCHAR_BYTES_MAX: Final = 65_535
 _VARCHAR_BYTES_MAX_OF_MARIADB: Final = 65_532
@@ -87,7 +91,9 @@ def resolve_charset(charset: str | None, collation: str | None, inherited: str) 
     return found
 
 
-def resolve(kind: TypeText, inherited: str, server: Server, sql_mode: int = 0) -> ColumnType:
+def resolve(
+    kind: TypeText, inherited: str, server: Server, sql_mode: int = 0, written: Written = _CATALOGUE
+) -> ColumnType:
     """What the server makes of a type, where the table's character set is `inherited`. Raises `Unreadable`."""
     word = kind.word
     if word in _INTEGERS or word in ("BOOL", "SERIAL"):
@@ -97,7 +103,7 @@ def resolve(kind: TypeText, inherited: str, server: Server, sql_mode: int = 0) -
     if word in ("DECIMAL", "FLOAT", "DOUBLE", "REAL", "BIT"):
         return _number(kind, sql_mode)
     if word in ("ENUM", "SET"):
-        return _members(kind, charset_of(kind, inherited))
+        return _members(kind, charset_of(kind, inherited), written)
     if word in _TEXTS:
         return _text(kind, charset_of(kind, inherited), server)
     return _other(kind, server)
@@ -160,15 +166,21 @@ def _time(kind: TypeText, server: Server, sql_mode: int) -> ColumnType:
 
 
 def escaped(text: str) -> str:
-    """A member between its quotes, as the catalogue spells it."""
+    """A member between its quotes, as the catalogue spells it; with U+FFFD for what is no text."""
+    text = shown(text)
     for plain, spelled in (("\\", "\\\\"), ("'", "''"), ("\0", "\\0"), ("\n", "\\n"), ("\r", "\\r")):
         if plain in text:
             text = text.replace(plain, spelled)
     return text
 
 
-def _members(kind: TypeText, charset: str) -> ColumnType:
-    members = kind.members if charset == BINARY else tuple(member.rstrip(" ") for member in kind.members)
+def _members(kind: TypeText, charset: str, written: Written) -> ColumnType:
+    members = tuple(
+        decoded(member, charset) if isinstance(member, bytes) else written.text_in(member, charset)
+        for member in kind.members
+    )
+    if charset != BINARY:
+        members = tuple(member.rstrip(" ") for member in members)
     spelled = ",".join(f"'{escaped(member)}'" for member in members)
     text = f"{kind.word.lower()}({spelled})"
     if kind.word == "ENUM":

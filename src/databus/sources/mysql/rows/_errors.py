@@ -22,6 +22,12 @@ _TEXT: Final = (
     "bytes that are no text in its character set {charset}. Set `invalid_text: replace` to have U+FFFD in their place, "
     + _EXCLUDE
 )
+_MEMBER: Final = (
+    "its member {number}, which is no text in {charset}, or which nothing shows: the server's catalogue has a question "
+    "mark for each character beyond U+FFFF. Set binlog_row_metadata = FULL on the server, so that the log itself names "
+    "members (MySQL 5.7: let a row have that member), and start a new log; or set `invalid_text: replace` to have "
+    "U+FFFD in the place of what is not known, " + _EXCLUDE
+)
 _NOT_THIS_TABLE: Final = "; the log is damaged there, or the rows are of another definition of the table"
 _CORRUPT: Final = {
     ops.CUT_SHORT: "a value that runs past the end of its event",
@@ -54,6 +60,12 @@ class Where:
 def not_text(table: str, column: str, charset: str | None, place: str) -> Unrepresentable:
     """Bytes that are no text in the column's character set."""
     why = _TEXT.format(table=table, column=column, charset=charset)
+    return Unrepresentable(f"{table}: column {column!r} at {place} holds {why}")
+
+
+def unknown_member(table: str, column: str, charset: str | None, place: str, number: int) -> Unrepresentable:
+    """A member of ENUM or SET that is no text, or that the server's catalogue does not show."""
+    why = _MEMBER.format(table=table, column=column, charset=charset, number=number)
     return Unrepresentable(f"{table}: column {column!r} at {place} holds {why}")
 
 

@@ -7,11 +7,13 @@ import zlib
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from databus.sources.mysql._charsets import is_text, shown
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.rows._addresses import address_text
-from databus.sources.mysql.rows._errors import not_this_table
+from databus.sources.mysql.rows._errors import not_this_table, unknown_member
 from databus.sources.mysql.rows._json import json_text
 from databus.sources.mysql.rows._text import TEXT_SLACK, Rows, check_size, text_array, to_text
 from databus.sources.mysql.rows._types import Policies, address_type
@@ -26,7 +28,7 @@ def finish(
     """
     kind = column.type
     if kind in (FieldType.ENUM, FieldType.SET):
-        return _members(column, raw, where)
+        return _members(column, raw, policies, where)
     if kind is FieldType.JSON:
         return json_text(column, raw, where, differences, is_old=policies.json_form == "5.7")
     address = address_type(column)
@@ -39,13 +41,15 @@ def finish(
     return to_text(column, raw, policies, where)
 
 
-def _members(column: ColumnDefinition, raw: pa.Array, where: Rows) -> pa.Array:
+def _members(column: ColumnDefinition, raw: pa.Array, policies: Policies, where: Rows) -> pa.Array:
     from databus.sources.mysql.rows import _text_kernels as kernels
 
     rows = len(raw)
     if not rows:
         return pa.array([], pa.string())
-    names = pa.array(["", *column.members, " " * TEXT_SLACK], pa.string())  # so that there is always text
+    if policies.invalid_text == "error":
+        _check_known(column, raw, where)
+    names = pa.array(["", *map(shown, column.members), " " * TEXT_SLACK], pa.string())  # so that there is always text
     found = np.zeros(1, dtype=np.int64)
     offsets = pa.allocate_buffer(4 * (rows + 1))
     size, out = 0, pa.allocate_buffer(TEXT_SLACK)
@@ -63,6 +67,17 @@ def _members(column: ColumnDefinition, raw: pa.Array, where: Rows) -> pa.Array:
         if not writes:
             out = pa.allocate_buffer(size + TEXT_SLACK)
     return text_array(raw, pa.string(), offsets, out, size)
+
+
+def _check_known(column: ColumnDefinition, raw: pa.Array, where: Rows) -> None:
+    """Refuse rows with a member that is no text, or that nobody knows."""
+    for number, member in enumerate(column.members):
+        if is_text(member):
+            continue
+        values = pc.fill_null(raw, 0).to_numpy()
+        has = (values >> np.uint64(number)) & np.uint64(1) if column.type is FieldType.SET else values == number + 1
+        if has.any():
+            raise unknown_member(where.table, column.name, column.charset, where.row(int(has.argmax())), number + 1)
 
 
 def _inflated(column: ColumnDefinition, raw: pa.Array, where: Rows) -> pa.Array:

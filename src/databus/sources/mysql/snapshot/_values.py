@@ -1,6 +1,6 @@
 """Values of a result as those of the log: bytes in a column's own character set become what `rows` makes of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +33,8 @@ def final_array(column: ColumnDefinition, kind: str, raw: pa.Array, policies: Po
     if column.type is FieldType.NEWDECIMAL and "zerofill" in column.column_type.lower():
         return pc.replace_substring_regex(_plain(column, raw, where), r"^0+([0-9])", r"\1")
     is_plain = column.type is FieldType.JSON or column.type is FieldType.NEWDECIMAL or address_type(column) is not None
+    if column.charset == BINARY and column.members:
+        return to_text(replace(column, charset="utf8mb4"), raw, policies, where)  # as its members are in the log
     if is_plain or column.charset in (None, BINARY):
         return _plain(column, raw, where)
     return to_text(column, raw, policies, where)

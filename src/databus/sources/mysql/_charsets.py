@@ -1,28 +1,38 @@
-"""Character sets by the names that definitions have, by collation, and by collation number as the log has it."""
+"""Character sets by the names that definitions have, by collation, and by collation number as the log has it.
+
+What text is in them, as Python's str and back, is in `_text`. A byte that is no text stays in a str as Python's
+`surrogateescape` has it, U+DC80 to U+DCFF.
+"""
 
 from bisect import bisect_right
 from typing import Final
 
 from databus.sources.mysql._definition import BINARY
-from databus.sources.mysql.history._tokens import words
 
 UTF8MB3: Final = "utf8mb3"
+UNKNOWN: Final = "\udcff"
+"""In a str: here stands something that is no text, or that nobody says."""
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
 
 BYTES_A_CHARACTER: Final = {
     **dict.fromkeys(
-        words(
+        _words(
             "armscii8 ascii binary cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 dec8 geostd8 greek hebrew hp8 keybcs2 "
             "koi8r koi8u latin1 latin2 latin5 latin7 macce macroman swe7 tis620"
         ),
         1,
     ),
-    **dict.fromkeys(words("big5 cp932 euckr gb2312 gbk sjis ucs2"), 2),
-    **dict.fromkeys(words("eucjpms ujis utf8mb3"), 3),
-    **dict.fromkeys(words("gb18030 utf16 utf16le utf32 utf8mb4"), 4),
+    **dict.fromkeys(_words("big5 cp932 euckr gb2312 gbk sjis ucs2"), 2),
+    **dict.fromkeys(_words("eucjpms ujis utf8mb3"), 3),
+    **dict.fromkeys(_words("gb18030 utf16 utf16le utf32 utf8mb4"), 4),
 }
 """The most bytes that one character takes, by character set: all that the supported servers have."""
 
-_FIRST_COLLATIONS: Final = words(
+_FIRST_COLLATIONS: Final = _words(
     "big5 latin2 dec8 cp850 latin1 hp8 koi8r latin1 latin2 swe7 ascii ujis sjis cp1251 latin1 hebrew . tis620 euckr "
     "latin7 latin2 koi8u cp1251 gb2312 greek cp1250 latin2 gbk cp1257 latin5 latin1 armscii8 utf8mb3 cp1250 ucs2 cp866 "
     "keybcs2 macce macroman cp852 latin7 latin7 macce cp1250 utf8mb4 utf8mb4 latin1 latin1 latin1 cp1251 cp1251 cp1251 "
@@ -96,3 +106,19 @@ def charset_of_collation(name: str) -> str | None:
 def goes_with_any_charset(collation: str) -> bool:
     """Whether the collation takes its character set from where it stands, as MariaDB's newest do."""
     return collation.lower().startswith(_UCA_WITHOUT_CHARSET)
+
+
+def is_text(text: str) -> bool:
+    """Whether all of it is text.
+
+    >>> is_text("é"), is_text("a" + UNKNOWN)
+    (True, False)
+    """
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def shown(text: str) -> str:
+    """Text in which U+FFFD stands for what is none."""
+    if is_text(text):
+        return text
+    return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
