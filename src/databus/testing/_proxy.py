@@ -84,6 +84,10 @@ class TcpProxy:
         """Where clients connect."""
         return f"http://127.0.0.1:{self.port}"
 
+    def turn_to(self, host: str, port: int) -> None:
+        """Pass connections that are made from now on to another server, as a virtual address does that moves."""
+        self._upstream = (host, port)
+
     def cut(self) -> None:
         """Reset every connection that is open now."""
         with self._lock:

@@ -36,7 +36,8 @@ class ServerFacts:
     gtid: `on` only where every transaction has one and their order can be relied on, MariaDB's strict mode.
     executed: MySQL's gtid_executed, MariaDB's gtid_binlog_pos. purged: GTIDs that only purged files hold: MySQL's
     gtid_purged, MariaDB's position at the start of its oldest file. logs: the files that are there, oldest first, and
-    file and offset: the end of the last. variables: all global variables, by lower-case name.
+    file and offset: the end of the last. variables: all global variables, by lower-case name. identity: see
+    `identity_of`.
     """
 
     server: str
@@ -55,6 +56,7 @@ class ServerFacts:
     logged_only: frozenset[str]
     never_logged: frozenset[str]
     variables: Mapping[str, str]
+    identity: Mapping[str, str]
 
     @property
     def lists_replicas_safely(self) -> bool:
@@ -117,6 +119,29 @@ def gtids_at(connection: "pymysql.Connection[Any]", file: str, offset: int) -> s
     return None if said is None else str(said)
 
 
+_IDENTITY: Final = {
+    "mysql": "SELECT @@server_uuid AS server_uuid, @@server_id AS server_id, @@hostname AS hostname, @@port AS port",
+    # Uptime is counted from the start to the begin of the statement, whatever becomes of the clock meanwhile.
+    "mariadb": "SELECT @@server_id AS server_id, @@hostname AS hostname, @@port AS port, @@datadir AS datadir, "
+    "UNIX_TIMESTAMP() - VARIABLE_VALUE AS started FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'UPTIME'",
+}
+
+
+def identity_of(connection: "pymysql.Connection[Any]", flavor: Flavor) -> Mapping[str, str]:
+    """What tells this server from every other one, as far as it says: two connections to which it is the same reach
+    the same server. MariaDB has no name of its own that lasts, so when it was started is part of it.
+
+    Empty where the server does not know what a server of that flavor is asked.
+    """
+    try:
+        (row,) = ask(connection, _IDENTITY[flavor])
+    except pymysql.MySQLError as error:
+        if error_of(error)[0] in {ER.UNKNOWN_SYSTEM_VARIABLE, ER.UNKNOWN_TABLE}:
+            return {}
+        raise
+    return {name: str(value) for name, value in row.items()}
+
+
 def server_facts(connection: "pymysql.Connection[Any]", server: str) -> ServerFacts:
     """Ask for all of them; a few milliseconds. `server`: its address, for texts.
 
@@ -134,6 +159,7 @@ def server_facts(connection: "pymysql.Connection[Any]", server: str) -> ServerFa
         purged = variables.get("gtid_purged", "")
         if flavor == "mariadb" and logs:
             purged = gtids_at(connection, logs[0].name, 4) or ""
+        identity = identity_of(connection, flavor)
     server_id = int(variables.get("server_id", "0"))
     return ServerFacts(
         server=server,
@@ -152,6 +178,7 @@ def server_facts(connection: "pymysql.Connection[Any]", server: str) -> ServerFa
         logged_only=_names(status.get("Binlog_Do_DB")),
         never_logged=_names(status.get("Binlog_Ignore_DB")),
         variables=variables,
+        identity=identity,
     )
 
 

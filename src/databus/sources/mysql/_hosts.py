@@ -8,8 +8,9 @@ import pymysql
 
 from databus.core import ConfigError, DatabusError, TryAgain, Unavailable
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql._connect import close_quietly, connect
-from databus.sources.mysql._facts import ServerFacts, server_facts
+from databus.sources.mysql._connect import READ_MS_MAX, close_quietly, connect
+from databus.sources.mysql._errors import telling
+from databus.sources.mysql._facts import ServerFacts, identity_of, server_facts
 from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
 from databus.sources.mysql.binlog import Position
 
@@ -20,6 +21,39 @@ class ConnectedServer:
 
     connection: "pymysql.Connection[Any]"
     facts: ServerFacts
+
+
+class AnotherServer(Unavailable):
+    """A connection to an address reaches another server than an earlier one did."""
+
+
+def connect_again(
+    config: MysqlConfig, facts: ServerFacts, *, read_ms_max: int = READ_MS_MAX
+) -> "pymysql.Connection[Any]":
+    """Another connection to the very server that `facts` are of. Raises `AnotherServer` where another one answers: what
+    it holds and where its log ends says nothing about the log that is read.
+    """
+    connection = connect(config, facts.server, read_ms_max=read_ms_max)
+    try:
+        with telling(facts.server, "asking who it is"):
+            found = identity_of(connection, facts.flavor)
+    except BaseException:
+        close_quietly(connection)
+        raise
+    if found == facts.identity:
+        return connection
+    close_quietly(connection)
+    other = ", ".join(
+        f"{name} {value} instead of {facts.identity[name]}"
+        for name, value in found.items()
+        if value != facts.identity.get(name)
+    )
+    raise AnotherServer(
+        f"{facts.server}: this connection reaches another server than the one whose log is read "
+        f"({other or f'it is not of {facts.flavor}'}): something spreads connections over several servers, such as a "
+        f"proxy, a virtual address or a name in DNS that moves, or the server was started again. Let each of `hosts` "
+        f"name one server; capture tries again"
+    )
 
 
 class Hosts:

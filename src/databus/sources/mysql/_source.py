@@ -30,11 +30,11 @@ from databus.sources._contract import Identity, Resume, SourceLag
 from databus.sources.mysql._check import check, refuse
 from databus.sources.mysql._condition import check_condition
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql._connect import close_quietly, connect
+from databus.sources.mysql._connect import close_quietly
 from databus.sources.mysql._dump import Dump
 from databus.sources.mysql._errors import error_of
-from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
-from databus.sources.mysql._hosts import ConnectedServer, Hosts
+from databus.sources.mysql._facts import ServerFacts, log_end
+from databus.sources.mysql._hosts import ConnectedServer, Hosts, connect_again
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._omitted import OmissionReport
@@ -88,6 +88,7 @@ class MysqlSource:
         self._warn_due_s = 0.0
         self._progress_due_s = 0.0
         self._watch: EndWatch | None = None
+        self._facts: ServerFacts | None = None  # of the server that the session follows
         self._omissions = OmissionReport(self._logger, None)
 
     def identify(self) -> Identity:
@@ -124,7 +125,8 @@ class MysqlSource:
         self._tables = start.tables
         self._omissions = OmissionReport(self._logger, start.tables.omitter)
         self._session = self._make_session(server, keeper, resume, start, server_id)
-        self._watch = self._watch_of(server.facts.server)
+        self._watch = self._watch_of(server.facts)
+        self._facts = server.facts
         self._hosts.hand_over()  # the connection is the session's now
 
     def poll(self, wait_ms: int) -> Group | None:
@@ -162,7 +164,7 @@ class MysqlSource:
 
     def close(self) -> None:
         """See `Source.close`."""
-        session, self._session, self._watch = self._session, None, None
+        session, self._session, self._watch, self._facts = self._session, None, None, None
         if session is not None:
             session.close()
             self._omissions.tell(is_last=True)
@@ -374,7 +376,7 @@ class MysqlSource:
             tables=tables,
             history=keeper,
             snapshots={} if start.gap is not None else resume.snapshots,
-            reader=SnapshotReader(lambda: connect(config, facts.server), options, dump.wake),
+            reader=SnapshotReader(lambda: connect_again(config, facts), options, dump.wake),
             expire_ms=None if facts.expire_s is None else facts.expire_s * 1e3,
         )
         session.go_on_reading()
@@ -388,9 +390,11 @@ class MysqlSource:
 
     def _try_condition(self, sources: Sequence[str], where: str) -> None:
         """Raise `WrongInput` if the server does not understand it: once begun, a reading that fails stops capture."""
-        connection = connect(self._config)
+        facts = self._facts
+        if facts is None:
+            raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+        connection = connect_again(self._config, facts)
         try:
-            facts = server_facts(connection, self._config.hosts[0])
             check_condition(where, Server(facts.flavor, facts.version))
             for source in sources:
                 table = ".".join("`" + name.replace("`", "``") + "`" for name in source.split(".", 1))
@@ -403,17 +407,17 @@ class MysqlSource:
         finally:
             close_quietly(connection)
 
-    def _watch_of(self, server: str) -> EndWatch:
+    def _watch_of(self, facts: ServerFacts) -> EndWatch:
         config = self._config
 
         def ask() -> tuple[str, int]:
-            connection = connect(config, server, read_ms_max=_WATCH_READ_MS_MAX)
+            connection = connect_again(config, facts, read_ms_max=_WATCH_READ_MS_MAX)
             try:
-                return log_end(connection, server)
+                return log_end(connection, facts.server)
             finally:
                 close_quietly(connection)
 
-        return EndWatch(server, ask, max(config.heartbeat_ms * _WATCH_HEARTBEATS, 1_000) / 1e3)
+        return EndWatch(facts.server, ask, max(config.heartbeat_ms * _WATCH_HEARTBEATS, 1_000) / 1e3)
 
     def _tell_progress(self, tables: Sequence[Progress]) -> None:
         """Say now and then how far the tables are that are being read."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from databus.core import TryAgain, Unavailable
+from databus.sources.mysql._hosts import AnotherServer
 
 Place = tuple[str, int]
 
@@ -24,7 +25,7 @@ class EndWatch:
 
     def look(self, here: Place | None) -> None:
         """We rest `here`, or nowhere. Raises `Unavailable` if we rest there although the log went on elsewhere since
-        the last look but one.
+        the last look but one, or another server answers at the address by now.
         """
         if time.monotonic() < self._due_s:
             return
@@ -33,6 +34,8 @@ class EndWatch:
         else:
             try:
                 there = self._ask()
+            except AnotherServer:  # the address has moved on; the one that we hold may never log anything again
+                raise
             except TryAgain:  # then the connection at hand will end by itself
                 there = here
         self._due_s = time.monotonic() + self._every_s
