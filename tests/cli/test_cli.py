@@ -59,6 +59,27 @@ def test_init_leaves_what_is_there_alone(project):
     assert "already there" in failed(databus("init", project), 2)
 
 
+def test_init_names_the_file_that_stands_where_a_folder_should(tmp_path):
+    (tmp_path / "taken").touch()
+    assert "there is a file of that name" in failed(databus("init", tmp_path / "taken"), 2)
+
+
+def test_the_version_is_said():
+    assert re.fullmatch(r"databus \d+\.\d+\.\d+\S*\n", databus("--version").stdout)
+
+
+def test_a_place_that_cannot_be_written_is_named(project):
+    (project / ".databus").touch()  # a file where the state has to go
+    assert ".databus" in failed(databus("run", "--once", cwd=project), 2)
+
+
+def test_checkpoints_of_a_pipeline_are_found_by_its_file(project):
+    before = (project / "databus.yml").read_text()
+    said = failed(databus("checkpoints", "databus.yml", cwd=project), 2)
+    assert "first batch" in said
+    assert (project / "databus.yml").read_text() == before
+
+
 def test_validate_names_every_mistake_with_its_path_and_a_likely_fix(project):
     text = (project / "databus.yml").read_text()
     (project / "databus.yml").write_text(

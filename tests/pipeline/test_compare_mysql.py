@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import SourceCheckpoint, make_scn
-from databus.pipeline import compare, load_pipeline, read_source, run
+from databus.pipeline import Comparison, compare, load_pipeline, read_source, run
 from databus.pipeline._compare_mysql import mysql_oracle
 from databus.sources.mysql import MysqlConfig
 from databus.testing.servers import KINDS, Server, ServerMissing, open_server
@@ -53,6 +53,12 @@ def options(server: Server, **more) -> MysqlConfig:
 @pytest.fixture(autouse=True)
 def clean(server: Server) -> None:
     server.run("DROP DATABASE values_of", "CREATE DATABASE values_of")
+
+
+def test_where_nothing_was_compared_nothing_is_called_identical():
+    nothing = Comparison(())
+    assert not nothing.is_identical
+    assert "nothing was compared" in nothing.details()
 
 
 def test_values_are_those_that_a_mirror_holds(server):

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from databus.core import ConfigError, DatabusError
+from databus import __version__
+from databus.core import ConfigError, DatabusError, WrongInput
 
 app = typer.Typer(
     name="databus",
-    help="Change data capture for Python and Spark. Start with `databus demo` or `databus init`.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -74,6 +74,21 @@ def fail(error: DatabusError) -> NoReturn:
     sys.exit(error.exit_code)
 
 
+def _say_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"databus {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version, and end.", is_eager=True, callback=_say_version)
+    ] = False,
+) -> None:
+    """Change data capture for Python and Spark. Start with `databus demo` or `databus init`."""
+
+
 def run_app() -> None:
     """Run the command line. A user's mistake never shows a traceback; a mistake of ours does."""
     try:
@@ -91,3 +106,7 @@ def run_app() -> None:
     except BrokenPipeError:  # `databus tail | head` is an ordinary thing to do
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:  # not about a file: a mistake of ours
+            raise
+        fail(WrongInput(f"{error.filename}: {error.strerror}; databus needs to write there or read from there"))

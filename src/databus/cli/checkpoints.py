@@ -10,9 +10,11 @@ import typer
 from databus.cli._app import AsJson, app, say_json, say_table
 
 
-@app.command(epilog="Example: databus checkpoints .databus/pipelines/shop")
+@app.command(epilog="Example: databus checkpoints databus.yml")
 def checkpoints(
-    path: Annotated[Path, typer.Argument(help="A consumer's checkpoint file, or a pipeline's state folder.")],
+    path: Annotated[
+        Path, typer.Argument(help="A pipeline's file or state folder, or the checkpoint file of a consumer.")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Show where a consumer, or each query of a pipeline, stands in each physical source."""
@@ -20,9 +22,16 @@ def checkpoints(
 
     if not path.exists():
         raise WrongInput(f"{path}: there is no such file or folder")
+    if path.suffix in (".yml", ".yaml"):
+        from databus.pipeline import load_pipeline
+
+        path = load_pipeline(path).config.state
     found = list(_of_pipeline(path) if path.is_dir() else _of_file(path))
     if not found:
-        raise WrongInput(f"{path}: no checkpoint in it; a pipeline's state folder is .databus/pipelines/<its name>")
+        raise WrongInput(
+            f"{path}: no checkpoint is there. A pipeline writes its first one with its first batch, a consumer "
+            f"where its program says; name the pipeline's file, its state folder, or the consumer's file"
+        )
     if as_json:
         for each in found:
             say_json(each)
@@ -44,6 +53,8 @@ def _iso(position: dict[str, Any]) -> str:
 def _of_file(path: Path) -> Iterator[dict[str, Any]]:
     from databus.client import load_checkpoint
 
+    if not path.exists():
+        return
     checkpoint = load_checkpoint(path)
     if checkpoint is not None:
         yield {"consumer": path.name, "checkpoint": checkpoint.to_json()}

@@ -165,7 +165,10 @@ def init(
     there = [name for name in names if (folder / name).exists()]
     if there:
         raise WrongInput(f"{folder}: {', '.join(there)} is already there; choose an empty folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise WrongInput(f"{folder}: there is a file of that name; choose a folder") from error
     for name, text in written.items():
         (folder / name).write_text(text)
     into = "" if folder == Path() else f"cd {folder} && "

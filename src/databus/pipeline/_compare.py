@@ -96,7 +96,8 @@ def compare(
 
     graph: of the pipeline that keeps it. Where the pipeline's relay runs elsewhere, `sources` are those of that relay;
     for a SQLite file its path as `database` will do. Raises `ConfigError` if that output is no mirror of such tables,
-    `Unavailable` if the copy did not reach the source within `wait_ms_max`, or the source would not rest.
+    `Unavailable` if the copy did not reach the source within `wait_ms_max`, no table of it is captured, or the source
+    would not rest: where nothing was compared, nothing is identical.
     """
     deadline = time.monotonic() + wait_ms_max / 1e3
     tables: list[TableDifference] = []
@@ -146,8 +147,11 @@ def _compare_physical(copy: _Copy, deadline: float, keys_max: int) -> tuple[list
         try:
             with copy.oracle() as reading:
                 why = _not_there(copy, reading)
+                captured = _tables(copy, reading)
+                if not captured:
+                    why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
                 if not why:
-                    found = [_compare_table(copy, reading, each, keys_max) for each in _tables(copy, reading)]
+                    found = [_compare_table(copy, reading, each, keys_max) for each in captured]
                     if reading.rests():
                         if is_late or found == doubted or all(each.is_identical for each in found):
                             return found, reading.cut

@@ -50,8 +50,8 @@ class Comparison:
 
     @property
     def is_identical(self) -> bool:
-        """Whether nothing differs."""
-        return all(each.is_identical for each in self.tables)
+        """Whether nothing differs. Where no table was compared, that is not known, and this is false."""
+        return bool(self.tables) and all(each.is_identical for each in self.tables)
 
     @property
     def rows(self) -> int:
@@ -60,6 +60,8 @@ class Comparison:
 
     def summary(self) -> str:
         """One line."""
+        if not self.tables:
+            return "nothing was compared: none of the tables is captured"
         word = "identical" if self.is_identical else "different"
         return f"source and copy {word}: {len(self.tables)} tables, {self.rows:,} rows"
 
