@@ -50,6 +50,7 @@ class Stub:
         self.away: set[str] = set()  # physical sources that are not served
         self.groups_max: int | None = None  # then the connection is closed, and the source is away
         self.chunk_bytes = chunk_bytes
+        self.log = LOG
         self.stopping = threading.Event()
         stub = self
 
@@ -116,9 +117,12 @@ class Stub:
         to.wfile.write(body)
 
     def stream(self, to, query: dict[str, str]) -> None:
-        after = SourceCheckpoint.from_json(json.loads(query["from"]), "from").pair if "from" in query else (0, -1)
+        start = SourceCheckpoint.from_json(json.loads(query["from"]), "from") if "from" in query else None
+        after = (0, -1) if start is None else start.pair
+        if start is not None and start.seq is not None and start.log != self.log:
+            after = start.scn, -1  # another log goes on from the end of the transaction before
         to.send_response(200)
-        for name, value in {"x-dbus-physical": "shop", "x-dbus-uuid": UUID, "x-dbus-log": LOG}.items():
+        for name, value in {"x-dbus-physical": "shop", "x-dbus-uuid": UUID, "x-dbus-log": self.log}.items():
             to.send_header(name, value)
         to.send_header(*(("transfer-encoding", "chunked") if self.chunk_bytes else ("connection", "close")))
         to.end_headers()

@@ -313,3 +313,60 @@ def test_a_wrong_token_is_refused_and_the_right_one_is_read_from_its_file(relay_
     with pytest.raises(Unauthorized):
         RelayClient(relay.url).sources()
     assert RelayClient(relay.url, token_file=token).sources()
+
+
+@pytest.mark.parametrize("rows_max", [0, 100])
+def test_a_busy_physical_source_keeps_no_other_waiting(relay_of, rows_max):
+    relay = relay_of(busy=mock(transactions_total=4_000), one=mock(transactions_total=40, seed=3))
+    captured(relay, 4_000, "busy")
+    captured(relay, 40, "one")
+    consumer, order = Collector(), []
+    consumer.on_start_window = lambda window: order.append(window.physical)
+    client = Client(relay.url, consumer, config=ClientConfig(batch_rows_max=rows_max))
+    client.start()
+    consumer.wait("busy", 4_000)
+    consumer.wait("one", 40)
+    client.stop()
+    assert len(order) - 1 - order[::-1].index("one") < len(order) / 2
+
+
+def test_a_busy_physical_source_keeps_no_others_checkpoint_waiting(relay_of):
+    """What may come again after a crash is `checkpoint_ms`, not as long as another source is busy."""
+    relay = relay_of(busy=mock(transactions_per_s=5_000, group_transactions_max=1), one=mock(transactions_total=3))
+    captured(relay, 3, "one")
+    consumer, store = Collector(), MemoryCheckpoints()
+    client = Client(relay.url, consumer, checkpoints=store, config=ClientConfig(checkpoint_ms=200))
+    consumer.on_data_events = lambda _changes: time.sleep(0.002)  # so that something always waits
+    client.start()
+    try:
+        wait_for(lambda: client.status().get("busy") and client.status()["busy"].waiting_bytes, "more than is taken")
+        wait_for(lambda: store.checkpoint.sources.get("one", SourceCheckpoint()).scn == 3, "its checkpoint")
+        assert client.status()["busy"].waiting_bytes
+    finally:
+        client.stop()
+
+
+def test_the_checkpoint_of_a_window_stored_by_a_consumer_loses_nothing_of_any_physical_source(relay_of):
+    relay = relay_of(shop=mock(transactions_per_s=400), crm=mock(transactions_per_s=300, seed=3))
+    captured(relay, 20)
+    captured(relay, 20, "crm")
+    seen, stored = {"shop": {}, "crm": {}}, None
+    for length in (1, 2, 30, 7, 60):
+        consumer, scns = Collector(), []
+
+        def keep(window, scns=scns, length=length):
+            nonlocal stored
+            if len(scns) > length:
+                return Result.ERROR_FATAL  # killed: what it has stored is all that is left
+            scns.append((window.physical, window.scn))
+            stored = Checkpoint.from_json(window.checkpoint.dumps())
+            return None
+
+        consumer.fail = keep
+        with pytest.raises(ConsumerFailed):
+            Client(relay.url, consumer, start="latest", checkpoints=MemoryCheckpoints(stored), config=QUICK).run()
+        for physical, scn in scns:
+            seen[physical][scn] = True
+    for found in seen.values():
+        scns = sorted(found)
+        assert scns == list(range(scns[0], scns[0] + len(scns))), "a gap"

@@ -4,11 +4,14 @@ import gc
 import json
 import threading
 
+import pyarrow as pa
 import pytest
 
-from databus.client import RelayClient, tail_lines, windows
-from databus.core import Checkpoint, ControlKind, PositionForeign, PositionPurged, SourceCheckpoint
+from databus.client import FollowConfig, RelayClient, tail_lines, windows
+from databus.core import Checkpoint, ControlKind, Corrupt, PositionForeign, PositionPurged, SourceCheckpoint
+from databus.wire import Group, Rows
 from tests.client.conftest import captured, mock, wait_for
+from tests.client.stub import Stub, mock_groups
 
 
 def test_follow_false_ends_at_what_is_published_and_true_goes_on(relay_of):
@@ -184,3 +187,129 @@ def test_small_questions_are_answered_with_types(relay_of):
     assert 0 < found.rows <= 80
     assert found.position.scn < 50
     assert RelayClient(relay.url).position("shop", scn=7).scn == 7
+
+
+def mostly_elsewhere(transactions):
+    """Transactions of one row each, three of four in table `a`, the fourth in `b`."""
+    columns = [{"name": "id", "type": "int64"}]
+    schemas = [{"schema": {"source": f"main.{name}", "columns": columns, "key": ["id"]}} for name in "ab"]
+    script = [{"changes": [{"table": "main.b" if n % 4 == 3 else "main.a", "insert": {"id": n}}]}
+              for n in range(transactions)]  # fmt: skip
+    script[0]["changes"] = [*schemas, *script[0]["changes"]]
+    return {"type": "mock", "script": script, "group_transactions_max": 1}
+
+
+@pytest.mark.parametrize("rows_max", [1, 7, 100_000])
+def test_while_a_batch_is_worked_on_the_checkpoint_is_before_its_first_window(relay_of, rows_max):
+    relay = relay_of(shop=mostly_elsewhere(60))
+    captured(relay, 60)
+    with windows(relay.url, sources=["shop/main.b"], follow=False) as following:
+        wanted = [row.pair for window in following for row in window.rows()]
+    seen, checkpoint = [], None
+    while len(seen) < len(wanted):
+        with windows(relay.url, sources=["shop/main.b"], checkpoint=checkpoint, follow=False) as following:
+            for count, batch in enumerate(following.batches(rows_max)):
+                assert following.checkpoint.sources["shop"].pair < next(iter(batch.rows())).pair
+                if count == 1:
+                    break  # killed with this one in hand: it comes again
+                seen += [row.pair for row in batch.rows()]
+            checkpoint = following.checkpoint
+    assert seen == wanted
+
+
+def test_an_error_comes_after_the_windows_that_came_before_it():
+    source, groups = mock_groups(9, group_transactions_max=1)
+    rows = groups[5].rows[0]
+    wrong = pa.concat_batches([rows.batch, groups[0].rows[0].batch])  # which no relay sends
+    groups[5] = Group(groups[5].commit, (Rows(rows.table, wrong),))
+    with Stub(source, groups) as stub, windows(stub.url) as following:
+        wait_for(lambda: len(stub.requests) > 1, "the stream")
+        seen, batches = [], following.batches()
+        with pytest.raises(Corrupt):
+            for batch in batches:
+                seen += [window.scn for window in batch.windows]
+        assert seen == [1, 2, 3, 4, 5]
+        assert following.checkpoint.sources["shop"].scn == 5
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_a_busy_physical_source_keeps_no_other_waiting(relay_of, is_batched):
+    relay = relay_of(
+        busy=mock(transactions_total=4_000),
+        one=mock(transactions_total=40, seed=3),
+        two=mock(transactions_total=40, seed=4),
+    )
+    captured(relay, 4_000, "busy")
+    captured(relay, 40, "one")
+    captured(relay, 40, "two")
+    with windows(relay.url, follow=False) as following:
+        order = [each.physical for each in (following.batches(100) if is_batched else following)]
+    last = {physical: len(order) - 1 - order[::-1].index(physical) for physical in ("one", "two")}
+    assert last["one"] < len(order) / 2
+    assert last["two"] < len(order) / 2
+
+
+def test_the_checkpoint_of_a_window_stored_alone_loses_nothing_of_any_physical_source(relay_of):
+    relay = relay_of(shop=mock(transactions_per_s=400), crm=mock(transactions_per_s=300, seed=3))
+    captured(relay, 20)
+    captured(relay, 20, "crm")
+    seen, stored = {"shop": [], "crm": []}, None
+    for length in (1, 2, 30, 7):
+        with windows(relay.url, checkpoint=stored, start="latest") as following:
+            for count, window in enumerate(following):
+                seen[window.physical].append(window.scn)
+                stored = Checkpoint.from_json(window.checkpoint.dumps())
+                if count >= length and all(seen.values()):
+                    break  # killed: a stored checkpoint is all that is left
+        for physical in seen:
+            captured(relay, RelayClient(relay.url).head(physical).published.scn + 20, physical)
+    for scns in seen.values():
+        assert scns == list(range(scns[0], scns[0] + len(scns))), "a gap, or a window twice"
+
+
+def test_a_checkpoint_keeps_the_physical_sources_that_are_not_followed(relay_of):
+    relay = relay_of(shop=mock(transactions_total=10), crm=mock(transactions_total=10, seed=3))
+    captured(relay, 10)
+    captured(relay, 10, "crm")
+    before = Checkpoint({"crm": SourceCheckpoint(scn=4)})
+    with windows(relay.url, sources=["shop/*"], checkpoint=before, follow=False) as following:
+        stored = [window.checkpoint for window in following][-1]
+        assert following.checkpoint.sources["crm"] == before.sources["crm"]
+    with windows(relay.url, checkpoint=stored, start="latest", follow=False) as following:
+        assert [(window.physical, window.scn) for window in following] == [("crm", scn) for scn in range(5, 11)]
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_parts_that_come_again_from_another_log_are_announced(is_batched):
+    source, groups = mock_groups(2, rows_per_transaction=400, group_bytes_max=20_000)
+    with Stub(source, groups) as stub:
+        stub.groups_max = 3  # of the first transaction; then it is away
+        config = FollowConfig(backoff_first_ms=1, backoff_ms_max=5)
+        with windows(stub.url, config=config) as following:
+            stream = following.batches(1) if is_batched else following
+            for _ in range(3):
+                assert next(stream).is_part
+            stub.log, stub.groups_max = "another-log", None
+            stub.away.clear()
+            again = [next(stream)]
+            assert again[0].restarts
+            while again[-1].scn < 2 or again[-1].continues:
+                again.append(next(stream))
+    assert not any(window.restarts for window in again[1:])
+    assert sum(map(len, again)) == sum(source.expected_rows(table.source, 2) for table in source.tables())
+
+
+def test_a_consumer_that_comes_back_inside_a_transaction_of_another_log_is_told():
+    source, groups = mock_groups(2, rows_per_transaction=400, group_bytes_max=20_000)
+    with Stub(source, groups) as stub:
+        with windows(stub.url) as following:
+            first = next(following)
+            assert first.continues
+            stored = first.checkpoint
+        with windows(stub.url, checkpoint=stored) as following:
+            assert not next(following).restarts
+        stub.log = "another-log"
+        with windows(stub.url, checkpoint=stored) as following:
+            assert next(following).restarts
+        with windows(stub.url, checkpoint=stored) as following:
+            assert json.loads(next(tail_lines(following)))["_change_type"] == "restart"

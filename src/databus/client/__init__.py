@@ -17,9 +17,10 @@ from databus.client._relay import (
     Start,
 )
 from databus.client._rows import Row
+from databus.client._splitter import Splitter, windows_of
 from databus.client._subscription import Subscription, windows
 from databus.client._tail import tail_lines
-from databus.client._window import Changes, ControlEvent, Splitter, Window, windows_of
+from databus.client._window import Changes, ControlEvent, Window
 
 __all__ = [
     "AnyWindow",

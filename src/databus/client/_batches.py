@@ -1,6 +1,6 @@
 """Batches: many windows at once, for a consumer that is far behind. One Arrow table a source, whatever the windows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ from databus.core import Checkpoint, SourceCheckpoint
 class WindowBatch:
     """Consecutive windows of one physical source; it reads like one of them.
 
-    Only its first window may have a control, and no source has rows in two schemas, unless one window alone does.
+    Only its first window may have a control or begin a transaction again, and no source has rows in two schemas, unless
+    one window alone does.
     """
 
     __slots__ = ("windows",)
@@ -55,6 +56,11 @@ class WindowBatch:
     def is_part(self) -> bool:
         """Whether it begins or ends inside a transaction."""
         return self.windows[0].is_part or self.windows[-1].is_part
+
+    @property
+    def restarts(self) -> bool:
+        """Whether its first window begins a transaction again: see `Window`."""
+        return self.windows[0].restarts
 
     @property
     def is_snapshot(self) -> bool:
@@ -114,8 +120,13 @@ class WindowBatch:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """`position` as a checkpoint of this physical source alone."""
+        """The whole checkpoint as of its last window: see `Window.checkpoint`."""
         return self.windows[-1].checkpoint
+
+    def stand_beside(self, others: Mapping[str, SourceCheckpoint]) -> None:
+        """See `Window.stand_beside`."""
+        for window in self.windows:
+            window.stand_beside(others)
 
     def __repr__(self) -> str:
         return f"<{len(self.windows)} windows {self.physical} {self.first_scn}..{self.scn}, {len(self)} rows>"
@@ -135,7 +146,8 @@ class Batcher:
         schemas = window.schemas()
         is_other = any(self._schemas.get(source, found) != found for source, found in schemas.items())
         done = None
-        if self._windows and (window.has_control or is_other or self._rows >= self._rows_max):
+        is_new = window.has_control or window.restarts or is_other
+        if self._windows and (is_new or self._rows >= self._rows_max):
             done = self.take()
         self._windows.append(window)
         self._rows += len(window)

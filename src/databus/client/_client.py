@@ -138,6 +138,8 @@ class Client:
         self._wants_pause = False
         self._sources: dict[str, _Source] = {}
         self._order: list[_Source] = []
+        self._knows_starts = False
+        self._next_look = 0.0
         self._dispatcher = Dispatcher(Checkpoint(), retries_max=self._config.retries_max)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -327,6 +329,8 @@ class Client:
             else:
                 self._step(source)
                 self._perform()
+                if time.monotonic() >= self._next_look and self._inside() is None:
+                    self._checkpoint_due()
 
     def _pick(self) -> _Source | None:
         """The next source that has something, in turn; while one has an open window, that one."""
@@ -348,6 +352,10 @@ class Client:
     def _ready(self) -> _Source | None:
         """The source that has something to do and may do it."""
         waiting = [each for each in self._order if each.lane is not None and each.lane.has_work]
+        if not self._knows_starts:  # a checkpoint that lacked one would begin it at a later `latest`
+            unknown = [each for each in self._order if not each.is_known and not each.is_left]
+            self._knows_starts = not unknown
+            waiting = [each for each in waiting if each in unknown] if unknown else waiting
         inside = self._inside()
         if inside is None or inside in waiting or not waiting:
             return inside if inside in waiting else next(iter(waiting), None)
@@ -386,6 +394,7 @@ class Client:
             source.checkpointed_at = now
         source.windows += 1
         source.rows += len(window)
+        window.stand_beside(self._dispatcher.checkpoint.sources)  # of the others what is saved, as in `on_checkpoint`
         self._dispatcher.feed(window, is_due=is_due)
         self._perform()
         source.last = window
@@ -488,14 +497,20 @@ class Client:
             self._dispatcher.due(source.wanted.physical)
             self._perform()
 
+    def _checkpoint_due(self) -> bool:
+        """Save what is due of sources of which nothing comes that could end with it; whether there was any."""
+        now, period = time.monotonic(), self._config.checkpoint_ms / 1e3
+        self._next_look = now + period
+        due = [each for each in self._unsaved() if now - each.checkpointed_at >= period]
+        self._checkpoint_all(due)
+        return bool(due)
+
     def _wait(self) -> None:
         """Until something arrives, a checkpoint is due or a replay begins."""
+        if self._checkpoint_due():
+            return
         now = time.monotonic()
         period = self._config.checkpoint_ms / 1e3
-        due = [each for each in self._unsaved() if now - each.checkpointed_at >= period]
-        if due:
-            self._checkpoint_all(due)
-            return
         until = [each.checkpointed_at + period for each in self._unsaved()]
         until += [each.replay_at for each in self._order if each.replay_from is not None]
         timeout = min(until) - now if until else None

@@ -40,7 +40,9 @@ class Consumer:
     by part. Windows of different physical sources are never nested. One thread makes all calls.
 
     When a callback fails, `on_rollback` says from where on everything comes again: what was done since then must be
-    undone, or be harmless to repeat. So nothing is lost, and nothing that was checkpointed comes twice.
+    undone, or be harmless to repeat. So nothing is lost, and nothing that was checkpointed comes twice. One exception:
+    where the checkpoint stands inside a transaction and the relay reads another log now, that transaction comes again
+    from its first row; its first window says so by `restarts`.
     """
 
     def on_start_consumption(self) -> Result | None:

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Final
 
 from databus.client._relay import RelayClient, Start
-from databus.client._window import ControlEvent, done_by, snapshots_after
+from databus.client._splitter import done_by, snapshots_after
+from databus.client._window import ControlEvent
 from databus.core import BUS_SEQ_MIN, Pair, PositionForeign, SourceCheckpoint, TryAgain, Unavailable
 from databus.wire import Commit, FrameGroup, Header
 

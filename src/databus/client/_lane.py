@@ -2,10 +2,10 @@
 
 from collections import deque
 
-from databus.client._batches import WindowBatch
 from databus.client._follow import Arrived, Channel, Connected, Ended, FollowConfig, Reader, Started
 from databus.client._relay import RelayClient, Start
-from databus.client._window import Splitter, Window
+from databus.client._splitter import Splitter
+from databus.client._window import Window
 from databus.core import DatabusError, Pair, SourceCheckpoint
 from databus.wire import FrameGroup
 
@@ -34,7 +34,7 @@ class Lane:
         self.windows: deque[Window] = deque()
         # known at once where it is given: whoever leaves before it has begun must not lose it
         self.start: SourceCheckpoint | None = start if isinstance(start, SourceCheckpoint) else None
-        self.done: Window | WindowBatch | None = None
+        self.done: Window | None = None
         self.is_ended = False
         self.is_restarted = False
         self.error: BaseException | None = None
@@ -43,9 +43,31 @@ class Lane:
         self._splitter: Splitter | None = None
 
     @property
+    def position(self) -> SourceCheckpoint | None:
+        """Up to where the consumer has done it; None before it is known where it starts."""
+        return self.start if self.done is None else self.done.position
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it is known where it starts, or it has ended before that."""
+        return self.start is not None or self.is_ended
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing comes any more, no error either."""
+        return self.is_ended and self.error is None and not self.windows
+
+    @property
     def has_work(self) -> bool:
         """Whether there is something to do here: windows, or events that were not taken in, or an end to be told."""
         return bool(self.windows) or self.is_ended or len(self.reader.channel) > 0
+
+    def take_in(self) -> bool:
+        """Take in what has come, up to the next window or the end; whether there is a window or an error."""
+        while not self.windows and not self.is_ended:
+            if not self.advance():
+                return False
+        return bool(self.windows) or self.error is not None
 
     def advance(self) -> bool:
         """Take one event in; whether there was one."""

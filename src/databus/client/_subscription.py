@@ -3,7 +3,7 @@
     with windows("http://127.0.0.1:11115", sources=["shop/main.*"], start="latest") as following:
         for window in following:
             for row in window.rows(): ...
-            store(following.checkpoint)
+            store(window.checkpoint)  # in the transaction that keeps the rows, or after it
 
 Between physical sources there is no order; inside each there is the order of commits.
 """
@@ -16,16 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from databus.client._batches import Batcher, WindowBatch
 from databus.client._follow import Channel, FollowConfig, Reader
 from databus.client._lane import Lane
 from databus.client._relay import RelayClient, SourceInfo, Start
 from databus.client._window import Window
-from databus.core import Checkpoint, Pair, Unavailable, UnknownSource
+from databus.core import Checkpoint, Pair, SourceCheckpoint, Unavailable, UnknownSource
 
-ROWS_MAX: int = 100_000
+ROWS_MAX: Final = 100_000
+_TURN_WINDOWS_MAX: Final = 16  # that one physical source gives out while others wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,11 @@ def _is(source: SourceInfo, pattern: str) -> bool:
 class Subscription:
     """An iterator over windows; `batches` joins many. `close` ends it, from any thread too.
 
-    Each physical source has a reader of its own that reconnects by itself. An error that somebody must decide about
+    Each physical source has a reader of its own that reconnects by itself. They take turns: one that is busy never
+    keeps another waiting for more than a few windows, or one transaction. An error that somebody must decide about
     (`PositionPurged`...) is raised by the iterator when all that came before it has been taken.
+
+    carried: positions of a checkpoint whose physical sources are not followed here; they stay in the checkpoint.
     """
 
     def __init__(
@@ -85,17 +89,20 @@ class Subscription:
         starts: Mapping[str, Start],
         *,
         until: Mapping[str, Pair] | None = None,
+        carried: Mapping[str, SourceCheckpoint] | None = None,
         config: FollowConfig | None = None,
     ) -> None:
         config = config or FollowConfig()
         until = until or {}
         self._bell = threading.Condition()
         self._is_closed = False
-        self._relay = relay
-        self._lanes: deque[Lane] = deque()
-        self._current: Lane | None = None
-        self._is_inside = False  # of a transaction of the current lane
-        self._given: Window | WindowBatch | None = None
+        self._carried = dict(carried or {})
+        self._lanes: deque[Lane] = deque()  # whose turn it is stands first
+        self._turn_windows = 0  # given out by the first lane in this turn
+        self._knows_starts = False
+        self._inside: Lane | None = None  # of which a transaction has been given out in part
+        self._given: tuple[Lane, Window] | None = None  # the last window given out, or an empty one behind it
+        self._others: Mapping[str, SourceCheckpoint] | None = None  # where all lanes but the first stand
         for each in wanted:
             self._lanes.append(
                 Lane(
@@ -114,70 +121,97 @@ class Subscription:
     def checkpoint(self) -> Checkpoint:
         """Everything up to the window before the one last given out; a window is done when the next is asked for.
 
-        While the loop's body runs, `window.checkpoint` is where that window will have brought its physical source.
+        While the loop's body runs, `window.checkpoint` is where that window will have brought the whole.
         """
-        lanes = sorted(self._lanes, key=lambda lane: lane.physical)
-        positions = {lane.physical: lane.start if lane.done is None else lane.done.position for lane in lanes}
-        return Checkpoint({name: position for name, position in positions.items() if position is not None})
+        positions = {lane.physical: lane.position for lane in sorted(self._lanes, key=lambda lane: lane.physical)}
+        known = {name: position for name, position in positions.items() if position is not None}
+        return Checkpoint({**self._carried, **known})
 
     def __iter__(self) -> Iterator[Window]:
         return self
 
     def __next__(self) -> Window:
         self._finish_given()
-        window = self._next_window()
-        if window is None:
+        found = self._next_to_give()
+        if found is None:
             raise StopIteration
-        self._given = window
+        lane, window = found
+        self._give(lane, window, window)
+        self._turn_windows += 1
         return window
 
     def batches(self, rows_max: int = ROWS_MAX) -> Iterator[WindowBatch]:
         """What has arrived, joined: at least one window, and about `rows_max` rows at most, of one physical source."""
         while True:
             self._finish_given()
-            window = self._next_window()
-            if window is None:
+            found = self._next_to_give()
+            if found is None:
                 return
-            batcher = Batcher(rows_max)
-            batch: WindowBatch | None = None
-            while window is not None:
-                batch = batcher.add(window)
-                if batch is not None:
-                    self._put_back(window)
-                    break
-                if batcher.is_full:
-                    break
-                window = self._waiting_window()
-            batch = batch or batcher.take()
-            if batch is not None:
-                self._given = batch
-                yield batch
+            lane, window = found
+            batch, last = _join(lane, window, rows_max)
+            self._give(lane, batch, last)
+            self._turn_windows = _TURN_WINDOWS_MAX  # a batch is a turn
+            yield batch
+
+    def _give(self, lane: Lane, given: Window | WindowBatch, last: Window) -> None:
+        """Note what is given out. last: up to where its lane has come once that is done."""
+        if self._others is None:
+            others = {each.physical: each.position for each in self._lanes if each is not lane}
+            known = {name: position for name, position in others.items() if position is not None}
+            self._others = {**self._carried, **known}
+        given.stand_beside(self._others)
+        self._inside = lane if given.continues else None
+        self._given = lane, last
 
     def _finish_given(self) -> None:
-        if self._given is not None and self._current is not None:
-            self._current.done, self._given = self._given, None
+        if self._given is not None:
+            lane, window = self._given
+            lane.done, self._given = window, None
 
-    def _put_back(self, window: Window) -> None:
-        if self._current is not None:
-            self._current.windows.appendleft(window)
-
-    def _next_window(self) -> Window | None:
-        """The next window, waiting for it; None when there will be none."""
+    def _next_to_give(self) -> tuple[Lane, Window] | None:
+        """The next window that is worth giving out, and its lane, waiting for it; None when there will be none."""
         while not self._is_closed:
-            if (window := self._waiting_window()) is not None:
-                return window
-            if not self._is_inside:
-                self._current = None
-                for lane in list(self._lanes):
-                    self._lanes.rotate(-1)
-                    self._current = lane
-                    if (window := self._waiting_window()) is not None:
-                        return window
-                self._current = None
-                if all(map(self._is_over, self._lanes)):
+            lane = self._next_lane()
+            if lane is None:
+                if all(each.is_over for each in self._lanes):
                     return None
-            self._wait()
+                self._wait()
+            elif not lane.windows:
+                self._inside = None if self._inside is lane else self._inside
+                error, lane.error = lane.error, None
+                if error is not None:
+                    raise error
+            else:
+                window = lane.windows.popleft()
+                if not window.is_passed_over:
+                    return lane, window
+                lane.done = window
         return None
+
+    def _next_lane(self) -> Lane | None:
+        """The lane whose turn it is, which has a window or an error; None while nobody has."""
+        if self._inside is not None and not self._inside.is_over:
+            return self._inside if self._inside.take_in() else None
+        if not self._knows_starts and not self._learn_starts():
+            return None
+        if self._turn_windows < _TURN_WINDOWS_MAX and self._lanes and self._lanes[0].take_in():
+            return self._lanes[0]
+        self._turn_windows, self._others = 0, None
+        for _ in range(len(self._lanes)):
+            self._lanes.rotate(-1)
+            if self._lanes[0].take_in():
+                return self._lanes[0]
+        return None
+
+    def _learn_starts(self) -> bool:
+        """Whether all know where they start. Before that nothing is given out: a checkpoint that lacked one of them
+        would begin it at a later `latest`, and nobody would notice.
+        """
+        for lane in self._lanes:
+            while not lane.is_begun and lane.advance():
+                pass
+        self._knows_starts = all(lane.is_begun for lane in self._lanes)
+        return self._knows_starts
 
     def _wait(self) -> None:
         with self._bell:
@@ -185,35 +219,11 @@ class Subscription:
                 self._bell.wait()
 
     def _has_work(self) -> bool:
-        if self._is_inside and self._current is not None:
-            return self._current.has_work
-        return any(lane.has_work and not self._is_over(lane) for lane in self._lanes)
-
-    def _is_over(self, lane: Lane) -> bool:
-        return lane.is_ended and lane.error is None and not lane.windows
-
-    def _waiting_window(self) -> Window | None:
-        """The next window of the current lane, if it has come."""
-        lane = self._current
-        if lane is None:
-            return None
-        while not self._is_closed:
-            if lane.windows:
-                window = lane.windows.popleft()
-                self._is_inside = window.continues
-                if not window.is_empty or window.is_part:
-                    return window
-                lane.done = window
-                continue
-            if lane.is_ended:
-                self._is_inside = False
-                error, lane.error = lane.error, None
-                if error is not None:
-                    raise error
-                return None
-            if not lane.advance():
-                return None
-        return None
+        if not self._knows_starts:
+            return any(lane.has_work and not lane.is_begun for lane in self._lanes)
+        if self._inside is not None:
+            return self._inside.has_work
+        return any(lane.has_work and not lane.is_over for lane in self._lanes)
 
     def close(self) -> None:
         """End the iteration and the readers. Callable twice, from any thread."""
@@ -231,6 +241,24 @@ class Subscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _join(lane: Lane, window: Window, rows_max: int) -> tuple[WindowBatch, Window]:
+    """A window and those of its lane that have arrived behind it; and the last one that is done with them.
+
+    An error behind them stays in the lane, for whoever asks next.
+    """
+    batcher = Batcher(rows_max)
+    batch, last = batcher.add(window), window
+    while batch is None and not batcher.is_full and lane.take_in() and lane.windows:
+        window = lane.windows.popleft()
+        if not window.is_passed_over and (batch := batcher.add(window)) is not None:
+            lane.windows.appendleft(window)
+        else:
+            last = window
+    batch = batch or batcher.take()
+    assert batch is not None  # noqa: S101 - there was a window
+    return batch, last
 
 
 def _cancel(readers: Sequence[Reader]) -> None:
@@ -261,4 +289,4 @@ def windows(
     until = None
     if not follow:
         until = {each.physical: client.head(each.physical).published.pair for each in wanted}
-    return Subscription(client, wanted, starts, until=until, config=config)
+    return Subscription(client, wanted, starts, until=until, carried=known, config=config)

@@ -11,8 +11,13 @@ from databus.formats import to_json_value
 
 
 def tail_lines(windows: Iterable[AnyWindow]) -> Iterator[str]:
-    """One line of JSON for each control and each change, without a line feed; `before` only for an update."""
+    """One line of JSON for each control and each change, without a line feed; `before` only for an update.
+
+    A line with the change type `restart` says that a transaction of which a part was printed comes again as a whole.
+    """
     for window in windows:
+        if window.restarts:
+            yield _dumps({"source": window.physical, CHANGE_TYPE: "restart", COMMIT_VERSION: window.scn})
         if window.control is not None:
             yield _dumps(_of_control(window.control))
         for row in window.rows():

@@ -1,8 +1,8 @@
-"""Windows: what a consumer gets between two checkpoints. Pure: groups of frames in, windows out.
+"""Windows: what a consumer gets between two checkpoints.
 
 A window is one transaction, or what the bus itself put between two (snapshot chunks, its own controls). A transaction
 spread over several groups comes as several windows, *parts*, all but the last with `continues`; so any transaction
-passes through the memory of one group. Start with `Splitter`.
+passes through the memory of one group. `_splitter` makes them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +20,6 @@ from databus.core import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     SEQ,
-    SEQ_DONE,
     TXID,
     Checkpoint,
     ControlKind,
@@ -30,13 +29,13 @@ from databus.core import (
     Unsupported,
 )
 from databus.schema import TableSchema
-from databus.wire import Commit, Frame, FrameGroup, Header
+from databus.wire import Commit, Frame, FrameGroup
 
 Int = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 TableOf = Callable[[int], TableSchema]
 _NO_SNAPSHOTS: Final[Mapping[str, int]] = {}
-_NO_PAIR: Final[Pair] = (0, -1)
+_NO_OTHERS: Final[Mapping[str, SourceCheckpoint]] = {}
 
 
 class ControlEvent:
@@ -63,7 +62,7 @@ class Changes:
 
     __slots__ = ("_number", "_start", "_stop", "_view", "source", "table")
 
-    def __init__(self, view: "_View", number: int, start: int, stop: int) -> None:
+    def __init__(self, view: "View", number: int, start: int, stop: int) -> None:
         self._view, self._number, self._start, self._stop = view, number, start, stop
         self.table = view.tables[number]
         self.source = view.sources[number]
@@ -93,7 +92,7 @@ class Changes:
         return out
 
 
-class _View:
+class View:
     """One group, and what is made of it only when asked for."""
 
     def __init__(self, group: FrameGroup, physical: str, uuid: str, log: str, table_of: TableOf) -> None:
@@ -178,18 +177,32 @@ class Window:
 
     It keeps the memory alive that its rows were received in; copy what has to stay long.
     continues: more parts of this transaction follow. is_part: it is one of several parts. is_empty: it only moves the
-    checkpoint.
+    checkpoint. restarts: parts of its transaction were given out, and come again from its first row, because the relay
+    reads another log now: undo what they did.
     """
 
-    __slots__ = ("_bus", "_index", "_last", "_view", "continues", "has_control", "is_empty", "is_part", "scn")
+    __slots__ = (
+        "_bus",
+        "_index",
+        "_last",
+        "_others",
+        "_view",
+        "continues",
+        "has_control",
+        "is_empty",
+        "is_part",
+        "restarts",
+        "scn",
+    )
 
-    def __init__(self, view: _View, index: int, key: int) -> None:
+    def __init__(self, view: View, index: int, key: int) -> None:
         """key: twice the SCN, plus one for what the bus itself put there. The splitter sets the flags after."""
         self._view = view
         self._index = index
         self.scn = key >> 1
         self._bus = key & 1
-        self._last = self.continues = self.is_part = self.has_control = self.is_empty = False
+        self._last = self.continues = self.is_part = self.has_control = self.is_empty = self.restarts = False
+        self._others = _NO_OTHERS
 
     @property
     def physical(self) -> str:
@@ -322,190 +335,20 @@ class Window:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """`position` as a checkpoint of this physical source alone."""
-        return Checkpoint({self.physical: self.position})
+        """Where a consumer stands that has done it: `position`, and for the other physical sources that are followed
+        with it, what was done of them before it was given out. So it can be stored alone.
+        """
+        return Checkpoint({**self._others, self.physical: self.position})
+
+    def stand_beside(self, others: Mapping[str, SourceCheckpoint]) -> None:
+        """Tell it where the other physical sources stand, for its checkpoint. By whoever gives it out."""
+        self._others = others
+
+    @property
+    def is_passed_over(self) -> bool:
+        """Whether there is nothing in it for a consumer but its position."""
+        return self.is_empty and not self.is_part and not self.restarts
 
     def __repr__(self) -> str:
         more = ", continues" if self.continues else ""
         return f"<window {self.physical} {self.scn}, {len(self)} rows{more}>"
-
-
-def done_by(commit: Header) -> Pair:
-    """Everything up to this pair has been read once a group with this commit has: of a whole transaction, all."""
-    if commit.continues or commit.last_seq >= BUS_SEQ_MIN:
-        return commit.last
-    return commit.last_scn, SEQ_DONE
-
-
-def snapshots_after(snapshots: Mapping[str, int], control: ControlEvent) -> Mapping[str, int]:
-    """The open snapshots, by source the generation, once a control has been delivered."""
-    name = control.table.source
-    if control.kind == ControlKind.SNAPSHOT_BEGIN:
-        return {**snapshots, name: int(control.body["generation"])}
-    if control.kind == ControlKind.SNAPSHOT_END:
-        return {each: value for each, value in snapshots.items() if each != name}
-    return snapshots
-
-
-class Splitter:
-    """Cuts the groups of one physical source into windows, dropping what is at or below where the consumer stands.
-
-    Pure: no sockets, no clocks. `connected` tells it which log the next groups come from.
-    """
-
-    def __init__(self, physical: str, start: SourceCheckpoint, table_of: TableOf, until: Pair | None = None) -> None:
-        self._physical = physical
-        self._table_of = table_of
-        self._until = until
-        self._after: Pair = start.pair
-        self._snapshots: Mapping[str, int] = dict(start.snapshots)
-        self._uuid = start.uuid
-        self._log = start.log or ""
-        self._is_inside = _is_mid_transaction(start.pair)  # a part of it has been given out
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `until` has been reached."""
-        return self._until is not None and self._after >= self._until
-
-    def connected(self, uuid: str, log: str) -> bool:
-        """The next groups come from this log. Whether they start a transaction anew of which a part was given out.
-
-        Another log goes on from the end of the transaction before, and may count its rows otherwise: nothing of it is
-        dropped. What the other log read by snapshot is read anew.
-        """
-        is_other = self._log not in ("", log)
-        self._uuid, self._log = uuid, log
-        if not is_other:
-            return False
-        scn, seq = self._after
-        if not _is_mid_transaction(self._after):
-            self._after = scn, min(seq, SEQ_DONE)
-            return False
-        self._after = scn, -1
-        self._is_inside = False
-        return True
-
-    def split(self, group: FrameGroup) -> list[Window]:
-        """The group's windows. Raises `Corrupt` if its rows are not in order or lie beyond its commit."""
-        commit = group.commit
-        end = done_by(commit)
-        if end <= self._after or self.is_done:
-            return []
-        view = _View(group, self._physical, self._uuid, self._log, self._table_of)
-        view.is_cut = self._until is not None and end > self._until
-        control = group.control
-        has_control = control is not None and self._after < control.header.first and not self._is_beyond(control)
-        if has_control and view.control is not None:
-            self._snapshots = snapshots_after(self._snapshots, view.control)
-        view.snapshots = self._snapshots
-        keys = _whole(view, self._after, self._until) or _spread(view, self._after, self._until)
-        windows = self._windows(view, keys, control if has_control else None)
-        self._after = end if self._until is None else min(end, self._until)
-        self._is_inside = commit.continues and (self._is_inside or bool(windows))
-        return windows
-
-    def _is_beyond(self, control: Frame) -> bool:
-        return self._until is not None and control.header.first > self._until
-
-    def _windows(self, view: _View, keys: list[int], control: Frame | None) -> list[Window]:
-        commit = view.group.commit
-        if control is not None:
-            own = _key(control.header.first)
-            if not keys or keys[0] != own:  # the control is a window of its own, without rows
-                keys = [own, *keys]
-                view.stops = [[*starts[:1], *stops] for starts, stops in zip(view.starts, view.stops, strict=True)]
-                view.starts = [[*starts[:1], *starts] for starts in view.starts]
-        is_empty = not keys
-        if is_empty:
-            if commit.continues or view.is_cut:
-                return []
-            keys = [_key(commit.last)]
-        if len(view.starts) != len(view.frames) or not all(view.starts):
-            view.starts = view.stops = [[0] * len(keys) for _ in view.frames]
-        windows = [Window(view, index, key) for index, key in enumerate(keys)]
-        first, last = windows[0], windows[-1]
-        first.has_control, first.is_empty = control is not None, is_empty
-        last._last = not view.is_cut  # noqa: SLF001 - made here
-        last.continues = commit.continues or (view.is_cut and _is_mid_transaction(self._until or _NO_PAIR))
-        last.is_part = last.continues
-        first.is_part = first.is_part or self._is_inside
-        return windows
-
-
-def _key(pair: Pair) -> int:
-    """What tells windows apart, in their order: the SCN, and behind its transaction what the bus put there."""
-    return pair[0] << 1 | (pair[1] >= BUS_SEQ_MIN)
-
-
-def _is_mid_transaction(pair: Pair) -> bool:
-    return 0 <= pair[1] < SEQ_DONE
-
-
-def _whole(view: _View, after: Pair, until: Pair | None) -> list[int] | None:
-    """The group's only window, found from headers alone; None if there may be more, or if it is not whole."""
-    if not view.frames:
-        return None
-    key = _key(view.frames[0].header.first)
-    for frame in view.frames:
-        header = frame.header
-        if header.first <= after or _key(header.first) != key or _key(header.last) != key:
-            return None
-        if until is not None and header.last > until:
-            return None
-        if header.last > view.group.commit.last:
-            raise Corrupt(f"{frame.place}: rows up to {header.last} in a group that ends at {view.group.commit.last}")
-    view.starts = [[0] for _ in view.frames]
-    view.stops = [[frame.header.rows] for frame in view.frames]
-    return [key]
-
-
-def _spread(view: _View, after: Pair, until: Pair | None) -> list[int]:
-    """The windows of a group of many; sets where each begins and ends in each frame."""
-    by_frame: list[tuple[Keys, int]] = []
-    for number, frame in enumerate(view.frames):
-        scns, seqs = view.scns[number], view.seqs[number]
-        _check_order(frame, scns, seqs, view.group.commit.last)
-        dropped = 0 if frame.header.first > after else _count_up_to(scns, seqs, after)
-        kept = len(scns) if until is None or frame.header.last <= until else _count_up_to(scns, seqs, until)
-        keys: Keys = (scns[dropped:kept].astype(np.uint64) << np.uint64(1)) | (seqs[dropped:kept] >= BUS_SEQ_MIN)
-        by_frame.append((keys, dropped))
-    found: Keys = np.unique(np.concatenate([keys for keys, _ in by_frame])) if by_frame else np.empty(0, np.uint64)
-    for keys, dropped in by_frame:
-        view.starts.append((np.searchsorted(keys, found, "left") + dropped).tolist())
-        view.stops.append((np.searchsorted(keys, found, "right") + dropped).tolist())
-    keys_found: list[int] = found.tolist()
-    return keys_found
-
-
-def _count_up_to(scns: Int, seqs: Int, pair: Pair) -> int:
-    """How many rows are at or below the pair."""
-    start, stop = np.searchsorted(scns, pair[0], "left"), np.searchsorted(scns, pair[0], "right")
-    return int(start + np.searchsorted(seqs[start:stop], min(pair[1], 2**63 - 1), "right"))
-
-
-def _check_order(frame: Frame, scns: Int, seqs: Int, end: Pair) -> None:
-    falls = (scns[1:] < scns[:-1]) | ((scns[1:] == scns[:-1]) & (seqs[1:] <= seqs[:-1]))
-    if falls.any():
-        row = int(np.flatnonzero(falls)[0]) + 1
-        raise Corrupt(f"{frame.place}: row {row} is not after the row before it")
-    if len(scns) and (int(scns[-1]), int(seqs[-1])) > end:
-        raise Corrupt(f"{frame.place}: rows up to {(int(scns[-1]), int(seqs[-1]))} in a group that ends at {end}")
-
-
-def windows_of(
-    group: FrameGroup,
-    after: Pair = _NO_PAIR,
-    *,
-    physical: str,
-    table_of: TableOf,
-    uuid: str = "",
-    log: str = "",
-) -> Iterator[Window]:
-    """The windows of one group that lie after a pair. Several groups in a row: see `Splitter`."""
-    scn, seq = after
-    splitter = Splitter(
-        physical, SourceCheckpoint(uuid, max(scn, 0), None if seq == SEQ_DONE else max(seq, 0)), table_of
-    )
-    splitter.connected(uuid, log)
-    yield from splitter.split(group)
