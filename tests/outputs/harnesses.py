@@ -62,7 +62,7 @@ class FilesHarness:
 
     def files(self, table):
         name = table.source.rpartition(".")[2]
-        return sorted((self.folder / "out" / name).glob("*"))
+        return sorted((self.folder / "out" / name).glob("*"), key=lambda path: path.name.lstrip("_"))
 
     def read(self, physical, table):
         if self.options["format"] == "parquet":

@@ -8,6 +8,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.dataset import dataset
 
 from databus.core import ControlKind, Unsupported, WrongInput
 from databus.testing._change_log import ORDERS, ChangeLog
@@ -70,6 +71,16 @@ def test_controls_are_files_between_those_of_the_rows(tmp_path):
     assert kinds == [".jsonl", ".control", ".jsonl"]
     control = json.loads(harness.files(ORDERS)[1].read_text())
     assert (control["kind"], control["_commit_version"], control["_seq"]) == ("truncate", 2, 1)
+
+
+def test_a_folder_with_controls_is_read_by_anyone_who_reads_a_folder_of_parquet_files(tmp_path):
+    harness = FilesHarness(tmp_path, "parquet")
+    log = log_of(1)
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    harness.make().write(log.batch(0, 2))
+    folder = harness.files(ORDERS)[0].parent
+    assert len(list(folder.iterdir())) == 2
+    assert dataset(folder).to_table().column("id").to_pylist() == [1]
 
 
 def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 import pytest
 
 from databus.client import RelayClient
-from databus.core import Held, Unavailable
+from databus.core import ConfigError, Held, Unavailable
 from databus.pipeline import load_pipeline
 from databus.pipeline._own_relay import OwnRelay
 from databus.pipeline._state import StateLock
@@ -59,6 +60,16 @@ def test_it_answers_when_start_returns_and_is_gone_when_stop_does(config):
         relay.stop()
     assert not is_alive(pid)
     assert deaths == []
+
+
+def test_a_port_in_use_is_named_within_seconds_and_not_tried_for_a_minute(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (tmp_path / "databus.yml").write_text(f"{FILE}relay: {{listen: '127.0.0.1:{port}'}}\n")
+        relay = OwnRelay(load_pipeline(tmp_path / "databus.yml").config, lambda: None)
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*is a relay running there already"):
+            relay.start()
+        relay.stop()
 
 
 def test_its_death_is_told_and_a_restart_keeps_the_address(config):

@@ -18,13 +18,15 @@ from typing import Any, Final
 
 import yaml
 
-from databus.core import TryAgain, Unavailable
+from databus.core import ConfigError, TryAgain, Unavailable, WrongInput
 from databus.pipeline._config import PipelineConfig
 
 _ASK_S: Final = 0.02
 _STOP_S_MAX: Final = 20.0
 _RESTART_S: Final = (0.05, 5.0)
 _SETTLED_S: Final = 10.0
+_LET_GO_S_MAX: Final = 5.0
+"""How long the relay before it may still own the log. A wrong option or a port in use is no better after that."""
 _LAG_S: Final = 1.5
 _LOG_TAIL_BYTES: Final = 3_000
 _REQUEST_S_MAX: Final = 10.0
@@ -64,13 +66,18 @@ class OwnRelay:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises `Unavailable` with the end of its log if it does not in time."""
-        deadline = time.monotonic() + self._config.sections.run.start_ms_max / 1e3
+        """Start it and wait until it answers. Raises `Unavailable` with the end of its log if it does not in time,
+        `ConfigError` with the reason if it refuses its configuration, its port or its folder.
+        """
+        began = time.monotonic()
+        deadline = began + self._config.sections.run.start_ms_max / 1e3
         while True:
             self._spawn()
             if self._wait_until_it_answers(deadline):
                 break
-            self._drop()
+            code = self._drop()
+            if code == WrongInput.exit_code and time.monotonic() - began > _LET_GO_S_MAX:
+                raise ConfigError(f"the pipeline's own relay refuses to start:\n{self._last_words()}")
             if time.monotonic() + self._pause_s >= deadline:
                 raise Unavailable(
                     f"the pipeline's own relay did not start within start_ms_max="
@@ -92,11 +99,12 @@ class OwnRelay:
         self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
         self.start()
 
-    def _drop(self) -> None:
-        """Forget one that has ended."""
+    def _drop(self) -> int | None:
+        """Forget one that has ended; returns its exit code."""
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
+        return None if process is None else process.returncode
 
     def stop(self) -> None:
         """End it in good order, or, if it takes too long, by force; callable twice."""
@@ -211,6 +219,10 @@ class OwnRelay:
             return self.states()
         except Unavailable:
             return []  # it is being restarted
+
+    def _last_words(self) -> str:
+        lines = self._log_end().strip().splitlines()
+        return lines[-1] if lines else f"see {self.log_file}"
 
     def _log_end(self) -> str:
         try:

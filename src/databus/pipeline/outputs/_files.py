@@ -4,7 +4,7 @@
 
 A file appears whole, by a rename, after it is on the disk. What its name says is done stays done: rows at or below the
 greatest pair in the folder are not written again, so a repeated batch adds nothing, whatever its boundaries. Controls
-are files too (`.control.json`).
+are files too (`_….control.json`); readers of a folder of Parquet or JSON pass over names that begin with `_`.
 """
 
 import json
@@ -25,7 +25,8 @@ from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputCon
 from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import Places
 
-_NAME: Final = re.compile(r"(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
+_NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
+_CONTROL: Final = "control.json"
 _JSON_ROWS: Final = 8_192
 _PARTIAL: Final = ".partial"
 _NO_SPACE: Final = (28, 122)  # ENOSPC, EDQUOT
@@ -48,8 +49,9 @@ class FilesConfig(OutputConfig):
 
 
 def file_name(first: Pair, last: Pair, log: int, suffix: str) -> str:
-    """The name that says what a file holds; names sort as their pairs do."""
-    return f"{first[0]:019d}.{first[1]:019d}-{last[0]:019d}.{last[1]:019d}.{log:016x}.{suffix}"
+    """The name that says what a file holds; names of rows sort as their pairs do, and so do those of controls."""
+    hidden = "_" if suffix == _CONTROL else ""
+    return f"{hidden}{first[0]:019d}.{first[1]:019d}-{last[0]:019d}.{last[1]:019d}.{log:016x}.{suffix}"
 
 
 class _Folder:
@@ -134,7 +136,7 @@ class FilesOutput(Output):
                 scn, seq = item.pair
                 body = {"_commit_version": scn, "_seq": seq, **item.body}
                 text = f"{json.dumps(body, ensure_ascii=False)}\n".encode()
-                folder.put(item.pair, Stored(end or item.pair, log), "control.json", iter([text]), "none")
+                folder.put(item.pair, Stored(end or item.pair, log), _CONTROL, iter([text]), "none")
             return
         rows = rows_above(item.rows, before)
         for start in range(0, rows.num_rows, self.config.rows_per_file_max):
