@@ -105,12 +105,18 @@ def _of_logging(facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
         what = f"binlog_row_image is {image}: the log lacks columns. Sessions that are open keep theirs"
         yield Finding("error", "binlog_row_image", server, what, _set(facts, "binlog_row_image", "'FULL'"))
     if facts.row_metadata is None:
-        what = "the log does not name columns (binlog_row_metadata came with MySQL 8.0.1 and MariaDB 10.5): names and "
-        yield Finding("info", "binlog_row_metadata", server, what + "types are followed through the log's DDL")
+        what = (
+            "the log does not name columns (binlog_row_metadata came with MySQL 8.0.1 and MariaDB 10.5): names and "
+            "types are followed through the log's DDL, and DDL that was not logged (sql_log_bin=0) can pass unseen if "
+            "every column keeps its width and nullability"
+        )
+        yield Finding("info", "binlog_row_metadata", server, what)
     elif facts.row_metadata != "FULL":
         past = " and the log is to be read from before now" if config.start != "latest" else ""
         what = (
-            f"binlog_row_metadata is {facts.row_metadata}{past}: names and types must be followed through the log's DDL"
+            f"binlog_row_metadata is {facts.row_metadata}{past}: names and types must be followed through the log's "
+            f"DDL, and DDL that was not logged (sql_log_bin=0, a replica that drifted) can pass unseen if it renames "
+            f"or swaps columns, or reorders members of ENUM or SET"
         )
         mend = _set(facts, "binlog_row_metadata", "'FULL'")
         yield Finding("warning", "binlog_row_metadata", server, what, mend)

@@ -452,7 +452,7 @@ class Scanner(Walk):
             and self._transaction_kernels.begin_anonymous(state, self._when()) == s.FAILED
         ):
             raise failure(int(state[s.ERROR]), self._where(), kind, int(state[s.SIZE]))
-        what = kind_of(query.text)
+        what = "nothing" if query.is_without_effect else kind_of(query.text)
         is_inside = state[s.TX_STATE] == s.INSIDE
         if what in ("begin", "xa-begin"):
             if is_inside and what == "begin":
