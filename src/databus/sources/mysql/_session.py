@@ -239,8 +239,7 @@ class Session:
         first = int(late[0]) if len(late) else len(run)
         last = min(first, len(run) if run.is_complete else len(run) - 1) - 1
         if last >= 0:
-            (txid,) = run.txids(last, last + 1).to_pylist()
-            self._pass(int(run.scn[last]), txid, int(run.commit_us[last]), run.position(last))
+            self._pass(int(run.scn[last]), run.txid(last), int(run.commit_us[last]), run.position(last))
         if first < len(run):
             self._begins_us = None
         return first
