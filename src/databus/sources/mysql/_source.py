@@ -27,13 +27,14 @@ from databus.core import (
 )
 from databus.schema import TableSchema
 from databus.sources._contract import Identity, Resume, SourceLag
-from databus.sources.mysql._check import check, refuse
+from databus.sources.mysql._check import check
 from databus.sources.mysql._condition import check_condition
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import close_quietly
 from databus.sources.mysql._dump import Dump
 from databus.sources.mysql._errors import error_of
 from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
+from databus.sources.mysql._finding import refuse
 from databus.sources.mysql._hosts import ConnectedServer, Hosts, connect_again
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
