@@ -225,10 +225,7 @@ def test_a_corrupt_middle_is_reported_with_its_place_and_what_is_before_it_serve
         for scn in range(1, 100):
             log.append(group(scn, count=3))
         segment = log._view.segments[2]
-        cursor = log.beginning()
-        read(cursor, to=(segment.header.before.commit.scn, 1))
-        first = cursor.position.scn + 1
-        cursor.read(1)
+        first = log.beginning().measure(to=(segment.header.before.commit.scn, 1)).end.scn + 1
         hurt = segment.first_offset + 900  # inside the body of the first group's rows
         flip(segment.path, hurt)
         cursor = log.beginning()

@@ -1,11 +1,17 @@
 """Measuring ranges: what fits, whole transactions, splits and controls."""
 
+import asyncio
+
 import pytest
 
 from databus.core import ControlKind
+from databus.relay import _range, _scan
 from databus.relay._catalog import Selection
-from databus.relay._cursor import Cursor
-from databus.relay._range import RangeAsk, measure_range
+from databus.relay._cursor import Measuring
+from databus.relay._feed import Feed
+from databus.relay._measure import MeasureLimits
+from databus.relay._range import RangeAsk, RangeScan
+from databus.relay._scan import Allowance
 from tests.relay_log.make import ORDERS, ORDERS_2, STOCK, bytes_of, control, group, open_log, read, scns_of
 
 
@@ -96,20 +102,85 @@ def test_controls_are_told_and_can_end_a_range(log):
 
 def test_commits_published_while_measuring_are_no_reason_to_answer(tmp_path, monkeypatch):
     """A reader of a table at rest waits for the end of its time, however busy the others are."""
-    measure = Cursor.measure
+    result = Measuring.result
 
-    def overtaken(cursor, **more):  # a spy, to have a measurement that lasts
-        found = measure(cursor, **more)
+    def overtaken(measuring):  # a spy, to have a measurement that lasts
+        found = result(measuring)
         log.append(group(log.resume().scn + 1))
         return found
 
     with open_log(tmp_path) as log:
         log.append(group(1, tables=(ORDERS, STOCK)))
-        monkeypatch.setattr(Cursor, "measure", overtaken)
+        monkeypatch.setattr(Measuring, "result", overtaken)
         ask = RangeAsk.parse({"sources": "main.stock", "wait_ms": "1000"}, 1000)
-        cursor, selection = log.latest(), Selection("shop", ["main.stock"])
-        rounds = [measure_range(log, cursor, ask, selection) for _ in range(3)]
+        scan = RangeScan(log, log.latest(), ask, Selection("shop", ["main.stock"]))
+        rounds = [scan.step() for _ in range(3)]
         assert [each.is_something for each in rounds] == [False] * 3
-        assert rounds[2].after(rounds[1]).measure.groups == 2
+        assert rounds[2].measure.groups == 2
         log.append(group(log.resume().scn + 1, tables=(STOCK,)))
-        assert measure_range(log, cursor, ask, selection).is_something
+        assert scan.step().is_something
+
+
+def test_a_step_of_a_measurement_passes_over_no_more_than_its_allowance(log):
+    for scn in range(1, 101):
+        log.append(group(scn, count=3, note="n" * 100))
+    size = log.beginning().measure().bytes
+    cursor = log.beginning()
+    measuring = Measuring(cursor, MeasureLimits(), frozenset())
+    places = []
+    while not measuring.step(Allowance(size // 10, 60_000)):
+        places.append(cursor._offset + (cursor._segment << 40))
+    assert 9 <= len(places) <= 11
+    assert places == sorted(set(places))
+    assert measuring.result() == log.beginning().measure(sources=frozenset())
+
+
+def test_a_measurement_in_steps_is_the_one_in_one_go(log):
+    """Transactions in parts, controls, several segments: whatever the steps, the same range and the same place."""
+    for scn in range(1, 60):
+        if scn % 7 == 0:
+            log.append(group(scn, count=0, control=control(ControlKind.TRUNCATE, STOCK, scn, 1)))
+        elif scn % 5 == 0:
+            for part in range(4):
+                log.append(group(scn, count=8, first_seq=1 + 8 * part, continues=part < 3))
+        else:
+            log.append(group(scn, count=scn % 4 + 1, tables=(ORDERS, STOCK)))
+    for limits in (MeasureLimits(), MeasureLimits(rows_max=90), MeasureLimits(stop_at_controls=True)):
+        whole, stepped = log.beginning(), log.beginning()
+        for _ in range(5):
+            one = Measuring(whole, limits, None, None, 3)
+            assert one.step(Allowance(1 << 40, 60_000))
+            many = Measuring(stepped, limits, None, None, 3)
+            while not many.step(Allowance(1, 60_000)):
+                pass
+            assert many.result() == one.result()
+            assert (stepped._segment, stepped._offset) == (whole._segment, whole._offset)
+
+
+def test_a_range_that_takes_too_long_is_answered_with_how_far_it_got(log, monkeypatch):
+    """Somebody who asks for rows of a table that has none goes on from each answer, and reaches the end."""
+    for scn in range(1, 201):
+        log.append(group(scn, tables=(ORDERS,)))
+    log.append(group(201, tables=(STOCK,)))
+    monkeypatch.setattr(_scan, "SCAN_BYTES_MAX", 5_000)
+    monkeypatch.setattr(_range, "RANGE_SCAN_MS_MAX", 0)
+    ask = RangeAsk.parse({"sources": "main.stock", "rows_max": "10", "wait_ms": "60000"}, 60_000)
+    cursor = log.beginning()
+    answers = []
+
+    async def find():
+        feed = Feed(asyncio.get_running_loop())
+
+        async def in_thread(step):
+            return step()
+
+        while not answers or not answers[-1].measure.rows:
+            scan = RangeScan(log, cursor, ask, Selection("shop", ["main.stock"]))
+            answers.append(await _range.find_range(scan, feed, ask.wait_ms, in_thread))
+
+    asyncio.run(find())
+    ends = [answer.measure.end.scn for answer in answers]
+    assert len(ends) > 3
+    assert ends == sorted(set(ends))
+    assert ends[-1] == 201
+    assert sum(answer.measure.rows for answer in answers) == 1

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -94,7 +95,10 @@ def test_a_reader_keeps_what_it_holds_when_retention_removes_it(tmp_path):
 
 def descriptors_of(path: Path) -> list[str]:
     """Descriptors of this process that hold a file, also one without a name any more."""
-    links = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    links = []
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.append(str(each.readlink()))
     return [link for link in links if link.removesuffix(" (deleted)") == str(path)]
 
 

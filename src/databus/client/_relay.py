@@ -82,6 +82,19 @@ class Range:
     splits: tuple[SourceCheckpoint, ...]
     controls: tuple[RangeControl, ...] = ()
 
+    def then(self, following: "Range") -> "Range":
+        """This range and the one that was measured from its position on, as one."""
+        inner = (*self.splits, self.position) if self.rows or self.controls else ()
+        return Range(
+            following.position,
+            self.rows + following.rows,
+            self.bytes + following.bytes,
+            self.groups + following.groups,
+            following.published,
+            (*inner, *following.splits),
+            (*self.controls, *following.controls),
+        )
+
 
 class FrameStream:
     """A response of frames: iterate it for lists of groups. Every checksum is checked.
@@ -290,6 +303,8 @@ class RelayClient:
     ) -> Range:
         """Where a batch of whole groups after `start` ends that fits the limits (one group at least, if there is one).
 
+        A relay looks for some seconds at most: the range may end before any limit, even without a row; go on from its
+        position.
         wait_ms: how long to wait for rows or controls of these sources; commits alone move the position when it has
         passed. splits: positions that cut the range into `partitions` of like size. stop_at_controls: end before a
         group that begins with a control, unless it is the first.

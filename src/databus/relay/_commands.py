@@ -18,10 +18,12 @@ from databus.relay import _control
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
+from databus.relay._log import Log
 from databus.relay._params import START_NAMES, Place, check_names, fingerprint, integer, names, start_of
-from databus.relay._range import RANGE_NAMES, RangeAsk, measure_range
+from databus.relay._range import RANGE_NAMES, RangeAsk, RangeScan, find_range
 from databus.relay._stats import Stats
 from databus.relay._stream import StreamAsk, Streaming, open_cursor
+from databus.relay._tail import Tail
 
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ class Commands:
         self._feeds = feeds
         self._readers = ThreadPoolExecutor(_READ_THREADS, "relay-read")
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "relay-small")
+        self._tails: dict[str, Tail] = {}
         self._waiting = 0  # streams and long polls
 
     def end(self) -> None:
@@ -68,6 +71,10 @@ class Commands:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._small, work)
+
+    async def _in_reader(self, work: Callable[[], T]) -> T:
+        """In one of the threads that scan; each piece of work there is short, so that all get their turn."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
     @contextmanager
     def _a_place(self) -> Iterator[None]:
@@ -110,6 +117,7 @@ class Commands:
                 wanted,
                 log=log,
                 feed=self._feeds[log.physical],
+                tail=self._tail_of(log),
                 reader=self._readers,
                 stats=self.stats,
                 client=ask.client,
@@ -117,6 +125,15 @@ class Commands:
                 write_ms_max=self._limits.write_ms_max,
             )
             return await streaming.serve()
+
+    def _tail_of(self, log: Log) -> Tail:
+        """Where those stand who have been sent all of a log; in the loop's thread."""
+        tail = self._tails.get(log.physical)
+        if tail is None or tail.log is not log:
+            tail = self._tails[log.physical] = Tail(
+                log, self._feeds[log.physical], self._small, self._limits.tail_bytes_max
+            )
+        return tail
 
     async def position(self, ask: "_Ask") -> web.Response:
         """GET /position: the checkpoint that a start means, and what the log holds."""
@@ -149,20 +166,11 @@ class Commands:
         log = self._catalog.log_of(capture)
         selection = Selection(log.physical, wanted.sources)
         selection.check(log.schemas)
-        feed = self._feeds[log.physical]
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wanted.wait_ms / 1e3
         with self._a_place():
             cursor = await self._in_thread(lambda: open_cursor(log, wanted.start))
-            found = None
-            while True:
-                seen = feed.count
-                measured = await self._in_thread(lambda: measure_range(log, cursor, wanted, selection))
-                found = measured.after(found)
-                wait_s = deadline - loop.time()
-                if found.is_something or wait_s <= 0:
-                    return _json(found.to_json())
-                await feed.wait(seen, wait_s)
+            scan = RangeScan(log, cursor, wanted, selection)
+            found = await find_range(scan, self._feeds[log.physical], wanted.wait_ms, self._in_reader)
+            return _json(found.to_json())
 
     # What there is to see and to do
 

@@ -51,6 +51,13 @@ class ServeConfig(BaseModel):
     write_ms_max: int = Field(
         300_000, ge=10, le=86_400_000, description="A client that reads nothing for this long is cut off."
     )
+    tail_bytes_max: int = Field(
+        16 << 20,
+        ge=0,
+        le=1 << 30,
+        description="What was published last is held in memory for all who follow the end, so much for each physical "
+        "source. Who cannot keep up with that reads the log's files.",
+    )
     clients_max: int = Field(1_000, ge=1, le=1_000_000, description="Names of clients that statistics are kept for.")
 
 

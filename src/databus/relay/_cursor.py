@@ -5,18 +5,15 @@ checksums it has checked and in which it has decoded nothing. It holds no file b
 stands still costs nothing, and finds out with 410 if retention has passed it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from databus.core import SEQ_DONE, Corrupt, Pair, SourceCheckpoint
-from databus.relay._measure import Measure, MeasureLimits, Stop, Tally, group_sizes
+from databus.core import Corrupt, Pair, SourceCheckpoint
+from databus.relay._measure import GroupSize, Measure, MeasureLimits, Stop, Tally, size_of
 from databus.relay._reader import FrameReader
+from databus.relay._scan import Allowance, Scanned, reached_by, scan
 from databus.relay._segment import End, Segment, SegmentFile
 from databus.relay._view import LogView
-from databus.wire import COMMIT, Commit, Header
-
-GROUPS_A_READ_MAX: Final = 8192
+from databus.wire import Commit, Header
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +28,6 @@ class Span:
     def fd(self) -> int:
         """Descriptor of the file, for `os.sendfile` and `os.pread`."""
         return self.file.fd
-
-
-def reached_by(header: Header) -> Pair:
-    """Up to where all rows are done once this commit frame has been passed."""
-    return (header.last_scn, max(header.last_seq, SEQ_DONE)) if header.publishes else header.last
 
 
 class Cursor:
@@ -53,6 +45,21 @@ class Cursor:
         self._offset = offset
         self.position = position
 
+    @property
+    def view(self) -> LogView:
+        """The log as readers see it."""
+        return self._view
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """(segment, offset): comparable."""
+        return self._segment, self._offset
+
+    def go(self, place: tuple[int, int], position: SourceCheckpoint) -> None:
+        """Stand at the end of a group; `position` is that of who has been given everything up to there."""
+        self._segment, self._offset = place
+        self.position = position
+
     def copy(self) -> "Cursor":
         """Another cursor at this place."""
         return Cursor(self._view, self._segment, self._offset, self.position)
@@ -66,8 +73,8 @@ class Cursor:
         """Whether all rows up to `to` are behind this cursor."""
         return to is not None and self.position.pair >= to
 
-    def _advance(self, published: End) -> tuple[Segment, int] | None:
-        """The segment to read on in and up to where; None at the published end."""
+    def advance(self, published: End) -> tuple[Segment, int] | None:
+        """The segment to read on in and up to where; None at the published end. Steps into the segment that follows."""
         while (self._segment, self._offset) < published.place:
             segment = self._view.segment(self._segment)
             limit = self._view.limit(segment, published)
@@ -77,50 +84,65 @@ class Cursor:
             self._segment, self._offset = following.number, following.first_offset
         return None
 
-    def read(self, bytes_max: int, *, sources: frozenset[int] | None = None, to: Pair | None = None) -> list[Span]:
+    def read(
+        self,
+        bytes_max: int,
+        *,
+        sources: frozenset[int] | None = None,
+        to: Pair | None = None,
+        until: End | None = None,
+        allowance: Allowance | None = None,
+    ) -> list[Span]:
         """Move over the next whole groups, at least one, until they make `bytes_max`; [] if there are none.
 
         sources: ids whose frames are wanted; commit frames come always. to: the last group is the one that reaches
-        this pair. Every checksum of what is returned has been checked. Raises `Corrupt` naming segment and offset, with
-        the cursor before the group concerned; `PositionPurged`.
+        this pair. until: not beyond this published place. allowance: how far this step may go at most, whatever it
+        finds. Every checksum of what is returned has been checked, now or by an earlier reader. Raises `Corrupt` naming
+        segment and offset, with the cursor before the group concerned; `PositionPurged`.
         """
-        published = self._view.published
+        published = self._view.published if until is None else until
+        allowance = allowance or Allowance()
         spans: list[Span] = []
         left = bytes_max
-        while left > 0 and not self.has_reached(to) and (found := self._advance(published)) is not None:
-            run = _Run(self._view.file(found[0]), self._offset, found[1])
+        while left > 0 and not self.has_reached(to) and (found := self.advance(published)) is not None:
+            segment, limit = found
+            if sources is None and (span := self._leap(segment, limit, published, left, to)) is not None:
+                spans.append(span)
+                left -= span.length
+                continue
+            run = _Run(self._view.file(segment), self._offset, limit)
             try:
-                run.read(left, sources, to)
+                run.read(left, sources, to, allowance)
             except Corrupt:
                 if not spans and run.commit is None:
                     raise
                 left = 0
+            if sources is None:
+                self._view.verified.note(segment.number, self._offset, run.offset)
             spans += run.spans
             left -= run.bytes
             self._offset = run.offset
             if run.commit is None:
                 break
-            self._move(found[0], run.commit_offset, run.commit, sources)
+            self._move(Commit.from_header(run.commit, f"{segment.path} at {run.commit_offset}"), sources)
             if run.is_full:
                 break
         return spans
 
-    def _move(self, segment: Segment, commit_offset: int, header: Header, sources: frozenset[int] | None) -> None:
-        commit = Commit.from_header(header, f"{segment.path} at {commit_offset}")
-        self.position = self._view.checkpoint(commit, self._open_snapshots(commit, sources))
+    def _leap(self, segment: Segment, limit: int, published: End, bytes_max: int, to: Pair | None) -> Span | None:
+        """Move to a known boundary of groups not far ahead, without a look at what lies between: somebody has checked
+        that before. None where that is not known.
+        """
+        end = self._view.leap(segment, self._offset, limit, published, bytes_max, to)
+        if end is None:
+            return None
+        span = Span(self._view.file(segment), self._offset, end.offset - self._offset)
+        self._offset = end.offset
+        self._move(end.commit, None)
+        return span
 
-    def _open_snapshots(self, commit: Commit, sources: frozenset[int] | None) -> Mapping[str, int]:
-        """Those of `commit` whose begin this consumer has been given, and whose end it has not."""
-        if not commit.snapshots:
-            return {}
-        ids = self._view.schemas.ids()
-        before = self.position
-        return {
-            name: each.generation
-            for name, each in commit.snapshots.items()
-            if (sources is None or ids.get(name) in sources)
-            and (each.begin > before.pair or before.snapshots.get(name) == each.generation)
-        }
+    def _move(self, commit: Commit, sources: frozenset[int] | None) -> None:
+        self.position = self._view.checkpoint_after(commit, self.position, sources)
 
     def measure(
         self,
@@ -138,34 +160,76 @@ class Cursor:
         stop_at_controls: it ends before a group that begins with a control of these sources, unless that is the first.
         Moves the cursor there. Raises as `read` does.
         """
-        published = self._view.published
-        start = self.copy()
-        tally = Tally(MeasureLimits(rows_max, bytes_max, stop_at_controls), partitions)
-        while not tally.is_full and not self.has_reached(to) and (found := self._advance(published)) is not None:
-            self._count(*found, tally, sources, to)
-        splits = tuple(start.checkpoint_at(stop, sources) for stop in tally.splits())
-        counted = tally.sum
-        counts = counted.rows, counted.bytes, counted.groups
-        return Measure(self.position, *counts, splits, counted.controls, tally.is_full)
+        measuring = Measuring(self, MeasureLimits(rows_max, bytes_max, stop_at_controls), sources, to, partitions)
+        while not measuring.step(Allowance()):
+            pass
+        return measuring.result()
 
-    def _count(
-        self, segment: Segment, limit: int, tally: Tally, sources: frozenset[int] | None, to: Pair | None
-    ) -> None:
-        """Measure in one segment, and move to where that ends; that may be in an earlier segment."""
-        with FrameReader(self._view.file(segment), limit, with_bodies=False) as reader:
-            for group in group_sizes(reader, segment, self._offset, limit, sources):
-                if not tally.take(group) or (to is not None and reached_by(group.commit) >= to):
-                    break
-        last = tally.sum.last
-        if last is not None:
-            self._segment, self._offset = last.segment.number, last.end
-            self._move(last.segment, last.commit_offset, last.commit, sources)
+    def count(self, tally: Tally, sources: frozenset[int] | None, to: Pair | None, allowance: Allowance) -> bool:
+        """Move over groups that `tally` takes, within the allowance; whether that was all of them."""
+        published = self._view.published
+        while not tally.is_full and not self.has_reached(to) and (found := self.advance(published)) is not None:
+            segment, limit = found
+            with FrameReader(self._view.file(segment), limit, with_bodies=False) as reader:
+                for group in scan(reader, self._offset, limit, sources, check_bodies=False):
+                    allowance.spend(group.end - group.start)
+                    if not tally.take(size_of(reader, segment, group)):
+                        return True
+                    self._segment, self._offset = segment.number, group.end
+                    if to is not None and reached_by(group.commit) >= to:
+                        return True
+                    if allowance.is_spent:
+                        return False
+        return True
+
+    def go_behind(self, group: GroupSize, start: SourceCheckpoint, sources: frozenset[int] | None) -> None:
+        """Stand behind a group that was measured from `start` on."""
+        self._segment, self._offset = group.segment.number, group.end
+        commit = Commit.from_header(group.commit, f"{group.segment.path} at {group.commit_offset}")
+        self.position = self._view.checkpoint_after(commit, start, sources)
 
     def checkpoint_at(self, stop: Stop, sources: frozenset[int] | None) -> SourceCheckpoint:
         """The position at a place ahead of this cursor."""
-        segment = self._view.segment(stop.segment)
-        commit = self._view.commit_before(segment, stop.commit_offset)
-        return self._view.checkpoint(commit, self._open_snapshots(commit, sources))
+        commit = self._view.commit_before(self._view.segment(stop.segment), stop.commit_offset)
+        return self._view.checkpoint_after(commit, self.position, sources)
+
+
+class Measuring:
+    """A measurement in steps, each within an allowance; it moves `cursor`. See `Cursor.measure`.
+
+    Between two steps the cursor stands where the last one ended; after `result` where the measure does.
+    """
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        limits: MeasureLimits,
+        sources: frozenset[int] | None = None,
+        to: Pair | None = None,
+        partitions: int = 1,
+    ) -> None:
+        self._cursor = cursor
+        self._start = cursor.copy()
+        self._tally = Tally(limits, partitions)
+        self._sources = sources
+        self._to = to
+
+    def step(self, allowance: Allowance) -> bool:
+        """Go on; whether that was all: a limit is reached, or the published end, or `to`."""
+        return self._cursor.count(self._tally, self._sources, self._to, allowance)
+
+    def end(self) -> None:
+        """Be content with what has been measured; not inside a transaction, if another came before it."""
+        self._tally.end()
+
+    def result(self) -> Measure:
+        """What was measured, and the cursor moved there."""
+        splits = tuple(self._start.checkpoint_at(stop, self._sources) for stop in self._tally.splits())
+        counted = self._tally.sum
+        if counted.last is not None:
+            self._cursor.go_behind(counted.last, self._start.position, self._sources)
+        counts = counted.rows, counted.bytes, counted.groups
+        return Measure(self._cursor.position, *counts, splits, counted.controls, self._tally.is_full)
 
 
 class _Run:
@@ -186,32 +250,25 @@ class _Run:
         """What was read."""
         return [Span(self._file, start, end - start) for start, end in self._pieces]
 
-    def read(self, bytes_max: int, sources: frozenset[int] | None, to: Pair | None) -> None:
-        """Read whole groups until they make `bytes_max`, reach `to`, or the segment's limit."""
-        groups = 0
-        group: list[tuple[int, int]] = []
+    def read(self, bytes_max: int, sources: frozenset[int] | None, to: Pair | None, allowance: Allowance) -> None:
+        """Read whole groups until they make `bytes_max`, reach `to` or the limit, or the allowance is spent."""
         with FrameReader(self._file, self._limit, with_bodies=True) as reader:
-            for offset, header in reader.frames(self.offset, self._limit):
-                if header.kind != COMMIT:
-                    if sources is None or header.source_id in sources:
-                        reader.check_body(offset, header)
-                        _join(group, offset, offset + header.frame_bytes)
-                    continue
-                _join(group, offset, offset + header.header_bytes)
-                self._take(group, offset, header)
-                group = []
-                groups += 1
-                if self.bytes >= bytes_max or groups == GROUPS_A_READ_MAX or (to and reached_by(header) >= to):
+            for group in scan(reader, self.offset, self._limit, sources, check_bodies=True):
+                allowance.spend(group.end - group.start)
+                self._take(group)
+                if self.bytes >= bytes_max or allowance.is_spent or (to and reached_by(group.commit) >= to):
                     self.is_full = True
                     return
-            if self.offset != self._limit:
-                raise Corrupt(f"{reader.place(self.offset)}: the group that starts here has no commit frame")
 
-    def _take(self, group: list[tuple[int, int]], commit_offset: int, header: Header) -> None:
-        for start, end in group:
-            _join(self._pieces, start, end)
-            self.bytes += end - start
-        self.offset, self.commit, self.commit_offset = commit_offset + header.frame_bytes, header, commit_offset
+    def _take(self, group: Scanned) -> None:
+        for offset, header in group.frames:
+            self._add(offset, header)
+        self._add(group.commit_offset, group.commit)
+        self.offset, self.commit, self.commit_offset = group.end, group.commit, group.commit_offset
+
+    def _add(self, offset: int, header: Header) -> None:
+        _join(self._pieces, offset, offset + header.frame_bytes)
+        self.bytes += header.frame_bytes
 
 
 def _join(pieces: list[tuple[int, int]], start: int, end: int) -> None:

@@ -1,6 +1,7 @@
 """Feeds: how a published group wakes the streams that wait for it, at once and without polling."""
 
 import asyncio
+from collections.abc import Callable
 
 from databus.core import Unavailable
 
@@ -15,6 +16,7 @@ class Feed:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: set[asyncio.Future[None]] = set()
+        self._listeners: tuple[Callable[[], None], ...] = ()
         self._is_scheduled = False
         self.count = 0
         self.is_over = False
@@ -36,9 +38,19 @@ class Feed:
     def _wake(self) -> None:
         self._is_scheduled = False
         self.count += 1
+        for listener in self._listeners:
+            listener()
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             _resolve(future)
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at each wake-up, in the loop's thread, until `unlisten`."""
+        self._listeners = (*self._listeners, listener)
+
+    def unlisten(self, listener: Callable[[], None]) -> None:
+        """Call it no more."""
+        self._listeners = tuple(each for each in self._listeners if each != listener)
 
     async def wait(self, seen: int, wait_s: float | None = None) -> bool:
         """Wait until `count` is not `seen`; returns whether that happened within `wait_s`.

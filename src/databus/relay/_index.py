@@ -83,6 +83,13 @@ class SparseIndex:
             return self.front.before_pair(pair, limit)
         return self[at - 1] if at else None
 
+    def before_offset(self, offset: int) -> Entry | None:
+        """The last entry up to `offset`; None where none is."""
+        count = self._count_to(offset + 1)
+        if count == 0 and self.front is not None:
+            return self.front.before_offset(offset)
+        return self[count - 1] if count else None
+
     def before_time(self, time_us: int, limit: int) -> Entry | None:
         """The last entry up to `limit` with no commit at or after `time_us` before it; None for the segment's start."""
         at = bisect_left(range(self._count_to(limit)), time_us, key=lambda i: self[i].max_commit_us)

@@ -1,14 +1,14 @@
 """Measuring: how far a reader gets within limits, and where its work could be split; from headers alone."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from databus.core import Pair, SourceCheckpoint
 from databus.relay._reader import FrameReader
+from databus.relay._scan import Scanned
 from databus.relay._segment import Segment
-from databus.wire import COMMIT, CONTROL, Frame, Header
+from databus.wire import CONTROL, Frame, Header
 
 _STOPS_KEPT_MAX: Final = 4096  # of which splits are chosen
 _CONTROLS_MAX: Final = 1000
@@ -65,27 +65,19 @@ class GroupSize(NamedTuple):
     @property
     def end(self) -> int:
         """The offset behind it."""
-        return self.commit_offset + self.commit.header_bytes
+        return self.commit_offset + self.commit.frame_bytes
 
 
-def group_sizes(
-    reader: FrameReader, segment: Segment, offset: int, limit: int, sources: frozenset[int] | None
-) -> Iterator[GroupSize]:
-    """The groups of `segment` from `offset` to `limit`, of which only frames of `sources` are served, and commits."""
-    rows = bytes_ = 0
+def size_of(reader: FrameReader, segment: Segment, group: Scanned) -> GroupSize:
+    """A group that was walked over, as it would be served."""
+    rows = sum(header.rows for _, header in group.frames)
+    bytes_ = sum(header.frame_bytes for _, header in group.frames) + group.commit.frame_bytes
     control = None
-    for at, header in reader.frames(offset, limit):
-        if header.kind == COMMIT:
-            yield GroupSize(segment, at, header, rows, bytes_ + header.header_bytes, control)
-            rows = bytes_ = 0
-            control = None
-        elif sources is None or header.source_id in sources:
-            rows += header.rows
-            bytes_ += header.frame_bytes
-            if header.kind == CONTROL:
-                frame = Frame(header, memoryview(reader.body(at, header)), reader.place(at))
-                kind = str(frame.control.get("kind"))
-                control = ControlMark(kind, header.source_id, header.fingerprint, header.first)
+    if group.frames and group.frames[0][1].kind == CONTROL:
+        at, header = group.frames[0]
+        frame = Frame(header, memoryview(reader.body(at, header)), reader.place(at))
+        control = ControlMark(str(frame.control.get("kind")), header.source_id, header.fingerprint, header.first)
+    return GroupSize(segment, group.commit_offset, group.commit, rows, bytes_, control)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +118,7 @@ class Tally:
     def take(self, group: GroupSize) -> bool:
         """Count a group, unless it does not fit; `is_full` from then on."""
         if self.sum.groups and not self._fits(group):
-            self.is_full = True
-            is_inside = self.sum.last is not None and self.sum.last.commit.continues
-            if is_inside and self._whole.groups:
-                self.sum = self._whole
+            self.end()
             return False
         old = self.sum
         controls = old.controls if group.control is None else (*old.controls, group.control)
@@ -139,6 +128,13 @@ class Tally:
         if self.partitions > 1 and self.sum.groups % self._groups_a_stop == 0:
             self._note_stop(group)
         return True
+
+    def end(self) -> None:
+        """Count no more: a limit was reached, or the time is over."""
+        self.is_full = True
+        is_inside = self.sum.last is not None and self.sum.last.commit.continues
+        if is_inside and self._whole.groups:
+            self.sum = self._whole
 
     def _fits(self, group: GroupSize) -> bool:
         rows_max = sys.maxsize if self.limits.rows_max is None else self.limits.rows_max

@@ -22,27 +22,39 @@ from databus.wire import Frame, FrameGroup, FrameParser
 _SOURCE: Final = "_source"
 _CONTROL: Final = "_control"
 _POSITION: Final = "_position"
+_BEFORE_ALL: Final = (-1, -1)
 
 
 class Renderer:
-    """Makes lines of one stream's spans. after: rows up to this pair are not wanted; their group may begin before."""
+    """Makes lines of whole groups. after: rows up to this pair are not wanted; their group may begin before."""
 
-    def __init__(self, log: Log, after: Pair) -> None:
+    def __init__(self, log: Log, after: Pair = _BEFORE_ALL) -> None:
         self._log = log
         self._after = after
         self._parser = FrameParser(log.physical)
 
     def lines(self, spans: Sequence[Span], position: SourceCheckpoint) -> bytes:
-        """The lines of these spans, which are whole groups, and of the position after them. Raises `Corrupt`."""
-        lines = [line for span in spans for group in self._groups(span) for line in self._lines_of(group)]
-        lines.append({_POSITION: position.to_json()})
-        return b"".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for line in lines)
+        """The lines of these spans, and of the position after them. Raises `Corrupt`."""
+        pieces = (each for span in spans for each in self._received(span))
+        return b"".join([*pieces, position_line(position)])
 
-    def _groups(self, span: Span) -> Iterator[FrameGroup]:
+    def rows(self, content: bytes) -> bytes:
+        """The lines of these frames. Raises `Corrupt`."""
+        left, pieces = memoryview(content), []
+        while left:
+            space = self._parser.space()
+            count = min(len(space), len(left))
+            space[:count] = left[:count]
+            left = left[count:]
+            pieces += [_json_line(line) for group in self._parser.received(count) for line in self._lines_of(group)]
+        return b"".join(pieces)
+
+    def _received(self, span: Span) -> Iterator[bytes]:
         offset, end = span.offset, span.offset + span.length
         while offset < end:
             count = os.preadv(span.fd, [self._parser.space()[: end - offset]], offset)
-            yield from self._parser.received(count)
+            for group in self._parser.received(count):
+                yield from map(_json_line, self._lines_of(group))
             offset += count
 
     def _lines_of(self, group: FrameGroup) -> Iterator[dict[str, Any]]:
@@ -63,6 +75,15 @@ class Renderer:
         found = self._log.schemas.by_fingerprint(frame.header.fingerprint)
         name = str(frame.header.source_id) if found is None else found.table.source
         return self._log.schemas.full_name(name)
+
+
+def position_line(position: SourceCheckpoint) -> bytes:
+    """The line that says where to go on from."""
+    return _json_line({_POSITION: position.to_json()})
+
+
+def _json_line(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def _pair_of(row: Mapping[str, Any]) -> Pair:

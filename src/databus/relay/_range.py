@@ -1,16 +1,21 @@
 """/range: how far a number of rows or bytes reaches from a position, and where to split that for several readers.
 
-It is what a reader that plans before it reads asks for (a Spark micro-batch). Headers alone are looked at.
+It is what a reader that plans before it reads asks for (a Spark micro-batch). Headers alone are looked at, and only for
+so long: an answer may end before any limit of the request, without a row, and whoever asked goes on from its position.
 """
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from databus.core import Checkpoint, Pair
 from databus.relay._catalog import Selection
-from databus.relay._cursor import Cursor
+from databus.relay._cursor import Cursor, Measuring
+from databus.relay._feed import Feed
 from databus.relay._log import Log
-from databus.relay._measure import Measure
+from databus.relay._measure import Measure, MeasureLimits
 from databus.relay._params import (
     START_NAMES,
     Place,
@@ -23,6 +28,7 @@ from databus.relay._params import (
     pair,
     start_of,
 )
+from databus.relay._scan import Allowance
 
 RANGE_NAMES: Final = START_NAMES | {
     "physical",
@@ -35,6 +41,7 @@ RANGE_NAMES: Final = START_NAMES | {
     "stop_at_controls",
 }
 PARTITIONS_MAX: Final = 1024
+RANGE_SCAN_MS_MAX: Final = 5_000  # far below the time after which clients give up
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +120,54 @@ class RangeFound:
         }
 
 
-def measure_range(log: Log, cursor: Cursor, ask: RangeAsk, selection: Selection) -> RangeFound:
-    """Measure from `cursor` on, and move it there. Reads the disk."""
-    measure = cursor.measure(
-        rows_max=ask.rows_max,
-        bytes_max=ask.bytes_max,
-        sources=selection.ids(log.schemas),
-        to=ask.to,
-        partitions=ask.partitions,
-        stop_at_controls=ask.stop_at_controls,
-    )
-    is_something = bool(measure.rows or measure.controls) or cursor.has_reached(ask.to) or measure.is_full
-    return RangeFound(measure, log.head().published.to_json(), is_something)
+class RangeScan:
+    """A measurement from `cursor` on, in steps that leave others their turn; it moves the cursor. Reads the disk."""
+
+    def __init__(self, log: Log, cursor: Cursor, ask: RangeAsk, selection: Selection) -> None:
+        self._log = log
+        self._cursor = cursor
+        self._ask = ask
+        self._selection = selection
+        self._passed: RangeFound | None = None
+        self._measuring: Measuring | None = None
+
+    def step(self, *, is_last: bool = False) -> RangeFound | None:
+        """Go on; what was found, or None if there is more to look at. is_last: end here, with what there is."""
+        ask = self._ask
+        if self._measuring is None:
+            limits = MeasureLimits(ask.rows_max, ask.bytes_max, ask.stop_at_controls)
+            ids = self._selection.ids(self._log.schemas)
+            self._measuring = Measuring(self._cursor, limits, ids, ask.to, ask.partitions)
+        is_done = self._measuring.step(Allowance())
+        if not is_done and not is_last:
+            return None
+        if not is_done:
+            self._measuring.end()
+        measure, self._measuring = self._measuring.result(), None
+        is_something = bool(measure.rows or measure.controls) or self._cursor.has_reached(ask.to) or measure.is_full
+        found = RangeFound(measure, self._log.head().published.to_json(), is_something).after(self._passed)
+        self._passed = found
+        return found
+
+
+async def find_range(
+    scan: RangeScan, feed: Feed, wait_ms: int, in_thread: Callable[[Callable[[], RangeFound | None]], Any]
+) -> RangeFound:
+    """Scan until there is something, or `wait_ms` have passed without a change of these sources.
+
+    A scan that finds nothing for `RANGE_SCAN_MS_MAX` ends too: the answer says how far it got, and whoever asks goes on
+    from there. in_thread: runs a step where others have their turn between two.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline, scanned_ms = clock() + wait_ms / 1e3, 0.0
+    while True:
+        seen, began = feed.count, clock()
+        found: RangeFound | None = None
+        while found is None:
+            is_last = scanned_ms + (clock() - began) * 1e3 >= RANGE_SCAN_MS_MAX
+            found = await in_thread(partial(scan.step, is_last=is_last))
+        scanned_ms += (clock() - began) * 1e3
+        wait_s = deadline - clock()
+        if found.is_something or wait_s <= 0:
+            return found
+        await feed.wait(seen, wait_s)

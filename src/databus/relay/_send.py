@@ -9,7 +9,7 @@ import asyncio
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from databus.core import Corrupt, DatabusError
@@ -18,7 +18,8 @@ from databus.relay._cursor import Span
 SENDFILE_BYTES_MIN: Final = 64 << 10
 """Below this, copying a span through user space is cheaper than a system call of its own."""
 
-_BURST_BYTES_MAX: Final = 1 << 20  # what one client may send before others get their turn
+BURST_BYTES_MAX: Final = 1 << 20
+"""What one client may be sent before others get their turn."""
 _GATHER_BYTES_MAX: Final = 256 << 10
 
 
@@ -87,7 +88,7 @@ class Sender:
         left = memoryview(content)
         while left:
             try:
-                count = os.write(self._fd, left[:_BURST_BYTES_MAX])
+                count = os.write(self._fd, left[:BURST_BYTES_MAX])
             except BlockingIOError:
                 await self._writable()
                 continue
@@ -98,11 +99,27 @@ class Sender:
             if left:
                 await asyncio.sleep(0)
 
+    def try_write(self, buffers: Sequence[bytes], skipped: int = 0) -> int:
+        """Send what the socket takes now of these buffers, as many as a call takes, without their first bytes;
+        returns how much that was. Raises `ClientGone`.
+        """
+        try:
+            if len(buffers) == 1 and not skipped:
+                count = os.write(self._fd, buffers[0])
+            else:
+                count = os.writev(self._fd, [memoryview(buffers[0])[skipped:], *buffers[1:]])
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise ClientGone(f"the client closed the connection: {error.strerror}") from error
+        self.sent_bytes += count
+        return count
+
     async def _send_file(self, span: Span) -> None:
         offset, left = span.offset, span.length
         while left:
             try:
-                count = os.sendfile(self._fd, span.fd, offset, min(left, _BURST_BYTES_MAX))
+                count = os.sendfile(self._fd, span.fd, offset, min(left, BURST_BYTES_MAX))
             except BlockingIOError:
                 await self._writable()
                 continue
@@ -119,21 +136,40 @@ class Sender:
     async def _writable(self) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
 
-        def ready() -> None:
+        def ready(error: ClientGone | None) -> None:
             if not future.done():
-                future.set_result(None)
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
 
-        def late() -> None:
-            if not future.done():
-                future.set_exception(
-                    ClientGone(f"the client read nothing for write_ms_max={self._write_s_max * 1e3:.0f}")
-                )
-
-        self._loop.add_writer(self._fd, ready)
-        timer = self._loop.call_later(self._write_s_max, late)
+        cancel = self.when_writable(ready)
         try:
             await future
         finally:
+            cancel()
+
+    def when_writable(self, ready: Callable[[ClientGone | None], None]) -> Callable[[], None]:
+        """Call `ready` once when the socket takes bytes again, or with an error when it has not for too long. Returns
+        how to have it not called any more.
+        """
+        fd, is_over = self._fd, False
+
+        def end() -> None:
+            nonlocal is_over
             timer.cancel()
-            if self._fd >= 0:
-                self._loop.remove_writer(self._fd)
+            if not is_over and self._fd >= 0:
+                self._loop.remove_writer(fd)
+            is_over = True
+
+        def writable() -> None:
+            end()
+            ready(None)
+
+        def late() -> None:
+            end()
+            ready(ClientGone(f"the client read nothing for write_ms_max={self._write_s_max * 1e3:.0f}"))
+
+        timer = self._loop.call_later(self._write_s_max, late)
+        self._loop.add_writer(fd, writable)
+        return end

@@ -1,8 +1,8 @@
 """/stream: groups of a log, from any place in it to one client, as they are or as JSON.
 
-A live stream waits for its log's feed and reads what is new at once, in the event loop: a few kilobytes that are still
-in memory. One that is behind reads larger runs in a thread, the next while the last is being sent, so that a disk's
-slowness is its own. Either way a client that does not read stops here, at its socket, and nowhere else.
+A stream that is behind reads large pieces of the log's files in a thread, the next while the last is being sent, so
+that a disk's slowness is its own. One that has everything stands at the log's tail (`databus.relay._tail`), where what
+is published is made ready once for all. Either way a client that does not read stops at its socket, and nowhere else.
 
 An error before the first byte is an answer with its status. After that the connection is reset, so that nobody takes
 what came for the whole; the client asks again from where it is and is told what is wrong.
@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -37,14 +38,17 @@ from databus.relay._params import (
     pair,
     start_of,
 )
+from databus.relay._segment import End
 from databus.relay._send import ClientGone, Sender
 from databus.relay._stats import OpenStream, Stats
+from databus.relay._tail import NEAR_BYTES, Follower, Tail
 
 FRAMES: Final = "application/vnd.databus.frames"
 NDJSON: Final = "application/x-ndjson"
 
 BULK_BYTES: Final = 4 << 20  # read at once by a stream that is behind
-TAIL_BYTES: Final = 256 << 10  # and by one that is not; as much at a time becomes JSON
+JSON_BYTES: Final = 256 << 10  # and what becomes JSON at a time
+HEADERS_MS_MAX: Final = 500  # a slower first read is not waited for before the headers are sent
 ANSWER_BYTES_MAX: Final = 64 << 20  # the largest answer to a long poll
 WAIT_MS_DEFAULT: Final = 10_000
 
@@ -135,6 +139,7 @@ class Streaming:
         *,
         log: Log,
         feed: Feed,
+        tail: Tail,
         reader: Executor,
         stats: Stats,
         client: str,
@@ -145,6 +150,8 @@ class Streaming:
         self._ask = ask
         self._log = log
         self._feed = feed
+        self._tail = tail
+        self._has_moved = ask.start is Place.LATEST
         self._reader = reader
         self._stats = stats
         self._write_ms_max = write_ms_max
@@ -173,7 +180,15 @@ class Streaming:
     async def _serve(self, cursor: Cursor) -> web.StreamResponse:
         if not self._ask.follow:
             return await self._once(cursor)
-        first = await self._in_thread(lambda: self._read_first(cursor, self._bulk_bytes))
+        # An error in the first read is an answer, if it comes soon; the headers do not wait for a slow disk.
+        first = asyncio.ensure_future(self._in_thread(lambda: self._read_first(cursor, self._bulk_bytes)))
+        try:
+            await asyncio.wait({first}, timeout=HEADERS_MS_MAX / 1e3)
+        except asyncio.CancelledError:
+            first.add_done_callback(_look_at)
+            raise
+        if first.done():
+            first.result()
         return await self._flow(cursor, first)
 
     async def _once(self, cursor: Cursor) -> web.StreamResponse:
@@ -191,24 +206,27 @@ class Streaming:
         self._until = self._published.pair if self._until is None else min(self._published.pair, self._until)
         if self._ask.bytes_max is not None or not found or self._is_over(cursor):
             return await self._answer(cursor, found)
-        return await self._flow(cursor, found)
+        first = asyncio.get_running_loop().create_future()
+        first.set_result(found)
+        return await self._flow(cursor, first)
 
     def _is_over(self, cursor: Cursor) -> bool:
         return cursor.has_reached(self._until)
 
     @property
     def _bulk_bytes(self) -> int:
-        return BULK_BYTES if self._renderer is None else TAIL_BYTES
+        return BULK_BYTES if self._renderer is None else JSON_BYTES
 
     def _read_first(self, cursor: Cursor, bytes_max: int) -> "list[Span] | bytes":
         self._published = self._log.head().published
         return self._read(cursor, bytes_max)
 
-    def _read(self, cursor: Cursor, bytes_max: int) -> "list[Span] | bytes":
+    def _read(self, cursor: Cursor, bytes_max: int, until: End | None = None) -> "list[Span] | bytes":
         """What comes next: spans of the log, or JSON; empty at the published end or at the end of what was asked."""
         if self._is_over(cursor):
             return []
-        spans = cursor.read(bytes_max, sources=self._selection.ids(self._log.schemas), to=self._until)
+        sources = self._selection.ids(self._log.schemas)
+        spans = cursor.read(bytes_max, sources=sources, to=self._until, until=until)
         if self._renderer is None or not spans:
             return spans
         return self._renderer.lines(spans, cursor.position)
@@ -237,7 +255,7 @@ class Streaming:
             sender.close()
         return response
 
-    async def _flow(self, cursor: Cursor, first: "list[Span] | bytes") -> web.StreamResponse:
+    async def _flow(self, cursor: Cursor, first: "asyncio.Future[list[Span] | bytes]") -> web.StreamResponse:
         """An answer whose end is the end of the connection."""
         response = _Endless(headers=self._headers())
         response.force_close()
@@ -247,7 +265,7 @@ class Streaming:
         sender = self._sender()
         try:
             await sender.after_headers()
-            await self._run(cursor, first, sender)
+            await self._run(cursor, await first, sender)
         except ClientGone as gone:
             self._note_gone(gone)
             sender.abort()
@@ -262,32 +280,59 @@ class Streaming:
         return response
 
     async def _run(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> None:
-        stream = self._stream
+        """Send what there is from the log's files; at their end stand at the tail for as long as that goes."""
+        may_stand = True
         while True:
-            if self._feed.is_over and self._until is None:
-                return  # between two groups: a follower asks again from here
             if found:
+                self._has_moved = True
                 found = await self._send_and_read(cursor, found, sender)
                 continue
-            if self._is_over(cursor):
-                return
+            if self._is_over(cursor) or (self._feed.is_over and self._until is None):
+                return  # between two groups: a follower asks again from here
             seen = self._feed.count
-            if stream.at_tail and self._renderer is None:
-                found = self._read(cursor, TAIL_BYTES)
-                stream.at_tail = _length(found) < TAIL_BYTES
-            else:
-                found = await self._in_thread(lambda: self._read(cursor, self._bulk_bytes))
-                stream.at_tail = not found
-            if not found and not (self._feed.is_over and self._until is None):
+            follower = self._stand_up(cursor, sender) if may_stand and self._has_moved else None
+            if follower is not None:
+                found = await self._stand(follower, cursor)
+                may_stand = False  # before anything was read from the files: the tail has no use for it
+                continue
+            boundary = self._tail.boundary(cursor.place)
+            found = await self._in_thread(partial(self._read, cursor, self._bulk_bytes, boundary))
+            if not found and (may_stand or not self._has_moved):
+                self._stream.at_tail = True
                 await self._feed.wait(seen)
+            may_stand = True
+
+    def _stand_up(self, cursor: Cursor, sender: Sender) -> Follower | None:
+        return self._tail.join(
+            cursor,
+            self._selection,
+            sender,
+            is_json=self._ask.is_json,
+            to=self._until,
+            note=lambda follower, count: self._stats.sent(self._stream, count, follower.position),
+        )
+
+    async def _stand(self, follower: Follower, cursor: Cursor) -> "list[Span] | bytes":
+        """Stay at the tail until it is left; returns what is left of a group that was sent in part."""
+        self._stream.at_tail = True
+        try:
+            error = await follower.left
+        finally:
+            self._tail.leave(follower)
+        if error is not None:
+            raise error
+        self._stream.at_tail = False
+        cursor.go(follower.place, follower.position)
+        return follower.rest
 
     async def _send_and_read(self, cursor: Cursor, found: "list[Span] | bytes", sender: Sender) -> "list[Span] | bytes":
         """Send, and while that takes its time read on, if there is a lot to read."""
         position = cursor.position
-        if self._stream.at_tail or self._is_over(cursor):
+        if _length(found) < NEAR_BYTES or self._is_over(cursor):
             await self._send(sender, found, position)
             return []
-        ahead = asyncio.ensure_future(self._in_thread(lambda: self._read(cursor, self._bulk_bytes)))
+        boundary = self._tail.boundary(cursor.place)
+        ahead = asyncio.ensure_future(self._in_thread(partial(self._read, cursor, self._bulk_bytes, boundary)))
         try:
             await self._send(sender, found, position)
         except BaseException:

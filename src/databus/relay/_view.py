@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from databus.core import BUS_SEQ_MIN, Corrupt, PositionPurged, SourceCheckpoint
+from databus.core import BUS_SEQ_MIN, Corrupt, Pair, PositionPurged, SourceCheckpoint
 from databus.relay._index import SparseIndex
 from databus.relay._reader import FrameReader
+from databus.relay._scan import reached_by
 from databus.relay._schemas import SchemaStore
 from databus.relay._segment import End, Segment, SegmentFile
+from databus.relay._verified import Verified
 from databus.sources import Identity
 from databus.wire import Commit
 
@@ -49,6 +51,7 @@ class LogView:
         self.published = published
         self.index_bytes_every = index_bytes_every
         self.open_index = SparseIndex(segments[-1].number, index_bytes_every, offset)
+        self.verified = Verified()
         self._files: OrderedDict[int, SegmentFile] = OrderedDict()
         self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
         self._lock = threading.Lock()
@@ -67,6 +70,72 @@ class LogView:
             log=self.uuid if is_exact or snapshots else None,
             snapshots=snapshots or {},
         )
+
+    def checkpoint_after(
+        self, commit: Commit, before: SourceCheckpoint, sources: frozenset[int] | None
+    ) -> SourceCheckpoint:
+        """The position of a consumer that stood at `before` and has been given everything of `sources` up to `commit`:
+        open are the snapshots whose begin it was given, and whose end it was not.
+        """
+        if not commit.snapshots:
+            return self.checkpoint(commit)
+        ids = self.schemas.ids()
+        given = {
+            name: each.generation
+            for name, each in commit.snapshots.items()
+            if (sources is None or ids.get(name) in sources)
+            and (each.begin > before.pair or before.snapshots.get(name) == each.generation)
+        }
+        return self.checkpoint(commit, given)
+
+    def settled(self, place: tuple[int, int]) -> tuple[int, int]:
+        """The same place, at the start of the segment that follows where a segment ends there."""
+        number, offset = place
+        segments = self.segments
+        at = number - segments[0].number
+        if 0 <= at < len(segments) - 1 and segments[at].sealed_bytes == offset:
+            return number + 1, segments[at + 1].first_offset
+        return place
+
+    def bytes_behind(self, place: tuple[int, int]) -> int:
+        """Roughly how much is published behind `place`."""
+        published = self.published
+        number, offset = place
+        if number == published.segment:
+            return max(published.offset - offset, 0)
+        between = (each.sealed_bytes or 0 for each in self.segments if number <= each.number < published.segment)
+        return max(sum(between) - offset, 0) + published.offset
+
+    def leap(
+        self, segment: Segment, offset: int, limit: int, published: End, bytes_max: int, to: Pair | None
+    ) -> End | None:
+        """The furthest known end of a group of `segment`, at most `bytes_max` behind `offset` and not behind the group
+        that reaches `to`, if all up to it has been verified; None if there is none.
+        """
+        limit = min(limit, self.verified.end(segment.number, offset))
+        if limit <= offset:
+            return None
+        end = None
+        if limit - offset <= bytes_max:
+            if (segment.number, limit) == published.place:
+                end = published
+            elif limit == segment.sealed_bytes:
+                end = self.segment(segment.number + 1).header.before
+        if end is None or _is_beyond(end, to):
+            end = self._known_end(segment, offset, min(offset + bytes_max, limit), to)
+        return end
+
+    def _known_end(self, segment: Segment, offset: int, limit: int, to: Pair | None) -> End | None:
+        """The last end of a group in (offset, limit] that the index knows."""
+        index = self._index_at_hand(segment)
+        if index is None:
+            return None
+        entry = index.before_offset(limit) if to is None else index.before_pair(to, limit)
+        if entry is None or entry.offset <= offset or entry.commit_offset < 0:
+            return None
+        commit = self.commit_before(segment, entry.commit_offset)
+        end = End(segment.number, entry.offset, entry.commit_offset, commit, entry.max_commit_us)
+        return None if _is_beyond(end, to) else end
 
     def segment(self, number: int) -> Segment:
         """The segment of that number. Raises `PositionPurged` if retention has removed it."""
@@ -108,6 +177,7 @@ class LogView:
 
         It is not among `segments` any more, or `reopening`: else a reader may make the index again.
         """
+        self.verified.forget(segment.number)
         with self._lock:
             self._files.pop(segment.number, None)
         with self._index_lock:
@@ -135,6 +205,18 @@ class LogView:
         # a segment that is being opened again has none for a moment: it is read from its start
         return index or SparseIndex(segment.number, self.index_bytes_every, segment.first_offset)
 
+    def _index_at_hand(self, segment: Segment) -> SparseIndex | None:
+        """The segment's index as far as it costs no walk through the segment."""
+        if self.open_index.number == segment.number:
+            return self.open_index
+        with self._index_lock:
+            index, seen, sealed_bytes = self._indexes.get(segment.number), self._reopened, segment.sealed_bytes
+        if index is None and sealed_bytes is not None:
+            index = SparseIndex.load(segment, self.index_bytes_every)
+            if index is not None:
+                self._keep_if_current(segment, index, seen, save=False)
+        return index
+
     def _load_index(self, segment: Segment, sealed_bytes: int, seen: int) -> SparseIndex | None:
         index = SparseIndex.load(segment, self.index_bytes_every)
         is_made = index is None
@@ -144,10 +226,13 @@ class LogView:
             if self._reopened == seen:
                 raise
             return None
+        self._keep_if_current(segment, index, seen, save=is_made)
+        return index
+
+    def _keep_if_current(self, segment: Segment, index: SparseIndex, seen: int, *, save: bool) -> None:
         with self._index_lock:
             if self._reopened == seen and segment in self.segments:
-                self.keep_index(segment, index, save=is_made)
-        return index
+                self.keep_index(segment, index, save=save)
 
     def keep_index(self, segment: Segment, index: SparseIndex, *, save: bool) -> None:
         """Keep the index of a sealed segment at hand, and on the disk."""
@@ -165,3 +250,8 @@ class LogView:
             return segment.header.before.commit
         with FrameReader(self.file(segment), self.limit(segment, self.published), with_bodies=False) as reader:
             return Commit.from_header(reader.header(commit_offset), reader.place(commit_offset))
+
+
+def _is_beyond(end: End, to: Pair | None) -> bool:
+    """Whether a group before that end may have reached `to`."""
+    return to is not None and reached_by(end.commit) > to

@@ -228,7 +228,7 @@ class Planner:
     def _ranges(self, start: SourceCheckpoint, end: Pair, found: Range | None) -> list[RangePartition]:
         if end <= start.pair:
             return []
-        found = found or self._range(start, to=end, stop_at_controls=False)
+        found = found or self._whole_range(start, end)
         if not found.rows and not found.controls:
             return []
         inner = [each for each in found.splits if start.pair < each.pair < end]
@@ -239,6 +239,16 @@ class Planner:
             for each, until in zip(starts, ends, strict=True)
             if max(each.pair, self._first) < until
         ]
+
+    def _whole_range(self, start: SourceCheckpoint, end: Pair) -> Range:
+        """All of (start, end]. A relay looks for only so long at a time, and answers how far it got."""
+        whole = self._range(start, to=end, stop_at_controls=False)
+        while whole.position.pair < end:
+            more = self._range(whole.position, to=end, stop_at_controls=False)
+            if more.groups == 0:
+                break
+            whole = whole.then(more)
+        return whole
 
 
 def _inside(window: Window, rows_max: int, log: str) -> SourceCheckpoint:

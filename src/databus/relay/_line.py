@@ -1,0 +1,76 @@
+"""Lines: what followers with the same parameters are sent, made of each chunk once for all of them."""
+
+from typing import TYPE_CHECKING
+
+from databus.core import SourceCheckpoint
+from databus.relay._catalog import Selection
+from databus.relay._chunk import Chunk, Made, Piece, State
+from databus.relay._cursor import Span
+from databus.relay._log import Log
+from databus.relay._ndjson import Renderer, position_line
+from databus.relay._view import LogView
+
+if TYPE_CHECKING:
+    from databus.relay._tail import Follower
+
+LineKey = tuple[frozenset[str] | None, bool]
+"""Names of sources, None for all; and whether as JSON."""
+
+
+def key_of(selection: Selection, *, is_json: bool) -> LineKey:
+    """What two requests have in common whose followers are sent the same."""
+    return None if selection.names is None else frozenset(selection.names), is_json
+
+
+def state_of(position: SourceCheckpoint) -> State:
+    """The snapshots that are open at a position."""
+    return tuple(sorted(position.snapshots.items())) if position.snapshots else ()
+
+
+class Line:
+    """Followers with one key, and what is made for them.
+
+    made: the number of the first chunk that nothing has been made of yet. `make` runs in one thread at a time, the rest
+    in the loop's.
+    """
+
+    def __init__(self, log: Log, view: LogView, selection: Selection, *, is_json: bool, made: int) -> None:
+        self._log = log
+        self._view = view
+        self._selection = selection
+        self._renderer = Renderer(log) if is_json else None
+        self.key = key_of(selection, is_json=is_json)
+        self.followers: set[Follower] = set()
+        self.made = made
+        self.is_rendering = False
+
+    @property
+    def renders(self) -> bool:
+        """Whether making something of a chunk takes more than copying."""
+        return self._renderer is not None
+
+    def make(self, chunk: Chunk) -> int:
+        """Have the chunk hold what this line makes of it; returns the bytes that takes. Raises `Corrupt`."""
+        sources = self._selection.ids(self._log.schemas)
+        content = chunk.content_of(sources)
+        if self._renderer is not None:
+            content = self._renderer.rows(content)
+        chunk.made[self.key] = Made(content, sources)
+        return 0 if content is chunk.content else len(content)
+
+    def piece(self, chunk: Chunk, before: SourceCheckpoint, state: State) -> Piece:
+        """What to send of a chunk that was made, to who stands at `before` with these snapshots open."""
+        found = chunk.pieces.get((self.key, state))
+        if found is None:
+            made = chunk.made[self.key]
+            position = self._view.checkpoint_after(chunk.end.commit, before, made.sources)
+            buffers = (made.content,) if self._renderer is None else (made.content, position_line(position))
+            found = Piece(buffers, sum(map(len, buffers)), position, state_of(position))
+            chunk.pieces[self.key, state] = found
+        return found
+
+    def rest_of(self, chunk: Chunk, piece: Piece, bytes_done: int) -> list[Span] | bytes:
+        """What is left of a piece of which so much was sent; frames as they stand in the log."""
+        if self._renderer is None:
+            return chunk.spans_behind(chunk.made[self.key].sources, bytes_done)
+        return b"".join(piece.buffers)[bytes_done:]

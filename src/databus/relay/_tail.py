@@ -1,0 +1,344 @@
+"""The tail: what a log published last, in memory, for all who have been sent everything before it.
+
+It is read and checked once, made into what is wanted once for each distinct request, and handed to each follower's
+socket in one send: no task, no file and no walk for each of them. What is published while a socket is full goes out
+together when it is not. Memory is bounded: a follower that has not been sent the oldest chunk when that has to go
+leaves the tail, reads the log's files in large pieces at its own pace, and comes back at the end. While nobody is here
+nothing is read.
+
+All of it belongs to the event loop's thread, but for reading and rendering what is large.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final
+
+from databus.core import DatabusError, Pair
+from databus.relay._catalog import Selection
+from databus.relay._chunk import Chunk, Piece, read_chunk
+from databus.relay._cursor import Cursor, Span
+from databus.relay._feed import Feed
+from databus.relay._files import BUFFERS_A_CALL_MAX
+from databus.relay._line import Line, LineKey, key_of, state_of
+from databus.relay._log import Log
+from databus.relay._segment import End
+from databus.relay._send import BURST_BYTES_MAX, Sender
+
+NEAR_BYTES: Final = 256 << 10
+"""Who comes to an empty tail may be so far behind the published end."""
+_IN_LOOP_BYTES: Final = 64 << 10  # read in the loop's thread; what is more, in another
+_RENDER_IN_LOOP_BYTES: Final = 16 << 10
+
+
+class Follower:
+    """A stream at the tail: it has been sent all chunks before number `next`, and `done` bytes of that one.
+
+    position, state: where it stands, and the snapshots open there. to: it leaves before the chunk that reaches this
+    pair. left: set when it is at the tail no more, to the error that ended it, if one did; `rest` is then what is left
+    of a chunk of which it was sent a part, and `place` where the log goes on behind that.
+    """
+
+    __slots__ = (
+        "_note", "_tail", "_unblock", "done", "is_blocked", "left", "line", "next", "place", "position", "rest",
+        "sender", "state", "to",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tail: "Tail",
+        line: Line,
+        cursor: Cursor,
+        number: int,
+        sender: Sender,
+        to: Pair | None,
+        note: Callable[["Follower", int], None],
+    ) -> None:
+        self._tail = tail
+        self._note = note
+        self._unblock: Callable[[], None] | None = None
+        self.line = line
+        self.next = number
+        self.done = 0
+        self.place = cursor.place
+        self.position = cursor.position
+        self.state = state_of(cursor.position)
+        self.sender = sender
+        self.to = to
+        self.is_blocked = False
+        self.rest: list[Span] | bytes = b""
+        self.left: asyncio.Future[DatabusError | None] = asyncio.get_running_loop().create_future()
+
+    def push(self) -> None:
+        """Send what there is, as far as the socket takes it."""
+        if self.is_blocked or self.next >= self.line.made or self.left.done():
+            return
+        pieces = self._tail.pieces(self)
+        if not pieces:
+            self._tail.leave(self)  # the log's files tell where exactly `to` is
+            return
+        try:
+            count = self.sender.try_write([each for piece in pieces for each in piece.buffers], self.done)
+        except DatabusError as error:
+            self._tail.leave(self, error)
+            return
+        if count:
+            self._sent(pieces, count)
+            self._note(self, count)
+        if self.done or not count:
+            self.is_blocked = True
+            self._unblock = self.sender.when_writable(self._has_room)
+        elif self.next < self.line.made:
+            asyncio.get_running_loop().call_soon(self.push)  # the others have their turn first
+
+    def _sent(self, pieces: list[Piece], count: int) -> None:
+        left = self.done + count
+        for piece in pieces:
+            if left < piece.bytes:
+                break
+            left -= piece.bytes
+            self.next += 1
+            self.position, self.state = piece.position, piece.state
+        self.done = left
+
+    def _has_room(self, error: DatabusError | None) -> None:
+        self.is_blocked, self._unblock = False, None
+        if error is None:
+            self.push()
+        else:
+            self._tail.leave(self, error)
+
+    def end(self, error: DatabusError | None) -> None:
+        """Be at the tail no more."""
+        if self._unblock is not None:
+            self._unblock()
+            self._unblock = None
+        if not self.left.done():
+            self.left.set_result(error)
+
+
+class Tail:
+    """The tail of one log, and who stands there. bytes_max: what it may hold in memory."""
+
+    def __init__(self, log: Log, feed: Feed, reader: Executor, bytes_max: int) -> None:
+        self.log = log
+        self._feed = feed
+        self._reader = reader
+        self._bytes_max = bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._lines: dict[LineKey, Line] = {}
+        self._followers: set[Follower] = set()
+        self._clear(log.latest())
+
+    def _clear(self, cursor: Cursor) -> None:
+        self._cursor = cursor  # reads what comes next; in another thread while `_is_reading`
+        self._place = cursor.place
+        self._is_reading = False
+        self._chunks: deque[Chunk] = deque()
+        self._numbers: dict[tuple[int, int], int] = {}  # of the chunks, by where they start
+        self._first = 0  # number of the oldest chunk held
+        self._bytes = 0
+
+    @property
+    def _end(self) -> int:
+        """The number of the chunk that comes next."""
+        return self._first + len(self._chunks)
+
+    # Who stands here
+
+    def join(
+        self,
+        cursor: Cursor,
+        selection: Selection,
+        sender: Sender,
+        *,
+        is_json: bool,
+        to: Pair | None,
+        note: Callable[[Follower, int], None],
+    ) -> Follower | None:
+        """Stand here from `cursor` on; None if that is not the start of a chunk, or too far from the end.
+
+        note: called with what each send took.
+        """
+        if not self._followers:
+            if cursor.view.bytes_behind(cursor.place) > NEAR_BYTES:
+                return None
+            self._clear(cursor.copy())
+            self._feed.listen(self._published)
+        place, self._place = cursor.view.settled(cursor.place), cursor.view.settled(self._place)
+        number = self._end if place == self._place else self._numbers.get(place)
+        if number is None:
+            return None
+        key = key_of(selection, is_json=is_json)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(self.log, cursor.view, selection, is_json=is_json, made=number)
+        elif line.made > number and any(line.key not in self._chunk(n).made for n in range(number, line.made)):
+            line.made = number
+        follower = Follower(self, line, cursor, number, sender, to, note)
+        line.followers.add(follower)
+        self._followers.add(follower)
+        self._advance(line)
+        self._loop.call_soon(self._published)
+        return follower
+
+    def leave(self, follower: Follower, error: DatabusError | None = None) -> None:
+        """Stand here no more; callable twice."""
+        if follower not in self._followers:
+            return
+        if self._first <= follower.next < self._end:
+            chunk = self._chunk(follower.next)
+            follower.place = chunk.start
+            if follower.done:
+                piece = follower.line.piece(chunk, follower.position, follower.state)
+                follower.rest = follower.line.rest_of(chunk, piece, follower.done)
+                follower.place, follower.position = chunk.end.place, piece.position
+        else:
+            follower.place = self._place
+        self._followers.discard(follower)
+        line = follower.line
+        line.followers.discard(follower)
+        if not line.followers:
+            del self._lines[line.key]
+        follower.end(error)
+        if not self._followers:
+            self._feed.unlisten(self._published)
+            self._clear(self._cursor.copy())
+
+    def boundary(self, place: tuple[int, int]) -> End | None:
+        """Where somebody who reads the log from `place` on meets the start of a chunk, or the end of all of them."""
+        place = self._cursor.view.settled(place)
+        if not self._followers or not self._chunks or place >= self._place:
+            return None
+        at = bisect_right(self._chunks, place, key=lambda chunk: chunk.start)
+        return self._chunks[max(at - 1, 0) if at else -1].end
+
+    # What they are sent
+
+    def pieces(self, follower: Follower) -> list[Piece]:
+        """What this follower may be sent at once; nothing if the chunk that comes next reaches its `to`."""
+        line, position, state = follower.line, follower.position, follower.state
+        pieces: list[Piece] = []
+        size = 0
+        for number in range(follower.next, line.made):
+            chunk = self._chunk(number)
+            if follower.to is not None and chunk.reached >= follower.to:
+                break
+            piece = line.piece(chunk, position, state)
+            pieces.append(piece)
+            position, state = piece.position, piece.state
+            size += piece.bytes
+            if size >= BURST_BYTES_MAX or 2 * len(pieces) >= BUFFERS_A_CALL_MAX:
+                break
+        return pieces
+
+    def _chunk(self, number: int) -> Chunk:
+        return self._chunks[number - self._first]
+
+    def _advance(self, line: Line) -> None:
+        """Make of the newest chunks what this line wants, and send it."""
+        line.made = max(line.made, self._first)
+        while line.made < self._end and not line.is_rendering:
+            chunk = self._chunk(line.made)
+            if line.key not in chunk.made:
+                if line.renders and len(chunk.content) > _RENDER_IN_LOOP_BYTES:
+                    self._render(line, chunk)
+                    break
+                try:
+                    self._hold(chunk, line.make(chunk))
+                except DatabusError as error:
+                    self._drop(line.followers, error)
+                    return
+            line.made = max(line.made + 1, self._first)
+        for follower in tuple(line.followers):
+            follower.push()
+
+    def _render(self, line: Line, chunk: Chunk) -> None:
+        line.is_rendering = True
+
+        def made(future: "asyncio.Future[int]") -> None:
+            line.is_rendering = False
+            if future.cancelled() or self._lines.get(line.key) is not line:
+                return
+            error = future.exception()
+            if error is None:
+                self._hold(chunk, future.result())
+                self._advance(line)
+            else:
+                self._drop(line.followers, error)
+
+        self._loop.run_in_executor(self._reader, line.make, chunk).add_done_callback(made)
+
+    def _hold(self, chunk: Chunk, bytes_more: int) -> None:
+        """Account for what a chunk holds more, if it is still held."""
+        chunk.bytes += bytes_more
+        if self._chunks and chunk.start >= self._chunks[0].start:
+            self._bytes += bytes_more
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Keep within `bytes_max`: who is still to be sent the oldest chunk leaves."""
+        while self._bytes > self._bytes_max and self._chunks:
+            for follower in [each for each in self._followers if each.next <= self._first]:
+                self.leave(follower)
+            if not self._chunks:
+                return  # nobody is left
+            chunk = self._chunks.popleft()
+            self._first += 1
+            del self._numbers[chunk.start]
+            self._bytes -= chunk.bytes
+
+    def _drop(self, followers: set[Follower], error: BaseException | None) -> None:
+        """Have these leave; they read on from the log's files, where whatever is wrong is found again and said."""
+        del error
+        for follower in tuple(followers):
+            self.leave(follower)
+
+    # What is published
+
+    def _published(self) -> None:
+        """Read what is new. Called by the feed, and after each chunk."""
+        if self._feed.is_over:
+            self._drop(self._followers, None)
+        if not self._followers or self._is_reading:
+            return
+        behind = self._cursor.view.bytes_behind(self._place)
+        if behind > self._bytes_max // 2:
+            self._drop(self._followers, None)  # the files serve that better
+        elif behind > _IN_LOOP_BYTES:
+            self._is_reading = True
+            cursor = self._cursor
+            reading = self._loop.run_in_executor(self._reader, read_chunk, cursor)
+            reading.add_done_callback(lambda done: self._was_read(cursor, done))
+        elif behind:
+            try:
+                chunk = read_chunk(self._cursor)
+            except DatabusError as error:
+                self._drop(self._followers, error)
+                return
+            self._add(chunk)
+
+    def _was_read(self, cursor: Cursor, reading: "asyncio.Future[Chunk | None]") -> None:
+        if cursor is not self._cursor or reading.cancelled():
+            return  # everybody has left meanwhile
+        self._is_reading = False
+        error = reading.exception()
+        if error is None:
+            self._add(reading.result())
+        else:
+            self._drop(self._followers, error)
+
+    def _add(self, chunk: Chunk | None) -> None:
+        if chunk is None:
+            return
+        self._numbers[chunk.start] = self._end
+        self._chunks.append(chunk)
+        self._place = chunk.end.place
+        self._bytes += chunk.bytes
+        for line in tuple(self._lines.values()):
+            self._advance(line)
+        self._let_go()
+        if self._followers and self._cursor.view.bytes_behind(self._place):
+            self._loop.call_soon(self._published)
