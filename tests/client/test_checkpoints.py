@@ -1,8 +1,10 @@
 """Checkpoint files: whole or an error, never half; one consumer a file."""
 
+import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -114,3 +116,14 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path):
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, check=True, text=True)
     assert "no room for the checkpoint" in done.stdout, DiskFull
     assert load_checkpoint(path) == CHECKPOINT
+
+
+def test_folders_that_it_makes_survive_a_crash_of_the_machine(tmp_path, monkeypatch):
+    """Whoever makes a name in a folder has to fsync that folder: what is fsynced is looked at, as a crash would."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (synced.append(Path(f"/proc/self/fd/{fd}").readlink()), fsync(fd)))
+    store = FileCheckpoints(tmp_path / "a" / "b" / "c.json")
+    store.open()
+    store.save(Checkpoint({"shop": SourceCheckpoint(scn=1)}))
+    store.close()
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b"} <= set(synced)

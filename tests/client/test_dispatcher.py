@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from databus.client import Call, ConsumerFailed, Dispatcher, Kind, Result
-from databus.core import SEQ_DONE, Checkpoint, SourceCheckpoint
+from databus.core import SEQ_DONE, Checkpoint, Held, SourceCheckpoint
 from databus.schema import Column, TableSchema
 
 TABLE = TableSchema("main.t", (Column("id", "int64"),), ("id",))
@@ -394,3 +394,28 @@ def test_where_latest_was_is_saved_before_anything_is_delivered():
     model.histories["a"] = []
     model.perform()
     assert model.store.sources["a"].scn == 17
+
+
+def test_a_checkpoint_that_cannot_be_saved_ends_nothing_and_counts_as_not_saved():
+    windows = [FakeWindow("a", n, n + 1) for n in range(50)]
+    model, dispatcher = quiet(*windows)
+    saved = model.store
+    model.outcome = lambda call: OSError("no room") if call.kind is Kind.SAVE else Result.SUCCESS
+    for window in windows:
+        dispatcher.feed(window, is_due=True)
+        model.perform()
+    assert not model.told
+    assert model.store == saved
+    assert dispatcher.is_unsaved("a")
+    model.outcome = lambda call: Result.ERROR if call.kind is Kind.END_WINDOW else Result.SUCCESS
+    dispatcher.feed(FakeWindow("a", 50, 51), is_due=True)
+    model.perform()
+    assert [call.argument.scn for call in model.seen if call.kind is Kind.REPLAY] == [0], "back to what is saved"
+
+
+def test_a_store_that_says_somebody_must_decide_ends_the_source():
+    model, dispatcher = quiet(FakeWindow("a", 0, 1))
+    model.outcome = lambda call: Held("another has it") if call.kind is Kind.SAVE else Result.SUCCESS
+    dispatcher.feed(FakeWindow("a", 0, 1), is_due=True)
+    model.perform()
+    assert [type(error) for _, error in model.told] == [Held]

@@ -2,7 +2,8 @@
 
 from databus.client._batches import Batcher, WindowBatch
 from databus.client._checkpoints import Checkpoints, FileCheckpoints, MemoryCheckpoints, load_checkpoint
-from databus.client._client import Client, ClientConfig, ClientState, SourceStatus
+from databus.client._client import Client
+from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind
 from databus.client._follow import FollowConfig, ReaderState

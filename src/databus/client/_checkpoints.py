@@ -25,7 +25,10 @@ class Checkpoints(Protocol):
         ...
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keep it: when this returns, it is what the next `open` finds, whatever happens."""
+        """Keep it: when this returns, it is what the next `open` finds, whatever happens.
+
+        What it raises is logged, and it is tried again, unless it is a `Stop` or `WrongInput`: those end the source.
+        """
         ...
 
     def close(self) -> None:
@@ -65,7 +68,7 @@ class FileCheckpoints:
 
     def open(self) -> Checkpoint | None:
         """See `Checkpoints.open`. Makes the folder if there is none."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(self.path.parent)
         self._take_lock()
         try:
             return self._load()
@@ -139,6 +142,14 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _make_folder(folder: Path) -> None:
+    """Make it and what is missing above it, so that a crash of the machine does not take them away again."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in reversed(missing):
+        _sync_folder(each.parent)
 
 
 def _sync_folder(folder: Path) -> None:

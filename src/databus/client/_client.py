@@ -10,25 +10,24 @@ after `start`.
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 import structlog
 
 from databus.client._batches import Batcher
 from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
+from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, Dispatcher, Kind
-from databus.client._follow import Backoff, Channel, FollowConfig, ReaderState
+from databus.client._follow import Backoff, Channel, ReaderState
 from databus.client._lane import Lane
 from databus.client._relay import RelayClient, Start
+from databus.client._saving import Saving
 from databus.client._subscription import Wanted, select
 from databus.core import (
     Checkpoint,
     Clock,
     DatabusError,
-    Pair,
     SourceCheckpoint,
     SystemClock,
     TryAgain,
@@ -38,56 +37,6 @@ from databus.core import (
 
 _STOP_MS_MAX: Final = 30_000
 _logger = structlog.get_logger("databus.client")
-
-
-@dataclass(frozen=True, slots=True)
-class ClientConfig:
-    """Bounds and habits of a client.
-
-    follow: how the relay is read. checkpoint_ms: how often a checkpoint is saved, 0 for after every window; also what
-    may come again after a crash. batch_rows_max: 0 for window by window; else waiting windows are joined, up to about
-    so many rows, and the consumer is given `WindowBatch`es. retries_max: how often one place is replayed before the
-    source is given up; retry_first_ms, retry_ms_max: the pause before, doubled each time.
-    """
-
-    follow: FollowConfig = field(default_factory=FollowConfig)
-    checkpoint_ms: int = 1_000
-    batch_rows_max: int = 0
-    retries_max: int = 10
-    retry_first_ms: int = 100
-    retry_ms_max: int = 30_000
-
-
-class ClientState(StrEnum):
-    """Where a client is in its life."""
-
-    NEW = "new"
-    RUNNING = "running"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceStatus:
-    """One physical source, as seen now.
-
-    reader: what its reader does. delivered: the pair up to which windows were given to the consumer; saved: the one
-    saved. waiting_bytes: received, not delivered. behind_ms: age of the last delivered transaction while more waits or
-    the relay is away, else 0; None before the first. windows, rows: delivered, replays included.
-    """
-
-    physical: str
-    reader: ReaderState
-    connections: int
-    delivered: Pair
-    saved: SourceCheckpoint | None
-    waiting_bytes: int
-    behind_ms: float | None
-    windows: int
-    rows: int
-    failures: int
-    last_error: BaseException | None
 
 
 class _Source:
@@ -140,6 +89,7 @@ class Client:
         self._order: list[_Source] = []
         self._knows_starts = False
         self._next_look = 0.0
+        self._saving = Saving(self._config.retry_first_ms, self._config.retry_ms_max)
         self._dispatcher = Dispatcher(Checkpoint(), retries_max=self._config.retries_max)
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -318,7 +268,10 @@ class Client:
     def _loop(self) -> None:
         while not self._wants_stop and not self._dispatcher.is_stopping:
             if self._wants_pause:
-                self._rest()
+                self._rest(ClientState.PAUSED)
+                continue
+            if self._saving.has_failed_for_ms(self._config.unsaved_ms_max) and self._inside() is None:
+                self._rest(ClientState.WAITING)
                 continue
             self._restart_due()
             source = self._pick()
@@ -351,7 +304,7 @@ class Client:
 
     def _ready(self) -> _Source | None:
         """The source that has something to do and may do it."""
-        waiting = [each for each in self._order if each.lane is not None and each.lane.has_work]
+        waiting = [each for each in self._order if self._has_work(each)]
         if not self._knows_starts:  # a checkpoint that lacked one would begin it at a later `latest`
             unknown = [each for each in self._order if not each.is_known and not each.is_left]
             self._knows_starts = not unknown
@@ -361,6 +314,12 @@ class Client:
             return inside if inside in waiting else next(iter(waiting), None)
         is_away = inside.lane is None or inside.lane.reader.state is ReaderState.WAITING
         return waiting[0] if is_away else None
+
+    def _has_work(self, source: _Source) -> bool:
+        """Whether there is something to do with it; its windows wait until a crash would find where it began."""
+        if source.lane is None or not source.lane.has_work:
+            return False
+        return not source.is_known or self._dispatcher.is_start_saved(source.wanted.physical)
 
     def _step(self, source: _Source) -> None:
         lane, physical = source.lane, source.wanted.physical
@@ -389,7 +348,7 @@ class Client:
             lane.windows.appendleft(window)  # type: ignore[arg-type]
             window = self._join(lane)
         now = time.monotonic()
-        is_due = now - source.checkpointed_at >= self._config.checkpoint_ms / 1e3
+        is_due = now - source.checkpointed_at >= self._config.checkpoint_ms / 1e3 and self._saving.may_try
         if is_due:
             source.checkpointed_at = now
         source.windows += 1
@@ -428,6 +387,13 @@ class Client:
                 dispatcher.done(call, result)
 
     def _note(self, call: Call, error: Exception) -> None:
+        if call.kind is not Kind.SAVE:  # of which `Saving` speaks
+            self._log(call, error)
+        if call.physical in self._sources:
+            self._sources[call.physical].failures += 1
+            self._sources[call.physical].last_error = error
+
+    def _log(self, call: Call, error: Exception) -> None:
         _logger.warning(
             "callback failed",
             call=call.kind.name.lower(),
@@ -436,9 +402,6 @@ class Client:
             error=type(error).__name__,
             message=str(error),
         )
-        if call.physical in self._sources:
-            self._sources[call.physical].failures += 1
-            self._sources[call.physical].last_error = error
 
     # the client's own acts
 
@@ -452,7 +415,12 @@ class Client:
         return result
 
     def _save(self, call: Call) -> None:
-        self._store.save(call.argument)
+        try:
+            self._store.save(call.argument)
+        except Exception as error:
+            self._saving.failed(error)
+            raise
+        self._saving.succeeded()
 
     def _replay(self, call: Call) -> None:
         source = self._sources[call.physical]
@@ -482,25 +450,39 @@ class Client:
                 source.replay_from = None
 
     def _unsaved(self) -> list[_Source]:
-        return [each for each in self._order if self._dispatcher.is_unsaved(each.wanted.physical)]
+        is_unsaved = self._dispatcher.is_unsaved
+        return [each for each in self._order if not each.is_left and is_unsaved(each.wanted.physical)]
 
-    def _rest(self) -> None:
+    def _rest(self, state: ClientState) -> None:
+        """Save what is done, and call nobody until it may go on, or until it is time to try and save again."""
         self._checkpoint_all(self._unsaved())
-        self.state = ClientState.PAUSED
+        if state is ClientState.WAITING and not self._saving.has_failed:
+            self.state = ClientState.RUNNING
+            return
+        self.state = state
+        retry_s = self._config.retry_first_ms / 1e3
+        timeout = max(self._saving.wait_s, retry_s) if self._saving.has_failed else None
         with self._bell:
-            self._bell.wait_for(lambda: self._wants_stop or not self._wants_pause)
-        self.state = ClientState.RUNNING
+            paused = self._wants_pause
+            self._bell.wait_for(lambda: self._wants_stop or self._wants_pause is not paused, timeout)
+        self.state = state if self._wants_pause else ClientState.RUNNING
 
     def _checkpoint_all(self, sources: list[_Source]) -> None:
         for source in sources:
+            if not self._saving.may_try:
+                return
             source.checkpointed_at = time.monotonic()
             self._dispatcher.due(source.wanted.physical)
             self._perform()
+        if not self._unsaved():
+            self._saving.succeeded()
 
     def _checkpoint_due(self) -> bool:
         """Save what is due of sources of which nothing comes that could end with it; whether there was any."""
         now, period = time.monotonic(), self._config.checkpoint_ms / 1e3
         self._next_look = now + period
+        if not self._saving.may_try:
+            return False
         due = [each for each in self._unsaved() if now - each.checkpointed_at >= period]
         self._checkpoint_all(due)
         return bool(due)
@@ -511,7 +493,7 @@ class Client:
             return
         now = time.monotonic()
         period = self._config.checkpoint_ms / 1e3
-        until = [each.checkpointed_at + period for each in self._unsaved()]
+        until = [max(each.checkpointed_at + period, now + self._saving.wait_s) for each in self._unsaved()]
         until += [each.replay_at for each in self._order if each.replay_from is not None]
         timeout = min(until) - now if until else None
         with self._bell:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from databus.client._consumer import AnyWindow, Result
 from databus.client._window import Changes
-from databus.core import Checkpoint, DatabusError, Pair, SourceCheckpoint, Stop
+from databus.core import Checkpoint, DatabusError, Pair, SourceCheckpoint, Stop, TryAgain
 
 
 class Kind(IntEnum):
@@ -71,7 +71,7 @@ class _Progress:
     worst: Result = Result.SUCCESS
     failures: int = 0
     failed_at: Pair | None = None
-    save_failures: int = 0
+    is_start_unsaved: bool = False
     error: BaseException | None = field(default=None)
 
 
@@ -98,8 +98,9 @@ class Dispatcher:
         """A source is read from `position` on; saved at once if nothing was, so that a crash does not move `latest`."""
         if physical in self._sources:
             return
-        self._sources[physical] = _Progress(position)
+        progress = self._sources[physical] = _Progress(position)
         if self._checkpoint.sources.get(physical) != position:
+            progress.is_start_unsaved = True
             self._pending.append(Call(Kind.SAVE, physical, position))
 
     def feed(self, window: AnyWindow, *, is_due: bool) -> None:
@@ -121,6 +122,8 @@ class Dispatcher:
         if progress is not None:
             progress.is_due = True
             self._checkpoint_if_due(physical, progress)
+            if progress.is_start_unsaved and progress.reached is None and progress.error is None:
+                self._pending.append(Call(Kind.SAVE, physical, progress.saved))
 
     def interrupted(self, physical: str) -> None:
         """The rest of an open window does not come; it will come anew from its beginning."""
@@ -150,7 +153,7 @@ class Dispatcher:
                 progress.is_open, progress.is_spoilt, progress.reached = False, False, None
                 self._pending.append(Call(Kind.ROLLBACK, physical, progress.saved))
             elif progress.error is None:
-                self._push_checkpoint(physical, progress)
+                self.due(physical)
         if self._is_started:
             self._pending.append(Call(Kind.STOP_CONSUMPTION))
 
@@ -161,8 +164,13 @@ class Dispatcher:
         return physical in self._sources and self._sources[physical].is_open
 
     def is_unsaved(self, physical: str) -> bool:
-        """Whether something was reached that is not saved."""
-        return physical in self._sources and self._sources[physical].reached is not None
+        """Whether something was reached that is not saved, the start included."""
+        progress = self._sources.get(physical)
+        return progress is not None and (progress.reached is not None or progress.is_start_unsaved)
+
+    def is_start_saved(self, physical: str) -> bool:
+        """Whether a crash would find where this source began; before that no window of it may be given to anybody."""
+        return physical in self._sources and not self._sources[physical].is_start_unsaved
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -207,9 +215,7 @@ class Dispatcher:
             return
         progress = self._sources[call.physical]
         if call.kind is Kind.SAVE:
-            progress.save_failures += 1
-            if progress.save_failures > self._retries_max or not isinstance(error, DatabusError | OSError):
-                self._give_up(call.physical, progress, error)
+            self._note_unsaved(call.physical, progress, error)
         elif call.kind is Kind.ROLLBACK:
             self._drop_pending(call.physical)
             self._give_up(call.physical, progress, error)
@@ -255,7 +261,16 @@ class Dispatcher:
         progress = self._sources[call.physical]
         position = call.argument.sources[call.physical]
         self._checkpoint = self._checkpoint.advanced(call.physical, position)
-        progress.saved, progress.save_failures, progress.reached = position, 0, None
+        progress.saved, progress.reached, progress.is_start_unsaved = position, None, False
+
+    def _note_unsaved(self, physical: str, progress: _Progress, error: BaseException) -> None:
+        """What was reached stays unsaved and is tried again when it is due, for as long as it takes: waiting may be
+        enough, unless the store says otherwise.
+        """
+        if isinstance(error, DatabusError) and not isinstance(error, TryAgain):
+            self._give_up(physical, progress, error)
+        elif self._is_ending:
+            self.error = self.error or error
 
     def _note_failure(self, call: Call, progress: _Progress, error: BaseException) -> None:
         if self._is_ending:

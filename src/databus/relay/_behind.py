@@ -20,8 +20,8 @@ class Draft:
 
     @property
     def bytes(self) -> int:
-        """Of its columns."""
-        return sum(rows.batch.nbytes for rows in self.group.rows)
+        """Of its columns' buffers, which is known at once."""
+        return sum(rows.batch.get_total_buffer_size() for rows in self.group.rows)
 
 
 class _NotTried(Exception):

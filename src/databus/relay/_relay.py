@@ -13,19 +13,19 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import FrameType, TracebackType
 from typing import Final, Self
 
 import structlog
 
-from databus.core import Clock, ConfigError, SystemClock
+from databus.core import Clock, SystemClock
 from databus.relay._capture import Capture, OpenSource
 from databus.relay._catalog import Catalog
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
-from databus.relay._files import replace_file
+from databus.relay._files import make_folder, replace_file
 from databus.relay._lock import FolderLock
 from databus.relay._server import Server
 from databus.sources import open_source
@@ -77,19 +77,19 @@ class Relay:
         """Own the folder, bind, begin to capture, and tell the address in `relay.json`.
 
         Returns when every source runs or has met its first error, after two seconds at most. Raises `Held` naming the
-        relay that owns the folder, `ConfigError` if the address cannot be had.
+        relay that owns the folder, `ConfigError` if the address cannot be had. What raises leaves nothing running.
         """
-        folder = self.config.folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"folder: {folder}: {error.strerror}") from error
-        self._lock = FolderLock.take(folder)
-        try:
-            self._server.start(self._commands)
+            return self._start()
         except BaseException:
             self.stop()
             raise
+
+    def _start(self) -> Self:
+        folder = self.config.folder
+        make_folder(folder)
+        self._lock = FolderLock.take(folder)
+        self._server.start(self._commands)
         for capture in self.captures.values():
             capture.start()
         for capture in self.captures.values():
@@ -100,18 +100,28 @@ class Relay:
         return self
 
     def stop(self) -> None:
-        """End in good order: streams first, then capture, then the logs. Callable twice."""
-        self._server.stop()
-        for capture in self.captures.values():
-            capture.ask_to_stop()
-        for capture in self.captures.values():
-            capture.stop()
-        self._commands.close()
-        if self._lock is not None:
+        """End in good order: streams first, then capture, then the logs. Callable twice, and after half a start.
+
+        Whatever one step meets, the others are taken; its error is raised at the end.
+        """
+        with ExitStack() as steps:  # the last one is taken first
+            steps.callback(self._give_folder_back)
+            steps.callback(self._commands.close)
+            for capture in self.captures.values():
+                steps.callback(capture.stop)
+            for capture in self.captures.values():
+                steps.callback(capture.ask_to_stop)
+            steps.callback(self._server.stop)
+
+    def _give_folder_back(self) -> None:
+        if self._lock is None:
+            return
+        lock, self._lock = self._lock, None
+        try:
             (self.config.folder / RELAY_FILE).unlink(missing_ok=True)
-            self._lock.release()
-            self._lock = None
-            _logger.info("relay stopped")
+        finally:
+            lock.release()
+        _logger.info("relay stopped")
 
     def __enter__(self) -> Self:
         return self.start()

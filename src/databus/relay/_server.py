@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from databus.core import ConfigError, DatabusError, MalformedRequest, TooMany, Unauthorized
+from databus.core import ConfigError, DatabusError, MalformedRequest, TooMany, Unauthorized, Unavailable
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 
@@ -36,7 +36,7 @@ class Server:
         self._token = None if token is None else f"Bearer {token}".encode()
         self._thread = threading.Thread(target=self._run, name="relay-http", daemon=True)
         self._bound = threading.Event()
-        self._error: OSError | None = None
+        self._error: BaseException | None = None
         self._ending: asyncio.Event | None = None
         self._runner: web.AppRunner | None = None
         self._commands: Commands | None = None
@@ -44,12 +44,15 @@ class Server:
         self.port = 0
 
     def start(self, commands: Commands) -> None:
-        """Bind and serve. Raises `ConfigError` if the address cannot be had."""
+        """Bind and serve. Raises `ConfigError` if the address cannot be had, and what else went wrong."""
         self._commands = commands
         self._thread.start()
-        self._bound.wait(_START_S_MAX)
+        if not self._bound.wait(_START_S_MAX):
+            raise Unavailable(f"listen: {self._config.listen}: not bound within {_START_S_MAX:.0f} s; try again")
         if self._error is not None:
             self._thread.join(_STOP_S_MAX)
+            if not isinstance(self._error, OSError):
+                raise self._error
             reason = self._error.strerror or str(self._error)
             raise ConfigError(f"listen: {self._config.listen}: {reason}; is a relay running there already?")
 
@@ -70,6 +73,10 @@ class Server:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_until_complete(self._main())
+        except BaseException as error:
+            if self._bound.is_set():
+                raise
+            self._error = error
         finally:
             self._bound.set()
             self.loop.close()
@@ -95,8 +102,6 @@ class Server:
             self.port = self._runner.addresses[0][1]
             self._bound.set()
             await self._ending.wait()
-        except OSError as error:
-            self._error = error
         finally:
             await self._runner.cleanup()
 

@@ -20,6 +20,7 @@ from databus.wire._header import COMMIT, CONTINUES, CONTROL, ROWS, SNAPSHOT, Hea
 
 # Made once: with groups of one row, making them anew would be a third of the work.
 _IPC_OPTIONS: Final = ipc.IpcWriteOptions()
+_SMALL_BYTES: Final = 32 << 10
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _SCN_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(COMMIT_VERSION)
 _SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
@@ -27,10 +28,14 @@ _SEQ_FROM_END: Final = len(BUS_COLUMNS) - BUS_COLUMNS.index(SEQ)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one table: a batch in `frame_schema(table)`, ordered by (`_commit_version`, `_seq`), not empty."""
+    """Rows of one table: a batch in `frame_schema(table)`, ordered by (`_commit_version`, `_seq`), not empty.
+
+    body: the same as `encode_body` would write it, where whoever made the batch has it already.
+    """
 
     table: TableSchema
     batch: pa.RecordBatch
+    body: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +172,11 @@ def encode_body(batch: pa.RecordBatch) -> list[Any]:
     """One self-contained Arrow IPC stream, schema and one batch, as buffers to write one after the other; their length
     together is a multiple of 8. Large ones are the batch's own memory: nothing is copied.
     """
+    if batch.get_total_buffer_size() < _SMALL_BYTES:  # a piece costs more than its bytes
+        sink = pa.BufferOutputStream()
+        with ipc.new_stream(sink, batch.schema, options=_IPC_OPTIONS) as writer:
+            writer.write_batch(batch)
+        return [sink.getvalue()]
     pieces = _Pieces()
     with ipc.new_stream(pa.PythonFile(pieces, mode="w"), batch.schema, options=_IPC_OPTIONS) as writer:
         writer.write_batch(batch)
@@ -219,12 +229,12 @@ def _encode_control(control: Control, registry: Registry, flags: int, commit_us:
 def _encode_rows(
     rows: Rows, registry: Registry, flags: int, commit_us: int, capture_us: int
 ) -> tuple[list[Any], Pair, Pair]:
-    if not rows.batch.schema.equals(frame_schema(rows.table)):
+    if rows.body is None and not rows.batch.schema.equals(frame_schema(rows.table)):
         raise ValueError(f"{rows.table.source}: the batch's schema is not the table's: {rows.batch.schema}")
     if rows.batch.num_rows == 0:
         raise ValueError(f"{rows.table.source}: a frame of no rows in a group")
     first, last = _pairs_of(rows.batch)
-    body = encode_body(rows.batch)
+    body = encode_body(rows.batch) if rows.body is None else [rows.body]
     body_crc = body_bytes = 0
     for piece in body:
         body_crc = crc32c(piece, body_crc)

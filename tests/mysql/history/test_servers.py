@@ -8,7 +8,7 @@ import pytest
 
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.binlog import Query, TableMap
-from databus.sources.mysql.history import History, TableState, Unknown, from_table_map, read_catalogue
+from databus.sources.mysql.history import History, TableState, Unknown, check_agreement, from_table_map, read_catalogue
 from databus.testing.servers import Server
 from tests.mysql.history.corpus import SCRIPTS
 from tests.mysql.history.ddl import Generator
@@ -129,6 +129,7 @@ def _compare_with_map(server: Server, database: str, history: History, tail: Log
         assert tuple(column.meta for column in known.columns) == table_map.metas
         told = zip(known.columns, table_map.nullable, strict=True)
         assert [c.name for c, may in told if c.is_nullable != may and not c.is_hidden] == []
+        check_agreement(table_map, known)
         if table_map.metadata.names is not None:
             assert [
                 each for each in _differences(from_table_map(table_map, known), known) if "HASH" not in str(each)

@@ -4,7 +4,7 @@ import datetime as dt
 import decimal
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -211,9 +211,9 @@ KINDS: list[Kind] = [
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[TableDefinition, list[Kind], list[list[Any]]]:
+def tables(draw: st.DrawFn, of: Sequence[Kind] = KINDS) -> tuple[TableDefinition, list[Kind], list[list[Any]]]:
     """A definition, its kinds, and rows of values."""
-    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=20))
+    kinds = draw(st.lists(st.sampled_from(of), min_size=1, max_size=20))
     nullable = [draw(st.booleans()) for _ in kinds]
     columns = tuple(column(f"c{i}", k, is_nullable=n) for i, (k, n) in enumerate(zip(kinds, nullable, strict=True)))
     row = st.tuples(*(st.none() | k.values if n else k.values for k, n in zip(kinds, nullable, strict=True)))

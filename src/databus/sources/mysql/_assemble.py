@@ -17,7 +17,7 @@ import pyarrow as pa
 from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, Stop, make_scn
 from databus.schema import frame_schema
 from databus.sources.mysql.binlog import Run
-from databus.sources.mysql.rows import Decoded, Plan, bus_arrays, decode
+from databus.sources.mysql.rows import SMALL_BYTES, Decoded, Plan, SmallEvents, bus_arrays, decode, small_events
 from databus.wire import Commit, Group, OpenSnapshot, Rows
 
 Ints = npt.NDArray[np.int64]
@@ -72,6 +72,7 @@ class Assembler:
         self._waiting: list[_Piece] = []  # of the transaction that the last run left unfinished
         self._waiting_bytes = 0
         self._is_open = False  # a part of that transaction has been yielded
+        self._small: dict[int, tuple[Plan, SmallEvents | None]] = {}  # by slot
         self.seq = 0
         self.position = position
 
@@ -115,6 +116,11 @@ class Assembler:
                 yield group
 
     def _stretches(self, run: Run, first: int, transactions: int) -> Iterator[_Stretch]:
+        if self._fits_as_it_is(run, first, transactions):
+            events = len(run.event_slot)
+            pieces = [_Piece(run, 0, events, 0)]
+            yield _Stretch(pieces, 0, transactions - 1, continues=False)
+            return
         firsts = np.searchsorted(run.event_transaction, np.arange(transactions + 1))
         sizes = run.event_end - run.event_start
         until = np.concatenate(([0], np.cumsum(sizes)))
@@ -135,6 +141,12 @@ class Assembler:
             at += 1
         if at < transactions:
             yield from self._parts(run, int(firsts[at]), int(firsts[at + 1]), until, at, is_complete=False)
+
+    def _fits_as_it_is(self, run: Run, first: int, transactions: int) -> bool:
+        """Whether all of a run is one group: nearly always, where a server is followed."""
+        if first or transactions < len(run) or not run.is_complete or not self.is_between_transactions:
+            return False
+        return not len(run.event_slot) or int(run.event_end[-1] - run.event_start[0]) <= self._group_bytes_max
 
     def _parts(
         self, run: Run, lo: int, hi: int, until: Ints, transaction: int, *, is_complete: bool
@@ -170,7 +182,7 @@ class Assembler:
             self.seq = 0  # it holds no row of a captured table
         if not stretch.continues:
             self.position = run.position(last)
-        (txid,) = run.txids(last, last + 1).to_pylist()
+        txid = run.txid(last)
         commit = Commit(
             self._base + int(run.scn[last]),
             self.seq,
@@ -189,6 +201,9 @@ class Assembler:
         """The rows of a piece by table map; sets `seq` to that of its last event's last image."""
         run, lo, hi = piece.run, piece.lo, piece.hi
         if lo == hi:
+            return
+        if lo + 1 == hi:
+            yield from self._rows_of_one(run, lo)
             return
         slots, transactions = run.event_slot[lo:hi], run.event_transaction[lo:hi]
         counts = np.zeros(hi - lo, np.int64)
@@ -218,6 +233,38 @@ class Assembler:
         for plan, decoded, mine in found:
             if len(decoded.change_types):
                 yield Rows(plan.table, self._batch(run, plan, decoded, starts[mine], transactions[mine]))
+
+    def _rows_of_one(self, run: Run, event: int) -> Iterator[Rows]:
+        """The same for one event: an array's operations cost more than all else of a small transaction."""
+        transaction = int(run.event_transaction[event])
+        goes_on = self._is_open or (run.continues and transaction == 0)
+        if not goes_on:
+            self.seq = 0
+        slot = int(run.event_slot[event])
+        plan = self._plan_of(slot)
+        one = slice(event, event + 1)
+        images = run.buffer, run.event_kind[one], run.event_start[one], run.event_end[one], run.place
+        small = self._small_of(slot, plan)
+        if small is not None and run.event_end[event] - run.event_start[event] <= SMALL_BYTES:
+            numbers = int(run.scn[transaction]) + self._base, self.seq, int(run.commit_us[transaction])
+            txid = run.txid(transaction)
+            found = small.decode(*images, numbers=numbers, txid=txid, row_bytes_max=self._row_bytes_max)
+            if found is not None:
+                self.seq += found.images
+                yield Rows(plan.table, found.batch, found.body)
+            return
+        before = np.array([self.seq], np.int64)
+        for decoded in decode(plan, *images, row_bytes_max=self._row_bytes_max):
+            self.seq += decoded.images
+            if decoded.images:
+                yield Rows(plan.table, self._batch(run, plan, decoded, before, run.event_transaction[one]))
+
+    def _small_of(self, slot: int, plan: Plan) -> SmallEvents | None:
+        known, small = self._small.get(slot, (None, None))
+        if known is not plan:
+            small = small_events(plan)
+            self._small[slot] = plan, small
+        return small
 
     def _batch(
         self, run: Run, plan: Plan, decoded: Decoded, before: Ints, transactions: npt.NDArray[np.int32]

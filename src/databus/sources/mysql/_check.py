@@ -4,18 +4,19 @@ Each finding names the statement that mends it. An error stops a start; a warnin
 """
 
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pymysql
 
-from databus.core import DatabusError, WrongInput
+from databus.core import DatabusError
+from databus.sources.mysql._check_replication import asked, of_replication, says_replica
 from databus.sources.mysql._check_tables import of_definitions, of_tables
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import close_quietly, connect
-from databus.sources.mysql._errors import error_of, telling
-from databus.sources.mysql._facts import ServerFacts, account_of, ask, server_facts
-from databus.sources.mysql._finding import DENIED, Finding, Severity, grants_of, has_global
+from databus.sources.mysql._errors import telling
+from databus.sources.mysql._facts import ServerFacts, account_of, server_facts
+from databus.sources.mysql._finding import Finding, Severity, grants_of, has_global
 
 _REPORT_HOST_MAX: Final = 60  # what a server keeps of it
 
@@ -44,7 +45,7 @@ def check(
             found += _of_privileges(connection, facts)
             host = socket.gethostname()[:_REPORT_HOST_MAX] if report_host is None else report_host
             found += _of_server_ids(connection, facts, config.server_id, server_id, host)
-            found += _of_replication(connection, facts, config)
+            found += of_replication(connection, facts, config)
             found += of_tables(connection, facts, config)
         else:
             gtids = "gtid-strict-mode=ON" if facts.is_mariadb else "gtid-mode=ON, enforce-gtid-consistency=ON"
@@ -79,13 +80,6 @@ def check_source(config: MysqlConfig) -> list[Finding]:
     return _worst_first([*found, *_of_likeness(known)])
 
 
-def refuse(findings: Iterable[Finding]) -> None:
-    """Raise `WrongInput` with every error among the findings, if there is one."""
-    errors = [str(each) for each in findings if each.severity == "error"]
-    if errors:
-        raise WrongInput("; ".join(errors))
-
-
 def _worst_first(found: list[Finding]) -> list[Finding]:
     order: tuple[Severity, ...] = ("error", "warning", "info")
     return sorted(found, key=lambda each: order.index(each.severity))
@@ -105,12 +99,18 @@ def _of_logging(facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
         what = f"binlog_row_image is {image}: the log lacks columns. Sessions that are open keep theirs"
         yield Finding("error", "binlog_row_image", server, what, _set(facts, "binlog_row_image", "'FULL'"))
     if facts.row_metadata is None:
-        what = "the log does not name columns (binlog_row_metadata came with MySQL 8.0.1 and MariaDB 10.5): names and "
-        yield Finding("info", "binlog_row_metadata", server, what + "types are followed through the log's DDL")
+        what = (
+            "the log does not name columns (binlog_row_metadata came with MySQL 8.0.1 and MariaDB 10.5): names and "
+            "types are followed through the log's DDL, and DDL that was not logged (sql_log_bin=0) can pass unseen if "
+            "every column keeps its width and nullability"
+        )
+        yield Finding("info", "binlog_row_metadata", server, what)
     elif facts.row_metadata != "FULL":
         past = " and the log is to be read from before now" if config.start != "latest" else ""
         what = (
-            f"binlog_row_metadata is {facts.row_metadata}{past}: names and types must be followed through the log's DDL"
+            f"binlog_row_metadata is {facts.row_metadata}{past}: names and types must be followed through the log's "
+            f"DDL, and DDL that was not logged (sql_log_bin=0, a replica that drifted) can pass unseen if it renames "
+            f"or swaps columns, or reorders members of ENUM or SET"
         )
         mend = _set(facts, "binlog_row_metadata", "'FULL'")
         yield Finding("warning", "binlog_row_metadata", server, what, mend)
@@ -222,7 +222,7 @@ def _of_server_ids(
             )
             yield Finding("info", "server_id", facts.server, what, "choose one that nobody else has")
         return
-    replicas = _asked(connection, "SHOW REPLICAS" if _says_replica(facts) else "SHOW SLAVE HOSTS")
+    replicas = asked(connection, "SHOW REPLICAS" if says_replica(facts) else "SHOW SLAVE HOSTS")
     if replicas is None:
         if chosen is not None:
             privilege = "REPLICATION MASTER ADMIN" if facts.is_mariadb else "REPLICATION SLAVE"
@@ -237,45 +237,6 @@ def _of_server_ids(
             what = f"a replica at {where} has server_id {ours} already: the two would throw each other out"
             severity: Severity = "error" if chosen == ours else "warning"
             yield Finding(severity, "server_id", facts.server, what, f"server_id: {_other_than(ours)}")
-
-
-def _of_replication(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig
-) -> Iterator[Finding]:
-    """A server that follows another must write what it applies into a log of its own."""
-    variables = facts.variables
-    passes_on = variables.get("log_replica_updates", variables.get("log_slave_updates", "ON")).upper() == "ON"
-    if passes_on:
-        return
-    word = "log-replica-updates" if _says_replica(facts) else "log-slave-updates"
-    mend = f"{word}=ON under [mysqld] in its option file, and a restart"
-    if facts.is_mariadb:
-        status = _asked(connection, "SHOW ALL SLAVES STATUS")
-    else:
-        status = _asked(connection, "SHOW REPLICA STATUS" if _says_replica(facts) else "SHOW SLAVE STATUS")
-    if status:
-        what = "it is a replica, and what it gets from its primary is not in its own log"
-        yield Finding("error", "log_replica_updates", facts.server, what, mend)
-    elif len(config.hosts) > 1:
-        what = "while it follows another of the hosts, what it gets is not in its own log"
-        yield Finding("error", "log_replica_updates", facts.server, what, mend)
-    elif status is None:
-        what = "if it is a replica (we may not see it), what it gets from its primary is not in its own log"
-        yield Finding("warning", "log_replica_updates", facts.server, what, mend)
-
-
-def _says_replica(facts: ServerFacts) -> bool:
-    return not facts.is_mariadb and facts.version >= (8, 0, 26)
-
-
-def _asked(connection: "pymysql.Connection[Any]", sql: str) -> list[dict[str, Any]] | None:
-    """The rows, or None where the user may not ask."""
-    try:
-        return ask(connection, sql)
-    except pymysql.MySQLError as error:
-        if error_of(error)[0] in DENIED:
-            return None
-        raise
 
 
 # Words.

@@ -1,10 +1,14 @@
-"""Dump: a thread that asks a server for its log as a replica does, and drains the socket while others decode.
+"""Dump: asks a server for its log as a replica does, and reads what it sends.
 
-What it reads waits in a `BlockQueue` bounded in bytes; when that is full the socket is not read, and the server waits.
+While the server has little to send, whoever wants the log reads the socket: what came meanwhile is one block, and no
+other thread is woken. Once much comes, or nobody has asked for a while, a thread drains the socket while others decode;
+what it reads waits in a `BlockQueue` bounded in bytes, and is taken together. When that is full the socket is not read,
+and the server waits.
 Protocol: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html and, for MariaDB,
 https://mariadb.com/kb/en/3-binlog-network-stream/.
 """
 
+import os
 import select
 import socket
 import ssl
@@ -12,7 +16,9 @@ import struct
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +38,8 @@ _HEARTBEATS_MISSED_MAX: Final = 3
 _RECEIVE_BYTES: Final = 4 << 20
 _BULK_BYTES: Final = 512 << 10  # a block of so much costs hardly more than its bytes
 _BULK_WAIT_MS: Final = 1  # for more of it, while the server sends without a pause
+_TAKEN_BYTES: Final = 1 << 20  # of small blocks, taken together; more costs as much by byte
+_AWAY_S: Final = 1.0  # nobody asked for the log for so long: the socket is drained for them, or the server gives up
 _JOIN_S_MAX: Final = 10.0
 _ACCEPT_S_MAX: Final = 60.0
 
@@ -62,18 +70,33 @@ class BlockQueue:
             return True
 
     def take(self, wait_s: float) -> Bytes | None:
-        """The next block, or None if none came in time. Raises what ended the reading, after the last block."""
+        """The blocks that wait, as one while they are small; None if none came in time. Raises what ended the reading,
+        after the last block.
+        """
         with self._changed:
             if not self._blocks and self._error is None and wait_s > 0:
                 self._changed.wait(wait_s)
             if self._blocks:
-                block = self._blocks.popleft()
-                self.bytes_waiting -= len(block)
+                blocks = self._take_waiting()
                 self._changed.notify_all()
-                return block
+                return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
             if self._error is not None:
                 raise self._error
             return None
+
+    def _take_waiting(self) -> list[Bytes]:
+        blocks = [self._blocks.popleft()]
+        size = len(blocks[0])
+        while self._blocks and size + len(self._blocks[0]) <= _TAKEN_BYTES:
+            blocks.append(self._blocks.popleft())
+            size += len(blocks[-1])
+        self.bytes_waiting -= size
+        return blocks
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` has an answer at once."""
+        return bool(self._blocks) or self._error is not None
 
     def wait_for_first(self, wait_s: float) -> bool:
         """Wait until a block is there; False if none came in time. Raises what ended the reading before one came."""
@@ -102,6 +125,14 @@ class BlockQueue:
             self._changed.notify_all()
 
 
+class _Reads(Enum):
+    """Who reads the socket."""
+
+    NOBODY = 0
+    TAKER = 1
+    THREAD = 2
+
+
 class Dump:
     """One connection on which the server sends its log from `position` on."""
 
@@ -127,6 +158,7 @@ class Dump:
         self._silence_s = max(heartbeat_ms * _HEARTBEATS_MISSED_MAX, 1_000) / 1e3
         self._is_closing = False
         self._is_bulk = False  # the last block was a large one
+        self._is_accepted = False  # something came
         self.last_heard_s = time.monotonic()
         gtids = position.gtids if by_gtid else None
         if by_gtid and gtids is None:
@@ -138,8 +170,19 @@ class Dump:
             _ask(connection, position, gtids, is_mariadb=is_mariadb, server_id=server_id)
         self._server = server
         self._socket = socket_of(connection)
+        self._socket.settimeout(self._silence_s)
         self._readable = select.poll()  # unlike `select`, for any descriptor: a relay may have thousands
         self._readable.register(self._socket, select.POLLIN)
+        self._woken, self._wakes = os.pipe()
+        os.set_blocking(self._wakes, False)
+        self._readable_or_woken = select.poll()
+        self._readable_or_woken.register(self._socket, select.POLLIN)
+        self._readable_or_woken.register(self._woken, select.POLLIN)
+        self._splitter = PacketSplitter(holds_transactions=True)
+        self._received = memoryview(bytearray(_RECEIVE_BYTES))
+        self._roles = threading.Condition()
+        self._reads = _Reads.THREAD
+        self._takes = 0
         self._thread = threading.Thread(target=self._run, name="mysql-dump", daemon=True)
         self._thread.start()
         self._wait_until_accepted()
@@ -156,51 +199,133 @@ class Dump:
             raise Unavailable(f"{self._server}: it sent nothing of its log within {_ACCEPT_S_MAX:.0f} s")
 
     def take(self, wait_s: float) -> Bytes | None:
-        """See `BlockQueue.take`."""
-        return self.queue.take(wait_s)
+        """What has come, all of it while that is little; None if nothing came in time. Raises what ended the dump."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            with self._roles:
+                self._takes += 1
+                is_mine = self._reads is not _Reads.THREAD and not self.queue.has_news
+                if is_mine:
+                    self._reads = _Reads.TAKER
+            if is_mine:
+                return self._take_here(deadline)
+            left_s = deadline - time.monotonic()
+            block = self.queue.take(max(left_s, 0.0))
+            if block is not None or left_s <= 0 or self._reads is _Reads.THREAD:
+                return block
+
+    def _take_here(self, deadline: float) -> Bytes | None:
+        """Read the socket in this thread; if there is much, have the other go on."""
+        events = None
+        try:
+            events = self._read_events(deadline)
+        except Exception as error:  # noqa: BLE001 - raised below
+            self.queue.fail(self._failure(error))
+        with self._roles:
+            self._reads = _Reads.THREAD if self._is_bulk else _Reads.NOBODY
+            if self._is_bulk:
+                self._roles.notify_all()
+        return self.queue.take(0) if events is None else events
+
+    def _read_events(self, deadline: float) -> Bytes | None:
+        """The first whole events; None if none came in time."""
+        while not self.queue.has_news and self._waits_for_bytes(deadline):
+            events = self._read_once()
+            ended = self._splitter.ended
+            if ended is not None:
+                self.queue.fail(ended)  # behind these
+            if len(events):
+                return events
+        return None
+
+    def _waits_for_bytes(self, deadline: float) -> bool:
+        """Wait until there is something to read; False if nothing came in time, or somebody woke us."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        found = self._readable_or_woken.poll(max(deadline - time.monotonic(), 0.0) * 1e3)
+        if len(found) == 1 and found[0][0] == self._woken:
+            os.read(self._woken, 1 << 16)
+            return False
+        if not found and time.monotonic() - self.last_heard_s > self._silence_s:
+            raise TimeoutError
+        return bool(found)
 
     def wake(self) -> None:
         """Let `take` return at once. Any thread."""
         self.queue.wake()
+        with self._roles, suppress(BlockingIOError):  # it is full of wakes
+            if not self._is_closing:
+                os.write(self._wakes, b"w")
 
     def close(self) -> None:
-        """End the connection and the thread."""
-        self._is_closing = True
+        """End the connection and the thread; callable twice."""
+        with self._roles:
+            if self._is_closing:
+                return
+            self._is_closing = True
+            self._roles.notify_all()
         self.queue.close()
-        try:
+        with suppress(OSError):  # the server was faster
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            self._is_closing = True  # the server was faster
         self._thread.join(_JOIN_S_MAX)
         close_quietly(self._connection)
+        os.close(self._woken)
+        os.close(self._wakes)
 
     def _run(self) -> None:
+        """The thread: reads while it is to, and where nobody has asked for a while."""
         try:
-            self._read()
-        except TimeoutError:
-            silence = f"it said nothing for {self._silence_s:.1f} s, not even a heartbeat; connecting anew"
-            self.queue.fail(Unavailable(f"{self._server}: {silence}"))
-        except OSError as error:
-            self.queue.fail(Unavailable(f"{self._server}: the connection broke: {error.strerror or error}"))
-        except Exception as error:  # noqa: BLE001 - raised again where the log is read
-            self.queue.fail(error)
+            while not self._is_closing:
+                self._read_while_there_is_much()
+                self._wait_until_needed()
+        except BaseException as error:  # noqa: BLE001 - raised again where the log is read
+            self.queue.fail(self._failure(error))
 
-    def _read(self) -> None:
-        sock = self._socket
-        sock.settimeout(self._silence_s)
-        splitter = PacketSplitter(holds_transactions=True)
-        received = memoryview(bytearray(_RECEIVE_BYTES))
+    def _failure(self, error: BaseException) -> BaseException:
+        if isinstance(error, TimeoutError):
+            silence = f"it said nothing for {self._silence_s:.1f} s, not even a heartbeat; connecting anew"
+            return Unavailable(f"{self._server}: {silence}")
+        if isinstance(error, OSError):
+            return Unavailable(f"{self._server}: the connection broke: {error.strerror or error}")
+        return error
+
+    def _read_while_there_is_much(self) -> None:
         while not self._is_closing:
-            # so much less that what it holds fits into the same group
-            count = self._receive(received[: _RECEIVE_BYTES - min(splitter.held_bytes, _RECEIVE_BYTES // 2)])
-            if count == 0:
-                raise Unavailable(f"{self._server}: it closed the connection")
-            self.last_heard_s = time.monotonic()
-            events = splitter.feed(received[:count])
-            if len(events) and not self.queue.put(events):
-                return
-            if splitter.ended is not None:
-                raise splitter.ended
+            if self._is_accepted and not self._is_bulk and not self._is_readable():
+                break
+            events = self._read_once()
+            if len(events):
+                self._is_accepted = True
+                if not self.queue.put(events):
+                    return
+            if self._splitter.ended is not None:
+                raise self._splitter.ended
+
+    def _wait_until_needed(self) -> None:
+        with self._roles:
+            if self._reads is _Reads.THREAD:
+                self._reads = _Reads.NOBODY
+            self.queue.wake()  # whoever waits there may read now
+            while self._reads is not _Reads.THREAD and not self._is_closing:
+                before = self._takes
+                self._roles.wait(_AWAY_S)
+                if self._reads is _Reads.NOBODY and self._takes == before:
+                    self._reads = _Reads.THREAD
+
+    def _is_readable(self) -> bool:
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        return bool(self._readable.poll(0))
+
+    def _read_once(self) -> Bytes:
+        """Read what there is, at least one byte, and return the whole events."""
+        # so much less that what it holds fits into the same group
+        held_bytes = min(self._splitter.held_bytes, _RECEIVE_BYTES // 2)
+        count = self._receive(self._received[: _RECEIVE_BYTES - held_bytes])
+        if count == 0:
+            raise Unavailable(f"{self._server}: it closed the connection")
+        self.last_heard_s = time.monotonic()
+        return self._splitter.feed(self._received[:count])
 
     def _receive(self, space: memoryview) -> int:
         """What has come, at least one byte; and as long as the decoder has enough to do, what comes meanwhile.

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import pymysql
 from pymysql.constants import ER
 
+from databus.core import WrongInput
 from databus.sources.mysql._facts import ServerFacts, ask
 
 Severity = Literal["error", "warning", "info"]
@@ -31,6 +32,13 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.server}: {self.what}" + (f". Mend it by: {self.mend}" if self.mend else "")
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise `WrongInput` with every error among the findings, if there is one."""
+    errors = [str(each) for each in findings if each.severity == "error"]
+    if errors:
+        raise WrongInput("; ".join(errors))
 
 
 def grants_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> list[str]:

@@ -7,10 +7,12 @@ from typing import Any
 import pymysql
 
 from databus.core import ConfigError, DatabusError, TryAgain, Unavailable
+from databus.sources.mysql._check_replication import of_replication
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import READ_MS_MAX, close_quietly, connect
 from databus.sources.mysql._errors import telling
 from databus.sources.mysql._facts import ServerFacts, identity_of, server_facts
+from databus.sources.mysql._finding import refuse
 from databus.sources.mysql._standing import Fault, Trouble, hidden_reset, scheme_of, trouble_with
 from databus.sources.mysql.binlog import Position
 
@@ -75,7 +77,9 @@ class Hosts:
                 except DatabusError as error:
                     errors.append(error)
             if self._held is None:
-                raise next((each for each in errors if isinstance(each, TryAgain)), errors[0])
+                if len(errors) > 1 and any(isinstance(each, TryAgain) for each in errors):
+                    raise Unavailable("; ".join(map(str, errors)))
+                raise errors[0]
         return self._held
 
     def settle(self, position: Position) -> Trouble | None:
@@ -121,14 +125,19 @@ class Hosts:
     def _connect(self, address: str) -> ConnectedServer:
         connection = connect(self._config, address)
         try:
-            facts = server_facts(connection, address)
+            return ConnectedServer(connection, self._fit(connection, address))
         except BaseException:
             close_quietly(connection)
             raise
+
+    def _fit(self, connection: "pymysql.Connection[Any]", address: str) -> ServerFacts:
+        """What a server says of itself. Raises `WrongInput` for one whose log cannot have all that is captured."""
+        facts = server_facts(connection, address)
         if not facts.logs_changes:
-            close_quietly(connection)
             raise ConfigError(f"{address}: the server keeps no binary log; set log-bin in its option file")
-        return ConnectedServer(connection, facts)
+        with telling(address, "asking what it passes on"):
+            refuse(of_replication(connection, facts, self._config))
+        return facts
 
     def _least_trouble(
         self, found: Sequence[tuple[ConnectedServer, Trouble]], errors: Sequence[DatabusError]

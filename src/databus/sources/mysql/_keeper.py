@@ -20,7 +20,9 @@ from databus.sources.mysql.history import (
     Catalogue,
     History,
     HistoryStore,
+    Server,
     TableEvent,
+    TableState,
     read_catalogue,
 )
 
@@ -39,8 +41,15 @@ class HistoryKeeper:
         self._unread: Mapping[tuple[str, str], str] = {}
         self._is_begun = False
 
-    def read_catalogue(self, connection: "pymysql.Connection[Any]") -> Catalogue:
-        """The tables as they are on the server now."""
+    @property
+    def server(self) -> Server:
+        """Whose statements are followed."""
+        return self._history.server
+
+    def read_catalogue(
+        self, connection: "pymysql.Connection[Any]", tables: Sequence[tuple[str, str]] | None = None
+    ) -> Catalogue:
+        """The tables, or those (database, name) only, as they are on the server now."""
 
         def query(sql: str) -> Sequence[Sequence[Any]]:
             with connection.cursor() as cursor:
@@ -48,7 +57,7 @@ class HistoryKeeper:
                 return list(cursor.fetchall())
 
         with telling(self._physical, "reading the tables' definitions"):
-            return read_catalogue(query, self._history.server)
+            return read_catalogue(query, self._history.server, tables=tables)
 
     def use(self, catalogue: Catalogue) -> None:
         """Know what the catalogue says; kept once `begin` has said from which SCN on."""
@@ -113,6 +122,11 @@ class HistoryKeeper:
     def learn(self, definition: TableDefinition, scn: int) -> None:
         """The log itself has shown what a table is."""
         self._history.learn(definition)
+        self._keep(scn)
+
+    def put(self, table: TableState, scn: int) -> None:
+        """The server's catalogue has shown what a table is."""
+        self._history.put(table)
         self._keep(scn)
 
     def apply(self, statement: Statement, scn: int) -> list[TableEvent]:

@@ -17,6 +17,7 @@ _NEEDED: Final = (
     "databus.sources.mysql.binlog._kernels",
     "databus.sources.mysql.rows._kernels",
     "databus.sources.mysql.rows._bus_kernels",
+    "databus.sources.mysql.rows._small_kernels",
     "databus.sources.mysql.snapshot._kernels",
 )
 _NEEDED_BY_SOME: Final = (

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from databus.core import Clock, ControlKind, Stop, Unavailable, Unsupported, make_scn
+from databus.core import Clock, ControlKind, SourceChanged, Stop, Unavailable, Unsupported, make_scn
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._assemble import Assembler
 from databus.sources.mysql._between import Between
@@ -20,10 +20,22 @@ from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._controls import controls_of, is_captured
 from databus.sources.mysql._feed import Feed
 from databus.sources.mysql._keeper import HistoryKeeper
+from databus.sources.mysql._lookup import TableLookup
 from databus.sources.mysql._place import BEGINS_US, Gap, Here, Place, as_one
 from databus.sources.mysql._tables import Tables
-from databus.sources.mysql.binlog import Abandoned, Heartbeat, Position, Rotated, Run, Scanner, Scheme, Statement
+from databus.sources.mysql.binlog import (
+    Abandoned,
+    Heartbeat,
+    Position,
+    Rotated,
+    Run,
+    Scanner,
+    Scheme,
+    Statement,
+    TableMap,
+)
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
+from databus.sources.mysql.history import TableState
 from databus.sources.mysql.rows import Plan
 from databus.sources.mysql.snapshot import Progress, SnapshotReader
 from databus.wire import Commit, Control, Group, OpenSnapshot
@@ -47,6 +59,7 @@ class Session:
         history: HistoryKeeper,
         snapshots: Mapping[str, OpenSnapshot],
         reader: SnapshotReader | None,
+        lookup: TableLookup | None = None,
         expire_ms: float | None = None,
     ) -> None:
         self._physical = physical
@@ -56,6 +69,8 @@ class Session:
         self._scanner = scanner
         self._tables = tables
         self._history = history
+        self._lookup = lookup
+        self._looked_up: dict[int, TableState] = {}  # by slot, until its rows come
         self._expire_ms = expire_ms
         self._scheme = scheme
         self._here = Here(place, snapshots, clock)
@@ -224,8 +239,7 @@ class Session:
         first = int(late[0]) if len(late) else len(run)
         last = min(first, len(run) if run.is_complete else len(run) - 1) - 1
         if last >= 0:
-            (txid,) = run.txids(last, last + 1).to_pylist()
-            self._pass(int(run.scn[last]), txid, int(run.commit_us[last]), run.position(last))
+            self._pass(int(run.scn[last]), run.txid(last), int(run.commit_us[last]), run.position(last))
         if first < len(run):
             self._begins_us = None
         return first
@@ -251,26 +265,46 @@ class Session:
         for slot, transaction in run.slots(first):
             try:
                 plan = self._plan(slot)
-                if not self._tables.is_news(plan.table):
+                is_looked_up = slot in self._looked_up
+                if not (is_looked_up or self._tables.is_news(plan.table)):
                     continue
-                if transaction > first and self._tables.is_another(plan.table):
+                if transaction > first and (is_looked_up or self._tables.is_another(plan.table)):
                     self._rest = run, transaction
                     return self._assembler.add(run, self._here.snapshots, first, transaction)
-                self._learn(plan)
+                self._learn(plan, self._looked_up.pop(slot, None))
             except Stop as error:  # raised where its rows come: what is before them is good
                 self._tables.refuse(slot, type(error)(f"{error} (first met in {run.place_of(slot, first)})"))
         return self._assembler.add(run, self._here.snapshots, first)
 
     def _plan(self, slot: int) -> Plan:
-        if not self._tables.is_prepared(slot):
-            return self._tables.prepare(slot, self._scanner.tables[slot])
-        return self._tables.plan(slot)
+        if self._tables.is_prepared(slot):
+            return self._tables.plan(slot)
+        table_map = self._scanner.tables[slot]
+        try:
+            return self._tables.prepare(slot, table_map)
+        except SourceChanged as why:
+            if self._lookup is None:
+                raise
+            return self._look_up(slot, table_map, self._lookup, why)
 
-    def _learn(self, plan: Plan) -> None:
+    def _look_up(self, slot: int, table_map: TableMap, lookup: TableLookup, why: SourceChanged) -> Plan:
+        """The plan of a table that is not what we know, by what the server says that it is."""
+        position = Position.from_json(self._here.place.position)
+        try:
+            found = lookup.table_at(table_map.database, table_map.name, position)
+            plan = self._tables.prepare(slot, table_map, found.definition)
+        except SourceChanged as error:
+            raise SourceChanged(f"{why}. The server cannot tell what it was: {error}") from error
+        self._looked_up[slot] = found
+        return plan
+
+    def _learn(self, plan: Plan, looked_up: TableState | None) -> None:
         """The log itself shows here what a table is; where consumers know another one, tell them first."""
         table = plan.table
         known = self._tables.in_force.get(table.source)
-        is_another = known is not None and self._tables.is_another(table)
+        is_another = known is not None and (
+            self._tables.is_another(table) or (looked_up is not None and self._tables.is_news(table))
+        )
         if is_another:
             if not self._assembler.is_between_transactions:
                 raise Unsupported(
@@ -278,7 +312,11 @@ class Session:
                     f"table than before); have it read again by `databus snapshot`, from a position behind it"
                 )
             self._between.refuse_class3(table.source)
-        self._history.learn(plan.definition, self._here.place.scn)
+        if looked_up is None:
+            self._history.learn(plan.definition, self._here.place.scn)
+        else:
+            self._history.put(looked_up, self._here.place.scn)
+            self._tables.doubt_plans(plan)
         self._tables.in_force[table.source] = table
         if known is not None and is_another:  # else its rows say what it is
             self._ready.extend(self._between.tell_class3(table, known))

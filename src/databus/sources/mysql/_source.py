@@ -27,16 +27,18 @@ from databus.core import (
 )
 from databus.schema import TableSchema
 from databus.sources._contract import Identity, Resume, SourceLag
-from databus.sources.mysql._check import check, refuse
+from databus.sources.mysql._check import check
 from databus.sources.mysql._condition import check_condition
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._connect import close_quietly
 from databus.sources.mysql._dump import Dump
 from databus.sources.mysql._errors import error_of
-from databus.sources.mysql._facts import ServerFacts, log_end
+from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
+from databus.sources.mysql._finding import refuse
 from databus.sources.mysql._hosts import ConnectedServer, Hosts, connect_again
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._lookup import TableLookup
 from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._place import BEGINS_US, Gap, Place
 from databus.sources.mysql._repair import NoFeed, pass_over
@@ -335,7 +337,7 @@ class MysqlSource:
             event_bytes_max=_row_bytes_read_max(config) + _EVENT_SLACK_BYTES,
         )
 
-    def _dump(self, server: ConnectedServer, position: Position, server_id: int) -> Dump:
+    def _dump(self, server: ConnectedServer, position: Position, server_id: int, *, is_listed: bool = True) -> Dump:
         config = self._config
         by_gtid = scheme_of(server.facts) != "file-offset"
         return Dump(
@@ -343,7 +345,7 @@ class MysqlSource:
             server.facts.server,
             position if by_gtid else place_to_ask(server.facts, position),
             is_mariadb=server.facts.is_mariadb,
-            is_listed=server.facts.lists_replicas_safely,
+            is_listed=is_listed and server.facts.lists_replicas_safely,
             by_gtid=by_gtid,
             server_id=server_id,
             heartbeat_ms=config.heartbeat_ms,
@@ -377,11 +379,25 @@ class MysqlSource:
             history=keeper,
             snapshots={} if start.gap is not None else resume.snapshots,
             reader=SnapshotReader(lambda: connect_again(config, facts), options, dump.wake),
+            lookup=self._lookup(facts, keeper, server_id),
             expire_ms=None if facts.expire_s is None else facts.expire_s * 1e3,
         )
         session.go_on_reading()
         session.begin(start.snapshots, start.gap)
         return session
+
+    def _lookup(self, facts: ServerFacts, keeper: HistoryKeeper, server_id: int) -> TableLookup:
+        def open_server() -> ConnectedServer:
+            connection = connect_again(self._config, facts)
+            return ConnectedServer(connection, server_facts(connection, facts.server))
+
+        def open_dump(server: ConnectedServer, position: Position) -> Dump:
+            return self._dump(server, position, _beside(server_id, facts.server_id), is_listed=False)
+
+        def open_scanner(position: Position) -> Scanner:
+            return self._scanner(facts, position, _nothing, _nothing)
+
+        return TableLookup(keeper, open_server, open_dump, open_scanner)
 
     def _started(self) -> Session:
         if self._session is None:
@@ -458,6 +474,11 @@ def _nothing(_: object) -> bool:
 def _row_bytes_read_max(config: MysqlConfig) -> int:
     """How large a row, or both images of an updated one, may be where it is read, whatever consumers get of it."""
     return max(2 * config.row_bytes_max, config.buffer_bytes_max)
+
+
+def _beside(ours: int, theirs: int) -> int:
+    """An id for a second connection that reads the log: with the same one, the server would end the first."""
+    return next(each for each in (ours ^ 1, ours ^ 2, ours ^ 4) if each and each != theirs)
 
 
 def _made_up_id(physical: str, log_id: str) -> int:

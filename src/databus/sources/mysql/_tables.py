@@ -9,7 +9,7 @@ from databus.schema import TableSchema, diff
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.binlog import TableMap
-from databus.sources.mysql.history import from_table_map
+from databus.sources.mysql.history import check_agreement, from_table_map
 from databus.sources.mysql.rows import Omitter, Plan, Policies, describe, make_plan
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
@@ -93,6 +93,7 @@ class Tables:
         self._json_form = json_form
         self._plans: dict[int, Plan] = {}
         self._refused: dict[int, Stop] = {}
+        self._stale: set[int] = set()
         self.omitter = Omitter(options.row_bytes_max) if options.on_large_row == "marker" else None
         self.policies = Policies(options.zero_dates, options.invalid_text, omitter=self.omitter)
 
@@ -135,6 +136,14 @@ class Tables:
         """Definitions have changed: a server may go on with the same table map, as MySQL 5.7 does after a renaming."""
         self._plans.clear()
         self._refused.clear()
+        self._stale.clear()
+
+    def doubt_plans(self, newest: Plan) -> None:
+        """The table is another than was known: its other table maps are compared again when they come again."""
+        source = newest.definition.source
+        self._stale |= {
+            slot for slot, plan in self._plans.items() if plan is not newest and plan.definition.source == source
+        }
 
     def refuse(self, slot: int, error: Stop) -> None:
         """Raise this where rows of that table map come."""
@@ -142,7 +151,7 @@ class Tables:
 
     def is_prepared(self, slot: int) -> bool:
         """Whether there is a plan for this table map."""
-        return slot in self._plans or slot in self._refused
+        return slot not in self._stale and (slot in self._plans or slot in self._refused)
 
     def is_news(self, table: TableSchema) -> bool:
         """Whether that is not what the table was up to here."""
@@ -150,16 +159,24 @@ class Tables:
         return known is None or known.fingerprint != table.fingerprint
 
     def is_another(self, table: TableSchema) -> bool:
-        """Whether consumers know the table as another one."""
+        """Whether consumers know the table as another one: its values may not be what they were."""
         known = self.in_force.get(table.source)
-        return known is not None and not diff(known, table).is_empty
+        if known is None:
+            return False
+        charsets = {column.name: column.charset for column in known.columns}
+        is_converted = any(charsets.get(column.name) not in (None, column.charset) for column in table.columns)
+        return is_converted or not diff(known, table).is_empty
 
-    def prepare(self, slot: int, table_map: TableMap) -> Plan:
-        """Make the plan of a new table map. Raises `SourceChanged` where nothing says what its columns are."""
-        known = self._known(table_map.database, table_map.name)
+    def prepare(self, slot: int, table_map: TableMap, looked_up: TableDefinition | None = None) -> Plan:
+        """Make the plan of a new table map. looked_up: what the table is, where the history does not fit the map.
+
+        Raises `SourceChanged` where nothing says what its columns are, or what is known is not what the map says.
+        """
+        known = looked_up or self._known(table_map.database, table_map.name)
         if table_map.metadata.names is not None:
             definition = from_table_map(table_map, known)
         elif known is not None:
+            check_agreement(table_map, known)
             definition = known
         else:
             raise SourceChanged(
@@ -179,4 +196,5 @@ class Tables:
             omitter=self.omitter,
         )
         self._plans[slot] = plan
+        self._stale.discard(slot)
         return plan

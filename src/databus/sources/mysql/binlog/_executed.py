@@ -101,7 +101,7 @@ class ExecutedArrays:
     def snapshot(self, state: NDArray[np.int64]) -> Executed:
         """A copy of what is executed now, by values."""
         count = len(self.names)
-        widest = int(self.counts[:count].max(initial=0))
+        widest = max(self.counts[:count].tolist(), default=0)
         return Executed(
             flavor=int(state[s.FLAVOR]),
             is_known=bool(state[s.SET_KNOWN]),

@@ -14,6 +14,7 @@ from databus.sources.mysql._text import decoded
 from databus.sources.mysql.binlog._reader import Reader
 
 Kind = Literal["begin", "commit", "rollback", "nothing", "xa-begin", "xa-end", "rows", "ddl"]
+AlterPhase = Literal["start", "commit", "rollback"]
 
 _SPACE: Final = re.compile(r"(?:\s+|/\*(?!M?!)(?s:.*?)\*/|--[ \t\r\n][^\n]*\n?|#[^\n]*\n?|\()+")
 _WORDS: Final = re.compile(r"(?:/\*M?!\d*\s*)?([A-Za-z]+)(?:\s+([A-Za-z]+))?(?:\s+([A-Za-z]+))?")
@@ -45,14 +46,17 @@ _VALUES: Final[Mapping[int, tuple[str, int]]] = {
     17: ("has_xid", 8),
     18: ("utf8mb4_collation", 2),
 }
-_WIDTHS: Final = {0: 4, 3: 4, 7: 2, 9: 8, 10: 4, 13: 3, 14: 4, 15: 8, 19: 1, 20: 1, 128: 3, 129: 8, 130: 1}
+_WIDTHS: Final = {0: 4, 3: 4, 7: 2, 9: 8, 10: 4, 13: 3, 14: 4, 15: 8, 19: 1, 20: 1, 128: 3, 129: 8}
+_ALTER_PHASE: Final = 130
+_ALTER_PHASES: Final[Mapping[int, AlterPhase]] = {2: "start", 4: "commit", 8: "rollback"}
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
     """A statement as logged. charsets: client, connection's and server's collation; None where the event does not say.
 
-    text: decoded by the client's character set; bytes that it does not have are kept as surrogates.
+    text: decoded by the client's character set; bytes that it does not have are kept as surrogates. alter_phase: with
+    MariaDB's `binlog_alter_two_phase` a statement is logged when it starts and again when it is done, or was undone.
     """
 
     text: str
@@ -64,6 +68,12 @@ class Query:
     utf8mb4_collation: int | None = None
     explicit_defaults_for_timestamp: bool | None = None
     has_xid: bool = False
+    alter_phase: AlterPhase | None = None
+
+    @property
+    def is_without_effect(self) -> bool:
+        """Whether the tables are still as they were: an ALTER TABLE has only started, or was undone."""
+        return self.alter_phase in ("start", "rollback")
 
 
 def parse_query(body: bytes, *, text: bytes | None = None) -> Query:
@@ -94,6 +104,9 @@ def _variables(raw: bytes) -> dict[str, Any]:
             found[name] = reader.integer(width)
         elif code == 4:
             found["charsets"] = (reader.integer(2), reader.integer(2), reader.integer(2))
+        elif code == _ALTER_PHASE:
+            phase = found["alter_phase"] = _ALTER_PHASES.get(reader.integer(1) & 0b1110)
+            reader.take(8 if phase in ("commit", "rollback") else 0)  # the sequence number of its start
         elif not _skip(reader, code):
             break
     if "explicit_defaults_for_timestamp" in found:

@@ -18,6 +18,7 @@ from databus.sources.mysql.binlog._query import Query
 
 TXID_DIGITS: Final = 64
 """More bytes than the numbers of any transaction's id take."""
+_FEW: Final = 32  # elements; an array's operations cost more than a loop over them
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,34 @@ class Executed:
         """The text of the set once these transactions (rows of TX) are executed too."""
         if not self.is_known:
             return None
+        if len(transactions) == 1:
+            row = transactions[0].tolist()
+            return self._after_one(row[s.T_A], row[s.T_B], row[s.T_C])
         named = transactions[transactions[:, s.T_A] >= 0]
         if self.flavor == s.MARIADB:
             return str(self._state(named))
         return str(self._set(named))
+
+    def _after_one(self, which: int, number: int, server: int) -> str:
+        """The same for one transaction, without arrays."""
+        if self.flavor == s.MARIADB:
+            last = {int(row[s.D_ID]): (int(row[s.D_SERVER]), int(row[s.D_SEQ])) for row in self.domains.tolist()}
+            if which >= 0:
+                last[int(self.domains[which, s.D_ID])] = (server, number)
+            return str(GtidState({domain: last[domain] for domain in sorted(last) if last[domain][1] > 0}))
+        parts = {
+            name: tuple(map(tuple, intervals[:count]))
+            for name, intervals, count in zip(self.names, self.intervals.tolist(), self.counts.tolist(), strict=False)
+            if count
+        }
+        if which >= 0:
+            name = self.names[which]
+            before = parts.get(name, ())
+            if before and before[-1][1] + 1 == number:
+                parts[name] = (*before[:-1], (before[-1][0], number))
+            else:
+                parts[name] = join_intervals((*before, (number, number)))
+        return str(GtidSet({name: parts[name] for name in sorted(parts)}))
 
     def _state(self, named: NDArray[np.int64]) -> GtidState:
         last = {int(row[s.D_ID]): (int(row[s.D_SERVER]), int(row[s.D_SEQ])) for row in self.domains}
@@ -112,8 +137,22 @@ class Run:
     def __len__(self) -> int:
         return len(self.scn)
 
+    def txid(self, transaction: int) -> str:
+        """The id of a transaction: its GTID, or `file:offset` where it has none."""
+        row = self._transactions[transaction].tolist()
+        which = row[s.T_A]
+        if which < 0:
+            return f"{self.file}:{row[s.T_START]}"
+        if self._executed.flavor == s.MARIADB:
+            return f"{int(self._executed.domains[which, s.D_ID])}-{row[s.T_C]}-{row[s.T_B]}"
+        return f"{self._executed.names[which]}:{row[s.T_B]}"
+
     def txids(self, low: int, high: int) -> pa.StringArray:
-        """The ids of transactions low..high-1: GTIDs, or `file:offset` where a transaction has none."""
+        """The ids of transactions low..high-1, as `txid` gives them."""
+        if high - low == 1:
+            only = self.txid(low).encode()
+            offsets = np.array([0, len(only)], np.int32)
+            return pa.StringArray.from_buffers(1, pa.py_buffer(offsets), pa.py_buffer(only))
         from databus.sources.mysql.binlog import _transaction_kernels as kernels
 
         rows = self._transactions[low:high]
@@ -134,6 +173,13 @@ class Run:
 
     def slots(self, first: int) -> list[tuple[int, int]]:
         """The slots of events from transaction `first` on, each with the transaction that has it first, in order."""
+        if len(self.event_slot) <= _FEW:
+            events = zip(self.event_slot.tolist(), self.event_transaction.tolist(), strict=True)
+            seen: dict[int, int] = {}
+            for slot, transaction in events:
+                if transaction >= first:
+                    seen.setdefault(slot, transaction)
+            return list(seen.items())
         at = int(np.searchsorted(self.event_transaction, first))
         slots, places = np.unique(self.event_slot[at:], return_index=True)
         order = np.argsort(places)

@@ -102,6 +102,7 @@ class Scanner(Walk):
         )
         self._wants_database = wants_database
         self._announced = ""
+        self._is_used_up = False  # the kernel has seen all of the buffer that is whole
         self._error: Exception | None = None
 
     # --- what the caller sees ---
@@ -166,6 +167,9 @@ class Scanner(Walk):
         while not self._ready:
             if self._error is not None:
                 raise self._error
+            if self._is_used_up and not self._refill():
+                return None
+            self._is_used_up = False
             try:
                 if not self._advance():
                     return None
@@ -205,7 +209,8 @@ class Scanner(Walk):
         if self._outer is not None:
             self._next_inner()
             return True
-        return self._refill() or bool(self._ready)
+        self._is_used_up = not self._refill()
+        return not self._is_used_up or bool(self._ready)
 
     # --- events that are Python's ---
 
@@ -452,7 +457,7 @@ class Scanner(Walk):
             and self._transaction_kernels.begin_anonymous(state, self._when()) == s.FAILED
         ):
             raise failure(int(state[s.ERROR]), self._where(), kind, int(state[s.SIZE]))
-        what = kind_of(query.text)
+        what = "nothing" if query.is_without_effect else kind_of(query.text)
         is_inside = state[s.TX_STATE] == s.INSIDE
         if what in ("begin", "xa-begin"):
             if is_inside and what == "begin":

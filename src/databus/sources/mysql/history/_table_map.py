@@ -30,7 +30,7 @@ _WORDS: Final = {
     FieldType.JSON: "json",
     FieldType.VECTOR: "vector",
 }
-_GEOMETRIES: Final = (
+GEOMETRIES: Final = (
     "geometry",
     "point",
     "linestring",
@@ -178,7 +178,7 @@ def _words(column: ColumnDefinition, geometry: int | None) -> str:
         spelled = ",".join(f"'{escaped(member)}'" for member in column.members)
         return f"{'enum' if kind is FieldType.ENUM else 'set'}({spelled})"
     if kind is FieldType.GEOMETRY:
-        return _GEOMETRIES[geometry] if geometry is not None and geometry < len(_GEOMETRIES) else "geometry"
+        return GEOMETRIES[geometry] if geometry is not None and geometry < len(GEOMETRIES) else "geometry"
     is_binary = column.charset == BINARY
     if kind in (FieldType.BLOB, FieldType.BLOB_COMPRESSED):
         return _BLOBS.get(meta, "") + ("blob" if is_binary else "text")

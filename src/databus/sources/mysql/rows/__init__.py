@@ -7,21 +7,25 @@ from databus.sources.mysql.rows._bus import bus_arrays
 from databus.sources.mysql.rows._decode import Decoded, decode
 from databus.sources.mysql.rows._omit import OMITTED, Omitter
 from databus.sources.mysql.rows._plan import Plan, make_plan
+from databus.sources.mysql.rows._small import SMALL_BYTES, SmallEvents, small_events
 from databus.sources.mysql.rows._text import Rows, to_text
 from databus.sources.mysql.rows._types import Policies, address_type, bus_type, describe
 
 __all__ = [
     "OMITTED",
+    "SMALL_BYTES",
     "Decoded",
     "Omitter",
     "Plan",
     "Policies",
     "Rows",
+    "SmallEvents",
     "address_type",
     "bus_arrays",
     "bus_type",
     "decode",
     "describe",
     "make_plan",
+    "small_events",
     "to_text",
 ]

@@ -62,7 +62,11 @@ def decode(
     """
     from databus.sources.mysql.rows import _kernels as kernels
 
-    if starts.size and (int(starts.min()) < 0 or int(ends.max()) > buffer.size):
+    if starts.size == 1:  # where most transactions are small, every operation on an array counts
+        is_inside = starts[0] >= 0 and ends[0] <= buffer.size
+    else:
+        is_inside = not starts.size or (int(starts.min()) >= 0 and int(ends.max()) <= buffer.size)
+    if not is_inside:
         raise ValueError("events outside of the buffer")
     status = np.zeros(ops.STATUS, dtype=np.int64)
     totals = np.zeros(len(plan.layouts), dtype=np.int64)

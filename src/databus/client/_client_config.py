@@ -1,0 +1,61 @@
+"""How a client behaves, and what it tells of itself."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from databus.client._follow import FollowConfig, ReaderState
+from databus.core import Pair, SourceCheckpoint
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Bounds and habits of a client.
+
+    follow: how the relay is read. checkpoint_ms: how often a checkpoint is saved, 0 for after every window; also what
+    may come again after a crash. batch_rows_max: 0 for window by window; else waiting windows are joined, up to about
+    so many rows, and the consumer is given `WindowBatch`es. retries_max: how often one place is replayed before the
+    source is given up; retry_first_ms, retry_ms_max: the pause before, doubled each time. unsaved_ms_max: how long the
+    client goes on while its checkpoints cannot be saved, which is tried again after the same pauses; then it makes no
+    more calls until one is saved.
+    """
+
+    follow: FollowConfig = field(default_factory=FollowConfig)
+    checkpoint_ms: int = 1_000
+    batch_rows_max: int = 0
+    retries_max: int = 10
+    retry_first_ms: int = 100
+    retry_ms_max: int = 30_000
+    unsaved_ms_max: int = 60_000
+
+
+class ClientState(StrEnum):
+    """Where a client is in its life. WAITING: for a checkpoint that cannot be saved; see `ClientConfig`."""
+
+    NEW = "new"
+    RUNNING = "running"
+    PAUSED = "paused"
+    WAITING = "waiting"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One physical source, as seen now.
+
+    reader: what its reader does. delivered: the pair up to which windows were given to the consumer; saved: the one
+    saved. waiting_bytes: received, not delivered. behind_ms: age of the last delivered transaction while more waits or
+    the relay is away, else 0; None before the first. windows, rows: delivered, replays included.
+    """
+
+    physical: str
+    reader: ReaderState
+    connections: int
+    delivered: Pair
+    saved: SourceCheckpoint | None
+    waiting_bytes: int
+    behind_ms: float | None
+    windows: int
+    rows: int
+    failures: int
+    last_error: BaseException | None
