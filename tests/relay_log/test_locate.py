@@ -1,5 +1,9 @@
 """Where a consumer goes on, and what it is told when it cannot: 409, 410, or to wait."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
 import pytest
 
 from databus.core import (
@@ -11,6 +15,7 @@ from databus.core import (
     make_scn,
 )
 from databus.relay import LogConfig
+from databus.relay._index import SparseIndex
 from databus.wire import Commit, Group
 from tests.relay_log.make import IDENTITY, SMALL, STOCK, group, open_log, pairs_of, read, rows, scns_of, us_of
 
@@ -218,3 +223,26 @@ def test_a_place_found_by_time_knows_its_transaction(log):
     position = log.at_time(us_of(60)).position
     assert (position.scn, position.txid) == (59, "tx-59")
     assert scns_of(read(log.locate(position)))[0] == 60
+
+
+def test_many_who_come_back_after_a_restart_wait_for_one_walk(tmp_path, monkeypatch):
+    """What the open segment holds from before is indexed once, not by each consumer for itself."""
+    with open_log(tmp_path, LogConfig(index_bytes_every=512, free_bytes_min=0)) as log:
+        for scn in range(1, 200):
+            log.append(group(scn))
+    builds = []
+    all_are_here = threading.Barrier(9)
+    build = SparseIndex.build
+
+    def slowly(*args):
+        builds.append(args)
+        with suppress(threading.BrokenBarrierError):
+            all_are_here.wait(0.3)  # the others come here too, where they can
+        return build(*args)
+
+    monkeypatch.setattr(SparseIndex, "build", slowly)
+    with open_log(tmp_path, LogConfig(index_bytes_every=512, free_bytes_min=0)) as log:
+        with ThreadPoolExecutor(8) as threads:
+            cursors = list(threads.map(lambda scn: log.locate(SourceCheckpoint(scn=scn)), range(100, 108)))
+        assert [scns_of(read(cursor))[0] for cursor in cursors] == list(range(101, 109))
+    assert len(builds) == 1

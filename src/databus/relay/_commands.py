@@ -156,7 +156,7 @@ class Commands:
                 "published_us": head.published.ts_us,
             }
 
-        return _json(await self._in_thread(find))
+        return _json(await self._in_reader(find))
 
     async def range(self, ask: "_Ask") -> web.Response:
         """GET /range: how far some rows or bytes reach, and where to split them; see `databus.relay._range`."""
@@ -167,7 +167,7 @@ class Commands:
         selection = Selection(log.physical, wanted.sources)
         selection.check(log.schemas)
         with self._a_place():
-            cursor = await self._in_thread(lambda: open_cursor(log, wanted.start))
+            cursor = await self._in_reader(lambda: open_cursor(log, wanted.start))
             scan = RangeScan(log, cursor, wanted, selection)
             found = await find_range(scan, self._feeds[log.physical], wanted.wait_ms, self._in_reader)
             return _json(found.to_json())

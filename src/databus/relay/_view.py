@@ -56,6 +56,7 @@ class LogView:
         self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
         self._lock = threading.Lock()
         self._index_lock = threading.RLock()  # guards the sealed segments' indexes, here and on the disk
+        self._building = threading.Lock()  # one walk for an index at a time
         self._reopened = 0  # how often segments were deleted or opened again, so that their indexes are others'
 
     def checkpoint(self, commit: Commit, snapshots: Mapping[str, int] | None = None) -> SourceCheckpoint:
@@ -196,7 +197,7 @@ class LogView:
         index: SparseIndex | None = self.open_index
         if index is not None and index.number == segment.number:
             if index.covers_from > segment.first_offset and index.front is None:
-                index.front = SparseIndex.build(segment, self.file(segment), index.covers_from, self.index_bytes_every)
+                self._build_front(index, segment)
             return index
         with self._index_lock:
             index, seen, sealed_bytes = self._indexes.get(segment.number), self._reopened, segment.sealed_bytes
@@ -204,6 +205,12 @@ class LogView:
             index = self._load_index(segment, sealed_bytes, seen)
         # a segment that is being opened again has none for a moment: it is read from its start
         return index or SparseIndex(segment.number, self.index_bytes_every, segment.first_offset)
+
+    def _build_front(self, index: SparseIndex, segment: Segment) -> None:
+        """Walk over what the open segment held when it was opened again: seconds, once for all who come meanwhile."""
+        with self._building:
+            if index.front is None:
+                index.front = SparseIndex.build(segment, self.file(segment), index.covers_from, self.index_bytes_every)
 
     def _index_at_hand(self, segment: Segment) -> SparseIndex | None:
         """The segment's index as far as it costs no walk through the segment."""
@@ -219,14 +226,21 @@ class LogView:
 
     def _load_index(self, segment: Segment, sealed_bytes: int, seen: int) -> SparseIndex | None:
         index = SparseIndex.load(segment, self.index_bytes_every)
-        is_made = index is None
-        try:
-            index = index or SparseIndex.build(segment, self.file(segment), sealed_bytes, self.index_bytes_every)
-        except Corrupt:
-            if self._reopened == seen:
-                raise
-            return None
-        self._keep_if_current(segment, index, seen, save=is_made)
+        if index is not None:
+            self._keep_if_current(segment, index, seen, save=False)
+            return index
+        with self._building:
+            with self._index_lock:
+                index = self._indexes.get(segment.number)
+            if index is not None:
+                return index  # somebody else has made it meanwhile
+            try:
+                index = SparseIndex.build(segment, self.file(segment), sealed_bytes, self.index_bytes_every)
+            except Corrupt:
+                if self._reopened == seen:
+                    raise
+                return None
+            self._keep_if_current(segment, index, seen, save=True)
         return index
 
     def _keep_if_current(self, segment: Segment, index: SparseIndex, seen: int, *, save: bool) -> None:
