@@ -1,14 +1,24 @@
 """Windows against the history they were made from: whatever the groups and parts, the order is the original's."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from databus.client import Batcher, Splitter, windows_of
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, ChangeType, ControlKind, Corrupt, SourceCheckpoint
+from databus.core import (
+    BUS_SEQ_MIN,
+    SEQ_DONE,
+    UNREAD_TABLES,
+    ChangeType,
+    ControlKind,
+    Corrupt,
+    SourceCheckpoint,
+)
 from databus.schema import Column, TableSchema, frame_schema
-from databus.wire import Commit, Control, FrameParser, Group, Rows, encode_group
+from databus.wire import Commit, Control, FrameParser, Group, OpenSnapshot, Rows, encode_group
 from tests.client.stub import Numbers
 
 TABLES = [
@@ -224,22 +234,44 @@ def test_a_window_inside_a_group_has_its_own_transaction_and_time():
     assert [(w.txid, w.commit_us, w.position.scn) for w in windows] == [("tx1", 10, 1), ("tx2", 20, 2), ("tx3", 30, 3)]
 
 
-def test_open_snapshots_stand_in_the_checkpoint_with_their_log_until_they_end():
-    def control(kind, seq):
-        body = {"kind": kind, "source": "main.t0", "generation": 7}
-        return Group(commit_of(1, seq), (), Control(kind, TABLES[0], 1, seq, body), snapshot=True)
+OPEN = {"main.t0": OpenSnapshot(7)}
 
+
+def reading(kind, scn, seq):
+    """The begin or end of the reading of the first table."""
+    body = {"kind": kind, "source": "main.t0", "generation": 7}
+    commit = replace(commit_of(scn, seq), snapshots=OPEN if kind is ControlKind.SNAPSHOT_BEGIN else {})
+    return Group(commit, (), Control(kind, TABLES[0], scn, seq, body), snapshot=True)
+
+
+@pytest.mark.parametrize("then", [{}, {"main.t0": OpenSnapshot(8)}, {"main.t1": OpenSnapshot(7)}])
+def test_a_snapshot_that_ends_without_a_control_does_not_stay_open_for_ever(then):
+    """Its table was dropped, or is not captured any more."""
+    split = splitter(SourceCheckpoint("u", 1))
+    last = Group(replace(commit_of(2, 0), snapshots=then))
+    groups = parsed([reading(ControlKind.SNAPSHOT_BEGIN, 1, BUS_SEQ_MIN + 1), last])
+    first, second = (window.position for group in groups for window in split.split(group))
+    assert (first.snapshots, first.log) == ({"main.t0": 7}, "log")
+    assert (second.snapshots, second.log) == ({}, None)
+
+
+def test_a_checkpoint_says_that_tables_wait_to_be_read():
+    """Another log does not know of them, so the checkpoint is this log's."""
+    split = splitter(SourceCheckpoint("u", 1))
+    groups = parsed([Group(replace(commit_of(scn, 0), has_unread=scn == 2)) for scn in (2, 3)])
+    waiting, done = (window.position for group in groups for window in split.split(group))
+    assert (waiting.snapshots, waiting.log) == ({UNREAD_TABLES: 0}, "log")
+    assert (done.snapshots, done.log) == ({}, None)
+
+
+def test_open_snapshots_stand_in_the_checkpoint_with_their_log_until_they_end():
     begin, end = BUS_SEQ_MIN + 1, BUS_SEQ_MIN + 9
     split = splitter(SourceCheckpoint("u", 1))
     groups = parsed([
-        control(ControlKind.SNAPSHOT_BEGIN, begin),
-        rows_group([(ChangeType.INSERT, 2, 1, 1)], commit_of(2, 1)),
-        control(ControlKind.SNAPSHOT_END, end),
+        reading(ControlKind.SNAPSHOT_BEGIN, 1, begin),
+        rows_group([(ChangeType.INSERT, 2, 1, 1)], replace(commit_of(2, 1), snapshots=OPEN)),
+        reading(ControlKind.SNAPSHOT_END, 2, end),
     ])  # fmt: skip
-    groups[2] = parsed([
-        Group(commit_of(2, end), (), Control(ControlKind.SNAPSHOT_END, TABLES[0], 2, end,
-              {"kind": "snapshot_end", "source": "main.t0", "generation": 7}), snapshot=True)
-    ])[0]  # fmt: skip
     positions = [window.position for group in groups for window in split.split(group)]
     assert [(p.scn, p.seq, p.log, dict(p.snapshots)) for p in positions] == [
         (1, begin, "log", {"main.t0": 7}),

@@ -3,11 +3,13 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from databus.core import (
     BUS_SEQ_MIN,
+    UNREAD_TABLES,
     PositionForeign,
     PositionPurged,
     SourceCheckpoint,
@@ -16,8 +18,12 @@ from databus.core import (
 )
 from databus.relay import LogConfig
 from databus.relay._index import SparseIndex
+from databus.sources import Identity
+from databus.sources.mysql import MysqlSource
 from databus.wire import Commit, Group
 from tests.relay_log.make import IDENTITY, SMALL, STOCK, group, open_log, pairs_of, read, rows, scns_of, us_of
+
+mysql_contains = MysqlSource.contains
 
 
 @pytest.fixture
@@ -70,6 +76,65 @@ def test_a_transaction_that_the_log_holds_nothing_of_is_taken_between_its_neighb
     log.append(group(9))
     assert scns_of(read(log.locate(at(4, txid="of other tables")))) == [2, 6, 9]
     assert scns_of(read(log.locate(at(8, txid="of other tables")))) == [9]
+
+
+@pytest.fixture
+def by_gtid(tmp_path):
+    """A log of a server with GTIDs, of which other tables' transactions left nothing but a larger set."""
+    with open_log(tmp_path, identity=Identity("db-1", "gtid", "a server"), contains=mysql_contains) as log:
+        yield log
+
+
+def behind(scn, gtids, **more):
+    """A transaction, and what the server had executed after it."""
+    each = group(scn, **more)
+    return replace(each, commit=replace(each.commit, position={"file": "", "offset": 0, "gtids": gtids}))
+
+
+A, B = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+def test_a_transaction_of_other_tables_is_accepted_where_the_log_passed_it(by_gtid):
+    by_gtid.append(behind(10, f"{A}:1-10"))
+    by_gtid.append(behind(20, f"{A}:1-15,{B}:1-5"))
+    for scn, txid in ((12, f"{A}:12"), (14, f"{B}:2"), (19, f"{B}:5")):
+        assert scns_of(read(by_gtid.locate(at(scn, txid=txid)))) == [20]
+
+
+@pytest.mark.parametrize(
+    ("txid", "found"),
+    [
+        (f"{A}:10", "before SCN 10"),  # the same transaction has another SCN here
+        (f"{A}:3", "before SCN 10"),
+        (f"{A}:16", "not up to SCN 20"),  # a history that went another way after SCN 10
+        (f"{B}:6", "not up to SCN 20"),
+        ("5e11fa47-71ca-11e1-9e33-c80aa9429562:1", "not up to SCN 20"),
+        (f"{A}:backup:12", "not up to SCN 20"),
+    ],
+)
+def test_a_transaction_of_another_history_is_409_though_the_log_holds_nothing_of_its_scn(by_gtid, txid, found):
+    by_gtid.append(behind(10, f"{A}:1-10"))
+    by_gtid.append(behind(20, f"{A}:1-15,{B}:1-5"))
+    with pytest.raises(PositionForeign, match=f"{txid} is to stand at SCN 15; .* committed {found}"):
+        by_gtid.locate(at(15, txid=txid))
+
+
+def test_a_part_of_a_transaction_does_not_tell_what_came_before_it(by_gtid):
+    by_gtid.append(behind(10, f"{A}:1-10"))
+    by_gtid.append(behind(20, f"{A}:1-10", continues=True))
+    by_gtid.append(behind(20, f"{A}:1-20", first_seq=2))
+    assert scns_of(read(by_gtid.locate(at(15, txid=f"{A}:15")))) == [20]
+
+
+def test_what_a_segment_begins_behind_counts_too(by_gtid):
+    scn = 10
+    while by_gtid.head().segments == 1:
+        by_gtid.append(behind(scn, f"{A}:1-{scn}"))
+        scn += 10
+    last = scn - 10  # the first of the second segment
+    assert scns_of(read(by_gtid.locate(at(last - 5, txid=f"{A}:{last - 5}")))) == [last]
+    with pytest.raises(PositionForeign, match="committed before"):
+        by_gtid.locate(at(last - 5, txid=f"{A}:{last - 10}"))
 
 
 def test_another_database_is_409(log):
@@ -166,6 +231,14 @@ def test_open_snapshots_of_another_log_are_410_and_named(log):
     log.append(group(1))
     with pytest.raises(PositionPurged, match=r"main\.a, main\.b"):
         log.locate(at(1, log="another", snapshots={"main.b": 1, "main.a": 2}))
+
+
+def test_tables_that_waited_to_be_read_in_another_log_are_410(log):
+    """Their snapshots never began for this consumer, and this log does not know which they were."""
+    log.append(group(1))
+    with pytest.raises(PositionPurged, match=r"main\.a were open, and snapshots of more tables .* in log another"):
+        log.locate(at(1, log="another", snapshots={"main.a": 2, UNREAD_TABLES: 0}))
+    assert log.locate(at(1, log=log.uuid, snapshots={UNREAD_TABLES: 0})).is_at_end
 
 
 def test_a_chunk_after_a_done_transaction_still_follows(log):

@@ -11,6 +11,8 @@ from pyarrow import ipc
 from databus.core import BUS_SEQ_MIN, ControlKind, Corrupt, LimitExceeded, StreamCut
 from databus.schema import Column, TableSchema, frame_schema
 from databus.wire import (
+    BODY_BYTES_MAX,
+    COMMIT,
     ROWS,
     SNAPSHOT,
     Commit,
@@ -25,8 +27,10 @@ from databus.wire import (
     pack_header,
     unpack_header,
 )
-from databus.wire._frame import ARENA_BYTES
+from databus.wire._frame import ARENA_BYTES, GROUP_FRAMES_MAX
+from databus.wire._header import COMMIT_BODY_BYTES_MAX, POSITION_INLINE_BYTES_MAX
 from tests.relay_log.make import ORDERS, STOCK, control, group, rows
+from tests.wire.older import as_version_1
 from tests.wire.strategies import batches, groups, tables
 
 LOOSE = settings(
@@ -246,3 +250,67 @@ def test_a_control_is_json_of_its_body():
     body = bytes(encode_group(each, Numbers(), 0).buffers[1])
     assert json.loads(body) == {"kind": "gap", "from": 3}
     assert len(body) % 8 == 0
+
+
+NAME = "a_database_with_a_long_name_of_its_own.and_tables_with_names_of_sixty_four_characters_as_servers_allow_0000"
+
+
+@pytest.mark.parametrize("gtid_bytes", [0, 3_000, 100 << 10])
+@pytest.mark.parametrize("tables", [0, 10, 2_000])
+def test_a_position_of_any_size_comes_back_equal(gtid_bytes, tables):
+    snapshots = {f"{NAME}{i}": OpenSnapshot(BUS_SEQ_MIN + i, (i, "x"), (3, BUS_SEQ_MIN + i)) for i in range(tables)}
+    commit = Commit(5, 2, "tx", {"gtids": "g" * gtid_bytes}, 7, snapshots, has_unread=bool(tables))
+    encoded = encode_group(Group(commit, (rows(ORDERS, [(5, 1)]),)), Numbers(), 7)
+    assert sum(map(len, encoded.buffers)) == encoded.bytes_total
+    header = unpack_header(memoryview(bytes(encoded.buffers[-1 if encoded.commit_bytes < 4096 else -2])), "")
+    assert header.kind == COMMIT
+    assert header.frame_bytes == encoded.commit_bytes
+    assert len(header.position) <= POSITION_INLINE_BYTES_MAX
+    assert header.body_bytes % 8 == 0
+    content = b"".join(bytes(buffer) for buffer in encoded.buffers) + encode(group(6))
+    for sizes in ((1 << 30,), (311, 4_000, 70_001)):
+        found = parse(content, sizes)
+        assert [Commit.from_header(each.commit).scn for each in found] == [5, 6]
+        assert Commit.from_header(found[0].commit) == commit
+        assert len(found[0].rows[0].batch) == 1
+
+
+def test_open_snapshots_stand_in_the_header_where_only_gtids_do_not_fit():
+    """Whoever serves frames reads them with each commit frame, and the source's own position hardly ever."""
+    commit = Commit(5, 2, "tx", {"gtids": "g" * 5_000}, 7, {"a.b": OpenSnapshot(1)})
+    inline, body = commit.position_parts()
+    assert json.loads(inline) == {"txid": "tx", "snapshots": {"a.b": OpenSnapshot(1).to_json()}}
+    assert json.loads(body) == {"position": {"gtids": "g" * 5_000}}
+
+
+def test_a_flipped_byte_in_a_commits_body_is_noticed():
+    content = bytearray(encode(Group(Commit(5, 2, "tx", {"gtids": "g" * 5_000}, 7))))
+    content[-3_000] ^= 1
+    with pytest.raises(Corrupt, match="relay at test, byte 0: the body's checksum"):
+        parse(bytes(content))
+
+
+def test_a_position_that_no_reader_takes_is_refused():
+    with pytest.raises(LimitExceeded, match="the position after SCN 5"):
+        encode(Group(Commit(5, 2, "tx", {"gtids": "g" * COMMIT_BODY_BYTES_MAX}, 7)))
+
+
+def test_more_frames_than_readers_take_are_refused():
+    with pytest.raises(LimitExceeded, match=str(GROUP_FRAMES_MAX)):
+        encode(Group(Commit(5, 2, "tx", {}, 7), (rows(ORDERS, [(5, 1)]),) * GROUP_FRAMES_MAX))
+
+
+def test_the_head_of_the_largest_frame_that_is_written_is_received():
+    """The limit of readers counts the header too; the body itself is more than a test wants to hold."""
+    header = pack_header(ROWS, body_bytes=BODY_BYTES_MAX, first=(1, 1), last=(1, 1), commit_us=0, capture_us=0)
+    parser = FrameParser("relay at test")
+    parser.space()[: len(header)] = header
+    assert parser.received(len(header)) == []
+
+
+@LOOSE
+@given(groups())
+def test_groups_of_version_1_come_back_equal(each):
+    (found,) = parse(as_version_1(encode(each)))
+    assert Commit.from_header(found.commit) == each.commit
+    assert [frame.batch for frame in found.rows] == [part.batch for part in each.rows]

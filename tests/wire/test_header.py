@@ -4,20 +4,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.core import Corrupt
+from databus.core import Corrupt, LimitExceeded, Unsupported
 from databus.wire import (
     COMMIT,
     CONTINUES,
     CONTROL,
     HEADER_BYTES_MAX,
     HEADER_BYTES_MIN,
+    PARTIAL,
     ROWS,
     SNAPSHOT,
+    UNREAD,
     Header,
     pack_header,
     unpack_header,
 )
-from databus.wire._header import BODY_BYTES_MAX, POSITION_BYTES_MAX
+from databus.wire._header import BODY_BYTES_MAX, COMMIT_BODY_BYTES_MAX, POSITION_BYTES_MAX
+from tests.wire.older import resealed
 
 U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -25,12 +28,13 @@ I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 @st.composite
 def headers(draw):
+    kind = draw(st.sampled_from([ROWS, COMMIT, CONTROL]))
     return {
-        "kind": draw(st.sampled_from([ROWS, COMMIT, CONTROL])),
-        "flags": draw(st.sampled_from([0, CONTINUES, SNAPSHOT, CONTINUES | SNAPSHOT])),
+        "kind": kind,
+        "flags": draw(st.sampled_from([0, CONTINUES, SNAPSHOT, CONTINUES | SNAPSHOT, CONTINUES | UNREAD])),
         "body_crc": draw(U32),
         "rows": draw(U32),
-        "body_bytes": draw(st.integers(0, BODY_BYTES_MAX)),
+        "body_bytes": draw(st.integers(0, COMMIT_BODY_BYTES_MAX if kind == COMMIT else BODY_BYTES_MAX)),
         "source_id": draw(U32),
         "schema_version": draw(U32),
         "fingerprint": draw(U64),
@@ -103,8 +107,55 @@ def test_a_header_is_laid_out_as_documented():
         capture_us=11,
     )
     number = lambda at, size: int.from_bytes(packed[at : at + size], "little")  # noqa: E731
-    assert packed[:6] == b"DBF1\x01\x01"
+    assert packed[:6] == b"DBF1\x01\x02"
     assert [number(at, 2) for at in (6, 8, 10)] == [2, 128, 0]
     assert [number(at, 4) for at in (16, 20, 32, 36, 96)] == [0x01020304, 5, 40, 2, 0]
     assert [number(at, 8) for at in (24, 40, 48, 56, 64, 72, 80, 88)] == [64, 0xF1F2F3F4F5F6F7F8, 6, 7, 8, 9, 10, 11]
     assert isinstance(unpack_header(memoryview(packed), ""), Header)
+
+
+FIELDS = {"first": (1, 1), "last": (1, 1), "commit_us": 0, "capture_us": 0}
+
+
+@pytest.mark.parametrize("kind", [ROWS, COMMIT, CONTROL])
+def test_a_body_that_readers_refuse_is_not_written_either(kind):
+    largest = COMMIT_BODY_BYTES_MAX if kind == COMMIT else BODY_BYTES_MAX
+    packed = pack_header(kind, body_bytes=largest, **FIELDS)
+    assert unpack_header(memoryview(packed), "").body_bytes == largest
+    with pytest.raises(LimitExceeded, match=f"{largest + 1} bytes"):
+        pack_header(kind, body_bytes=largest + 1, **FIELDS)
+    larger = resealed(packed, {24: (largest + 1).to_bytes(8, "little")})
+    with pytest.raises(Corrupt, match="there: impossible header"):
+        unpack_header(memoryview(larger), "there")
+
+
+@pytest.mark.parametrize("wrong", [{"kind": 4}, {"kind": 0}, {"flags": PARTIAL}, {"flags": 64}, {"rows": 1 << 32}])
+def test_a_header_that_readers_refuse_is_not_written_either(wrong):
+    with pytest.raises(ValueError, match=r"."):
+        pack_header(**{"kind": ROWS, **FIELDS, **wrong})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({5: b"\x03"}, "frame version 3; this databus reads versions 1 to 2"),
+        ({5: b"\x00"}, "frame version 0"),
+        ({6: PARTIAL.to_bytes(2, "little")}, "partial row images"),
+        ({6: (1 << 9).to_bytes(2, "little")}, "flags 0x200"),
+        ({5: b"\x01", 6: UNREAD.to_bytes(2, "little")}, "flags 0x8"),
+    ],
+)
+def test_a_frame_of_a_form_that_is_not_read_is_refused_by_name(changes, said):
+    """Not as damage: nothing is cut off for it."""
+    packed = resealed(pack_header(ROWS, rows=1, **FIELDS), changes)
+    with pytest.raises(Unsupported, match=f"there: {said}"):
+        unpack_header(memoryview(packed), "there")
+
+
+def test_frames_of_version_1_are_read():
+    position = b'{"txid":"a","position":{}}'
+    packed = pack_header(COMMIT, flags=CONTINUES, position=position, **FIELDS)
+    assert unpack_header(memoryview(resealed(packed, {5: b"\x01"})), "") == unpack_header(memoryview(packed), "")
+    with_body = resealed(pack_header(COMMIT, body_bytes=8, **FIELDS), {5: b"\x01"})
+    with pytest.raises(Corrupt, match="impossible header"):
+        unpack_header(memoryview(with_body), "there")

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final
 
 from databus.client._relay import RelayClient, Start
-from databus.client._splitter import done_by, snapshots_after
+from databus.client._splitter import done_by, snapshots_after, snapshots_at
 from databus.client._window import ControlEvent
 from databus.core import BUS_SEQ_MIN, Pair, PositionForeign, SourceCheckpoint, TryAgain, Unavailable
 from databus.wire import Commit, FrameGroup, Header
@@ -277,6 +277,7 @@ class Reader:
             if (control := group.control) is not None:
                 table = self._relay.table_of(control.header.fingerprint)
                 self._snapshots = snapshots_after(self._snapshots, ControlEvent(table.source, table, control))
+            self._snapshots = snapshots_at(self._snapshots, group.commit)
         if not self.channel.put(Arrived(groups), size):
             return False
         self._last = groups[-1].commit, uuid, log

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, Self
 from databus.client._http import Body, Endpoint, Sockets
 from databus.core import Corrupt, Pair, SourceCheckpoint, StreamCut, TryAgain, Unavailable, UnknownSource
 from databus.schema import TableSchema
-from databus.wire import FrameGroup, FrameParser
+from databus.wire import VERSION, FrameGroup, FrameParser
 
 FRAMES: Final = "application/vnd.databus.frames"
+ACCEPTED: Final = f"{FRAMES}; version={VERSION}"
 StartName = Literal["beginning", "earliest", "latest"]
 Start = SourceCheckpoint | StartName
 
@@ -363,7 +364,7 @@ class RelayClient:
         given = {name: value for name, value in query.items() if value is not None}
         try:
             body = Body(
-                self._endpoint, self._sockets, "/stream", given, accept=FRAMES, wait_ms=0 if follow else wait_ms
+                self._endpoint, self._sockets, "/stream", given, accept=ACCEPTED, wait_ms=0 if follow else wait_ms
             )
         except StreamCut as error:
             raise Unavailable(str(error)) from error

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from databus.client._window import ControlEvent, Int, Keys, TableOf, View, Window
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, ControlKind, Corrupt, Pair, SourceCheckpoint
-from databus.wire import Frame, FrameGroup, Header
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNREAD_TABLES, ControlKind, Corrupt, Pair, SourceCheckpoint
+from databus.wire import Commit, Frame, FrameGroup, Header
 
 NO_PAIR: Final[Pair] = (0, -1)
 
@@ -27,6 +27,17 @@ def snapshots_after(snapshots: Mapping[str, int], control: ControlEvent) -> Mapp
     if control.kind == ControlKind.SNAPSHOT_END:
         return {each: value for each, value in snapshots.items() if each != name}
     return snapshots
+
+
+def snapshots_at(snapshots: Mapping[str, int], commit: Header) -> Mapping[str, int]:
+    """Those of the open snapshots that are still open after a commit frame: one may have ended without a control, its
+    table dropped or not captured any more. With them, whether tables wait whose snapshots have not begun.
+    """
+    if not snapshots and not commit.has_unread:
+        return snapshots
+    there = Commit.from_header(commit).snapshots
+    still = {name: each for name, each in snapshots.items() if name in there and there[name].generation == each}
+    return still | {UNREAD_TABLES: 0} if commit.has_unread else still
 
 
 class Splitter:
@@ -82,7 +93,7 @@ class Splitter:
         has_control = control is not None and self._after < control.header.first and not self._is_beyond(control)
         if has_control and view.control is not None:
             self._snapshots = snapshots_after(self._snapshots, view.control)
-        view.snapshots = self._snapshots
+        view.snapshots = self._snapshots = snapshots_at(self._snapshots, commit)
         keys = _whole(view, self._after, self._until) or _spread(view, self._after, self._until)
         windows = self._windows(view, keys, control if has_control else None)
         self._after = end if self._until is None else min(end, self._until)

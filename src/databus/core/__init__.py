@@ -11,7 +11,7 @@ from databus.core._change import (
     ChangeType,
     ControlKind,
 )
-from databus.core._checkpoint import Checkpoint, SourceCheckpoint
+from databus.core._checkpoint import UNREAD_TABLES, Checkpoint, SourceCheckpoint
 from databus.core._clock import Clock, SystemClock
 from databus.core._crash import CRASH_POINTS, crash_point, is_armed
 from databus.core._errors import (
@@ -62,6 +62,7 @@ __all__ = [
     "SNAPSHOT",
     "TIMELINE_MAX",
     "TXID",
+    "UNREAD_TABLES",
     "ChangeType",
     "Checkpoint",
     "Clock",

@@ -16,6 +16,8 @@ from databus.core._errors import MalformedRequest
 from databus.core._scn import SEQ_DONE, Pair
 
 VERSION: Final = 1
+UNREAD_TABLES: Final = "*"
+"""Among `snapshots`: tables are to be read in that log whose snapshots have not begun. No table has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class SourceCheckpoint:
     uuid: identity of the physical source. scn, seq: the last row done; seq None for all logged rows of that SCN.
     txid: the transaction at `scn`, by which a relay knows its own history. ts_us: its commit time, microseconds since
     1970. log: uuid of the log, set where `seq` or `snapshots` only make sense there. snapshots: by source, the
-    generation of each snapshot that has begun and not ended for this consumer.
+    generation of each snapshot that has begun and not ended for this consumer; see also `UNREAD_TABLES`.
     """
 
     uuid: str = ""

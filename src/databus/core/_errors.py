@@ -19,7 +19,7 @@ DatabusError
     ├── Corrupt               bytes that are not what was written; names the place
     ├── Unrepresentable       a value that its column cannot hold exactly
     ├── SchemaChanged         the shape of a table changed under a typed reader
-    ├── Unsupported           a change that this sink or source cannot follow
+    ├── Unsupported           a change, or a form of frames, that this version cannot follow
     └── LimitExceeded         a named bound was hit
 """
 
@@ -126,7 +126,7 @@ class SchemaChanged(Stop):
 
 
 class Unsupported(Stop):
-    """A change arrived that this source or sink cannot follow; the message names the command to run."""
+    """A change, or a form of frames, that this source, sink or reader cannot follow; the message says what to run."""
 
 
 class LimitExceeded(Stop):

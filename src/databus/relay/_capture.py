@@ -22,6 +22,7 @@ from typing import Any, Final
 import structlog
 
 from databus.core import (
+    UNREAD_TABLES,
     Clock,
     DatabusError,
     DiskFull,
@@ -36,7 +37,7 @@ from databus.relay._config import CaptureConfig
 from databus.relay._log import Log
 from databus.relay._log_config import LogConfig
 from databus.relay._segment import SegmentHeader, segment_numbers, segment_path
-from databus.sources import Identity, Resume, Source, SourceConfig, SourceLag
+from databus.sources import Identity, Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
 
 OpenSource = Callable[[str, SourceConfig], Source]
@@ -136,9 +137,9 @@ class Capture:
 
     @property
     def reading(self) -> list[str]:
-        """The tables whose snapshots have begun and not ended."""
+        """The tables whose snapshots have begun and not ended; `*` stands for those that wait to be read."""
         last = self._last_commit
-        return [] if last is None else sorted(last.snapshots)
+        return [] if last is None else sorted([*last.snapshots, *([UNREAD_TABLES] if last.has_unread else [])])
 
     def start(self) -> None:
         """Begin."""
@@ -235,7 +236,7 @@ class Capture:
         self._begin(f"asking {identity.description} for its tables")
         log.schemas.register(source.tables())
         resume = log.resume()
-        self._last_commit = self._commit_of(resume, log)
+        self._last_commit = log.last_commit
         self._begin(f"starting {identity.description} after SCN {resume.scn}")
         source.start(resume)
         self._logger.info("capture started", identity=identity.description, scn=resume.scn, log=log.uuid)
@@ -247,13 +248,6 @@ class Capture:
         """Say what is being done before it runs, for whoever asks why it does not; an error is shown until it runs."""
         if self._status.state is not State.ERROR_RETRY:
             self._note(State.INITIALIZING, step)
-
-    def _commit_of(self, resume: Resume, log: Log) -> Commit | None:
-        """The log's last commit frame, to be written again when nothing happens."""
-        if resume.position is None:
-            return None
-        at_us = log.head().published.ts_us
-        return Commit(resume.scn, resume.seq, resume.txid, resume.position, at_us, resume.snapshots)
 
     def _open_what_is_held(self) -> None:
         """Open a log that there is already, although the database does not answer: consumers may read it meanwhile."""
@@ -270,6 +264,7 @@ class Capture:
                 config=self._log_config,
                 clock=self._clock,
                 ids=self._config.ids,
+                contains=getattr(self._source, "contains", None),  # a source need not have it
             )
             self.log.subscribe(self._published)
         check_identity(self.physical, self.log.identity, identity)

@@ -3,10 +3,11 @@
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import ConfigError, DiskFull
+from databus.core import ConfigError, DiskFull, Unavailable
 
 BUFFERS_A_CALL_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -22,6 +23,15 @@ def disk_full(path: Path, error: OSError) -> DiskFull:
     return DiskFull(
         f"{path}: {error.strerror}; nothing was half-written. Capture goes on when there is room: free some, or lower "
         f"retention_bytes_max"
+    )
+
+
+def write_failure(path: Path, error: OSError) -> DiskFull | Unavailable:
+    """The error that becomes of one in making a file: waiting may help, for room or for whatever else is short."""
+    if is_no_room(error):
+        return disk_full(path, error)
+    return Unavailable(
+        f"{path}: cannot be written now: {error.strerror}; the file is as it was, and this is tried again"
     )
 
 
@@ -66,7 +76,8 @@ def replace_file(
 ) -> None:
     """Put a file of these bytes in the place of `path`, whole or not at all.
 
-    durable: fsync it and its folder before returning. Raises `DiskFull`; the old file is then as it was.
+    durable: fsync it and its folder before returning. Raises `DiskFull`, or `Unavailable` for any other trouble that
+    may pass, such as too many open files; the old file is then as it was, unless only the folder's fsync failed.
     """
     beside = path.with_name(f"{path.name}.tmp")
     try:
@@ -80,10 +91,9 @@ def replace_file(
         if before_rename is not None:
             before_rename()
         beside.rename(path)
+        if durable:
+            sync_folder(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
-        if is_no_room(error):
-            raise disk_full(path, error) from error
-        raise
-    if durable:
-        sync_folder(path.parent)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise write_failure(path, error) from error

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from databus.core import DiskFull, Pair
+from databus.core import DiskFull, Pair, Unavailable
 from databus.relay._files import replace_file
 from databus.relay._reader import FrameReader
 from databus.relay._segment import Segment, SegmentFile
@@ -112,11 +112,11 @@ class SparseIndex:
         return whole
 
     def save(self, segment: Segment) -> None:
-        """Write the index of a sealed segment, one thread at a time. Without room there is none until it is needed."""
+        """Write the index of a sealed segment, one thread at a time. If that fails there is none until it is needed."""
         key = _KEY.pack(segment.number, segment.sealed_bytes or 0, uuid.UUID(segment.header.log).bytes)
         entries = self._numbers.tobytes()
         fixed = _FIXED.pack(MAGIC, VERSION, crc32c(entries, crc32c(key)), len(self))
-        with suppress(DiskFull):
+        with suppress(DiskFull, Unavailable):
             replace_file(segment.index_path(), [fixed, key, entries], durable=False)
 
     @classmethod

@@ -1,8 +1,9 @@
 """Finding the place of a position in a log, and whether the position is one of this log's history at all.
 
 A position is accepted if its transaction stands at its SCN here, or if nothing of that transaction is here and the
-commit frames around it leave room for it (the one below ends before its SCN, the one above at or behind it). Otherwise
-it belongs to another history: 409. What has left the log is 410. What the log has not reached yet is waited for.
+commit frames around it leave room for it: the one below its SCN does not contain that transaction, and the first at or
+above it does, by the source's own positions in them. Otherwise it belongs to another history: 409. What has left the
+log is 410. What the log has not reached yet is waited for.
 """
 
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from databus.core import (
     COMMIT_VERSION,
     SEQ_DONE,
     TXID,
+    UNREAD_TABLES,
     Pair,
     PositionForeign,
     PositionPurged,
@@ -85,9 +87,8 @@ def locate(view: LogView, position: SourceCheckpoint) -> Cursor:
     is_elsewhere = position.log is not None and position.log != view.uuid
     if is_elsewhere and position.snapshots:
         raise PositionPurged(
-            f"{view.physical}: snapshots of {', '.join(sorted(position.snapshots))} were open in log {position.log}; "
-            f"this is log {view.uuid}, which cannot go on with them; request new snapshots of these tables and start "
-            f"from `latest` or from the beginning"
+            f"{view.physical}: {_open_in(position)} in log {position.log}; this is log {view.uuid}, which cannot go on "
+            f"with them; request new snapshots of these tables and start from `latest` or from the beginning"
         )
     if position.pair <= (0, SEQ_DONE):
         return beginning(view)
@@ -105,6 +106,14 @@ def locate(view: LogView, position: SourceCheckpoint) -> Cursor:
         raise _purged(view, f"what follows {what}", segments[0])
     place = _seek_pair(view, _segment_of(segments, position.pair), published, position.pair)
     return Cursor(view, place.segment.number, place.offset, position)
+
+
+def _open_in(position: SourceCheckpoint) -> str:
+    names = sorted(name for name in position.snapshots if name != UNREAD_TABLES)
+    parts = [f"snapshots of {', '.join(names)} were open"] if names else []
+    if UNREAD_TABLES in position.snapshots:
+        parts.append("snapshots of more tables had been asked for and not begun (perhaps of all)")
+    return ", and ".join(parts)
 
 
 def _check_history(view: LogView, position: SourceCheckpoint, what: str, published: End) -> Cursor:
@@ -137,6 +146,8 @@ def _check_history(view: LogView, position: SourceCheckpoint, what: str, publish
     found = _txid_at(view, place.segment, group, published, scn) if position.txid else None
     if found is not None:
         _check_txid(view, position, found)
+    elif position.txid:
+        _check_contained(view, position, before, Commit.from_header(group.commit))
     after = SourceCheckpoint(uuid=view.identity.uuid, scn=scn - 1, ts_us=before.commit_us)
     return Cursor(view, place.segment.number, place.offset, after)
 
@@ -146,6 +157,20 @@ def _check_txid(view: LogView, position: SourceCheckpoint, found: str) -> None:
         raise PositionForeign(
             f"{view.physical}: transaction {found} stands at SCN {position.scn} here, and not {position.txid}: the "
             f"position is of another history of this source; start from the beginning, or from a new snapshot"
+        )
+
+
+def _check_contained(view: LogView, position: SourceCheckpoint, before: Commit, after: Commit) -> None:
+    """Whether a transaction that the log holds nothing of was committed between two of its commits."""
+    is_too_early = view.contains(before, position.txid) is True
+    # a part of a transaction says where the log stood before it
+    is_missing = not after.continues and view.contains(after, position.txid) is False
+    if is_too_early or is_missing:
+        found = f"before SCN {before.scn}" if is_too_early else f"not up to SCN {after.scn}"
+        raise PositionForeign(
+            f"{view.physical}: transaction {position.txid} is to stand at SCN {position.scn}; in the history of this "
+            f"log it was committed {found}: the position is of another history of this source; start from the "
+            f"beginning, or from a new snapshot"
         )
 
 

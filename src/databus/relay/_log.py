@@ -32,13 +32,13 @@ from databus.relay._index import SparseIndex
 from databus.relay._lock import FolderLock
 from databus.relay._log_config import LogConfig, LogHead
 from databus.relay._mark import Mark, MarkFile
-from databus.relay._opening import begin, check_known, create_segment
+from databus.relay._opening import begin, check_known, create_segment, renewed
 from databus.relay._recover import Forces, Recovered, cut_segments, recover
 from databus.relay._schemas import SchemaStore
 from databus.relay._segment import End, Segment, SegmentFile, SegmentHeader
 from databus.relay._view import LogView
-from databus.sources import Identity, Resume
-from databus.wire import EncodedGroup, Group, encode_group
+from databus.sources import Contains, Identity, Resume
+from databus.wire import Commit, EncodedGroup, Group, encode_group
 
 _FREE_CHECKED_EVERY_BYTES: Final = 1 << 20
 
@@ -96,11 +96,13 @@ class Log:
         config: LogConfig | None = None,
         clock: Clock | None = None,
         ids: Mapping[str, int] | None = None,
+        contains: Contains | None = None,
     ) -> Self:
         """Own the log in `folder`: make it, or recover it and cut it back to its published end.
 
-        ids: by table, ids to give instead of the next free ones. Raises `Held` naming the owner; `SourceChanged` if the
-        log is of another database; `Corrupt` naming the place if something durable is damaged; `DiskFull`.
+        ids: by table, ids to give instead of the next free ones. contains: see `databus.sources.Contains`. Raises
+        `Held` naming the owner; `SourceChanged` if the log is of another database; `Corrupt` naming the place if
+        something durable is damaged; `Unsupported` if another version of databus wrote it; `DiskFull`.
         """
         config, clock = config or LogConfig(), clock or SystemClock()
         make_folder(folder)
@@ -112,6 +114,7 @@ class Log:
             if found is None:
                 found = begin(folder, physical, identity, clock, schemas)
             check_known(folder, found, physical, identity, schemas)
+            found = renewed(folder, found, clock, schemas)
             view = LogView(
                 uuid=found.segments[-1].header.log,
                 physical=physical,
@@ -121,6 +124,7 @@ class Log:
                 offset=found.offset,
                 published=found.end,
                 index_bytes_every=config.index_bytes_every,
+                contains=contains,
             )
             log = cls(folder, config, clock, lock, mark, view, found)
         except BaseException:
@@ -170,6 +174,11 @@ class Log:
             folder=self.folder / "source",
         )
 
+    @property
+    def last_commit(self) -> Commit | None:
+        """The commit of the last whole transaction, to be written again when nothing happens; None in a new log."""
+        return None if self._committed.commit_offset < 0 else self._committed.commit
+
     def append(self, group: Group) -> None:
         """Encode a group and append it; see `append_encoded`."""
         self.append_encoded(encode_group(group, self.schemas, self._clock.now_ns() // 1000))
@@ -177,7 +186,8 @@ class Log:
     def append_encoded(self, encoded: EncodedGroup) -> None:
         """Append a group, and publish it if it ends a transaction and nothing before it waits for an fsync.
 
-        On `DiskFull` nothing of the group is in the log, and the same one may be appended again. Raises `SourceChanged`
+        On `DiskFull` nothing of the group is in the log, and the same one may be appended again; so with `Unavailable`,
+        where the next segment cannot be begun for another reason that may pass. Raises `SourceChanged`
         for a transaction whose SCN is not above the last, ValueError for a group that no source may yield.
         """
         crash_point("log.append.before")
@@ -204,7 +214,7 @@ class Log:
 
     def _check_order(self, encoded: EncodedGroup) -> None:
         tail, commit, first = self._tail.commit, encoded.commit, encoded.first
-        if len(encoded.buffers) == 1:
+        if encoded.is_commit_alone:
             is_next = commit.pair >= tail.pair
         else:
             is_next = first > tail.pair and (
@@ -270,7 +280,7 @@ class Log:
         )
         self._offset = end = offset + encoded.bytes_total
         max_commit_us = max(tail.max_commit_us, commit.commit_us)
-        self._tail = End(number, end, end - len(encoded.buffers[-1]), commit, max_commit_us)
+        self._tail = End(number, end, end - encoded.commit_bytes, commit, max_commit_us)
         self._forces.use(encoded.schemas)
         if encoded.has_snapshot:
             self._snapshot_place = self._tail.place
@@ -303,7 +313,10 @@ class Log:
                 callback()
 
     def _roll(self) -> None:
-        """End the open segment, durably, and begin the next. Raises `DiskFull`, with the open segment as it was."""
+        """End the open segment, durably, and begin the next.
+
+        Raises `DiskFull` or `Unavailable`, with the open segment as it was and none after it; see `create_segment`.
+        """
         crash_point("log.roll.before_new_segment")
         view = self._view
         old = view.segments[-1]
@@ -321,18 +334,21 @@ class Log:
             in_force=self._forces.in_force,
             undo=self._forces.undo,
         )
-        new = create_segment(self.folder, header, self.schemas)
+        try:
+            new, file = create_segment(self.folder, header, self.schemas)
+        except Corrupt as error:
+            self._failure = str(error)
+            raise
         crash_point("log.roll.after_new_segment")
-        self._file = SegmentFile(new.path, os.O_RDWR)
-        old.sealed_bytes = self._offset
         index = view.open_index.whole(old.first_offset)
-        if index is not None:
-            view.keep_index(old, index, save=True)
-        self._offset = new.first_offset
+        old.sealed_bytes = self._offset
+        self._file, self._offset = file, new.first_offset
         view.open_index = SparseIndex(new.number, view.index_bytes_every, new.first_offset)
         view.segments = (*view.segments, new)
         self._note_synced(self._tail, self._committed, self._forces.published(), 0)
         self._is_retention_due = True
+        if index is not None:
+            view.keep_index(old, index, save=True)
 
     def _fdatasync(self, file: SegmentFile) -> None:
         """Raises `Corrupt`, now and at each later call: what a failed fsync was to write may be lost for good."""

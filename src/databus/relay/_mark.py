@@ -47,7 +47,7 @@ class MarkFile:
         self._fd = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def write(self, mark: Mark) -> None:
-        """Put `mark` in the place of the last one."""
+        """Put `mark` in the place of the last one, which stays if this one is larger than `read` would take."""
         facts = json.dumps(
             {
                 "log": mark.log,
@@ -58,6 +58,8 @@ class MarkFile:
                 "in_force": fingerprints_to_json(mark.in_force),
             }
         ).encode()
+        if len(facts) > _BYTES_MAX:
+            return
         size = len(facts).to_bytes(4, "little")
         os.pwrite(self._fd, MAGIC + crc32c(facts, crc32c(size)).to_bytes(4, "little") + size + facts, 0)
 

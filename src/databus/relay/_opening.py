@@ -1,25 +1,62 @@
 """The beginning of a log and of its segments, and whether a log that is there is the one that is meant."""
 
+import os
 import uuid as uuids
 from dataclasses import replace
 from pathlib import Path
 
-from databus.core import Clock, ConfigError, Corrupt, SourceChanged
-from databus.relay._files import replace_file
+from databus.core import Clock, ConfigError, Corrupt, SourceChanged, timeline_of
+from databus.relay._files import write_all, write_failure
 from databus.relay._recover import Recovered
 from databus.relay._schemas import NAME as SCHEMAS_NAME
 from databus.relay._schemas import SchemaStore
-from databus.relay._segment import ORIGIN, End, Segment, SegmentHeader, segment_path
+from databus.relay._segment import ORIGIN, VERSION, End, Segment, SegmentFile, SegmentHeader, segment_path
 from databus.sources import Identity
 
 
-def create_segment(folder: Path, header: SegmentHeader, schemas: SchemaStore) -> Segment:
-    """Make the file of a segment, durably. Raises `DiskFull`, and there is none then."""
+def create_segment(folder: Path, header: SegmentHeader, schemas: SchemaStore) -> tuple[Segment, SegmentFile]:
+    """Make the file of a segment, durably, and open it.
+
+    Raises `DiskFull`, or `Unavailable` for any other trouble that may pass, such as too many open files; there is no
+    such segment then. Raises `Corrupt` if there still may be one: its head would soon be untrue, so nothing may be
+    appended to the segment before it.
+    """
     path = segment_path(folder, header.number)
+    beside = path.with_name(f"{path.name}.tmp")
     known = (schemas.by_fingerprint(fingerprint) for fingerprint in header.in_force.values())
     encoded = header.encode([version for version in known if version is not None])
-    replace_file(path, [encoded], durable=True)
-    return Segment(path, replace(header, header_bytes=len(encoded)), None)
+    try:
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # whatever has to be opened is open before the segment has its name
+            file = SegmentFile(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            write_all(file.fd, [encoded], 0)
+            os.fsync(file.fd)
+            beside.rename(path)
+            file.path = path
+            os.fsync(folder_fd)
+        except OSError as error:
+            _remove_begun(path, beside, folder_fd, error)
+            raise
+        finally:
+            os.close(folder_fd)
+    except OSError as error:
+        raise write_failure(path, error) from error
+    return Segment(path, replace(header, header_bytes=len(encoded)), None), file
+
+
+def _remove_begun(path: Path, beside: Path, folder_fd: int, cause: OSError) -> None:
+    """Remove a segment that was begun, durably: recovery would believe its head."""
+    try:
+        beside.unlink(missing_ok=True)
+        if path.exists():
+            path.unlink()
+            os.fsync(folder_fd)
+    except OSError as error:
+        raise Corrupt(
+            f"{path}: this segment was begun and can neither be used ({cause.strerror}) nor be removed "
+            f"({error.strerror}); check the disk and restart: the log goes on where it ends"
+        ) from error
 
 
 def begin(folder: Path, physical: str, identity: Identity, clock: Clock, schemas: SchemaStore) -> Recovered:
@@ -36,8 +73,32 @@ def begin(folder: Path, physical: str, identity: Identity, clock: Clock, schemas
         published=origin,
         previous_bytes=0,
     )
-    segment = create_segment(folder, header, schemas)
+    segment, _ = create_segment(folder, header, schemas)
     return Recovered((segment,), segment.first_offset, origin, {})
+
+
+def renewed(folder: Path, found: Recovered, clock: Clock, schemas: SchemaStore) -> Recovered:
+    """The log with a segment of this version at its end, where the last one is of an older: none is written to in two
+    forms, so that whoever reads an older one only refuses the newer ones by name.
+    """
+    last = found.segments[-1]
+    if last.header.version == VERSION:
+        return found
+    header = replace(
+        last.header,
+        number=last.number + 1,
+        timeline=timeline_of(found.end.commit.scn),
+        created_us=clock.now_ns() // 1000,
+        before=found.end,
+        published=found.end,
+        previous_bytes=found.offset,
+        in_force=found.in_force,
+        undo={},
+        version=VERSION,
+    )
+    segment, _ = create_segment(folder, header, schemas)
+    last.sealed_bytes = found.offset
+    return Recovered((*found.segments, segment), segment.first_offset, found.end, found.in_force)
 
 
 def check_known(folder: Path, found: Recovered, physical: str, identity: Identity, schemas: SchemaStore) -> None:

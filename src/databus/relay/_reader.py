@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from databus.core import Corrupt
 from databus.relay._segment import SegmentFile
-from databus.wire import COMMIT, HEADER_BYTES_MIN, Header, header_length, unpack_header
+from databus.wire import COMMIT, HEADER_BYTES_MIN, Header, header_length, unpack_header, whole_commit
 
 BUFFER_BYTES: Final = 512 << 10  # stays in the processor's cache between the copy and the checksum
 _HEADERS_BYTES: Final = 32 << 10  # what is read at once where bodies are skipped
@@ -77,7 +77,11 @@ class FrameReader:
         self._start, self._end = offset, offset + got
 
     def header(self, offset: int) -> Header:
-        """The header at `offset`. Raises `Corrupt` naming segment and offset; so does everything here."""
+        """The header at `offset`; that of a commit frame with all of its position, whose body was checked for that.
+
+        Raises `Corrupt` naming segment and offset, as everything here does, and `Unsupported` for a frame of a form
+        that this version of databus does not read.
+        """
         for size in (HEADER_BYTES_MIN, 0):
             if size == 0:
                 size = header_length(self._buffer[offset - self._start :], self.place(offset))  # noqa: PLW2901
@@ -86,6 +90,8 @@ class FrameReader:
         header = unpack_header(self._buffer[offset - self._start : self._end - self._start], self.place(offset))
         if offset + header.frame_bytes > self._limit:
             raise Corrupt(f"{self.place(offset)}: a frame runs past the end of the groups at {self._limit}")
+        if header.kind == COMMIT and header.body_bytes:
+            return whole_commit(header, self.body(offset, header))
         return header
 
     def check_body(self, offset: int, header: Header) -> None:
@@ -123,6 +129,6 @@ class FrameReader:
         for at, header in self.frames(offset, self._limit):
             if header.kind == COMMIT:
                 yield GroupSpan(start, at, header)
-                start = at + header.header_bytes
+                start = at + header.frame_bytes
         if start != self._limit:
             raise Corrupt(f"{self.place(start)}: the group that starts here has no commit frame")

@@ -49,6 +49,7 @@ def recover(folder: Path, mark: Mark | None) -> Recovered | None:
         _check_mark(folder, segments, mark)
     if not segments:
         return None
+    _remove_untrue_head(segments)
     end, in_force = _scan(segments[-1], mark)
     return Recovered(*cut_segments(segments, end), end, in_force)
 
@@ -79,6 +80,21 @@ def _load_segments(folder: Path, mark: Mark | None) -> list[Segment]:
             segments[-1].sealed_bytes = header.previous_bytes
         segments.append(Segment(path, header, None))
     return segments
+
+
+def _remove_untrue_head(segments: list[Segment]) -> None:
+    """Remove the last segment if it holds nothing and its head is untrue: more was appended to the segment before it.
+
+    So it was begun and could not be used, by a version of databus that then left it there.
+    """
+    if len(segments) == 1:
+        return
+    before, last = segments[-2:]
+    if last.path.stat().st_size <= last.first_offset and before.path.stat().st_size > last.header.previous_bytes:
+        last.path.unlink()
+        sync_folder(last.path.parent)
+        segments.pop()
+        before.sealed_bytes = None
 
 
 def _holds_frames(path: Path) -> bool:

@@ -3,7 +3,7 @@
 A segment is a run of whole groups. It is written by one process, only at its end, and read by many. Its header:
 
   0  magic           4 bytes   b"DBS1"
-  4  version         u16       1
+  4  version         u16       2; version 1, whose frames are all of version 1, is read and not written to
   6  reserved        u16       0
   8  header length   u32       a multiple of 64; the first frame stands there
  12  facts length    u32
@@ -26,13 +26,13 @@ from typing import Any, Final, NamedTuple, Self
 
 from crc32c import crc32c
 
-from databus.core import Corrupt, Pair
+from databus.core import Corrupt, LimitExceeded, Pair, Unsupported
 from databus.relay._schemas import SchemaVersion, version_json
 from databus.sources import Identity
 from databus.wire import Commit, OpenSnapshot
 
 MAGIC: Final = b"DBS1"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_BYTES_MAX: Final = 256 << 20
 _FIXED: Final = struct.Struct("<4sHHIIIIII")
 
@@ -71,6 +71,7 @@ class End(NamedTuple):
             "txid": commit.txid,
             "commit_us": commit.commit_us,
             "continues": commit.continues,
+            "has_unread": commit.has_unread,
             "position": dict(commit.position),
             "snapshots": {name: each.to_json() for name, each in commit.snapshots.items()},
         }
@@ -86,6 +87,7 @@ class End(NamedTuple):
             int(value["commit_us"]),
             {name: OpenSnapshot.from_json(each) for name, each in value["snapshots"].items()},
             continues=bool(value["continues"]),
+            has_unread=bool(value.get("has_unread", False)),  # version 1 has none
         )
         place = int(value["segment"]), int(value["offset"]), int(value["commit_offset"])
         return cls(*place, commit, int(value["max_commit_us"]))
@@ -98,7 +100,7 @@ class SegmentHeader:
     before: the end of the last group before its first frame. published: that of the last whole transaction, an earlier
     one where the segment begins inside a transaction. in_force: fingerprint by source id before the first frame; undo:
     what to set back in it when the log is cut back to `published`. previous_bytes: length of the segment before, 0 for
-    the first.
+    the first. version: of the file, in which its frames are too.
     """
 
     log: str
@@ -113,6 +115,7 @@ class SegmentHeader:
     in_force: Mapping[int, int] = field(default_factory=dict)
     undo: Mapping[int, int] = field(default_factory=dict)
     header_bytes: int = 0
+    version: int = VERSION
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -134,13 +137,21 @@ class SegmentHeader:
         }
 
     def encode(self, schemas: Sequence[SchemaVersion]) -> bytes:
-        """The header's bytes. schemas: the definitions that `in_force` names, so that a segment explains itself."""
+        """The header's bytes. schemas: the definitions that `in_force` names, so that a segment explains itself.
+
+        Raises `LimitExceeded` for a header that `load` would not read.
+        """
         facts = json.dumps(self._facts(), separators=(",", ":")).encode()
         table = json.dumps(
             [{"id": s.source_id, "version": s.version, **version_json(s.table)} for s in schemas],
             separators=(",", ":"),
         ).encode()
         header_bytes = (_FIXED.size + len(facts) + len(table) + 63) & ~63
+        if header_bytes > HEADER_BYTES_MAX:
+            raise LimitExceeded(
+                f"{self.physical}: the head of a segment would take {header_bytes} bytes, and the most is "
+                f"{HEADER_BYTES_MAX}: {len(self.in_force)} tables are captured. Capture fewer in one physical source"
+            )
         fixed = bytearray(_FIXED.size)
         _FIXED.pack_into(fixed, 0, MAGIC, VERSION, 0, header_bytes, len(facts), len(table), 0, crc32c(table), 0)
         struct.pack_into("<I", fixed, 20, crc32c(facts, crc32c(fixed[:20])))
@@ -148,7 +159,10 @@ class SegmentHeader:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the header of the segment at `path`; its schemas are left alone. Raises `Corrupt` naming the file."""
+        """Read the header of the segment at `path`; its schemas are left alone.
+
+        Raises `Corrupt` naming the file, `Unsupported` for one that another version of databus wrote.
+        """
         with path.open("rb") as file:
             fixed = file.read(_FIXED.size)
             if len(fixed) < _FIXED.size or fixed[:4] != MAGIC:
@@ -159,15 +173,18 @@ class SegmentHeader:
             facts = file.read(facts_bytes)
         if crc32c(facts, crc32c(fixed[:20])) != crc:
             raise Corrupt(f"{path} at 0: the segment header's checksum is not {crc:08x}")
-        if version != VERSION:
-            raise Corrupt(f"{path} at 4: segment version {version}; this databus reads version {VERSION}")
+        if not 1 <= version <= VERSION:
+            raise Unsupported(
+                f"{path} at 4: segment version {version}; this databus reads versions 1 to {VERSION}. Install the "
+                f"version of databus that wrote it, or a newer one, or use another folder for a new log"
+            )
         try:
-            return cls._from_facts(json.loads(facts), header_bytes)
+            return cls._from_facts(json.loads(facts), header_bytes, version)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(f"{path} at {_FIXED.size}: the segment header is not readable: {error!r}") from error
 
     @classmethod
-    def _from_facts(cls, facts: Mapping[str, Any], header_bytes: int) -> Self:
+    def _from_facts(cls, facts: Mapping[str, Any], header_bytes: int, version: int) -> Self:
         return cls(
             log=str(facts["log"]),
             physical=str(facts["physical"]),
@@ -181,6 +198,7 @@ class SegmentHeader:
             in_force=fingerprints_from_json(facts["in_force"]),
             undo=fingerprints_from_json(facts["undo"]),
             header_bytes=header_bytes,
+            version=version,
         )
 
 

@@ -42,6 +42,7 @@ from databus.relay._segment import End
 from databus.relay._send import ClientGone, Sender
 from databus.relay._stats import OpenStream, Stats
 from databus.relay._tail import NEAR_BYTES, Follower, Tail
+from databus.wire import VERSION
 
 FRAMES: Final = "application/vnd.databus.frames"
 NDJSON: Final = "application/x-ndjson"
@@ -79,6 +80,8 @@ class StreamAsk:
         if "max_bytes" in query and "size" in query:
             raise MalformedRequest("max_bytes, size: they mean the same; give one")
         is_json = _is_json(query, accept)
+        if not is_json:
+            _check_version(accept)
         follow = flag(query, "follow")
         limit = "size" if "size" in query else "max_bytes"
         bytes_max = optional_integer(query, limit, least=1)
@@ -110,6 +113,15 @@ def _is_json(query: Query, accept: str) -> bool:
     if output not in ("frames", "json"):
         raise MalformedRequest(f"output: {output[:100]!r} is neither frames nor json")
     return output == "json"
+
+
+def _check_version(accept: str) -> None:
+    """Refuse a client of databus that does not say that it reads frames of this version: it is an older one."""
+    if FRAMES in accept and f"version={VERSION}" not in accept.replace(" ", ""):
+        raise MalformedRequest(
+            f"Accept: this relay sends frames of version {VERSION}, and this client reads older ones only; update the "
+            f"client's databus and connect again. Its checkpoints stay good"
+        )
 
 
 def open_cursor(log: Log, start: Start) -> Cursor:

@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from databus.core import BUS_SEQ_MIN, Corrupt, Pair, PositionPurged, SourceCheckpoint
+from databus.core import BUS_SEQ_MIN, UNREAD_TABLES, Corrupt, Pair, PositionPurged, SourceCheckpoint
 from databus.relay._index import SparseIndex
 from databus.relay._reader import FrameReader
 from databus.relay._scan import reached_by
 from databus.relay._schemas import SchemaStore
 from databus.relay._segment import End, Segment, SegmentFile
 from databus.relay._verified import Verified
-from databus.sources import Identity
+from databus.sources import Contains, Identity
 from databus.wire import Commit
 
 _FILES_KEPT_MAX: Final = 32
@@ -28,7 +28,7 @@ _INDEXES_KEPT_MAX: Final = 32
 class LogView:
     """What cursors share. `segments` and `published` are replaced by the writer, never changed in place.
 
-    offset: how long the open segment is now.
+    offset: how long the open segment is now. contains: how the source compares transactions with its own positions.
     """
 
     def __init__(
@@ -42,10 +42,12 @@ class LogView:
         offset: int,
         published: End,
         index_bytes_every: int,
+        contains: Contains | None = None,
     ) -> None:
         self.uuid = uuid
         self.physical = physical
         self.identity = identity
+        self._contains = contains
         self.schemas = schemas
         self.segments = segments
         self.published = published
@@ -76,12 +78,13 @@ class LogView:
         self, commit: Commit, before: SourceCheckpoint, sources: frozenset[int] | None
     ) -> SourceCheckpoint:
         """The position of a consumer that stood at `before` and has been given everything of `sources` up to `commit`:
-        open are the snapshots whose begin it was given, and whose end it was not.
+        open are the snapshots whose begin it was given, and whose end it was not. More may come, see `UNREAD_TABLES`.
         """
+        unread = {UNREAD_TABLES: 0} if commit.has_unread else {}
         if not commit.snapshots:
-            return self.checkpoint(commit)
+            return self.checkpoint(commit, unread)
         ids = self.schemas.ids()
-        given = {
+        given = unread | {
             name: each.generation
             for name, each in commit.snapshots.items()
             if (sources is None or ids.get(name) in sources)
@@ -137,6 +140,12 @@ class LogView:
         commit = self.commit_before(segment, entry.commit_offset)
         end = End(segment.number, entry.offset, entry.commit_offset, commit, entry.max_commit_us)
         return None if _is_beyond(end, to) else end
+
+    def contains(self, commit: Commit, txid: str) -> bool | None:
+        """Whether the transaction is before the source's position after `commit`; None if that cannot be told."""
+        if self._contains is None or not commit.position:
+            return None
+        return self._contains(self.identity.scheme, commit.position, txid)
 
     def segment(self, number: int) -> Segment:
         """The segment of that number. Raises `PositionPurged` if retention has removed it."""

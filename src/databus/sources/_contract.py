@@ -13,15 +13,21 @@ with others yields one now and then (its own `progress_bytes` and `progress_ms`)
 consumers' checkpoints nor what the database keeps for us stand still. A source never skips: if what it needs is gone,
 or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if the database does not
 answer, `Unavailable`, and the capture loop closes it, waits and starts anew from the log's end.
+
+A source may also have a static method `contains` (see `Contains`), by which a log knows whether a consumer's position
+is of its history although nothing of that transaction is in the log; without it such a position is believed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from databus.schema import TableSchema
 from databus.wire import Group, OpenSnapshot
+
+Contains = Callable[[str, Mapping[str, Any], str], bool | None]
+"""(scheme, position, txid): whether a transaction is before a position of the source; None if they do not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from databus.core import StreamCut
-from databus.wire import COMMIT, HEADER_BYTES_MIN, Header, header_length, unpack_header
+from databus.wire import COMMIT, HEADER_BYTES_MIN, Header, header_length, unpack_header, whole_commit
 
 RUN_BYTES: Final = 4 << 20
 _LOOKAHEAD_BYTES: Final = 256 << 10
@@ -62,9 +62,10 @@ class RunCutter:
         self._end += count
         runs: list[Run] = []
         while (header := self._next_header()) is not None:
+            body = self._frame + header.header_bytes
             self._frame += header.frame_bytes
             if header.kind == COMMIT:
-                self._run_end, self._commit = self._frame, header
+                self._run_end, self._commit = self._frame, whole_commit(header, self._arena[body : self._frame])
                 if self._run_end >= self._run_bytes:
                     runs.append(self._take())
         return runs

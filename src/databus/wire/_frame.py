@@ -10,9 +10,19 @@ from crc32c import crc32c
 from pyarrow import ipc
 
 from databus.core import Corrupt, LimitExceeded, StreamCut
-from databus.wire._header import BODY_BYTES_MAX, COMMIT, CONTROL, HEADER_BYTES_MIN, Header, header_length, unpack_header
+from databus.wire._header import (
+    COMMIT,
+    CONTROL,
+    FRAME_BYTES_MAX,
+    HEADER_BYTES_MIN,
+    Header,
+    header_length,
+    unpack_header,
+    whole_commit,
+)
 
 ARENA_BYTES: Final = 8 << 20
+GROUP_FRAMES_MAX: Final = 1 << 20
 _LOOKAHEAD_BYTES: Final = 256 << 10
 
 
@@ -73,7 +83,9 @@ def check_body(header: Header, body: memoryview, place: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FrameGroup:
-    """A whole group as received: its frames without the commit frame, and the commit frame's header."""
+    """A whole group as received: its frames without the commit frame, and that frame's header, with all of its position
+    wherever that stood.
+    """
 
     frames: tuple[Frame, ...]
     commit: Header
@@ -105,7 +117,9 @@ class FrameParser:
     bounded by what the caller keeps. Every header and body is checked. Errors name `where` and the offset.
     """
 
-    def __init__(self, where: str, *, frame_bytes_max: int = BODY_BYTES_MAX, group_frames_max: int = 1 << 20) -> None:
+    def __init__(
+        self, where: str, *, frame_bytes_max: int = FRAME_BYTES_MAX, group_frames_max: int = GROUP_FRAMES_MAX
+    ) -> None:
         self._where = where
         self._frame_bytes_max = frame_bytes_max
         self._group_frames_max = group_frames_max
@@ -146,19 +160,24 @@ class FrameParser:
             if stop > self._end:
                 break
             if header.kind == COMMIT:
+                if body_bytes:
+                    header = whole_commit(header, self._body(header, start + header_bytes, stop))
                 groups.append(FrameGroup(tuple(self._frames), header))
                 self._frames = []
             else:
-                place = self._place()
-                body = self._arena[start + header_bytes : stop].toreadonly()
-                check_body(header, body, place)
+                body = self._body(header, start + header_bytes, stop)
                 if len(self._frames) >= self._group_frames_max:
-                    raise LimitExceeded(f"{place}: more than group_frames_max={self._group_frames_max} frames")
-                self._frames.append(Frame(header, body, place))
+                    raise LimitExceeded(f"{self._place()}: more than group_frames_max={self._group_frames_max} frames")
+                self._frames.append(Frame(header, body, self._place()))
             self._start = stop
             self._offset += stop - start
             self._header = None
         return groups
+
+    def _body(self, header: Header, start: int, stop: int) -> memoryview:
+        body = self._arena[start:stop].toreadonly()
+        check_body(header, body, self._place())
+        return body
 
     def _next_header(self) -> Header | None:
         """The header that begins at `_start`, if all of it has come."""
@@ -175,8 +194,6 @@ class FrameParser:
             raise LimitExceeded(
                 f"{place}: a frame of {header.frame_bytes} bytes exceeds frame_bytes_max={self._frame_bytes_max}"
             )
-        if header.kind == COMMIT and header.body_bytes:
-            raise Corrupt(f"{place}: a commit frame with a body of {header.body_bytes} bytes")
         self._header = header
         return header
 

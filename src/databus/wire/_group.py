@@ -14,9 +14,21 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyarrow import ipc
 
-from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, ControlKind, Corrupt, Pair
+from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, ControlKind, Corrupt, LimitExceeded, Pair
 from databus.schema import TableSchema, frame_schema
-from databus.wire._header import COMMIT, CONTINUES, CONTROL, ROWS, SNAPSHOT, Header, pack_header
+from databus.wire._frame import GROUP_FRAMES_MAX
+from databus.wire._header import (
+    COMMIT,
+    CONTINUES,
+    CONTROL,
+    POSITION_INLINE_BYTES_MAX,
+    ROWS,
+    SNAPSHOT,
+    UNREAD,
+    Header,
+    check_body_size,
+    pack_header,
+)
 
 # Made once: with groups of one row, making them anew would be a third of the work.
 _IPC_OPTIONS: Final = ipc.IpcWriteOptions()
@@ -95,7 +107,8 @@ class Commit:
 
     scn, seq: the last pair of the last transaction in it. txid: that transaction's id. position: the source's own
     position after it, JSON, opaque to the bus. commit_us: its commit time. snapshots: those open after it, by source.
-    continues: this group is a part of a transaction that goes on in the next.
+    continues: this group is a part of a transaction that goes on in the next. has_unread: besides those snapshots there
+    are tables to read that wait for their turn; the source remembers which.
     """
 
     scn: int
@@ -105,6 +118,7 @@ class Commit:
     commit_us: int
     snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
     continues: bool = False
+    has_unread: bool = False
 
     @property
     def pair(self) -> Pair:
@@ -112,15 +126,36 @@ class Commit:
         return self.scn, self.seq
 
     def position_bytes(self) -> bytes:
-        """What the commit frame's header carries: JSON of txid, position and open snapshots."""
+        """What the commit frame says beside its header's fields: JSON of txid, position and open snapshots."""
+        return _to_json(self._told()).encode()
+
+    def position_parts(self) -> tuple[bytes, bytes]:
+        """`position_bytes` as two JSON objects: what stands in the header, and in the body what is too large for that.
+
+        The second is empty where all fits. txid is always in the first.
+        """
+        whole = self.position_bytes()
+        if len(whole) <= POSITION_INLINE_BYTES_MAX:
+            return whole, b""
+        rest = self._told()
+        inline = {"txid": rest.pop("txid")}
+        for name in ("snapshots", "position"):
+            if name in rest and len(_to_json({**inline, name: rest[name]}).encode()) <= POSITION_INLINE_BYTES_MAX:
+                inline[name] = rest.pop(name)
+        return _to_json(inline).encode(), _to_json(rest).encode() if rest else b""
+
+    def _told(self) -> dict[str, Any]:
         value: dict[str, Any] = {"txid": self.txid, "position": dict(self.position)}
         if self.snapshots:
             value["snapshots"] = {name: snapshot.to_json() for name, snapshot in self.snapshots.items()}
-        return _to_json(value).encode()
+        return value
 
     @classmethod
     def from_header(cls, header: Header, place: str = "commit frame") -> "Commit":
-        """Decode a commit frame's header. Raises `Corrupt` if its position is not what `position_bytes` wrote."""
+        """Decode a commit frame's header, which has all of its position (see `whole_commit`).
+
+        Raises `Corrupt` if its position is not what `position_bytes` wrote.
+        """
         try:
             value = json.loads(header.position)
             snapshots = {name: OpenSnapshot.from_json(each) for name, each in value.get("snapshots", {}).items()}
@@ -128,7 +163,14 @@ class Commit:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Corrupt(f"{place}: its position is not readable: {error!r}") from error
         return cls(
-            header.last_scn, header.last_seq, txid, position, header.commit_us, snapshots, continues=header.continues
+            header.last_scn,
+            header.last_seq,
+            txid,
+            position,
+            header.commit_us,
+            snapshots,
+            continues=header.continues,
+            has_unread=header.has_unread,
         )
 
 
@@ -154,18 +196,25 @@ class Registry(Protocol):
 class EncodedGroup:
     """A group as it goes into the log: buffers to write one after the other, and what the log must know of them.
 
-    buffers: each frame's header and the pieces of its body, the commit frame's header last. bytes_total: their length.
-    first: the first pair. has_snapshot: serve only after fsync. schemas: (source id, fingerprint) of each frame but the
-    commit frame; 0 for the fingerprint where the frame says that the table is gone.
+    buffers: each frame's header and the pieces of its body, the commit frame's last. bytes_total: their length.
+    commit_bytes: that of the commit frame. first: the first pair. has_snapshot: serve only after fsync. schemas:
+    (source id, fingerprint) of each frame but the commit frame; 0 for the fingerprint where the frame says that the
+    table is gone.
     """
 
     buffers: tuple[Any, ...]
     bytes_total: int
+    commit_bytes: int
     rows: int
     first: Pair
     commit: Commit
     has_snapshot: bool
     schemas: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_commit_alone(self) -> bool:
+        """Whether it only says that nothing more has happened."""
+        return self.commit_bytes == self.bytes_total
 
 
 def encode_body(batch: pa.RecordBatch) -> list[Any]:
@@ -209,6 +258,7 @@ def _pairs_of(batch: pa.RecordBatch) -> tuple[Pair, Pair]:
 def _encode_control(control: Control, registry: Registry, flags: int, commit_us: int, capture_us: int) -> list[bytes]:
     body = _to_json(dict(control.body)).encode()
     body += b" " * (-len(body) % 8)
+    check_body_size(CONTROL, len(body), f"{control.table.source}: a control of kind {control.kind}")
     source_id, version = registry.number_of(control.table)
     header = pack_header(
         CONTROL,
@@ -239,6 +289,7 @@ def _encode_rows(
     for piece in body:
         body_crc = crc32c(piece, body_crc)
         body_bytes += len(piece)
+    check_body_size(ROWS, body_bytes, f"{rows.table.source}: a frame of {rows.batch.num_rows} rows")
     source_id, version = registry.number_of(rows.table)
     header = pack_header(
         ROWS,
@@ -257,8 +308,34 @@ def _encode_rows(
     return [header, *body], first, last
 
 
+def _encode_commit(group: Group, first: Pair, rows: int, capture_us: int) -> list[bytes]:
+    commit = group.commit
+    flags = (SNAPSHOT if group.snapshot else 0) | (CONTINUES if commit.continues else 0)
+    position, body = commit.position_parts()
+    body += b" " * (-len(body) % 8)
+    check_body_size(COMMIT, len(body), f"the position after SCN {commit.scn}")
+    header = pack_header(
+        COMMIT,
+        flags=flags | (UNREAD if commit.has_unread else 0),
+        body_crc=crc32c(body),
+        rows=rows,
+        body_bytes=len(body),
+        first=first,
+        last=commit.pair,
+        commit_us=commit.commit_us,
+        capture_us=capture_us,
+        position=position,
+    )
+    return [header, body] if body else [header]
+
+
 def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGroup:
-    """Encode a source's group as frames. Raises ValueError where it breaks a rule of this module's first lines."""
+    """Encode a source's group as frames.
+
+    Raises ValueError where it breaks a rule of this module's first lines, `LimitExceeded` where readers refuse it.
+    """
+    if len(group.rows) >= GROUP_FRAMES_MAX:
+        raise LimitExceeded(f"{len(group.rows)} frames of rows in one group; the most are {GROUP_FRAMES_MAX - 1}")
     commit = group.commit
     flags = SNAPSHOT if group.snapshot else 0
     buffers: list[Any] = []
@@ -284,21 +361,12 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
     if len(group.rows) > 1 and len({rows.table.fingerprint for rows in group.rows}) < len(group.rows):
         raise ValueError(f"two frames of rows of one table in one schema, in the group that ends at {commit.pair}")
     first = min(firsts, default=commit.pair)
-    buffers.append(
-        pack_header(
-            COMMIT,
-            flags=flags | (CONTINUES if commit.continues else 0),
-            rows=row_count,
-            first=first,
-            last=commit.pair,
-            commit_us=commit.commit_us,
-            capture_us=capture_us,
-            position=commit.position_bytes(),
-        )
-    )
+    commit_buffers = _encode_commit(group, first, row_count, capture_us)
+    commit_bytes = sum(map(len, commit_buffers))
     return EncodedGroup(
-        buffers=tuple(buffers),
-        bytes_total=bytes_total + len(buffers[-1]),
+        buffers=(*buffers, *commit_buffers),
+        bytes_total=bytes_total + commit_bytes,
+        commit_bytes=commit_bytes,
         rows=row_count,
         first=first,
         commit=commit,

@@ -2,8 +2,10 @@
 
   0  magic            4 bytes   b"DBF1"
   4  kind             u8        1 rows, 2 commit, 3 control
-  5  version          u8        1
-  6  flags            u16       1 CONTINUES (commit), 2 SNAPSHOT (the group holds rows that were read, not logged)
+  5  version          u8        2; version 1 is read as well: it has flags 1 and 2 only, and commit frames have no body
+  6  flags            u16       1 CONTINUES (commit), 2 SNAPSHOT (the group holds rows that were read, not logged),
+                                4 PARTIAL (rows; reserved), 8 UNREAD (commit: tables are to be read whose snapshots
+                                have not begun)
   8  header length    u16       a multiple of 64, position and padding included
  10  reserved         u16       0
  12  header CRC-32C   u32       over the header, with this field as zero
@@ -20,7 +22,8 @@
  80  commit time      i64       microseconds since 1970, of the last transaction
  88  capture time     i64       microseconds since 1970
  96  position length  u32       0 but in commit frames
-100  position         bytes     JSON; then zeros up to the header length
+100  position         bytes     JSON; then zeros up to the header length. In frames of rows with PARTIAL instead: the
+                                length of the presence bitmap, u32, which stands in the body behind the Arrow stream
 """
 
 import struct
@@ -28,24 +31,33 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from databus.core import Corrupt, Pair
+from databus.core import Corrupt, LimitExceeded, Pair, Unsupported
 
 MAGIC: Final = b"DBF1"
-VERSION: Final = 1
+VERSION: Final = 2
 HEADER_BYTES_MIN: Final = 128
 HEADER_BYTES_MAX: Final = 65_472  # the largest multiple of 64 that its u16 field holds
 _FIXED: Final = struct.Struct("<4sBBHHHIIIQIIQqqqqqqI")
 POSITION_OFFSET: Final = _FIXED.size
 _CRC_OFFSET: Final = 12
 POSITION_BYTES_MAX: Final = HEADER_BYTES_MAX - POSITION_OFFSET
+POSITION_INLINE_BYTES_MAX: Final = 4096 - POSITION_OFFSET
+"""Of a position, what stands in the header: whoever walks over headers reads them all."""
 BODY_BYTES_MAX: Final = 1 << 30
+COMMIT_BODY_BYTES_MAX: Final = 64 << 20
+FRAME_BYTES_MAX: Final = HEADER_BYTES_MAX + BODY_BYTES_MAX
 
 ROWS: Final = 1
 COMMIT: Final = 2
 CONTROL: Final = 3
+_BODY_BYTES_MAX: Final = {ROWS: BODY_BYTES_MAX, COMMIT: COMMIT_BODY_BYTES_MAX, CONTROL: BODY_BYTES_MAX}
 
 CONTINUES: Final = 1
 SNAPSHOT: Final = 2
+PARTIAL: Final = 4
+UNREAD: Final = 8
+_FLAGS_KNOWN: Final = {1: CONTINUES | SNAPSHOT, VERSION: CONTINUES | SNAPSHOT | UNREAD}
+"""By version."""
 
 assert POSITION_OFFSET == 100  # noqa: S101 - the layout above, held against the code
 
@@ -91,6 +103,11 @@ class Header(NamedTuple):
         return bool(self.flags & CONTINUES)
 
     @property
+    def has_unread(self) -> bool:
+        """Whether this commit frame says that tables wait whose snapshots have not begun."""
+        return bool(self.flags & UNREAD)
+
+    @property
     def publishes(self) -> bool:
         """Whether this is a commit frame that ends a whole transaction."""
         return self.kind == COMMIT and not self.flags & CONTINUES
@@ -112,36 +129,50 @@ def pack_header(
     capture_us: int,
     position: bytes = b"",
 ) -> bytes:
-    """Encode a header, its CRC included. Raises ValueError where a field does not fit."""
+    """Encode a header, its CRC included. Raises ValueError where a field does not fit, and `LimitExceeded` for a body
+    that `unpack_header` refuses.
+    """
     if len(position) > POSITION_BYTES_MAX:
         raise ValueError(f"a position of {len(position)} bytes exceeds {POSITION_BYTES_MAX}")
+    if kind not in _BODY_BYTES_MAX or flags & ~_FLAGS_KNOWN[VERSION]:
+        raise ValueError(f"no frame has kind {kind} and flags {flags:#x}")
+    check_body_size(kind, body_bytes, "a frame")
     header_bytes = max(HEADER_BYTES_MIN, (POSITION_OFFSET + len(position) + 63) & ~63)
     header = bytearray(header_bytes)
-    _FIXED.pack_into(
-        header,
-        0,
-        MAGIC,
-        kind,
-        VERSION,
-        flags,
-        header_bytes,
-        0,
-        0,
-        body_crc,
-        rows,
-        body_bytes,
-        source_id,
-        schema_version,
-        fingerprint,
-        *first,
-        *last,
-        commit_us,
-        capture_us,
-        len(position),
-    )
+    try:
+        _FIXED.pack_into(
+            header,
+            0,
+            MAGIC,
+            kind,
+            VERSION,
+            flags,
+            header_bytes,
+            0,
+            0,
+            body_crc,
+            rows,
+            body_bytes,
+            source_id,
+            schema_version,
+            fingerprint,
+            *first,
+            *last,
+            commit_us,
+            capture_us,
+            len(position),
+        )
+    except struct.error as error:
+        raise ValueError(f"a field does not fit a frame's header: {error}") from error
     header[POSITION_OFFSET : POSITION_OFFSET + len(position)] = position
     struct.pack_into("<I", header, _CRC_OFFSET, crc32c(header))
     return bytes(header)
+
+
+def check_body_size(kind: int, body_bytes: int, what: str) -> None:
+    """Raise `LimitExceeded` for a body that no reader takes."""
+    if body_bytes > _BODY_BYTES_MAX[kind]:
+        raise LimitExceeded(f"{what}: {body_bytes} bytes; the body of such a frame has {_BODY_BYTES_MAX[kind]} at most")
 
 
 def header_length(buf: memoryview, place: str) -> int:
@@ -158,7 +189,7 @@ def unpack_header(buf: memoryview, place: str) -> Header:
     """Decode and check the header at the start of `buf`, which holds at least all of it.
 
     place: how to name this spot in an error, such as `seg-17.log at 8192`. Raises `Corrupt` for anything that
-    `pack_header` did not write.
+    `pack_header` did not write, `Unsupported` for a whole header of a form that this version does not read.
     """
     length = header_length(buf, place)
     if len(buf) < length:
@@ -188,9 +219,10 @@ def unpack_header(buf: memoryview, place: str) -> Header:
     seen = crc32c(buf[16:length], crc32c(b"\0\0\0\0", crc32c(buf[:_CRC_OFFSET])))
     if seen != crc:
         raise Corrupt(f"{place}: the header's checksum is {seen:08x}, expected {crc:08x}")
-    if version != VERSION:
-        raise Corrupt(f"{place}: frame version {version}; this databus reads version {VERSION}")
-    if kind not in (ROWS, COMMIT, CONTROL) or body_bytes > BODY_BYTES_MAX or position_bytes > length - POSITION_OFFSET:
+    if version != VERSION or flags & ~_FLAGS_KNOWN[VERSION]:
+        _check_version(version, flags, place)
+    body_bytes_max = 0 if version == 1 and kind == COMMIT else _BODY_BYTES_MAX.get(kind, -1)
+    if body_bytes > body_bytes_max or position_bytes > length - POSITION_OFFSET:
         raise Corrupt(f"{place}: impossible header (kind {kind}, body {body_bytes}, position {position_bytes} bytes)")
     return Header(
         kind,
@@ -210,3 +242,29 @@ def unpack_header(buf: memoryview, place: str) -> Header:
         capture_us,
         bytes(buf[POSITION_OFFSET : POSITION_OFFSET + position_bytes]) if position_bytes else b"",
     )
+
+
+def _check_version(version: int, flags: int, place: str) -> None:
+    known = _FLAGS_KNOWN.get(version)
+    if known is None:
+        raise Unsupported(
+            f"{place}: frame version {version}; this databus reads versions 1 to {VERSION}. Install the version of "
+            f"databus that wrote it, or a newer one"
+        )
+    if flags & PARTIAL & ~known:
+        raise Unsupported(
+            f"{place}: partial row images (flag {PARTIAL}), which this databus does not read; install the version of "
+            f"databus that wrote them, or a newer one"
+        )
+    if flags & ~known:
+        raise Unsupported(
+            f"{place}: flags {flags:#x}, of which this databus knows {known:#x}; install the version of databus that "
+            f"wrote them, or a newer one"
+        )
+
+
+def whole_commit(header: Header, body: bytes | memoryview) -> Header:
+    """A commit frame's header with all of its position, of which a part may stand in the body."""
+    if not header.body_bytes:
+        return header
+    return header._replace(position=header.position[:-1] + b"," + bytes(body[1:]))  # two JSON objects made one

@@ -194,6 +194,13 @@ class MockSource:
             due = self._due()
         return int(min(max(due - self._next + 1, 0), self._config.group_transactions_max))
 
+    @staticmethod
+    def contains(scheme: str, position: Mapping[str, Any], txid: str) -> bool | None:
+        """Whether the transaction is before the position."""
+        del scheme
+        ordinal = txid.rpartition("-")[2]
+        return int(ordinal) <= int(position.get("n", 0)) if ordinal.isdecimal() else None
+
     def _position(self, ordinal: int) -> dict[str, Any]:
         return {"n": ordinal, "t0_us": self._t0_us}
 

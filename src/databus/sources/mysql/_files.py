@@ -41,6 +41,7 @@ from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._place import Place
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
+from databus.sources.mysql._transaction_ids import contains
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.binlog._events import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
@@ -129,6 +130,7 @@ class BinlogSource:
     """Changes in binary log files."""
 
     config_model: ClassVar = BinlogConfig
+    contains = staticmethod(contains)
 
     def __init__(self, physical: str, config: BinlogConfig, clock: Clock | None = None) -> None:
         self.physical = physical

@@ -46,6 +46,7 @@ from databus.sources.mysql._session import Session
 from databus.sources.mysql._standing import Trouble, place_to_ask, scheme_of
 from databus.sources.mysql._starts import is_time, new_start, time_us
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
+from databus.sources.mysql._transaction_ids import contains
 from databus.sources.mysql._watch import EndWatch
 from databus.sources.mysql.binlog import Position, Scanner, Statement, TableMap
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
@@ -78,6 +79,7 @@ class MysqlSource:
     """Changes of one MySQL or MariaDB server, or of several that replicate each other, from the binary log."""
 
     config_model: ClassVar = MysqlConfig
+    contains = staticmethod(contains)
 
     def __init__(self, physical: str, config: MysqlConfig, clock: Clock | None = None) -> None:
         self.physical = physical
