@@ -1,8 +1,9 @@
 """Many followers of one relay: from a commit in the source to a callback, beside a crowd that follows the same log.
 
-The crowd is a few processes that receive and look at nothing. The mock source makes transactions of one row, one a
-group. Everything is of the second half of a run; the first starts processes and warms up. The relay's processor time is
-that of its whole process, capture included, for each group delivered to each follower.
+The crowd is a few processes that receive and look at nothing. The mock source makes transactions of one row, and joins
+what has come in the meantime in a group, as any source does. Everything is of the second half of a run; the first
+starts processes and warms up. The relay's processor time is that of its whole process, capture included, for each group
+delivered to each follower.
 
 Five equal followers of JSON lines are to cost as one and four sends: the relay's processor time with one, and with
 five.
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure
-from databus.client import Client, Consumer
+from databus.client import Client, Consumer, RelayClient
 from databus.testing import RelayProcess
 
 CROWDS = ((0, 1_000, 10.0), (20, 500, 25.0), (100, 100, 50.0))
@@ -79,6 +80,7 @@ class _Run:
 
     late_ms: list[float]
     cpu_us_a_transaction: float
+    cpu_us_a_group: float
 
     def late(self, percent: int) -> float:
         return sorted(self.late_ms)[len(self.late_ms) * percent // 100]
@@ -98,7 +100,6 @@ def _run(rate: int, seconds: float, outputs: Sequence[str]) -> _Run:
         "rows_per_transaction": 1,
         "transactions_per_s": rate,
         "transactions_total": total,
-        "group_transactions_max": 1,
     }
     watcher = _Watcher(total)
     fork = multiprocessing.get_context("fork")
@@ -115,15 +116,18 @@ def _run(rate: int, seconds: float, outputs: Sequence[str]) -> _Run:
         client = Client(process.url, watcher)
         client.start()
         watcher.half.wait(wait_s)
-        before_s, seen = _cpu_s(process.pid), len(watcher.late_us)
+        relay = RelayClient(process.url)
+        before_s, seen, place = _cpu_s(process.pid), len(watcher.late_us), relay.position("mock", start="latest")
         watcher.done.wait(wait_s)
-        cpu_s = _cpu_s(process.pid) - before_s
+        cpu_us = (_cpu_s(process.pid) - before_s) * 1e6
+        transactions = len(watcher.late_us) - seen
+        groups = relay.range("mock", place).groups
         client.stop()
         ended.set()
         for each in crowd:
             each.join()
     late_ms = [us / 1e3 for us in watcher.late_us[total // 2 :]] or [float("inf")]
-    return _Run(late_ms, cpu_s * 1e6 / max(1, len(watcher.late_us) - seen))
+    return _Run(late_ms, cpu_us / max(1, transactions), cpu_us / max(1, groups))
 
 
 def figures(scale: float = 1.0) -> Iterator[Figure]:
@@ -134,7 +138,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         yield Figure(f"{what}, p50", run.late(50), "ms")
         yield Figure(f"{what}, p99", run.late(99), "ms", "at most", aim_ms)
         yield Figure(f"{what}, growth over the run", run.growth_ms, "ms")
-        yield Figure(f"{what}, relay CPU a delivered group", run.cpu_us_a_transaction / (followers + 1), "us")
+        yield Figure(f"{what}, relay CPU a delivered group", run.cpu_us_a_group / (followers + 1), "us")
     one, five = (_run(JSON_RATE, seconds, [JSON] * count) for count in (1, 5))
     what = f"relay CPU a transaction, {JSON_RATE:,}/s, followers of JSON lines"
     yield Figure(f"{what}: one", one.cpu_us_a_transaction, "us")

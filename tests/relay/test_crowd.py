@@ -48,12 +48,16 @@ class Listener(threading.Thread):
         self._goes.set()
         self._received = bytearray()
         self.is_json = is_json
+        self.was_cut = False
         self.query = query
         self.start()
 
     def run(self) -> None:
-        while self._goes.wait() and (piece := self._sock.recv(1 << 16)):
-            self._received += piece
+        try:
+            while self._goes.wait() and (piece := self._sock.recv(1 << 16)):
+                self._received += piece
+        except ConnectionResetError:
+            self.was_cut = True
 
     def pause(self) -> None:
         self._goes.clear()
@@ -421,3 +425,43 @@ def test_scans_of_a_long_log_take_turns_with_those_who_read_little(
             assert steps.index("all", began) - began < 8 * 20
             for each in scanning:
                 each.wait_for(get(relay, "/stream", output="frames", sources="main.stock").body)
+
+
+def test_who_stands_at_an_end_that_cannot_be_read_is_served_from_the_files(
+    tmp_path: Path, shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever goes wrong in what all share, each goes on by itself, and is told by itself what is wrong."""
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 1)
+        with listeners(*(Listener(relay, start="latest") for _ in range(3))) as crowd:
+            all_stand(relay, 3)
+
+            def broken(cursor: Cursor) -> None:
+                raise OSError(5, "Input/output error")
+
+            monkeypatch.setattr(_tail, "read_chunk", broken)
+            publish_one_by_one(relay, shop, range(2, 12))
+            for each in crowd:
+                each.wait_for(get(relay, "/stream", output="frames", scn=1).body)
+            monkeypatch.undo()
+            all_stand(relay, 3)
+            publish_one_by_one(relay, shop, range(12, 15))
+            for each in crowd:
+                each.wait_for(get(relay, "/stream", output="frames", scn=1).body)
+            all_stand(relay, 3)
+
+
+def test_stopping_the_relay_ends_who_stands_at_the_tail(tmp_path: Path, shop: Database) -> None:
+    """Between two groups; who asked for more than there is sees a cut, not an end."""
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 1)
+        crowd = [Listener(relay, start="latest"), Listener(relay, start="latest", to=100)]
+        all_stand(relay, 2)
+        shop.add(sale(2))
+        expected = get(relay, "/stream", output="frames", scn=1, wait_ms=20_000).body
+        for each in crowd:
+            each.wait_for(expected)
+    for each in crowd:
+        each.join(WAIT_S)
+        assert not each.is_alive()
+    assert [each.was_cut for each in crowd] == [False, True]

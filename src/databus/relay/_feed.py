@@ -38,11 +38,13 @@ class Feed:
     def _wake(self) -> None:
         self._is_scheduled = False
         self.count += 1
-        for listener in self._listeners:
-            listener()
-        waiting, self._waiting = self._waiting, set()
-        for future in waiting:
-            _resolve(future)
+        try:
+            for listener in self._listeners:
+                listener()
+        finally:
+            waiting, self._waiting = self._waiting, set()
+            for future in waiting:
+                _resolve(future)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` at each wake-up, in the loop's thread, until `unlisten`."""

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
+import structlog
+
 from databus.core import DatabusError, Pair
 from databus.relay._catalog import Selection
 from databus.relay._chunk import Chunk, Piece, read_chunk
@@ -25,12 +27,14 @@ from databus.relay._files import BUFFERS_A_CALL_MAX
 from databus.relay._line import Line, LineKey, key_of, state_of
 from databus.relay._log import Log
 from databus.relay._segment import End
-from databus.relay._send import BURST_BYTES_MAX, Sender
+from databus.relay._send import BURST_BYTES_MAX, ClientGone, Sender
 
 NEAR_BYTES: Final = 256 << 10
 """Who comes to an empty tail may be so far behind the published end."""
 _IN_LOOP_BYTES: Final = 64 << 10  # read in the loop's thread; what is more, in another
 _RENDER_IN_LOOP_BYTES: Final = 16 << 10
+
+_logger = structlog.get_logger("databus.relay")
 
 
 class Follower:
@@ -81,8 +85,8 @@ class Follower:
             return
         try:
             count = self.sender.try_write([each for piece in pieces for each in piece.buffers], self.done)
-        except DatabusError as error:
-            self._tail.leave(self, error)
+        except ClientGone as gone:
+            self._tail.leave(self, gone)
             return
         if count:
             self._sent(pieces, count)
@@ -158,10 +162,13 @@ class Tail:
         to: Pair | None,
         note: Callable[[Follower, int], None],
     ) -> Follower | None:
-        """Stand here from `cursor` on; None if that is not the start of a chunk, or too far from the end.
+        """Stand here from `cursor` on; None if that is not the start of a chunk, or too far from the end,
+        or the relay stops.
 
         note: called with what each send took.
         """
+        if self._feed.is_over:
+            return None
         if not self._followers:
             if cursor.view.bytes_behind(cursor.place) > NEAR_BYTES:
                 return None
@@ -247,10 +254,11 @@ class Tail:
                     self._render(line, chunk)
                     break
                 try:
-                    self._hold(chunk, line.make(chunk))
-                except DatabusError as error:
+                    bytes_more = line.make(chunk)
+                except Exception as error:  # noqa: BLE001 - it is found and said again by each, in the files
                     self._drop(line.followers, error)
                     return
+                self._hold(chunk, bytes_more)
             line.made = max(line.made + 1, self._first)
         for follower in tuple(line.followers):
             follower.push()
@@ -290,9 +298,10 @@ class Tail:
             del self._numbers[chunk.start]
             self._bytes -= chunk.bytes
 
-    def _drop(self, followers: set[Follower], error: BaseException | None) -> None:
-        """Have these leave; they read on from the log's files, where whatever is wrong is found again and said."""
-        del error
+    def _drop(self, followers: set[Follower], error: BaseException | None = None) -> None:
+        """Have these leave. They read on from the log's files, and are told there whatever is wrong with them."""
+        if error is not None:
+            _logger.warning("tail given up", physical=self.log.physical, error=type(error).__name__, message=str(error))
         for follower in tuple(followers):
             self.leave(follower)
 
@@ -301,12 +310,12 @@ class Tail:
     def _published(self) -> None:
         """Read what is new. Called by the feed, and after each chunk."""
         if self._feed.is_over:
-            self._drop(self._followers, None)
+            self._drop(self._followers)
         if not self._followers or self._is_reading:
             return
         behind = self._cursor.view.bytes_behind(self._place)
         if behind > self._bytes_max // 2:
-            self._drop(self._followers, None)  # the files serve that better
+            self._drop(self._followers)  # the files serve that better
         elif behind > _IN_LOOP_BYTES:
             self._is_reading = True
             cursor = self._cursor
@@ -315,7 +324,7 @@ class Tail:
         elif behind:
             try:
                 chunk = read_chunk(self._cursor)
-            except DatabusError as error:
+            except Exception as error:  # noqa: BLE001 - see `_drop`
                 self._drop(self._followers, error)
                 return
             self._add(chunk)

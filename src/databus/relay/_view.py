@@ -104,6 +104,8 @@ class LogView:
     def bytes_behind(self, place: tuple[int, int]) -> int:
         """Roughly how much is published behind `place`."""
         published = self.published
+        if place >= published.place:
+            return 0
         number, offset = place
         if number == published.segment:
             return max(published.offset - offset, 0)
