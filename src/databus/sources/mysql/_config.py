@@ -146,6 +146,11 @@ class BinlogConfig(SourceConfig):
         description="JSON file with the list of the tables' definitions as of the first file's begin, where the log "
         "itself does not name its columns (`binlog_row_metadata` other than FULL).",
     )
+    unfinished_files: Literal["stop", "pass"] = Field(
+        "stop",
+        description="What to do about a file that ends without naming the next one, as a crash of the server leaves "
+        "it, where no GTIDs prove that nothing is missing: the end of a copy that was cut looks the same.",
+    )
     zero_dates: Literal["error", "null"] = Field("error", description="As for `mysql`.")
     invalid_text: Literal["error", "replace"] = Field("error", description="As for `mysql`.")
     on_class3: Literal["stop"] = Field(

@@ -35,6 +35,7 @@ from databus.sources._contract import Identity, Resume, SourceLag
 from databus.sources.mysql._config import BinlogConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._facts import Flavor, version_of
+from databus.sources.mysql._file_order import continues
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._omitted import OmissionReport
@@ -74,11 +75,16 @@ def log_files(path: str) -> list[Path]:
 
 
 class FileFeed:
-    """The bytes of files, one after the other; waits for more at the end of the last. on_file: a file begins."""
+    """The bytes of files, one after the other; waits for more at the end of the last. on_file: a file begins. leave:
+    whether the file is over and the first of those behind it continues it; raises what is missing.
+    """
 
-    def __init__(self, path: str, first: str, on_file: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: str, first: str, on_file: Callable[[str], None], leave: Callable[[Path, Sequence[Path]], bool]
+    ) -> None:
         self._path = path
         self._on_file = on_file
+        self._leave = leave
         self._next = first
         self._file: Any = None
         self._waiting = threading.Event()
@@ -96,24 +102,31 @@ class FileFeed:
                 return None
 
     def _read(self) -> npt.NDArray[np.uint8] | None:
-        try:
-            if self._file is None:
-                path = next(each for each in log_files(self._path) if each.name == self._next)
-                self._file = path.open("rb")
-                self._on_file(self._next)
-            block = np.fromfile(self._file, np.uint8, _READ_BYTES)
-            if len(block):
-                return block
-            following = [each for each in log_files(self._path) if file_number(each.name) > file_number(self._next)]
-        except StopIteration:
-            raise PositionPurged(f"{self._path}: the file {self._next} is gone; put it back") from None
-        except OSError as error:
-            raise Unavailable(f"{self._path}: {self._next}: {error.strerror}; capture tries again") from error
-        if not following:
-            return None
-        self._file.close()
-        self._file, self._next = None, following[0].name
-        return self._read()
+        while True:
+            try:
+                if self._file is None:
+                    path = next(each for each in log_files(self._path) if each.name == self._next)
+                    self._file = path.open("rb")
+                    self._on_file(self._next)
+                block = np.fromfile(self._file, np.uint8, _READ_BYTES)
+                if len(block):
+                    return block
+                files = log_files(self._path)
+                following = [each for each in files if file_number(each.name) > file_number(self._next)]
+                if not following:
+                    return None
+                block = np.fromfile(self._file, np.uint8, _READ_BYTES)  # written before the next file was
+                if len(block):
+                    return block
+                here = next(each for each in files if each.name == self._next)
+                if not self._leave(here, following):
+                    return None
+            except StopIteration:
+                raise PositionPurged(f"{self._path}: the file {self._next} is gone; put it back") from None
+            except OSError as error:
+                raise Unavailable(f"{self._path}: {self._next}: {error.strerror}; capture tries again") from error
+            self._file.close()
+            self._file, self._next = None, following[0].name
 
     def wake(self) -> None:
         """See `Feed.wake`."""
@@ -185,7 +198,18 @@ class BinlogSource:
             scheme="file-offset",
             place=place,
             is_new=resume.position is None,
-            feed=FileFeed(self._config.path, position.file, scanner.open_file),
+            feed=FileFeed(
+                self._config.path,
+                position.file,
+                scanner.open_file,
+                lambda path, following: continues(
+                    path,
+                    following[0],
+                    is_last=len(following) == 1,
+                    is_open=scanner.is_in_transaction,
+                    unfinished=self._config.unfinished_files,
+                ),
+            ),
             scanner=scanner,
             tables=tables,
             history=keeper,
