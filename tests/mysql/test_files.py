@@ -20,7 +20,9 @@ from tests.mysql.following import Copy, config_of
 
 
 def source_of(path: Path, database: str, **options: Any) -> BinlogSource:
-    return BinlogSource("old", BinlogConfig(path=str(path), tables=[f"{database}.*"], group_bytes_max=2048, **options))
+    """The files at a path, which begin after `database` was made."""
+    settings = {"group_bytes_max": 2048, "database_charsets": {database: "utf8mb4"}, **options}
+    return BinlogSource("old", BinlogConfig(path=str(path), tables=[f"{database}.*"], **settings))
 
 
 def read(source: BinlogSource, tape: Tape, folder: Path, *, groups_max: int | None = None) -> None:
@@ -101,8 +103,7 @@ def test_groups_and_reads_of_any_size_hold_the_same(
     for group_bytes_max, read_bytes in [(1024, 4 << 20), (1024, 777), (4096, 4096), (4 << 20, 300), (4 << 20, 4 << 20)]:
         monkeypatch.setattr("databus.sources.mysql._files._READ_BYTES", read_bytes)
         tape, state = Tape(), logs[1] / f"{group_bytes_max}-{read_bytes}"
-        config = BinlogConfig(path=str(logs[0]), tables=[f"{database}.*"], group_bytes_max=group_bytes_max)
-        read(BinlogSource("old", config), tape, state)
+        read(source_of(logs[0], database, group_bytes_max=group_bytes_max), tape, state)
         found.append(tape)
     assert all(tape.logged() == found[0].logged() for tape in found)
     assert any(group.commit.continues for group in found[0].groups)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from databus.core import SourceChanged
 from databus.sources.mysql._definition import FieldType
 from databus.sources.mysql.binlog import Query, TableMap, TableMetadata
 from databus.sources.mysql.history import (
@@ -286,3 +287,146 @@ def test_members_that_servers_damage_when_they_convert_them_are_not_believed(ser
         table = f"t (e ENUM('{member}') CHARACTER SET {before})"
         (event,) = _run(_history(table, server=server), f"ALTER TABLE t CONVERT TO CHARACTER SET {after}")
         assert isinstance(event, expected), (member, before, after)
+
+
+def _begun_empty(*, server: Server = MYSQL, **options: Any) -> History:
+    history = History(server, lambda database, name: not name.startswith("_"), **options)
+    history.begin(Catalogue(is_whole=False))
+    return history
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE IF NOT EXISTS t (a INT)",
+        "CREATE TABLE t LIKE older",
+        "CREATE TABLE t (a TEXT)",
+        "ALTER TABLE t ADD b INT",
+        "TRUNCATE TABLE t",
+    ],
+)
+def test_what_depends_on_the_time_before_the_history_is_left_to_the_log_itself(sql: str) -> None:
+    history = _begun_empty()
+    assert _run(history, sql) == []
+    assert history.definition("d", "t") is None
+    assert _run(history, "CREATE TABLE IF NOT EXISTS t (a INT)") == []
+    assert history.definition("d", "t") is None
+    assert "IF NOT EXISTS" in history.why_unknown("d", "t")
+
+
+@pytest.mark.parametrize("before", ["DROP TABLE IF EXISTS t", "CREATE DATABASE d", "DROP DATABASE IF EXISTS d"])
+def test_create_table_if_not_exists_is_believed_where_the_log_shows_that_there_was_none(before: str) -> None:
+    history = _begun_empty()
+    assert _run(history, before) == []
+    restored = _begun_empty()
+    restored.restore(history.everything())
+    for each in (history, restored):
+        (event,) = _run(each, "CREATE TABLE IF NOT EXISTS t (a INT)")
+        assert isinstance(event, Created)
+
+
+@pytest.mark.parametrize(
+    "sql", ["RENAME TABLE older TO t", "ALTER TABLE older RENAME TO t", "RENAME TABLE t TO _t, u TO t"]
+)
+def test_rows_of_a_table_never_seen_do_not_come_under_a_captured_name_unsaid(sql: str) -> None:
+    history = _begun_empty()
+    if "_t" in sql:
+        _run(history, "CREATE TABLE t (a INT)")
+    (event,) = _run(history, sql)
+    assert isinstance(event, Unknown)
+
+
+def test_a_table_that_is_not_understood_is_not_believed_by_create_if_not_exists() -> None:
+    history = _history("_t (x INT)")
+    assert _run(history, "ALTER TABLE _t FROBNICATE") == []
+    assert _run(history, "CREATE TABLE IF NOT EXISTS _t (y INT)") == []
+    (event,) = _run(history, "RENAME TABLE _t TO t")
+    assert isinstance(event, Unknown)
+
+
+def test_the_character_set_of_a_database_made_before_the_history_is_not_guessed() -> None:
+    history = _begun_empty()
+    _run(history, "CREATE DATABASE IF NOT EXISTS d CHARACTER SET utf8mb4", charsets=(255, 255, 255))
+    _run(history, "ALTER DATABASE d ENCRYPTION = 'Y'", charsets=(255, 255, 255))
+    (event,) = _run(history, "CREATE TABLE t (a INT)", charsets=(255, 255, 255))
+    assert isinstance(event, Created)  # no column depends on it
+    (event,) = _run(history, "ALTER TABLE t ADD b TEXT")
+    assert isinstance(event, Unknown)
+    assert "database_charsets" in event.why
+    assert _run(history, "ALTER DATABASE d CHARACTER SET latin2") == []
+    (event,) = _run(history, "CREATE TABLE v (a TEXT)")
+    assert isinstance(event, Created)
+    assert event.after.columns[0].charset == "latin2"
+
+
+def test_the_character_set_of_a_database_may_be_given() -> None:
+    history = _begun_empty()
+    _run(history, "CREATE TABLE t (a INT)")
+    later = _begun_empty(database_charsets={"d": "latin2"})  # the option was set after capture had stopped
+    later.restore(history.everything())
+    (altered,) = _run(later, "ALTER TABLE t ADD b TEXT")
+    (created,) = _run(later, "CREATE TABLE u (a TEXT)")
+    assert isinstance(altered, Altered)
+    assert isinstance(created, Created)
+    assert (altered.after.columns[1].charset, created.after.columns[0].charset) == ("latin2", "latin2")
+    assert _run(later, "DROP DATABASE d")
+    assert _run(later, "CREATE DATABASE d", charsets=(255, 255, 255)) == []
+    (created,) = _run(later, "CREATE TABLE u (a TEXT)")
+    assert isinstance(created, Created)
+    assert created.after.columns[0].charset == "utf8mb4"
+
+
+@pytest.mark.parametrize(
+    ("column", "is_certain"),
+    [
+        ("x TIMESTAMP", False),
+        ("x TIMESTAMP NOT NULL", False),
+        ("x TIMESTAMP DEFAULT CURRENT_TIMESTAMP", False),
+        ("x TIMESTAMP NULL", True),
+        ("x TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP", True),
+        ("x DATETIME", True),
+    ],
+)
+def test_explicit_defaults_for_timestamp_is_not_guessed(column: str, is_certain: bool) -> None:
+    history = _begun_empty(server=MARIADB, explicit_timestamps=None)
+    (event,) = _run(history, "CREATE TABLE t (id INT)")
+    assert isinstance(event, Created)
+    (event,) = _run(history, f"ALTER TABLE t ADD {column}")
+    assert isinstance(event, Altered if is_certain else Unknown)
+    if isinstance(event, Unknown):
+        assert "explicit_defaults_for_timestamp" in event.why
+    logged = _begun_empty(explicit_timestamps=None)
+    (event,) = _run(logged, f"CREATE TABLE t (id INT, {column})", explicit_defaults_for_timestamp=False)
+    assert isinstance(event, Created)
+
+
+def test_names_that_differ_in_case_only_are_a_doubt_where_nothing_says_what_they_are() -> None:
+    history = _begun_empty(fold=None)
+    assert _run(history, "CREATE TABLE Orders (a INT)")
+    with pytest.raises(SourceChanged, match="lower_case_table_names"):
+        history.definition("d", "orders")
+    (event,) = _run(history, "ALTER TABLE D.orders ADD b INT")
+    assert isinstance(event, Unknown)
+    assert "lower_case_table_names" in event.why
+    assert event.tables == (("d", "Orders"),)
+    assert history.definition("d", "Orders") is None
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("TRUNCATE TABLE t", Truncated),
+        ("DROP TABLE t", Dropped),
+        ("DROP DATABASE d", Dropped),
+        ("RENAME TABLE t TO u", Unknown),
+    ],
+)
+def test_what_happens_to_a_table_that_consumers_know_is_told_though_the_history_was_lost(
+    sql: str, expected: Any
+) -> None:
+    history = _begun_empty()
+    history.doubt("d", "t")
+    (event,) = _run(history, sql)
+    assert isinstance(event, expected)
+    if expected is Dropped:
+        assert _run(history, "DROP TABLE IF EXISTS t") == []

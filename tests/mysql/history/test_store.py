@@ -133,7 +133,7 @@ def test_more_tables_than_allowed_are_an_error_that_names_the_bound(tmp_path: Pa
 
 def test_thousands_of_tables_are_loaded_without_reading_them(tmp_path: Path) -> None:
     history, store = _history(), HistoryStore(tmp_path)
-    history.begin(Catalogue())
+    history.begin(Catalogue(databases={"d": "utf8mb4"}))
     columns = ", ".join(f"column_{number} VARCHAR(100) DEFAULT 'something'" for number in range(30))
     history.apply(Query(f"CREATE TABLE t (id INT PRIMARY KEY, {columns})", "d"))
     for number in range(3_000):

@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from databus.sources._config import LocalPath, SourceConfig
+from databus.sources.mysql._charsets import canonical_charset
 
 PORT: Final = 3306
 _START: Final = re.compile(r"earliest|latest|gtid:.*|[^:/]+\.\d+:\d+|\d{4}-\d\d-\d\dT.*")
@@ -30,6 +31,14 @@ def check_start(text: str) -> str:
 
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
+
+
+def _check_charsets(charsets: dict[str, str]) -> dict[str, str]:
+    found = {database: canonical_charset(name) for database, name in charsets.items()}
+    unknown = [f"{charsets[database]!r}" for database, name in found.items() if name is None]
+    if unknown:
+        raise ValueError(f"no character sets of MySQL or MariaDB: {', '.join(unknown)}")
+    return {database: name for database, name in found.items() if name is not None}
 
 
 Address = Annotated[str, AfterValidator(_address)]
@@ -150,6 +159,22 @@ class BinlogConfig(SourceConfig):
         "stop",
         description="What to do about a file that ends without naming the next one, as a crash of the server leaves "
         "it, where no GTIDs prove that nothing is missing: the end of a copy that was cut looks the same.",
+    )
+    database_charsets: Annotated[dict[str, str], AfterValidator(_check_charsets)] = Field(
+        default_factory=dict,
+        description="Default character sets of the databases as of the first file's begin, for tables made later on "
+        "that do not name theirs. A database whose CREATE DATABASE is in the log needs none.",
+        examples=[{"shop": "utf8mb4"}],
+    )
+    explicit_defaults_for_timestamp: bool | None = Field(
+        None,
+        description="The server's setting of that name. MariaDB's log does not have it; without this option, a "
+        "TIMESTAMP column that depends on it counts as not understood.",
+    )
+    lower_case_table_names: Literal[0, 1, 2] | None = Field(
+        None,
+        description="The server's setting of that name, which no log has. Without this option, capture stops where "
+        "two names of tables differ only in upper and lower case.",
     )
     zero_dates: Literal["error", "null"] = Field("error", description="As for `mysql`.")
     invalid_text: Literal["error", "replace"] = Field("error", description="As for `mysql`.")

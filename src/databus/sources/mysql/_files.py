@@ -47,7 +47,7 @@ from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.binlog._events import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
 from databus.sources.mysql.binlog._position import file_number
-from databus.sources.mysql.history import History, Server
+from databus.sources.mysql.history import Catalogue, History, Server
 from databus.wire import Group
 
 _NAMESPACE: Final = uuid.UUID("0b8c5a52-0f0e-4a57-8a39-7d7a6f1d1b6e")
@@ -173,6 +173,7 @@ class BinlogSource:
             position = Position(files[0].name, 4)
             scn = make_scn(resume.timeline, ordinal_at(position, "file-offset"))
             place = Place(scn, 0, "", 0, position.to_json(), resume.timeline)
+            keeper.use(Catalogue(is_whole=False))
             for definition in self._definitions():
                 keeper.learn(definition, scn)
                 tables.redefine(definition)
@@ -248,17 +249,28 @@ class BinlogSource:
 
     def _tables(self, in_force: Mapping[str, TableSchema], folder: Path | None) -> tuple[HistoryKeeper, Tables]:
         flavor, version = file_server(log_files(self._config.path)[0])
-        selection = Selection(self._config, fold=False)
+        case_option = self._config.lower_case_table_names
+        selection = Selection(self._config, fold=bool(case_option))
         history = History(
             Server(flavor, version),
             selection.selects,
+            fold=None if case_option is None else bool(case_option),
+            explicit_timestamps=self._config.explicit_defaults_for_timestamp,
+            database_charsets=self._config.database_charsets,
             zero_dates=self._config.zero_dates,
             tables_max=self._config.history_tables_max,
         )
         keeper = HistoryKeeper(self.physical, history, folder)
         form = json_form_of(flavor, version)
         return keeper, Tables(
-            self.physical, selection, self._config, keeper.definition, keeper.is_other, in_force, form
+            self.physical,
+            selection,
+            self._config,
+            keeper.definition,
+            keeper.is_other,
+            in_force,
+            form,
+            keeper.why_unknown,
         )
 
     def _definitions(self) -> list[TableDefinition]:

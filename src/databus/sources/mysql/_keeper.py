@@ -88,9 +88,14 @@ class HistoryKeeper:
             self._is_begun = True
             return
         catalogue = Catalogue() if connection is None else self.read_catalogue(connection)
+        catalogue.is_whole = False  # of what was there at `scn`
         same = [table for table in catalogue.tables if _is_same(table.definition, in_force, describe)]
         catalogue.tables = same
         self.use(catalogue)
+        known = {table.definition.source for table in same}
+        for source in in_force.keys() - known:
+            database, _, name = source.partition(".")
+            self._history.doubt(database, name)
         self.begin(scn)
         structlog.get_logger("databus.sources.mysql").warning(
             "the history of the tables is missing; those that are as they were go on, others by the log's own metadata",
@@ -114,6 +119,10 @@ class HistoryKeeper:
                 raise SourceChanged(
                     f"{self._physical}: {'.'.join(name)} cannot be captured: {why}; leave it out with `exclude`"
                 )
+
+    def why_unknown(self, database: str, name: str) -> str:
+        """Why nobody knows what a table is; empty where that is not known, either."""
+        return self._history.why_unknown(database, name)
 
     def is_other(self, database: str, name: str) -> bool:
         """Whether that name is a view's or a sequence's."""

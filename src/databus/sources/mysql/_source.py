@@ -319,7 +319,16 @@ class MysqlSource:
     def _tables_of(self, keeper: HistoryKeeper, facts: ServerFacts, in_force: Mapping[str, TableSchema]) -> Tables:
         selection = Selection(self._config, fold=facts.lower_case_table_names != 0)
         form = json_form_of(facts.flavor, facts.version)
-        return Tables(self.physical, selection, self._config, keeper.definition, keeper.is_other, in_force, form)
+        return Tables(
+            self.physical,
+            selection,
+            self._config,
+            keeper.definition,
+            keeper.is_other,
+            in_force,
+            form,
+            keeper.why_unknown,
+        )
 
     def _scanner(
         self,

@@ -26,7 +26,7 @@ def new_start(connection: "pymysql.Connection[Any]", facts: ServerFacts, start: 
     """
     if start == "latest":
         return _latest(connection, facts, keeper)
-    keeper.use(Catalogue())
+    keeper.use(Catalogue(is_whole=False))
     if start == "earliest" or is_time(start):
         return _earliest(facts, start)
     if start.startswith("gtid:"):

@@ -69,6 +69,7 @@ def _folded(config: SourceConfig) -> dict[str, object]:
 class Tables:
     """Definitions and plans at the present position. known: looks a definition up in the history. is_other:
     whether a name is one of a view or a sequence. json_form: how the server prints JSON, which MySQL 8.0 changed.
+    why_unknown: why the history has no definition of a table, for errors.
 
     `in_force` are the schemas that consumers have been told, by source. `omitter` counts what rows have lost, if one
     may.
@@ -83,6 +84,7 @@ class Tables:
         is_other: Callable[[str, str], bool],
         in_force: Mapping[str, TableSchema],
         json_form: Literal["8.0", "5.7"] = "8.0",
+        why_unknown: Callable[[str, str], str] = lambda *_: "",
     ) -> None:
         self.selection = selection
         self.in_force = dict(in_force)
@@ -91,6 +93,7 @@ class Tables:
         self._known = known
         self._is_other = is_other
         self._json_form = json_form
+        self._why_unknown = why_unknown
         self._plans: dict[int, Plan] = {}
         self._refused: dict[int, Stop] = {}
         self._stale: set[int] = set()
@@ -179,10 +182,12 @@ class Tables:
             check_agreement(table_map, known)
             definition = known
         else:
+            why = self._why_unknown(table_map.database, table_map.name)
             raise SourceChanged(
                 f"{self._physical}: nothing says what the columns of {table_map.source} are: the log does not name "
-                f"them, and the history begins after the table was made. Run SET GLOBAL binlog_row_metadata = FULL on "
-                f"the server and start at a later position, or have the table read again"
+                f"them, and {why or 'the history begins after the table was made'}. Run SET GLOBAL binlog_row_metadata "
+                f"= FULL on the server and start at a later position, or have the table read again; for log files, "
+                f"begin a new log with `definitions`"
             )
         plan = make_plan(
             definition,

@@ -3,9 +3,10 @@
 from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql.history._agreement import check_agreement
 from databus.sources.mysql.history._catalogue import Catalogue, read_catalogue
+from databus.sources.mysql.history._changes import Changes
 from databus.sources.mysql.history._classes import Reason
 from databus.sources.mysql.history._events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
-from databus.sources.mysql.history._history import Changes, History
+from databus.sources.mysql.history._history import History
 from databus.sources.mysql.history._state import TableState
 from databus.sources.mysql.history._store import HistoryStore
 from databus.sources.mysql.history._table_map import from_table_map

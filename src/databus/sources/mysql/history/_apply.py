@@ -31,8 +31,8 @@ from databus.sources.mysql.history._syntax import (
     SetVersioning,
     SetVisibility,
 )
-from databus.sources.mysql.history._tokens import Server, Unreadable
-from databus.sources.mysql.history._types import charset_of, resize_text, resolve, resolve_charset
+from databus.sources.mysql.history._tokens import Server, Unreadable, Unseen
+from databus.sources.mysql.history._types import charset_of, known_charset, resize_text, resolve, resolve_charset
 from databus.sources.mysql.history._written import Written
 
 _ENGINES: Final = frozenset({"INNODB", "MYISAM", "ARIA", "MEMORY", "HEAP", "ROCKSDB", "TOKUDB", "ARCHIVE", "NDB"})
@@ -43,18 +43,28 @@ _ZERO_TIMESTAMP: Final = Literal("string", "0000-00-00 00:00:00")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Where a statement ran. database_charset: the default of tables that do not say theirs.
+    """Where a statement ran. database_charset: the default of tables that do not say theirs, or `UNKNOWN_CHARSET`.
 
-    explicit_timestamps: `explicit_defaults_for_timestamp`. zero_dates: as `null` a zero date is a known value, NULL.
-    written: in which character sets its literals are.
+    explicit_timestamps: `explicit_defaults_for_timestamp`, None where nothing says it. zero_dates: as `null` a zero
+    date is a known value, NULL. written: in which character sets its literals are.
     """
 
     server: Server
     sql_mode: int
-    explicit_timestamps: bool
+    explicit_timestamps: bool | None
     database_charset: str
     zero_dates: str = "error"
     written: Written = field(default_factory=Written)
+
+    @property
+    def is_explicit_for_timestamp(self) -> bool:
+        """`explicit_timestamps`, where a column depends on it. Raises `Unseen`."""
+        if self.explicit_timestamps is None:
+            raise Unseen(
+                "what a TIMESTAMP without NULL, NOT NULL or a default is depends on the server's "
+                "explicit_defaults_for_timestamp, which the log does not say; set the option of that name"
+            )
+        return self.explicit_timestamps
 
     def literal(self, column: ColumnDefinition, literal: Literal | None) -> Literal | None:
         """A default as the column gets it."""
@@ -78,7 +88,8 @@ def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinitio
     found = resolve(text.type, charset, setting.server, setting.sql_mode, setting.written)
     is_nullable = text.is_nullable
     if is_nullable is None:
-        is_bare = found.type is FieldType.TIMESTAMP2 and not setting.explicit_timestamps and not text.is_generated
+        depends = found.type is FieldType.TIMESTAMP2 and not (text.is_generated or text.is_row_time)
+        is_bare = depends and not setting.is_explicit_for_timestamp
         is_nullable = not (is_bare or text.is_auto_increment)
     column = ColumnDefinition(
         name=text.name,
@@ -109,9 +120,11 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
         text = texts.get(column.name)
         is_bare = text is not None and text.default is None and not text.is_generated
         updates = text is not None and text.on_update
-        if column.type is not FieldType.TIMESTAMP2 or (
-            setting.explicit_timestamps and not (updates and setting.server.is_mariadb)
-        ):
+        if column.type is not FieldType.TIMESTAMP2:
+            continue
+        if setting.explicit_timestamps is None and (not is_bare or columns[index].is_nullable):
+            continue  # what it is depends on nothing
+        if setting.is_explicit_for_timestamp and not (updates and setting.server.is_mariadb):
             continue
         takes_zero = seen_timestamp or updates
         if is_bare and takes_zero and not columns[index].is_nullable:
@@ -210,7 +223,7 @@ class _Alteration:
         for action in self._statement.actions:
             if isinstance(action, Convert):
                 inherited = self._setting.database_charset if action.charset is None else table
-                converted = resolve_charset(action.charset, action.collation, inherited)
+                converted = known_charset(resolve_charset(action.charset, action.collation, inherited))
             elif isinstance(action, SetOptions):
                 table = resolve_charset(action.options.charset, action.options.collation, table)
         if converted is None:

@@ -25,12 +25,15 @@ _BASE_TABLES: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
 
 @dataclass(slots=True)
 class Catalogue:
-    """Everything that a history begins with. databases: their default character sets. others: views and sequences."""
+    """Everything that a history begins with. databases: their default character sets. others: views and sequences.
+    is_whole: whether the server has no other tables.
+    """
 
     tables: list[TableState] = field(default_factory=list)
     databases: dict[str, str] = field(default_factory=dict)
     others: set[tuple[str, str]] = field(default_factory=set)
     unread: dict[tuple[str, str], str] = field(default_factory=dict)
+    is_whole: bool = True
 
     def definitions(self) -> list[TableDefinition]:
         """What rows of each table are decoded by, in the order of names."""

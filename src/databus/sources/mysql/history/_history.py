@@ -4,23 +4,34 @@ All tables are kept, captured or not, since a rename may make any of them a capt
 stay as the text they were loaded from.
 """
 
-import base64
-import json
-import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
 
-from databus.core import LimitExceeded
+from databus.core import LimitExceeded, SourceChanged
 from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.history._apply import Outcome, Setting, alter, create
 from databus.sources.mysql.history._catalogue import Catalogue
+from databus.sources.mysql.history._changes import Changes, Work, state_of, text_of
 from databus.sources.mysql.history._classes import UNPROVEN, Reason
-from databus.sources.mysql.history._events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
+from databus.sources.mysql.history._events import TableEvent, Unknown
+from databus.sources.mysql.history._explain import explain
+from databus.sources.mysql.history._presence import (
+    PARTIAL,
+    Note,
+    Presence,
+    TableName,
+    contents_known,
+    doubtful,
+    gone,
+    told,
+)
+from databus.sources.mysql.history._spelling import Spelling
 from databus.sources.mysql.history._state import PRIMARY, Key, TableState
-from databus.sources.mysql.history._statements import read_statement
+from databus.sources.mysql.history._statements import Statement, read_statement
 from databus.sources.mysql.history._syntax import (
+    Action,
     AlterTable,
     ChangeRows,
     ChangesRows,
@@ -36,68 +47,21 @@ from databus.sources.mysql.history._syntax import (
     SetDatabase,
     Truncate,
 )
-from databus.sources.mysql.history._tokens import Server, Unreadable
+from databus.sources.mysql.history._tokens import Server, Unreadable, Unseen
 from databus.sources.mysql.history._touched import touched_names
-from databus.sources.mysql.history._types import resolve_charset
+from databus.sources.mysql.history._types import UNKNOWN_CHARSET, resolve_charset
 from databus.sources.mysql.history._written import Written
 
 TABLES_MAX: Final = 50_000
 
-TableName = tuple[str, str]
+
+def _not_known(name: TableName) -> Unreadable:
+    return Unreadable(f"{name[0]}.{name[1]} is not in the history")
 
 
-class Statement(Protocol):
-    """A statement of the log: see `databus.sources.mysql.binlog.Query`."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def database(self) -> str: ...
-    @property
-    def error_code(self) -> int: ...
-    @property
-    def sql_mode(self) -> int | None: ...
-    @property
-    def charsets(self) -> tuple[int, int, int] | None: ...
-    @property
-    def explicit_defaults_for_timestamp(self) -> bool | None: ...
-
-
-@dataclass(slots=True)
-class Changes:
-    """What a store must keep: tables with their text (None: gone), databases with their character sets, other names."""
-
-    tables: dict[TableName, bytes | None] = field(default_factory=dict)
-    databases: dict[str, str | None] = field(default_factory=dict)
-    others: dict[TableName, bool] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self.tables or self.databases or self.others)
-
-
-@dataclass(slots=True)
-class _Work:
-    """What a statement does, until all of it is understood. origin: where the table of a name comes from: the name that
-    it had, None for a table made by the statement.
-    """
-
-    tables: dict[TableName, TableState | None] = field(default_factory=dict)
-    origin: dict[TableName, TableName | None] = field(default_factory=dict)
-    outcomes: dict[TableName, Outcome] = field(default_factory=dict)
-    filled: set[TableName] = field(default_factory=set)
-    truncated: set[TableName] = field(default_factory=set)
-    databases: dict[str, str | None] = field(default_factory=dict)
-    others: dict[TableName, bool] = field(default_factory=dict)
-
-
-def _text(state: TableState) -> bytes:
-    """A table as one line of text, compressed: thousands that nobody captures stay in memory."""
-    raw = json.dumps(state.to_json(), separators=(",", ":")).encode()
-    return base64.b64encode(zlib.compress(raw, 1))
-
-
-def _state_of(name: TableName, text: bytes) -> TableState:
-    return TableState.from_json(*name, json.loads(zlib.decompress(base64.b64decode(text))))
+def _moves_rows(action: Action) -> bool:
+    """Whether a table of another name holds rows by it that no log entry told of."""
+    return isinstance(action, Rename) or (isinstance(action, ChangeRows) and bool(action.other or action.makes))
 
 
 class History:
@@ -105,7 +69,9 @@ class History:
 
     captured: whether consumers see a table of that name: events tell of those only. fold: names are compared in lower
     case (lower_case_table_names). explicit_timestamps: the server's explicit_defaults_for_timestamp, for statements
-    that do not carry it. zero_dates: the policy for values, `error` or `null`.
+    that do not carry it. Of both, None says that nobody knows: what depends on it is not understood. database_charsets:
+    the defaults of databases that were there when the history began, where no catalogue says them. zero_dates: the
+    policy for values, `error` or `null`.
     """
 
     def __init__(
@@ -113,14 +79,18 @@ class History:
         server: Server,
         captured: Callable[[str, str], bool],
         *,
-        fold: bool = False,
-        explicit_timestamps: bool = True,
+        fold: bool | None = False,
+        explicit_timestamps: bool | None = True,
+        database_charsets: Mapping[str, str] | None = None,
         zero_dates: str = "error",
         tables_max: int = TABLES_MAX,
     ) -> None:
         self.server = server
         self._captured = captured
-        self._fold = fold
+        self._spelling = Spelling(fold)
+        self._presence = Presence()
+        self._given_charsets = {self._spelling.of(name): charset for name, charset in (database_charsets or {}).items()}
+        self._reasons: dict[TableName, str] = {}  # why a table is not known, where a statement of this session says
         self._explicit_timestamps = explicit_timestamps
         self._zero_dates = zero_dates
         self._tables_max = tables_max
@@ -133,13 +103,22 @@ class History:
         return len(self._tables)
 
     def definition(self, database: str, table: str) -> TableDefinition | None:
-        """What that table is here; None where there is none, or it is not known."""
-        state = self._state(self._name(database, table))
+        """What that table is here; None where there is none, or it is not known. Raises `SourceChanged` where only the
+        server's lower_case_table_names tells whether it is one that is known.
+        """
+        name = self._name(database, table)
+        if (other := self._spelling.rival(name)) is not None:
+            raise SourceChanged(f"{database}.{table}: {self._spelling.doubt(name, other)}")
+        state = self._state(name)
         return None if state is None else state.definition
 
     def is_other(self, database: str, table: str) -> bool:
         """Whether that name is a view's or a sequence's, whose rows are no table's."""
         return self._name(database, table) in self._others
+
+    def why_unknown(self, database: str, table: str) -> str:
+        """Why nobody knows what that table is, as far as that is known."""
+        return self._reasons.get(self._name(database, table), "")
 
     def names(self) -> Iterator[TableName]:
         """The (database, name) of all tables."""
@@ -148,9 +127,12 @@ class History:
     def begin(self, catalogue: Catalogue) -> None:
         """Know what the catalogue says, and nothing else."""
         self._tables.clear()
+        self._presence.clear()
+        self._spelling.clear()
         self._others = {self._name(*name) for name in catalogue.others}
-        self._databases = {self._folded(name): charset for name, charset in catalogue.databases.items()}
+        self._databases = {self._spelling.of(name): charset for name, charset in catalogue.databases.items()}
         self._changes = Changes(databases=dict(self._databases), others=dict.fromkeys(self._others, True))
+        self._note({} if catalogue.is_whole else {PARTIAL: True})
         for table in catalogue.tables:
             self.put(table)
 
@@ -173,6 +155,10 @@ class History:
             state = replace(state, keys=())
         self._keep(name, state)
 
+    def doubt(self, database: str, table: str) -> None:
+        """That table is not known here, though consumers have been told what it is."""
+        self._note({told(self._name(database, table)): True})
+
     def restore(self, changes: Changes) -> None:
         """Take what a store kept, as it was kept; nothing of it counts as changed."""
         for name, text in changes.tables.items():
@@ -180,6 +166,7 @@ class History:
                 self._tables.pop(name, None)
             else:
                 self._tables[name] = text
+                self._spelling.add(name)
         for database, charset in changes.databases.items():
             if charset is None:
                 self._databases.pop(database, None)
@@ -187,6 +174,8 @@ class History:
                 self._databases[database] = charset
         for name, is_there in changes.others.items():
             (self._others.add if is_there else self._others.discard)(name)
+        for note, holds in changes.notes.items():
+            self._presence.set(note, holds)
         self._check_count()
 
     def take_changes(self) -> Changes:
@@ -197,9 +186,10 @@ class History:
     def everything(self) -> Changes:
         """All that is known, as changes of nothing."""
         tables: dict[TableName, bytes | None] = {
-            name: found if isinstance(found, bytes) else _text(found) for name, found in self._tables.items()
+            name: found if isinstance(found, bytes) else text_of(found) for name, found in self._tables.items()
         }
-        return Changes(tables, dict(self._databases), dict.fromkeys(self._others, True))
+        others = dict.fromkeys(self._others, True)
+        return Changes(tables, dict(self._databases), others, dict.fromkeys(self._presence, True))
 
     def apply(self, statement: Statement) -> list[TableEvent]:
         """Move past a statement. What it did to captured tables, in an order that consumers can follow.
@@ -212,25 +202,25 @@ class History:
             parsed = read_statement(statement.text, self.server, sql_mode, statement.database)
             if parsed is None:
                 return []
-            work = _Work()
+            work = Work()
             self._do(parsed, statement, work)
         except Unreadable as why:
-            return self._not_understood(statement, str(why))
+            return self._not_understood(statement, why)
         return self._commit(work, statement)
 
-    def _folded(self, name: str) -> str:
-        return name.lower() if self._fold else name
-
     def _name(self, database: str, table: str) -> TableName:
-        return self._folded(database), self._folded(table)
+        return self._spelling.of(database), self._spelling.of(table)
 
     def _of(self, name: Name) -> TableName:
-        return self._name(name.database, name.table)
+        found = self._name(name.database, name.table)
+        if (other := self._spelling.rival(found)) is not None:
+            raise Unseen(self._spelling.doubt(found, other))
+        return found
 
     def _state(self, name: TableName) -> TableState | None:
         found = self._tables.get(name)
         if isinstance(found, bytes):
-            found = _state_of(name, found)
+            found = state_of(name, found)
             self._tables[name] = found
         return found
 
@@ -240,11 +230,19 @@ class History:
             self._changes.tables[name] = None
             return
         self._tables[name] = state
-        self._changes.tables[name] = _text(state)
+        self._changes.tables[name] = text_of(state)
+        self._spelling.add(name)
+        self._reasons.pop(name, None)
+        self._note({doubtful(name): False, told(name): False, gone(name): False})
         self._check_count()
 
+    def _note(self, notes: Mapping[Note, bool]) -> None:
+        for note, holds in notes.items():
+            if self._presence.set(note, holds):
+                self._changes.notes[note] = holds
+
     def _check_count(self) -> None:
-        if len(self._tables) > self._tables_max:
+        if len(self._tables) + len(self._presence) > self._tables_max:
             raise LimitExceeded(
                 f"the server has more than history_tables_max ({self._tables_max:,}) tables, captured or not; raise it "
                 f"(each takes some 0.5 KB of memory and disk)"
@@ -252,7 +250,7 @@ class History:
 
     # What each kind of statement does. All of it goes into `work`, so that a statement is followed whole or not at all.
 
-    def _do(self, parsed: Parsed, statement: Statement, work: _Work) -> None:
+    def _do(self, parsed: Parsed, statement: Statement, work: Work) -> None:
         if statement.error_code and not isinstance(parsed, DropTables | DropDatabase):
             self._do_failed(parsed, statement, work)
             return
@@ -274,50 +272,68 @@ class History:
             case SetDatabase():
                 self._set_database(parsed, statement, work)
             case DropDatabase():
-                self._drop_database(self._folded(parsed.database), work)
+                self._drop_database(self._spelling.of(parsed.database), work)
             case ChangesRows():
                 raise Unreadable(f"{parsed.verb} was logged as a statement, not as rows: binlog_format must be ROW")
 
-    def _do_failed(self, parsed: Parsed, statement: Statement, work: _Work) -> None:
+    def _do_failed(self, parsed: Parsed, statement: Statement, work: Work) -> None:
         """A statement that failed is logged where it did something: CREATE OR REPLACE had dropped the old table."""
         if not isinstance(parsed, CreateTable):
             raise Unreadable(f"it failed with error {statement.error_code}, and may have been done in part")
         if parsed.or_replace:
             self._drop(self._of(parsed.name), work)
 
-    def _now(self, name: TableName, work: _Work) -> TableState | None:
+    def _now(self, name: TableName, work: Work) -> TableState | None:
         return work.tables[name] if name in work.tables else self._state(name)
 
-    def _known(self, name: TableName, work: _Work) -> TableState:
+    def _known(self, name: TableName, work: Work) -> TableState:
         state = self._now(name, work)
         if state is None:
-            raise Unreadable(f"{name[0]}.{name[1]} is not in the history")
+            raise self._missing(name, work)
+        if state.charset == UNKNOWN_CHARSET:
+            state = replace(state, charset=self._given_charsets.get(name[0], UNKNOWN_CHARSET))
         return state
 
-    def _is_other(self, name: TableName, work: _Work) -> bool:
+    def _missing(self, name: TableName, work: Work) -> Unreadable:
+        """The error for a table that must be there, and is not known."""
+        if self._may_be_there(name, work):
+            return Unseen(f"{name[0]}.{name[1]} was made before the history begins, or in a way that is not known")
+        return _not_known(name)
+
+    def _may_be_there(self, name: TableName, work: Work) -> bool:
+        return self._presence.may_be_there(name, work.notes)
+
+    def _is_other(self, name: TableName, work: Work) -> bool:
         return work.others.get(name, name in self._others)
 
-    def _setting(self, database: str, statement: Statement, work: _Work) -> Setting:
+    def _setting(self, database: str, statement: Statement, work: Work) -> Setting:
         explicit = statement.explicit_defaults_for_timestamp
         charset = work.databases.get(database) or self._databases.get(database)
+        if charset is None and self._presence.may_hold_more(database, work.notes):
+            charset = self._given_charsets.get(database)
         return Setting(
             self.server,
             statement.sql_mode or 0,
             self._explicit_timestamps if explicit is None else explicit,
-            charset or self._server_charset(statement),
+            charset or UNKNOWN_CHARSET,
             self._zero_dates,
             Written.by(statement.charsets),
         )
 
     def _server_charset(self, statement: Statement) -> str:
         number = statement.charsets[2] if statement.charsets is not None else 0
-        return charset_of_number(number) or "utf8mb4"
+        return charset_of_number(number) or UNKNOWN_CHARSET
 
-    def _create(self, parsed: CreateTable, statement: Statement, work: _Work) -> None:
+    def _create(self, parsed: CreateTable, statement: Statement, work: Work) -> None:
         name = self._of(parsed.name)
         there = self._now(name, work)
         if parsed.is_optional and (there is not None or self._is_other(name, work)):
             return
+        if parsed.is_optional and self._may_be_there(name, work):
+            raise Unseen(
+                f"whether CREATE TABLE IF NOT EXISTS made {name[0]}.{name[1]} or found another table of that name is "
+                f"not known, since the history begins in the middle of the log"
+            )
         if parsed.like is not None:
             made = replace(self._known(self._of(parsed.like), work), database=name[0], name=name[1])
         elif parsed.is_select:
@@ -330,12 +346,17 @@ class History:
             raise Unreadable(f"{name[0]}.{name[1]} is there already, as far as we know, and is another table")
         work.tables[name], work.origin[name] = made, None
         work.others[name] = False
+        work.notes |= {doubtful(name): False, gone(name): False}
 
-    def _alter(self, parsed: AlterTable, statement: Statement, work: _Work) -> None:
+    def _alter(self, parsed: AlterTable, statement: Statement, work: Work) -> None:
         name = self._of(parsed.name)
         state = self._now(name, work)
-        if state is None and (parsed.is_optional or self._is_other(name, work)):
+        if state is None and self._is_other(name, work):
             return
+        if state is None and parsed.is_optional and not self._may_be_there(name, work):
+            return
+        if state is None and any(_moves_rows(action) for action in parsed.actions):
+            raise _not_known(name)
         state = self._known(name, work)
         outcome = alter(state, parsed, self._setting(name[0], statement, work))
         work.tables[name], work.origin[name], work.outcomes[name] = outcome.state, name, outcome
@@ -345,7 +366,7 @@ class History:
             elif isinstance(action, Rename):
                 self._rename(name, self._of(action.name), work)
 
-    def _change_rows(self, action: ChangeRows, state: TableState, work: _Work) -> None:
+    def _change_rows(self, action: ChangeRows, state: TableState, work: Work) -> None:
         if action.other is not None:
             other = self._of(action.other)
             there = self._known(other, work)
@@ -358,15 +379,15 @@ class History:
         if action.takes is not None:
             self._drop(self._of(action.takes), work)
 
-    def _rename(self, old: TableName, new: TableName, work: _Work, *, is_optional: bool = False) -> None:
+    def _rename(self, old: TableName, new: TableName, work: Work, *, is_optional: bool = False) -> None:
         if self._is_other(old, work):
             work.others[old], work.others[new] = False, True
             return
         state = self._now(old, work)
         if state is None:
-            if is_optional:
+            if is_optional and not self._may_be_there(old, work):
                 return
-            raise Unreadable(f"{old[0]}.{old[1]} is not in the history")
+            raise _not_known(old)  # it may bring rows under a captured name, and nobody would hear of them
         if old == new:
             return
         origin = work.origin.get(old, old)
@@ -374,42 +395,65 @@ class History:
         work.origin[new] = origin
         work.tables[old] = None
         work.origin[old] = None
+        self._note_gone(old, work)
+        work.notes |= {doubtful(new): False, gone(new): False}
         if origin is None and old in work.filled:
             work.filled.add(new)
 
-    def _drop(self, name: TableName, work: _Work) -> None:
+    def _drop(self, name: TableName, work: Work) -> None:
         work.others[name] = False
-        if self._now(name, work) is not None:
+        if self._now(name, work) is not None or told(name) in self._presence:
             work.tables[name], work.origin[name] = None, None
+        self._note_gone(name, work)
 
-    def _truncate(self, name: TableName, work: _Work) -> None:
-        if not self._is_other(name, work):
+    def _note_gone(self, name: TableName, work: Work) -> None:
+        work.notes |= {doubtful(name): False, told(name): False}
+        if self._presence.may_hold_more(name[0], work.notes):
+            work.notes[gone(name)] = True
+
+    def _truncate(self, name: TableName, work: Work) -> None:
+        if self._is_other(name, work):
+            return
+        is_told = told(name) in self._presence
+        if not is_told and self._now(name, work) is None and self._may_be_there(name, work):
+            return  # nobody was told of a row of it
+        if not is_told:
             self._known(name, work)
-            work.truncated.add(name)
+        work.truncated.add(name)
 
-    def _set_database(self, parsed: SetDatabase, statement: Statement, work: _Work) -> None:
-        database = self._folded(parsed.database)
+    def _set_database(self, parsed: SetDatabase, statement: Statement, work: Work) -> None:
+        database = self._spelling.of(parsed.database)
         there = self._databases.get(database)
-        if parsed.is_new and parsed.is_optional and there is not None:
+        if parsed.is_new and parsed.is_optional and (there or self._presence.may_hold_more(database, work.notes)):
             return
         if parsed.or_replace:
             self._drop_database(database, work)
-        inherited = there if there is not None and not parsed.is_new else self._server_charset(statement)
-        work.databases[database] = resolve_charset(parsed.options.charset, parsed.options.collation, inherited)
+        inherited = self._server_charset(statement) if parsed.is_new else there or UNKNOWN_CHARSET
+        charset = resolve_charset(parsed.options.charset, parsed.options.collation, inherited)
+        if charset != UNKNOWN_CHARSET:
+            work.databases[database] = charset
+        if parsed.is_new and PARTIAL in self._presence:
+            work.notes[contents_known(database)] = True
 
-    def _drop_database(self, database: str, work: _Work) -> None:
+    def _drop_database(self, database: str, work: Work) -> None:
         work.databases[database] = None
-        for name in [*self._tables, *self._others]:
+        work.notes |= {note: False for note in self._presence if note[1:2] == (database,)}
+        if PARTIAL in self._presence:
+            work.notes[contents_known(database)] = True
+        for name in [*self._tables, *self._others, *self._presence.told()]:
             if name[0] == database:
                 self._drop(name, work)
 
     # From what was done to what consumers are told.
 
-    def _commit(self, work: _Work, statement: Statement) -> list[TableEvent]:
+    def _commit(self, work: Work, statement: Statement) -> list[TableEvent]:
         events: list[TableEvent] = []
         for name in sorted(work.tables.keys() | work.truncated, key=lambda name: work.tables.get(name, ()) is not None):
             if self._captured(*name):
-                events += self._explain(name, work, statement.text)
+                before = self._state(name)
+                if before is None and told(name) in self._presence:
+                    before = TableState(*name, ())  # nothing of it matters but its name
+                events += explain(name, before, work, statement.text)
         for name, state in work.tables.items():
             if self._state(name) != state:
                 self._keep(name, state)
@@ -423,45 +467,26 @@ class History:
             if is_there != (name in self._others):
                 (self._others.add if is_there else self._others.discard)(name)
                 self._changes.others[name] = is_there
+        self._note(work.notes)
         return events
 
-    def _explain(self, name: TableName, work: _Work, ddl: str) -> Iterator[TableEvent]:
-        before = self._state(name)
-        after = work.tables.get(name, before)
-        if before is not None and after is not None and (work.origin.get(name, name) == name):
-            if name in work.truncated:
-                yield Truncated(after.definition, ddl)
-                return
-            yield from self._altered(before, after, work.outcomes.get(name), ddl)
-        elif before is not None and after is not None and work.origin.get(name) is not None:
-            swapped = (Reason(None, UNPROVEN, "another table took its name"),)
-            yield Altered(before.definition, after.definition, ddl, swapped)
-        else:
-            if before is not None:
-                yield Dropped(before.definition, ddl)
-            if after is not None:
-                is_empty = work.origin.get(name) is None and name not in work.filled
-                yield Created(after.definition, ddl, is_empty)
-
-    def _altered(
-        self, before: TableState, after: TableState, outcome: Outcome | None, ddl: str
-    ) -> Iterator[TableEvent]:
-        if outcome is None:
-            return
-        old, new = before.definition, after.definition
-        if old == new and not outcome.reasons:
-            return
-        event = Altered(old, new, ddl, tuple(outcome.reasons), outcome.renamed, outcome.fill)
-        yield event if event.number < UNPROVEN else replace(event, renamed={}, fill={})
-
-    def _not_understood(self, statement: Statement, why: str) -> list[TableEvent]:
+    def _not_understood(self, statement: Statement, why: Unreadable) -> list[TableEvent]:
+        """Forget what the statement touches. Where it only depends on something that was there before the history
+        began, nobody need hear of it unless something that was known is lost.
+        """
         names = touched_names(statement.text, self.server, statement.sql_mode or 0, statement.database)
         first = [self._name(*name) for name in names.certain]
         others = [self._name(*name) for name in names.possible]
-        touched = list(dict.fromkeys([*first, *(name for name in others if name in self._tables)]))
+        rivals = [other for name in (*first, *others) if (other := self._spelling.rival(name)) is not None]
+        touched = list(dict.fromkeys([*first, *rivals, *(name for name in others if name in self._tables)]))
         touched = [name for name in touched if name not in self._others]
+        lost = {name for name in touched if name in self._tables or told(name) in self._presence}
         for name in touched:
             if name in self._tables:
                 self._keep(name, None)
-        captured = tuple(name for name in touched if self._captured(*name))
-        return [Unknown(statement.text, why, captured)] if captured else []
+            self._note({doubtful(name): True})
+            self._reasons[name] = f"{statement.text[:200]!r}: {why}"
+        captured = tuple(
+            name for name in touched if self._captured(*name) and (name in lost or not isinstance(why, Unseen))
+        )
+        return [Unknown(statement.text, str(why), captured)] if captured else []

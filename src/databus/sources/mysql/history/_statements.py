@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from databus.sources.mysql.history._alter import read_alter, read_options
 from databus.sources.mysql.history._columns import (
@@ -39,6 +39,23 @@ _ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"})
 _OTHER_MAKERS: Final = ("VIEW", "SEQUENCE")
 _NAME_TOKENS_MAX: Final = 6  # IF NOT EXISTS a.b
 _WORDS_BEFORE_KIND_MAX: Final = 32  # CREATE OR REPLACE ALGORITHM=... DEFINER=`a`@`b` SQL SECURITY DEFINER VIEW
+
+
+class Statement(Protocol):
+    """A statement of the log: see `databus.sources.mysql.binlog.Query`."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def database(self) -> str: ...
+    @property
+    def error_code(self) -> int: ...
+    @property
+    def sql_mode(self) -> int | None: ...
+    @property
+    def charsets(self) -> tuple[int, int, int] | None: ...
+    @property
+    def explicit_defaults_for_timestamp(self) -> bool | None: ...
 
 
 def read_statement(text: str, server: Server, sql_mode: int, database: str) -> Parsed:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from databus.core import Corrupt, DiskFull, LimitExceeded, SourceChanged
-from databus.sources.mysql.history._history import Changes, History
+from databus.sources.mysql.history._changes import Changes
+from databus.sources.mysql.history._history import History
 
 _FILE: Final = "history"
 _MAGIC: Final = b"databus history 1\n"
@@ -115,9 +116,11 @@ class HistoryStore:
             whole.tables |= changes.tables
             whole.databases |= changes.databases
             whole.others |= changes.others
+            whole.notes |= changes.notes
         whole.tables = {name: text for name, text in whole.tables.items() if text is not None}
         whole.databases = {name: charset for name, charset in whole.databases.items() if charset is not None}
         whole.others = {name: True for name, is_there in whole.others.items() if is_there}
+        whole.notes = {note: True for note, holds in whole.notes.items() if holds}
         self._replace([(old[-1].scn, whole), *((batch.scn, _changes_of(batch)) for batch in batches[len(old) :])])
         return True
 
@@ -207,6 +210,8 @@ def _changes_of(batch: _Batch) -> Changes:
             changes.databases[key] = value.decode() or None
         elif kind == b"other":
             changes.others[key[0], key[1]] = value == b"1"
+        elif kind == b"note":
+            changes.notes[tuple(key)] = value == b"1"
     return changes
 
 
@@ -214,6 +219,7 @@ def _encoded(scn: int, changes: Changes) -> bytes:
     lines = [_line(scn, b"table", name, text or b"") for name, text in changes.tables.items()]
     lines += [_line(scn, b"database", name, (charset or "").encode()) for name, charset in changes.databases.items()]
     lines += [_line(scn, b"other", name, b"1" if there else b"0") for name, there in changes.others.items()]
+    lines += [_line(scn, b"note", note, b"1" if holds else b"0") for note, holds in changes.notes.items()]
     return b"".join([*lines, _line(scn, b"end", None, b"%d" % len(lines))])
 
 

@@ -17,6 +17,10 @@ class Unreadable(Exception):
     """A statement, or a part of it, that we do not understand; says which."""
 
 
+class Unseen(Unreadable):
+    """A statement whose effect depends on something that neither the log nor the configuration says."""
+
+
 def words(text: str) -> tuple[str, ...]:
     """The words of a list that is long."""
     return tuple(text.split())

@@ -19,13 +19,16 @@ from databus.sources.mysql._text import decoded
 from databus.sources.mysql.history._columns import read_type
 from databus.sources.mysql.history._cursor import Cursor
 from databus.sources.mysql.history._syntax import TypeText
-from databus.sources.mysql.history._tokens import Server, SqlMode, Unreadable, tokens_of, words
+from databus.sources.mysql.history._tokens import Server, SqlMode, Unreadable, Unseen, tokens_of, words
 from databus.sources.mysql.history._written import Written
 
 OLD_TIME_NOTES: Final = ("/* mariadb-5.3 */", "/* 5.5 binary format */")
 """How catalogues mark columns whose times are stored, and logged, as before MySQL 5.6."""
 
 _CATALOGUE: Final = Written()
+UNKNOWN_CHARSET: Final = ""
+"""Of a table that has its database's default, where the log does not say which that is."""
+
 _COMPRESSED_NOTE: Final = " /*M!100301 COMPRESSED*/"
 _VARCHAR_BYTES_MAX: Final = 65_535
 _VARCHAR_BYTES_MAX_OF_MARIADB: Final = 65_532
@@ -73,7 +76,17 @@ def charset_of(kind: TypeText, inherited: str) -> str:
     """The character set of a column of text, where the table's is `inherited`."""
     if kind.is_byte:
         return BINARY
-    return resolve_charset(kind.charset, kind.collation, UTF8MB3 if kind.is_national else inherited)
+    return known_charset(resolve_charset(kind.charset, kind.collation, UTF8MB3 if kind.is_national else inherited))
+
+
+def known_charset(charset: str) -> str:
+    """`charset`, which columns of text are to have. Raises `Unseen` if nothing says which it is."""
+    if charset == UNKNOWN_CHARSET:
+        raise Unseen(
+            "a column has its database's default character set, which the log does not say, since the database was "
+            "made before the log begins; for log files, say it in `database_charsets`"
+        )
+    return charset
 
 
 def resolve_charset(charset: str | None, collation: str | None, inherited: str) -> str:
