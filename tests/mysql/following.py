@@ -202,7 +202,7 @@ class Follower:
 
         def is_there() -> bool:
             groups = self.tape.groups
-            state["at"] = min(state["at"], len(groups))
+            state["at"] = min(state["at"], max(len(groups) - 1, 0))  # a step adds one group, also when it cuts back
             for group in groups[state["at"] :]:
                 for rows in group.rows:
                     if rows.table.source == f"{database}.mark" and mark in rows.batch["n"].to_pylist():

@@ -163,19 +163,6 @@ def test_compressed_transactions_of_several_mib_are_read(new_server, follow) -> 
     ]
 
 
-def test_an_xa_transaction_on_a_captured_table_stops_by_name(server, database, busy, follow) -> None:
-    follower = follow(database, server)
-    follower.check(server, database)
-    with server.connect(database=database) as connection, connection.cursor() as cursor:
-        cursor.execute("XA START 'x'")
-        cursor.execute("INSERT INTO b VALUES ('xa', 1, 1)")
-        cursor.execute("XA END 'x'")
-        cursor.execute("XA PREPARE 'x'")
-        with pytest.raises(DatabusError, match="XA"):
-            follower.catch_up(server, database)
-        cursor.execute("XA ROLLBACK 'x'")
-
-
 def test_capture_stops_right_before_a_transaction_that_it_cannot_capture(server, database, follow) -> None:
     """All that went before is in, and a new start stops at the same place again."""
     create(server, database)

@@ -1,8 +1,9 @@
 """Scanning in tests, and what a scan gave in the twin's words."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from databus.sources.mysql._prepared import PreparedStore
 from databus.sources.mysql.binlog import Abandoned, Position, Rotated, Run, Scanner, Statement, TableMap
 from tests.mysql.binlog.twin import Rows, Transaction
 from tests.mysql.binlog.workload import CAPTURED, flavor_of
@@ -14,9 +15,20 @@ def wants(table: TableMap) -> bool:
 
 def scanner(kind: str, scheme: Any, start: Position | None = None, **options: Any) -> Scanner:
     options.setdefault("is_file", True)
+    options.setdefault("prepared", Held())
     return Scanner(
         flavor_of(kind), wants, start, scheme=scheme, wants_database=lambda database: database == CAPTURED, **options
     )
+
+
+class Held(PreparedStore):
+    """Holds XA transactions for one scanner; what was prepared before it began is nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("tests", None, scn=0, timeline=0, selection="", bytes_max=1 << 30)
+
+    def commit(self, xid: str, ordinal: int) -> Iterator[bytes]:
+        return super().commit(xid, ordinal) or iter(())
 
 
 def scan(scanning: Scanner, files: Mapping[str, bytes], cuts: Sequence[int] = (1 << 20,)) -> list[Any]:

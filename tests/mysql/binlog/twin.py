@@ -3,7 +3,7 @@ with."""
 
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import zstandard
 
@@ -113,6 +113,9 @@ class Twin:
         self._inside = False
         self._tables: dict[int, tuple[str, str]] = {}
         self._file = ""
+        self._is_xa = False
+        self._prepared: dict[str, list[Rows | str]] = {}
+        self._savepoints: dict[str, int] = {}
 
     def read(self, files: Mapping[str, bytes]) -> list[Transaction]:
         for name, raw in files.items():
@@ -123,8 +126,14 @@ class Twin:
 
     def _begin(self, event: _Event, txid: str, commit_us: int = 0) -> None:
         self._open = Transaction(txid, self._file, event.start, commit_us or event.when * 1_000_000)
-        self._inside = False
+        self._inside = self._is_xa = False
         self._tables = {}
+        self._savepoints = {}
+
+    def _commit_held(self, held: list[Rows | str], start: int) -> None:
+        """Rows that were held stand where they are committed."""
+        assert self._open is not None
+        self._open.items = [replace(item, offset=start) if isinstance(item, Rows) else item for item in held]
 
     def _end(self, event: _Event) -> None:
         assert self._open is not None
@@ -132,7 +141,7 @@ class Twin:
         self.transactions.append(self._open)
         self._open = None
 
-    def _take(self, event: _Event) -> None:
+    def _take(self, event: _Event) -> None:  # noqa: PLR0912 - one branch for each kind
         body = event.body
         if event.kind in (33, 34):
             commit_us = 0
@@ -148,12 +157,23 @@ class Twin:
             number, domain = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
             self._begin(event, f"{domain}-{event.server}-{number}")
             self._inside = not body[12] & 1
+            self._is_xa = bool(body[12] & 64)
         elif event.kind == 40:
             for inner in _inner(event):
                 self._take(inner)
         elif event.kind in (2, 165):
             self._statement(event)
-        elif event.kind in (16, 38):
+        elif event.kind == 38:
+            assert self._open is not None
+            held, self._open.items = self._open.items, []
+            if body[0]:
+                self._commit_held(held, event.start)
+            else:
+                gtrid, bqual = (int.from_bytes(body[at : at + 4], "little") for at in (5, 9))
+                ids = body[13 : 13 + gtrid].hex(), body[13 + gtrid : 13 + gtrid + bqual].hex()
+                self._prepared[f"X'{ids[0]}',X'{ids[1]}',{int.from_bytes(body[1:5], 'little', signed=True)}"] = held
+            self._end(event)
+        elif event.kind == 16:
             self._end(event)
         elif event.kind == 19:
             database = body[9 : 9 + body[8]].decode()
@@ -170,9 +190,24 @@ class Twin:
         if self._open is None:
             self._begin(event, f"{self._file}:{event.start}")
         assert self._open is not None
+        items = self._open.items
         if words[0] == "BEGIN" or words[:2] == ["XA", "START"]:
-            self._inside = True
-        elif words[0] == "COMMIT" or words == ["ROLLBACK"] or words[:2] in (["XA", "COMMIT"], ["XA", "ROLLBACK"]):
+            self._inside, self._is_xa = True, words[0] == "XA"
+        elif words[0] == "SAVEPOINT":
+            self._savepoints[words[1]] = len(items)
+        elif words[:2] == ["ROLLBACK", "TO"]:
+            del items[self._savepoints[words[2]] :]
+        elif words[:2] == ["XA", "COMMIT"]:
+            self._commit_held(self._prepared.pop(words[2]), event.start)
+            self._end(event)
+        elif words[:2] == ["XA", "ROLLBACK"]:
+            self._prepared.pop(words[2], None)
+            self._open.items = []
+            self._end(event)
+        elif words == ["ROLLBACK"]:
+            self._open.items = [item for item in items if isinstance(item, str)]
+            self._end(event)
+        elif words[0] == "COMMIT":
             self._end(event)
         else:
             if words[0] in ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE") and words[1] != "TEMPORARY":

@@ -73,6 +73,7 @@ class Assembler:
         self._waiting_bytes = 0
         self._is_open = False  # a part of that transaction has been yielded
         self._small: dict[int, tuple[Plan, SmallEvents | None]] = {}  # by slot
+        self._yielded_events = 0  # the number after that of the last event in those parts
         self.seq = 0
         self.position = position
 
@@ -87,13 +88,25 @@ class Assembler:
 
     def end(self, position: Mapping[str, Any]) -> None:
         """A transaction without rows is over."""
-        self._is_open, self.seq, self.position = False, 0, position
+        self._is_open, self.seq, self.position, self._yielded_events = False, 0, position, 0
 
     def abandon(self) -> bool:
         """Forget the transaction at hand: it did not happen. Returns whether a part of it was yielded."""
         was_open, self._is_open = self._is_open, False
-        self._waiting, self._waiting_bytes, self.seq = [], 0, 0
+        self._waiting, self._waiting_bytes, self.seq, self._yielded_events = [], 0, 0, 0
         return was_open
+
+    def take_back(self, first: int) -> bool:
+        """Events from number `first` on of the transaction at hand did not happen. Returns whether none is yielded."""
+        kept = []
+        for piece in self._waiting:
+            numbers = piece.run.event_number[piece.lo : piece.hi]
+            hi = piece.lo + int(np.searchsorted(numbers, first))
+            size = int((piece.run.event_end[piece.lo : hi] - piece.run.event_start[piece.lo : hi]).sum())
+            if hi > piece.lo:
+                kept.append(_Piece(piece.run, piece.lo, hi, size))
+        self._waiting, self._waiting_bytes = kept, sum(piece.bytes for piece in kept)
+        return not (self._is_open and self._yielded_events > first)
 
     def add(
         self, run: Run, snapshots: Mapping[str, OpenSnapshot], first: int = 0, until: int | None = None
@@ -193,9 +206,16 @@ class Assembler:
             continues=stretch.continues,
         )
         self._is_open = stretch.continues
-        if not stretch.continues:
-            self.seq = 0
+        if stretch.continues:
+            self._note_yielded(stretch)
+        else:
+            self.seq = self._yielded_events = 0
         return Group(commit, tuple(_joined(rows) for rows in batches.values()))
+
+    def _note_yielded(self, stretch: _Stretch) -> None:
+        for piece in stretch.pieces:
+            if piece.hi > piece.lo:
+                self._yielded_events = int(piece.run.event_number[piece.hi - 1]) + 1
 
     def _rows(self, piece: _Piece) -> Iterator[Rows]:
         """The rows of a piece by table map; sets `seq` to that of its last event's last image."""

@@ -130,6 +130,9 @@ class MysqlConfig(SourceConfig):
         "written; whoever writes it waits until it is read.",
     )
     history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="Tables whose definitions are followed.")
+    prepared_bytes_max: int = Field(
+        16 << 30, ge=1 << 20, le=1 << 44, description="What XA transactions may take that are prepared and not decided."
+    )
     retention_warn_ms: int = Field(
         6 * 3_600_000, ge=0, le=2**53, description="Warn when the server purges what we need in less than this."
     )
@@ -188,3 +191,4 @@ class BinlogConfig(SourceConfig):
     progress_ms: int = Field(1_000, ge=10, le=3_600_000, description="As for `mysql`.")
     progress_bytes: int = Field(16 << 20, ge=1024, le=1 << 34, description="As for `mysql`.")
     history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="As for `mysql`.")
+    prepared_bytes_max: int = Field(16 << 30, ge=1 << 20, le=1 << 44, description="As for `mysql`.")

@@ -40,8 +40,10 @@ from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._place import Place
+from databus.sources.mysql._prepared import open_store
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
+from databus.sources.mysql._taken_back import taking_back
 from databus.sources.mysql._transaction_ids import contains
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
@@ -183,6 +185,7 @@ class BinlogSource:
             place = Place(resume.scn, resume.seq, resume.txid, 0, resume.position, resume.timeline)
             keeper.load(resume.scn, resume.schemas, tables.describe, None)
         flavor, _ = file_server(files[0])
+        prepared = open_store(self.physical, self._config, resume, resume.timeline)
         scanner = Scanner(
             flavor,
             tables.wants,
@@ -190,6 +193,7 @@ class BinlogSource:
             scheme="file-offset",
             wants_database=tables.selection.may_select_in,
             is_file=True,
+            prepared=prepared,
             event_bytes_max=max(2 * self._config.row_bytes_max, _EVENT_BYTES_MAX) + (1 << 20),
         )
         self._session = Session(
@@ -215,6 +219,8 @@ class BinlogSource:
             tables=tables,
             history=keeper,
             snapshots={},
+            taking_back=taking_back(self.physical, self._config, resume),
+            prepared=prepared,
             reader=None,
         )
         self._session.begin([], None)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from databus.core import Clock, ControlKind, SourceChanged, Stop, Unavailable, Unsupported, make_scn
+from databus.core import Clock, ControlKind, SourceChanged, Stop, Unsupported, make_scn
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._assemble import Assembler
 from databus.sources.mysql._between import Between
@@ -22,9 +22,12 @@ from databus.sources.mysql._feed import Feed
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._lookup import TableLookup
 from databus.sources.mysql._place import BEGINS_US, Gap, Here, Place, as_one
+from databus.sources.mysql._prepared import PreparedStore
 from databus.sources.mysql._tables import Tables
+from databus.sources.mysql._taken_back import TakingBack
 from databus.sources.mysql.binlog import (
     Abandoned,
+    Found,
     Heartbeat,
     Position,
     Rotated,
@@ -33,6 +36,7 @@ from databus.sources.mysql.binlog import (
     Scheme,
     Statement,
     TableMap,
+    TakenBack,
 )
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import TableState
@@ -60,6 +64,8 @@ class Session:
         snapshots: Mapping[str, OpenSnapshot],
         reader: SnapshotReader | None,
         lookup: TableLookup | None = None,
+        taking_back: TakingBack | None = None,
+        prepared: PreparedStore | None = None,
         expire_ms: float | None = None,
     ) -> None:
         self._physical = physical
@@ -72,6 +78,8 @@ class Session:
         self._lookup = lookup
         self._looked_up: dict[int, TableState] = {}  # by slot, until its rows come
         self._expire_ms = expire_ms
+        self._taking_back = taking_back or TakingBack(physical, None, "")
+        self._prepared = prepared
         self._scheme = scheme
         self._here = Here(place, snapshots, clock)
         self._between = Between(physical, config, self._here, tables, history, reader)
@@ -128,9 +136,14 @@ class Session:
 
     def durable(self, position: Mapping[str, Any]) -> None:
         """Up to here the log is never cut back, so the history need not know what was before."""
-        if self._history.is_long:
+        has_ended = self._prepared is not None and self._prepared.has_ended
+        if self._history.is_long or has_ended:
             ordinal = ordinal_at(Position.from_json(position), self._scheme)
-            self._history.compact(make_scn(self._here.place.timeline, ordinal))
+            scn = make_scn(self._here.place.timeline, ordinal)
+            if self._history.is_long:
+                self._history.compact(scn)
+            if self._prepared is not None and has_ended:
+                self._prepared.durable(scn)
 
     def lag(self) -> SourceLag:
         """How far behind, by the commit time of the last transaction seen."""
@@ -154,6 +167,8 @@ class Session:
         self._feed.close()
         self._between.close()
         self._history.close()
+        if self._prepared is not None:
+            self._prepared.close()
 
     def _is_all_read(self) -> bool:
         """Whether `snapshot: only` is done: the log stays where the last reading ended, and the server is let go."""
@@ -205,10 +220,15 @@ class Session:
         self._scanner.feed(block)
         return True
 
-    def _handle(self, found: Run | Statement | Rotated | Heartbeat | Abandoned) -> None:
+    def _handle(self, found: Found) -> None:  # noqa: C901 - one case for each kind
         match found:
             case Run():
-                self._rest = found, self._pass_over(found)
+                run = self._taking_back.run(found)
+                self._rest = None if run is None else (run, self._pass_over(run))
+            case TakenBack():
+                self._taking_back.take_back(found, is_in_time=self._assembler.take_back(found.first))
+            case _ if self._taking_back.is_too_late:
+                pass
             case Statement() if self._begins_us is not None and found.commit_us < self._begins_us:
                 self._history.apply(found, make_scn(self._here.place.timeline, found.scn))
                 if found.position is not None:
@@ -224,10 +244,7 @@ class Session:
                     self._move(self._scanner.position.to_json())
             case Abandoned():
                 if self._assembler.abandon():
-                    raise Unavailable(
-                        f"{self._physical}: a transaction at {found.place} never ends, since the server that wrote it "
-                        f"crashed; what was captured of it is taken back"
-                    )
+                    self._taking_back.abandon(found)
 
     def _pass_over(self, run: Run) -> int:
         """Move behind the transactions of a run that were committed before the begin; the number of the first that was
@@ -355,6 +372,8 @@ class Session:
         return Group(self._here.commit())
 
     def _note_yielded(self, group: Group) -> None:
+        if self._prepared is not None:
+            self._prepared.sync(group.commit.scn)
         self._is_part_out = group.commit.continues
         if not group.commit.continues:
             self._yielded = self._here.place

@@ -41,14 +41,17 @@ from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._lookup import TableLookup
 from databus.sources.mysql._omitted import OmissionReport
 from databus.sources.mysql._place import BEGINS_US, Gap, Place
+from databus.sources.mysql._prepared import PreparedStore, forget_prepared, open_store
 from databus.sources.mysql._repair import NoFeed, pass_over
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._standing import Trouble, place_to_ask, scheme_of
 from databus.sources.mysql._starts import is_time, new_start, time_us
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
+from databus.sources.mysql._taken_back import taking_back
 from databus.sources.mysql._transaction_ids import contains
+from databus.sources.mysql._wanted import Wanted, look_for_prepared, unfound
 from databus.sources.mysql._watch import EndWatch
-from databus.sources.mysql.binlog import Position, Scanner, Statement, TableMap
+from databus.sources.mysql.binlog import FIRST_OFFSET, Position, PreparedMissing, Scanner, Statement, TableMap
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.history import History, Server
 from databus.sources.mysql.snapshot import Progress, SnapshotOptions, SnapshotReader
@@ -88,6 +91,8 @@ class MysqlSource:
         self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
         self._hosts = Hosts(physical, config)
         self._session: Session | None = None
+        self._folder: Path | None = None
+        self._timeline = 0
         self._tables: Tables | None = None
         self._warn_due_s = 0.0
         self._progress_due_s = 0.0
@@ -125,17 +130,32 @@ class MysqlSource:
                 self._logger.warning(finding.what, check=finding.name, server=finding.server, mend=finding.mend)
         refuse(findings)
         keeper = self._keeper(server.facts, resume.folder)
+        reads_from = None
+        if trouble is None:
+
+            def dump(position: Position) -> Dump:
+                again = ConnectedServer(connect_again(self._config, server.facts), server.facts)
+                return self._dump(again, position, server_id, by_file=True)
+
+            reads_from, trouble = look_for_prepared(self.physical, self._config, server.facts, resume, dump)
         start = self._begin_at(server, keeper, resume, trouble)
         self._tables = start.tables
         self._omissions = OmissionReport(self._logger, start.tables.omitter)
-        self._session = self._make_session(server, keeper, resume, start, server_id)
+        self._folder, self._timeline = resume.folder, start.place.timeline
+        self._session = self._make_session(server, keeper, resume, start, server_id, reads_from)
         self._watch = self._watch_of(server.facts)
         self._facts = server.facts
         self._hosts.hand_over()  # the connection is the session's now
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
-        return self._started().poll(wait_ms)
+        try:
+            return self._started().poll(wait_ms)
+        except PreparedMissing as error:
+            if self._folder is None:
+                raise
+            Wanted(error.xid, make_scn(self._timeline, error.ordinal)).save(self._folder)
+            raise unfound(error, self.physical) from error
 
     def durable(self, position: Mapping[str, Any]) -> None:
         """See `Source.durable`. A server keeps its log whatever we have of it; only our own history gets shorter."""
@@ -204,6 +224,7 @@ class MysqlSource:
         def learn(statement: Statement) -> None:
             keeper.apply(statement, make_scn(resume.timeline, statement.scn))
 
+        forget_prepared(resume.folder)
         try:
             passed = pass_over(dump, scanner, transactions, learn)
         finally:
@@ -256,6 +277,7 @@ class MysqlSource:
         self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, reason: str, *, reads: bool
     ) -> _Start:
         """At another place than the log's end. reads: whether all tables are read again, or those at hand only."""
+        forget_prepared(resume.folder)
         place, position, tables = self._anew(server, keeper, resume, start)
         for name, schema in resume.schemas.items():
             tables.in_force.setdefault(name, schema)
@@ -336,6 +358,8 @@ class MysqlSource:
         position: Position,
         wants: Callable[[TableMap], bool],
         wants_database: Callable[[str], bool],
+        prepared: PreparedStore | None = None,
+        holds_skipped: bool = False,
     ) -> Scanner:
         config = self._config
         return Scanner(
@@ -345,12 +369,22 @@ class MysqlSource:
             scheme=scheme_of(facts),
             server_uuid=facts.uuid,
             wants_database=wants_database,
+            prepared=prepared,
+            holds_skipped=holds_skipped,
             event_bytes_max=_row_bytes_read_max(config) + _EVENT_SLACK_BYTES,
         )
 
-    def _dump(self, server: ConnectedServer, position: Position, server_id: int, *, is_listed: bool = True) -> Dump:
+    def _dump(
+        self,
+        server: ConnectedServer,
+        position: Position,
+        server_id: int,
+        *,
+        is_listed: bool = True,
+        by_file: bool = False,
+    ) -> Dump:
         config = self._config
-        by_gtid = scheme_of(server.facts) != "file-offset"
+        by_gtid = scheme_of(server.facts) != "file-offset" and not by_file
         return Dump(
             server.connection,
             server.facts.server,
@@ -364,12 +398,26 @@ class MysqlSource:
         )
 
     def _make_session(
-        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: _Start, server_id: int
+        self,
+        server: ConnectedServer,
+        keeper: HistoryKeeper,
+        resume: Resume,
+        start: _Start,
+        server_id: int,
+        reads_from: str | None,
     ) -> Session:
         facts, config, tables = server.facts, self._config, start.tables
         scheme = scheme_of(facts)
-        scanner = self._scanner(facts, start.position, tables.wants, tables.selection.may_select_in)
-        dump = self._dump(server, start.position, server_id)
+        prepared = open_store(self.physical, config, resume, start.place.timeline)
+        if resume.position is None:
+            prepared.clear()
+        scanner = self._scanner(
+            facts, start.position, tables.wants, tables.selection.may_select_in, prepared, reads_from is not None
+        )
+        if reads_from is None:
+            dump = self._dump(server, start.position, server_id)
+        else:
+            dump = self._dump(server, Position(reads_from, FIRST_OFFSET, None, facts.uuid), server_id, by_file=True)
         options = SnapshotOptions(
             connections=config.snapshot_connections,
             chunk_rows_max=config.chunk_rows_max,
@@ -389,6 +437,8 @@ class MysqlSource:
             tables=tables,
             history=keeper,
             snapshots={} if start.gap is not None else resume.snapshots,
+            taking_back=taking_back(self.physical, config, resume),
+            prepared=prepared,
             reader=SnapshotReader(lambda: connect_again(config, facts), options, dump.wake),
             lookup=self._lookup(facts, keeper, server_id),
             expire_ms=None if facts.expire_s is None else facts.expire_s * 1e3,

@@ -14,8 +14,9 @@ from databus.sources.mysql.binlog._events import (
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, file_number, ordinal_of
+from databus.sources.mysql.binlog._prepared import Prepared, PreparedMissing
 from databus.sources.mysql.binlog._query import Query
-from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Rotated, Run, Statement
+from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Origin, Rotated, Run, Statement, TakenBack
 from databus.sources.mysql.binlog._scanner import Scanner, ScannerStats
 from databus.sources.mysql.binlog._table_map import TableMap, TableMetadata
 
@@ -34,8 +35,11 @@ __all__ = [
     "GtidSet",
     "GtidState",
     "Heartbeat",
+    "Origin",
     "PacketSplitter",
     "Position",
+    "Prepared",
+    "PreparedMissing",
     "Query",
     "Rotated",
     "Run",
@@ -45,6 +49,7 @@ __all__ = [
     "Statement",
     "TableMap",
     "TableMetadata",
+    "TakenBack",
     "contains",
     "file_number",
     "ordinal_of",

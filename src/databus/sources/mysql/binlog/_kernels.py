@@ -28,6 +28,7 @@ from databus.sources.mysql.binlog._machine import (
     Grid,
     Table,
     Words,
+    copy_bytes,
     i64,
     u8,
     u16,
@@ -192,6 +193,7 @@ def _rows(
     events[row, s.EV_BEGIN] = pos
     events[row, s.EV_OFFSET] = state[s.OFFSET]
     events[row, s.EV_INFLATED] = inflated
+    events[row, s.EV_NUMBER] = state[s.TX_ROWS_SEEN]
     state[s.N_EVENTS] = row + 1
     state[s.TX_ROWS_EVENTS] += 1
     return s.NEED_MORE
@@ -226,11 +228,9 @@ def _is_text(buf: Bytes, at: int, end: int, low: int, high: int, length: int) ->
 
 _BEGIN: Final = int.from_bytes(b"BEGIN", "little")
 _COMMIT: Final = int.from_bytes(b"COMMIT", "little")
-_ROLLBAC: Final = int.from_bytes(b"ROLLBAC", "little")
 _SAVEPOI: Final = int.from_bytes(b"SAVEPOI", "little")
-_K: Final = ord("K")
 _NT: Final = int.from_bytes(b"NT ", "little")
-_K_TO: Final = int.from_bytes(b"K TO ", "little")
+_SAVEPOINT_BYTES: Final = 10
 
 
 @small
@@ -241,6 +241,8 @@ def _query(
     intervals: Cube,
     counts: Words,
     domains: Grid,
+    marks: Grid,
+    names: Bytes,
     pos: int,
     body_end: int,
     when: int,
@@ -264,12 +266,19 @@ def _query(
         return s.NEED_MORE
     if state[s.TX_STATE] != s.INSIDE:
         return s.ASK
-    if _is_text(buf, p, body_end, _COMMIT, 0, 6) or _is_text(buf, p, body_end, _ROLLBAC, _K, 8):
+    if _is_text(buf, p, body_end, _COMMIT, 0, 6):
         finish_tx(state, txs, intervals, counts, domains, True)
         return s.NEED_MORE
-    if body_end - p >= 12 and (
-        _is_text(buf, p, p + 10, _SAVEPOI, _NT, 10) or _is_text(buf, p, p + 12, _ROLLBAC, _K_TO, 12)
-    ):
+    if body_end - p > _SAVEPOINT_BYTES and _is_text(buf, p, p + 10, _SAVEPOI, _NT, 10) and state[s.TX_IS_XA] == 0:
+        length = body_end - p - _SAVEPOINT_BYTES
+        mark = state[s.N_MARKS]
+        if state[s.TX_SKIP] == 0:
+            if mark >= marks.shape[0] or length > s.NAME_BYTES_MAX:
+                return s.ASK
+            marks[mark, s.M_ROWS] = state[s.TX_ROWS_SEEN]
+            marks[mark, s.M_BYTES] = length
+            copy_bytes(names, mark * s.NAME_BYTES_MAX, buf, p + _SAVEPOINT_BYTES, length)
+            state[s.N_MARKS] = mark + 1
         return s.NEED_MORE
     return s.ASK
 
@@ -323,7 +332,7 @@ def _mariadb_gtid(buf: Bytes, state: Words, domains: Grid, pos: int, body_end: i
     flags = u8(buf, p + 12)
     for i in range(state[s.N_DOMAINS]):
         if domains[i, s.D_ID] == domain_id:
-            return begin_mariadb(state, domains, i, u32(buf, pos + 5), i64(buf, p), flags & 1, when)
+            return begin_mariadb(state, domains, i, u32(buf, pos + 5), i64(buf, p), flags, when)
     return s.NEW_DOMAIN
 
 
@@ -387,6 +396,8 @@ _SIGNATURE = types.int64(
     I64_3,  # start_intervals: those of the start
     I64,  # start_counts
     I64_2,  # domains
+    I64_2,  # marks: savepoints
+    U8,  # names: those of the savepoints, one after the other
 )
 
 
@@ -408,6 +419,8 @@ def scan(
     start_intervals: Cube,
     start_counts: Words,
     domains: Grid,
+    marks: Grid,
+    names: Bytes,
 ) -> int:
     """Walk events from state[POS] on until something stops it; says what.
 
@@ -430,11 +443,15 @@ def scan(
         if kind == 19:
             if state[s.TX_STATE] == s.OUTSIDE:
                 return fail(state, s.OUTSIDE_TX)
+            if state[s.TX_IS_XA] and (state[s.TX_SKIP] == 0 or state[s.HOLDS_SKIPPED]):
+                return s.ASK
             if state[s.TX_SKIP] == 0:
                 status = _table_map(buf, state, hashed, tables, pool, pos, body_end)
         elif (23 <= kind <= 25) or (30 <= kind <= 32) or kind == 39 or (166 <= kind <= 171):
             if state[s.TX_STATE] == s.OUTSIDE:
                 return fail(state, s.OUTSIDE_TX)
+            if state[s.TX_IS_XA] and (state[s.TX_SKIP] == 0 or state[s.HOLDS_SKIPPED]):
+                return s.ASK
             if state[s.TX_SKIP] == 0:
                 what = 4
                 if kind <= 25:
@@ -447,10 +464,12 @@ def scan(
                     what = kind - 165
                 is_v2 = (kind >= 30 and kind <= 39) or kind >= 169
                 status = _rows(buf, state, hashed, tables, events, txs, pos, body_end, what, is_v2, kind >= 166)
+                if status == s.NEED_MORE:
+                    state[s.TX_ROWS_SEEN] += 1
             else:
                 state[s.COUNT_SKIPPED] += size
         elif kind == 2:
-            status = _query(buf, state, txs, intervals, counts, domains, pos, body_end, u32(buf, pos))
+            status = _query(buf, state, txs, intervals, counts, domains, marks, names, pos, body_end, u32(buf, pos))
         elif kind == 16:
             if state[s.TX_STATE] != s.INSIDE:
                 return fail(state, s.OUTSIDE_TX)

@@ -13,7 +13,19 @@ from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql._text import decoded
 from databus.sources.mysql.binlog._reader import Reader
 
-Kind = Literal["begin", "commit", "rollback", "nothing", "xa-begin", "xa-end", "rows", "ddl"]
+Kind = Literal[
+    "begin",
+    "commit",
+    "rollback",
+    "savepoint",
+    "rollback-to",
+    "nothing",
+    "xa-begin",
+    "xa-commit",
+    "xa-rollback",
+    "rows",
+    "ddl",
+]
 AlterPhase = Literal["start", "commit", "rollback"]
 
 _SPACE: Final = re.compile(r"(?:\s+|/\*(?!M?!)(?s:.*?)\*/|--[ \t\r\n][^\n]*\n?|#[^\n]*\n?|\()+")
@@ -29,14 +41,19 @@ def _words(text: str) -> frozenset[str]:
 # Statements that write no row and change no table's definition, by their first word.
 _NOTHING: Final = _words(
     "ANALYZE BINLOG CACHE CHANGE CHECK CHECKSUM DO EXPLAIN FLUSH GRANT HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE "
-    "REPAIR RESET RESTART REVOKE SAVEPOINT SET SHOW SHUTDOWN START STOP UNINSTALL UNLOCK USE"
+    "REPAIR RESET RESTART REVOKE SET SHOW SHUTDOWN START STOP UNINSTALL UNLOCK USE"
 )
 _ROWS: Final = _words("CALL DELETE INSERT LOAD MERGE REPLACE SELECT TABLE UPDATE VALUES WITH")
 _DEFINES: Final = _words("ALTER CREATE DROP RENAME")
 _NOT_TABLES: Final = _words(
     "AGGREGATE EVENT FUNCTION INSTANCE PACKAGE PROCEDURE RESOURCE ROLE SERVER TEMPORARY TRIGGER UNDO USER"
 )
-_XA: Final[Mapping[str, Kind]] = {"START": "xa-begin", "BEGIN": "xa-begin", "COMMIT": "xa-end", "ROLLBACK": "xa-end"}
+_XA: Final[Mapping[str, Kind]] = {
+    "START": "xa-begin",
+    "BEGIN": "xa-begin",
+    "COMMIT": "xa-commit",
+    "ROLLBACK": "xa-rollback",
+}
 
 # Codes of status variables of a fixed width: those that matter, and those that do not.
 _VALUES: Final[Mapping[int, tuple[str, int]]] = {
@@ -57,6 +74,7 @@ class Query:
 
     text: decoded by the client's character set; bytes that it does not have are kept as surrogates. alter_phase: with
     MariaDB's `binlog_alter_two_phase` a statement is logged when it starts and again when it is done, or was undone.
+    raw: as it stands.
     """
 
     text: str
@@ -69,6 +87,7 @@ class Query:
     explicit_defaults_for_timestamp: bool | None = None
     has_xid: bool = False
     alter_phase: AlterPhase | None = None
+    raw: bytes = b""
 
     @property
     def is_without_effect(self) -> bool:
@@ -90,7 +109,7 @@ def parse_query(body: bytes, *, text: bytes | None = None) -> Query:
     found = _variables(variables)
     charsets = found.get("charsets")
     client = charset_of_number(charsets[0]) if charsets else None
-    return Query(decoded(raw, client or "utf8mb4"), database, error_code, **found)
+    return Query(decoded(raw, client or "utf8mb4"), database, error_code, raw=raw, **found)
 
 
 def _variables(raw: bytes) -> dict[str, Any]:
@@ -161,7 +180,9 @@ def _kind_by_words(first: str, second: str, third: str) -> Kind:
     elif first == "COMMIT":
         kind = "commit"
     elif first == "ROLLBACK":
-        kind = "nothing" if "TO" in (second, third) else "rollback"
+        kind = "rollback-to" if "TO" in (second, third) else "rollback"
+    elif first == "SAVEPOINT":
+        kind = "savepoint"
     elif first == "XA":
         kind = _XA.get(second, "nothing")
     elif first in _NOTHING or (first in _DEFINES and second in _NOT_TABLES):

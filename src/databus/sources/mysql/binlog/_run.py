@@ -122,6 +122,7 @@ class Run:
         self.event_kind: NDArray[np.int8] = events[:, s.EV_KIND].astype(np.int8)
         self.event_start: NDArray[np.int64] = np.ascontiguousarray(events[:, s.EV_START])
         self.event_end: NDArray[np.int64] = np.ascontiguousarray(events[:, s.EV_END])
+        self.event_number: NDArray[np.int64] = np.ascontiguousarray(events[:, s.EV_NUMBER])
         self.event_file_offset: NDArray[np.int64] = np.ascontiguousarray(events[:, s.EV_OFFSET])
         self.scn: NDArray[np.int64] = np.ascontiguousarray(transactions[:, s.T_ORDINAL])
         self.commit_us: NDArray[np.int64] = np.ascontiguousarray(transactions[:, s.T_COMMIT_US])
@@ -129,6 +130,7 @@ class Run:
         self.continues = continues
         self.is_complete = bool(transactions[-1, s.T_END] >= 0)
         self._event_begin = np.ascontiguousarray(events[:, s.EV_BEGIN])
+        self._events = events
         self._transactions = transactions
         self._executed = executed
         self._server_uuid = server_uuid
@@ -146,6 +148,24 @@ class Run:
         if self._executed.flavor == s.MARIADB:
             return f"{int(self._executed.domains[which, s.D_ID])}-{row[s.T_C]}-{row[s.T_B]}"
         return f"{self._executed.names[which]}:{row[s.T_B]}"
+
+    def origin(self, transaction: int) -> "Origin":
+        """Where a transaction began."""
+        start = int(self._transactions[transaction, s.T_START])
+        return Origin(self._server_uuid, self.file, start, int(self.scn[transaction]))
+
+    def only(self, events: NDArray[np.bool_]) -> "Run":
+        """The same transactions with these events only."""
+        return Run(
+            buffer=self.buffer,
+            file=self.file,
+            events=self._events[events],
+            transactions=self._transactions,
+            executed=self._executed,
+            server_uuid=self._server_uuid,
+            continues=self.continues,
+            is_inner=self._is_inner,
+        )
 
     def txids(self, low: int, high: int) -> pa.StringArray:
         """The ids of transactions low..high-1, as `txid` gives them."""
@@ -205,7 +225,7 @@ class Run:
             return self.file
         begin = int(self.event_file_offset[event])
         if self._is_inner:
-            return f"{self.file}, inside the compressed transaction that ends at {begin}"
+            return f"{self.file}, inside the compressed or prepared transaction at {begin}"
         return f"{self.file} at {begin + offset - int(self._event_begin[event])} (event at {begin})"
 
 
@@ -254,13 +274,35 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Which transaction: where its first event is in a server's log, and its ordinal."""
+
+    server_uuid: str | None
+    file: str
+    start: int
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """Rows events of the unfinished transaction, a part of which was given out, did not happen: it was rolled back, or
+    rolled back to a savepoint. first, end: from which number on, and up to which one.
+    """
+
+    origin: Origin
+    first: int
+    end: int
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class Abandoned:
     """The transaction that the last run left unfinished never ends: the server that wrote it crashed. It did not
     happen.
     """
 
-    scn: int
+    origin: Origin
     place: str
 
 
-Found = Run | Statement | Rotated | Heartbeat | Abandoned
+Found = Run | Statement | Rotated | Heartbeat | TakenBack | Abandoned

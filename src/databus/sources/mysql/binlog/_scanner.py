@@ -33,19 +33,20 @@ from databus.sources.mysql.binlog._events import (
 from databus.sources.mysql.binlog._failures import failure
 from databus.sources.mysql.binlog._format import matches_checksum, parse_format
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
-from databus.sources.mysql.binlog._payload import (
-    inflate_event,
-)
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme
-from databus.sources.mysql.binlog._query import Query, databases_of, kind_of, parse_query
+from databus.sources.mysql.binlog._prepared import Prepared
 from databus.sources.mysql.binlog._reader import Reader
-from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Rotated, Statement
+from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Rotated
+from databus.sources.mysql.binlog._savepoints import Savepoints
+from databus.sources.mysql.binlog._statements import HELD_KINDS, StatementWalk
 from databus.sources.mysql.binlog._table_map import TableMap, packed
 from databus.sources.mysql.binlog._tables import KnownTables
-from databus.sources.mysql.binlog._walk import Walk, frozen
+from databus.sources.mysql.binlog._walk import frozen
 
 _HEARTBEATS: Final = (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)
-_INNER_KINDS: Final = frozenset({EventType.QUERY, EventType.XA_PREPARE, EventType.EXECUTE_LOAD_QUERY})
+_INNER_KINDS: Final = frozenset(
+    {EventType.QUERY, EventType.QUERY_COMPRESSED, EventType.XA_PREPARE, EventType.EXECUTE_LOAD_QUERY}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class ScannerStats:
     kinds: Mapping[str, int]
 
 
-class Scanner(Walk):
+class Scanner(StatementWalk):
     """Walks the log of one server, from one place on, to its end.
 
     flavor: whose log it is. wants: whether a table's rows are to be captured; asked once for each different table map.
@@ -70,8 +71,10 @@ class Scanner(Walk):
     as the log's own list of what was before tells. scheme: how ordinals are made. server_uuid: of the server that the
     log comes from, None for files. wants_database: whether rows of this database are captured, for statements that are
     logged instead of rows; the default is True. is_file: the bytes are those of files, nothing left out; each is
-    announced by `open_file`. event_bytes_max: a larger event raises `LimitExceeded`. run_events_max: rows events and
-    transactions in one run. inflate_bytes_max: what the compressed events of one run may take once inflated.
+    announced by `open_file`. prepared: holds XA transactions until they are committed; without, one that changes a
+    captured table raises `Unsupported`. holds_skipped: also those that were prepared up to `start`. event_bytes_max: a
+    larger event raises `LimitExceeded`. run_events_max: rows events and transactions in one run. inflate_bytes_max:
+    what the compressed events of one run may take once inflated.
     """
 
     def __init__(
@@ -84,6 +87,8 @@ class Scanner(Walk):
         server_uuid: str | None = None,
         wants_database: Callable[[str], bool] = lambda _: True,
         is_file: bool = False,
+        prepared: Prepared | None = None,
+        holds_skipped: bool = False,
         event_bytes_max: int = 256 << 20,
         run_events_max: int = 1 << 15,
         inflate_bytes_max: int = 16 << 20,
@@ -101,6 +106,11 @@ class Scanner(Walk):
             inflate_bytes_max=inflate_bytes_max,
         )
         self._wants_database = wants_database
+        self._prepared = prepared
+        self._savepoints, self._savepoints_of = Savepoints(), -1
+        self._held_tables, self._held_of, self._held_is_whole = {}, -1, True
+        self._is_replayed = False
+        self._state[s.HOLDS_SKIPPED] = holds_skipped and prepared is not None
         self._announced = ""
         self._is_used_up = False  # the kernel has seen all of the buffer that is whole
         self._error: Exception | None = None
@@ -206,7 +216,7 @@ class Scanner(Walk):
     def _more(self) -> bool:
         """The buffer is used up: keep what it gave, go on to the next one."""
         self._keep_run()
-        if self._outer is not None:
+        if self._levels:
             self._next_inner()
             return True
         self._is_used_up = not self._refill()
@@ -216,8 +226,9 @@ class Scanner(Walk):
 
     def _handle(self) -> None:
         kind = self._event_kind()
-        handler = self._HANDLERS.get(kind)
-        if self._state[s.IS_INNER] and kind not in _INNER_KINDS:
+        is_held = self._state[s.TX_IS_XA] and kind in HELD_KINDS
+        handler = StatementWalk.hold if is_held else self._HANDLERS.get(kind)
+        if self._state[s.IS_INNER] and kind not in _INNER_KINDS and not is_held:
             self._corrupt("a kind that may not stand inside a compressed transaction")
         if handler is not None:
             try:
@@ -306,7 +317,7 @@ class Scanner(Walk):
     def _abandon(self) -> None:
         state = self._state
         if self._open_is_out:
-            self._ready.append(Abandoned(int(state[s.TX_ORDINAL]), self._where()))
+            self._ready.append(Abandoned(self._origin(), self._where()))
         self._open_is_out = False
         state[s.TX_STATE] = s.OUTSIDE
         state[s.TX_ROW] = -1
@@ -427,95 +438,6 @@ class Scanner(Walk):
             )
         self._consume()
 
-    def _on_xa_prepare(self) -> None:
-        state, body = self._state, self._body()
-        if state[s.TX_STATE] == s.OUTSIDE:
-            raise failure(s.OUTSIDE_TX, self._where(), EventType.XA_PREPARE, int(state[s.SIZE]))
-        is_one_phase = body[:1] == b"\1"
-        if state[s.TX_ROWS_EVENTS] and not is_one_phase:
-            raise Unsupported(
-                f"{self._where()}: XA PREPARE of transaction {self._txid()}, which changes a captured table. It may "
-                f"be committed or rolled "
-                f"back later, behind other transactions, which a log in commit order cannot follow. Leave the table "
-                f"out, or use no XA on it"
-            )
-        self._finish(is_row=True)
-        self._consume()
-
-    # --- statements ---
-
-    def _on_query(self) -> None:
-        state, body, text = self._state, self._body(), None
-        kind = self._event_kind()
-        if kind == EventType.QUERY_COMPRESSED:
-            text = self._compressed_text(body)
-        if kind == EventType.EXECUTE_LOAD_QUERY:
-            body = body[:13] + body[26:]  # between them: which file, and where in the statement its name stands
-        query = parse_query(body, text=text)
-        if (
-            state[s.TX_STATE] == s.OUTSIDE
-            and self._transaction_kernels.begin_anonymous(state, self._when()) == s.FAILED
-        ):
-            raise failure(int(state[s.ERROR]), self._where(), kind, int(state[s.SIZE]))
-        what = "nothing" if query.is_without_effect else kind_of(query.text)
-        is_inside = state[s.TX_STATE] == s.INSIDE
-        if what in ("begin", "xa-begin"):
-            if is_inside and what == "begin":
-                raise failure(s.INSIDE_TX, self._where(), kind, int(state[s.SIZE]))
-            state[s.TX_STATE] = s.INSIDE
-        elif what in ("commit", "rollback", "xa-end"):
-            self._finish(is_row=True)
-        elif what == "ddl" and not state[s.TX_SKIP]:
-            self._give_statement(query)
-            return
-        else:
-            if what == "rows" and not state[s.TX_SKIP]:
-                self._check_rows_statement(query)
-            if not is_inside:
-                self._finish(is_row=True)
-        self._consume()
-
-    def _compressed_text(self, body: bytes) -> bytes:
-        if len(body) < 13:
-            raise ValueError("it is too short")
-        head = 13 + int.from_bytes(body[11:13], "little") + body[8] + 1
-        reader = Reader(body[head:])
-        first = reader.integer(1)
-        if first & 0xF8 != 0x80 or not 1 <= first & 7 <= 4:
-            raise ValueError("compressed in an unknown way")
-        inflated = int.from_bytes(reader.take(first & 7), "big")
-        if inflated > self._event_bytes_max:
-            raise failure(s.TOO_LARGE, self._where(), EventType.QUERY_COMPRESSED, inflated)
-        return inflate_event(memoryview(reader.rest()), inflated)
-
-    def _check_rows_statement(self, query: Query) -> None:
-        touched = sorted(database for database in databases_of(query) if self._wants_database(database))
-        if touched:
-            raise Unsupported(
-                f"{self._where()}: a statement was logged instead of the rows that it changed: {query.text[:200]!r}, "
-                f"and {', '.join(touched)} "
-                f"is captured. The server, or that session, runs without binlog_format=ROW: SET GLOBAL binlog_format "
-                f"= 'ROW', then "
-                f"snapshot the captured tables again from a position behind it"
-            )
-
-    def _give_statement(self, query: Query) -> None:
-        state, where = self._state, self._where()
-        is_complete = state[s.TX_STATE] == s.GROUP and not query.text.rstrip().upper().endswith("START TRANSACTION")
-        scn, txid, commit_us = int(state[s.TX_ORDINAL]), self._txid(), int(state[s.TX_COMMIT_US])
-        self._keep_run()
-        position = None
-        if is_complete:
-            self._finish(is_row=False)
-            self._base = self._executed.snapshot(state)
-        else:
-            state[s.TX_STATE] = s.INSIDE
-        self._open_is_out = not is_complete
-        self._consume()
-        if is_complete:
-            position = self.position.to_json()
-        self._ready.append(Statement(query, scn, txid, commit_us, position, where))
-
     # --- compressed transactions ---
 
     def _on_payload(self) -> None:
@@ -526,15 +448,12 @@ class Scanner(Walk):
             self._finish(is_row=True)
             self._consume()
             return
-        self._keep_run()
-        self._outer = (self._buffer, int(state[s.POS]), int(state[s.OFFSET]))
-        self._inner = self._unpack()
-        self._next_inner()
+        self._enter(self._unpack())
 
     _HANDLERS: ClassVar[Mapping[int, Callable[["Scanner"], None]]] = {
-        EventType.QUERY: _on_query,
-        EventType.QUERY_COMPRESSED: _on_query,
-        EventType.EXECUTE_LOAD_QUERY: _on_query,
+        EventType.QUERY: StatementWalk.on_query,
+        EventType.QUERY_COMPRESSED: StatementWalk.on_query,
+        EventType.EXECUTE_LOAD_QUERY: StatementWalk.on_query,
         EventType.ROTATE: _on_rotate,
         EventType.FORMAT_DESCRIPTION: _on_format,
         EventType.HEARTBEAT: _on_heartbeat,
@@ -544,7 +463,7 @@ class Scanner(Walk):
         EventType.GTID_TAGGED: _on_gtid_tagged,
         EventType.INCIDENT: _on_incident,
         EventType.START_ENCRYPTION: _on_start_encryption,
-        EventType.XA_PREPARE: _on_xa_prepare,
+        EventType.XA_PREPARE: StatementWalk.on_xa_prepare,
         EventType.TRANSACTION_PAYLOAD: _on_payload,
     }
 

@@ -47,9 +47,13 @@ TX_ORDINAL: Final = 39
 TX_ROW: Final = 40  # its row in the output, or -1
 TX_ROWS_EVENTS: Final = 41  # captured rows events, over all runs
 TX_NUMBER: Final = 42  # counts transactions; stamps the table maps that are in force
-TX_IS_XA: Final = 43
+TX_IS_XA: Final = 43  # it will be prepared: its rows are Python's to hold
 TX_STANDALONE: Final = 44
+TX_ROWS_SEEN: Final = 45  # rows events so far, captured or not
+TX_GIVEN: Final = 46  # how many of them were seen when a run was last given out
+N_MARKS: Final = 47  # savepoints that Python has not asked for yet
 ERROR: Final = 48
+HOLDS_SKIPPED: Final = 49  # rows to be prepared are held although their transaction is passed over
 STATE_SIZE: Final = 64
 
 # --- S[TX_STATE] ---
@@ -73,7 +77,8 @@ EV_END: Final = 4
 EV_BEGIN: Final = 5  # where the event's header is in the buffer
 EV_OFFSET: Final = 6  # and in the file
 EV_INFLATED: Final = 7  # bytes once inflated; -1: not compressed
-EV_COLUMNS: Final = 8
+EV_NUMBER: Final = 8  # which of its transaction's rows events it is, captured or not, from 0
+EV_COLUMNS: Final = 9
 
 # --- TX: a row for each transaction ---
 T_ORDINAL: Final = 0
@@ -84,6 +89,13 @@ T_A: Final = 4
 T_B: Final = 5
 T_C: Final = 6
 TX_COLUMNS: Final = 7
+
+# --- M: a row for each savepoint that Python has not asked for yet; its name as written is in an array beside it ---
+M_ROWS: Final = 0  # rows events before it
+M_BYTES: Final = 1  # of its name
+M_COLUMNS: Final = 2
+MARKS_MAX: Final = 64
+NAME_BYTES_MAX: Final = 400  # 64 characters of three bytes, each doubled, and quotes
 
 # --- TT: a row for each known table id ---
 TT_ID: Final = 0

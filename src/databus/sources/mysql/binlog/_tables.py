@@ -45,6 +45,10 @@ class KnownTables:
         self._note(table_id, content, slot, columns, stamp=-1)
         state[s.LAST_TABLE] = -1
 
+    def slot_of(self, content: bytes) -> int:
+        """The slot of a map with these bytes; below 0 if the table is not captured. Raises `ValueError`."""
+        return (self._slots.get(content) or self._judge(content))[0]
+
     def ask_again(self) -> None:
         """Ask `wants` anew about every table known: what is captured has changed."""
         for content in list(self._slots):

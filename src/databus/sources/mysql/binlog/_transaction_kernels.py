@@ -90,6 +90,9 @@ def open_tx(state: Words, when: int, tx_state: int) -> None:
     state[s.TX_NUMBER] += 1
     state[s.TX_IS_XA] = 0
     state[s.TX_STANDALONE] = 0
+    state[s.TX_ROWS_SEEN] = 0
+    state[s.TX_GIVEN] = 0
+    state[s.N_MARKS] = 0
 
 
 @small
@@ -150,11 +153,12 @@ def begin_mysql(
 
 
 @small
-def begin_mariadb(
-    state: Words, domains: Grid, domain: int, server: int, number: int, standalone: int, when: int
-) -> int:
+def begin_mariadb(state: Words, domains: Grid, domain: int, server: int, number: int, flags: int, when: int) -> int:
+    """A GTID event of MariaDB. flags: 1 for a statement of its own, 64 for what will be prepared."""
+    standalone = flags & 1
     open_tx(state, when, s.GROUP if standalone else s.INSIDE)
     state[s.TX_STANDALONE] = standalone
+    state[s.TX_IS_XA] = (flags >> 6) & 1
     state[s.TX_A] = domain
     state[s.TX_B] = number
     state[s.TX_C] = server

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace as with_
-from typing import Final, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,21 @@ from databus.sources.mysql.binlog._payload import (
     whole_events,
 )
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, file_number, ordinal_of
-from databus.sources.mysql.binlog._run import Found, Run
+from databus.sources.mysql.binlog._run import Found, Origin, Run
 from databus.sources.mysql.binlog._tables import KnownTables
 
 _SCHEMES: Final[dict[str, int]] = {"gtid": s.BY_GTID, "domains": s.BY_DOMAINS, "file-offset": s.BY_FILE}
 _EVERYTHING: Final = 1 << 62
+
+
+class _Level(NamedTuple):
+    """A buffer that waits until the pieces inside its event at `pos` are walked through."""
+
+    buffer: NDArray[np.uint8]
+    pos: int
+    offset: int
+    is_inner: int
+    pieces: Iterator[NDArray[np.uint8]]
 
 
 class Walk:
@@ -65,13 +75,14 @@ class Walk:
         self._ready: deque[Found] = deque()
         self._open_is_out = False  # part of the open transaction has been given out
         self._leaves_out = scheme != "file-offset" and start.gtids is not None and not is_file  # what is before `start`
-        self._inner: Iterator[NDArray[np.uint8]] | None = None
-        self._outer: tuple[NDArray[np.uint8], int, int] | None = None
+        self._levels: list[_Level] = []  # what is around the buffer at hand
 
         self._state = np.zeros(s.STATE_SIZE, np.int64)
         self._kinds = np.zeros(256, np.int64)
         self._events = np.empty((run_events_max, s.EV_COLUMNS), np.int64)
         self._transactions = np.empty((run_events_max + 2, s.TX_COLUMNS), np.int64)
+        self._marks = np.zeros((s.MARKS_MAX, s.M_COLUMNS), np.int64)
+        self._names = np.zeros(s.MARKS_MAX * s.NAME_BYTES_MAX, np.uint8)
         state = self._state
         state[s.FLAVOR] = s.MARIADB if flavor == "mariadb" else s.MYSQL
         state[s.SCHEME] = _SCHEMES[scheme]
@@ -127,7 +138,7 @@ class Walk:
 
     def _needed(self) -> int:
         """How many bytes more than the buffer has the event at hand takes."""
-        if self._outer is not None:
+        if self._levels:
             return 0
         rest = self._rest
         if rest < HEADER_BYTES:
@@ -175,6 +186,8 @@ class Walk:
                 executed.start_intervals,
                 executed.start_counts,
                 executed.domains,
+                self._marks,
+                self._names,
             )
         )
 
@@ -185,6 +198,7 @@ class Walk:
         state = self._state
         transactions, events = int(state[s.N_TX]), int(state[s.N_EVENTS])
         state[s.N_TX] = state[s.N_EVENTS] = state[s.INFLATE_BYTES] = 0
+        state[s.TX_GIVEN] = state[s.TX_ROWS_SEEN]
         if not transactions:
             return
         if state[s.TX_ROW] >= 0:
@@ -232,19 +246,28 @@ class Walk:
 
     # --- compressed transactions ---
 
+    def _enter(self, pieces: Iterator[NDArray[np.uint8]]) -> None:
+        """Go on with what these pieces hold, then with the event at hand, which is not consumed by that."""
+        self._keep_run()
+        self._levels.append(self._level(pieces))
+        self._next_inner()
+
+    def _level(self, pieces: Iterator[NDArray[np.uint8]]) -> "_Level":
+        state = self._state
+        return _Level(self._buffer, int(state[s.POS]), int(state[s.OFFSET]), int(state[s.IS_INNER]), pieces)
+
     def _next_inner(self) -> None:
-        """The next piece of inflated events takes the buffer's place; after the last one the log's own returns."""
+        """The next piece of inner events takes the buffer's place; after the last one what was around them returns."""
         state = self._state
         if state[s.IS_INNER] and self._rest:
             self._corrupt("it ends inside an event")
-        assert self._outer is not None and self._inner is not None  # noqa: PT018, S101
-        self._buffer, state[s.POS], state[s.OFFSET] = self._outer
-        state[s.IS_INNER] = 0
-        piece = next(self._inner, None)
+        around = self._levels.pop()
+        self._buffer, state[s.POS], state[s.OFFSET] = around.buffer, around.pos, around.offset
+        state[s.IS_INNER] = around.is_inner
+        piece = next(around.pieces, None)
         if piece is None:
-            self._outer = self._inner = None
             return
-        self._outer = (self._buffer, int(state[s.POS]), int(state[s.OFFSET]))
+        self._levels.append(self._level(around.pieces))
         self._buffer = piece
         state[s.POS] = 0
         state[s.IS_INNER] = 1
@@ -308,7 +331,7 @@ class Walk:
         return int.from_bytes(self._buffer[at + 13 : at + 17].tobytes(), "little")
 
     def _where(self) -> str:
-        inside = ", inside a compressed transaction" if self._state[s.IS_INNER] else ""
+        inside = ", inside a compressed or prepared transaction" if self._state[s.IS_INNER] else ""
         return f"{self.place}{inside}"
 
     def _stop(self, error: Exception) -> NoReturn:
@@ -361,6 +384,10 @@ class Walk:
         if state[s.FLAVOR] == s.MARIADB:
             return f"{int(executed.domains[which, s.D_ID])}-{int(state[s.TX_C])}-{int(state[s.TX_B])}"
         return f"{executed.names[which]}:{int(state[s.TX_B])}"
+
+    def _origin(self) -> Origin:
+        """Where the open transaction began."""
+        return Origin(self._server_uuid, self._file, int(self._state[s.TX_START]), int(self._state[s.TX_ORDINAL]))
 
 
 def frozen(array: NDArray[np.uint8]) -> NDArray[np.uint8]:

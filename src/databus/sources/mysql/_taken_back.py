@@ -1,0 +1,170 @@
+"""Rows that a transaction takes back after parts of it went out: it is read again without them.
+
+A server's log says at the end of a transaction that it was rolled back, or in its middle that it was to a savepoint.
+Where rows before that are in the relay's log already, what is to be left out is noted in a file and capture starts
+again: the log is cut back to right before the transaction, and the second time they are left out from the beginning.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+import numpy as np
+
+from databus.core import Corrupt, LimitExceeded, Unavailable, Unsupported, make_scn
+from databus.sources._config import SourceConfig
+from databus.sources._contract import Resume
+from databus.sources.mysql.binlog import Abandoned, Origin, Run, TakenBack
+
+RANGES_MAX: Final = 1 << 20
+EVERYTHING: Final = 1 << 62
+_NAME: Final = "taken-back.json"
+
+
+class LeftOut:
+    """Of one transaction, the numbers of the rows events that did not happen, as `ranges` that do not touch.
+
+    selection: what is captured.
+    """
+
+    def __init__(self, origin: Origin, selection: str, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self.origin = origin
+        self._selection = selection
+        self.ranges = list(ranges)
+
+    def add(self, first: int, end: int) -> None:
+        """These too, beginning at or behind others, or before them."""
+        while self.ranges and self.ranges[-1][1] >= first:
+            low, high = self.ranges.pop()
+            first, end = min(first, low), max(end, high)
+        self.ranges.append((first, end))
+        if len(self.ranges) > RANGES_MAX:
+            raise LimitExceeded(
+                f"{self.origin.file} at {self.origin.start}: this transaction goes back to savepoints in more than "
+                f"{RANGES_MAX} places; raise `group_bytes_max` so that less of it goes out before it is known"
+            )
+
+    def join(self, other: "LeftOut") -> None:
+        """What another knows of the same transaction."""
+        ranges = sorted([*self.ranges, *other.ranges])
+        self.ranges = []
+        for first, end in ranges:
+            self.add(first, max(end, self.ranges[-1][1] if self.ranges and self.ranges[-1][1] >= first else end))
+
+    def leave_out(self, run: Run) -> Run:
+        """The run without them."""
+        for transaction in {0, len(run) - 1}:  # larger ones stand at the ends of runs
+            if run.origin(transaction) != self.origin:
+                continue
+            ranges = np.array(self.ranges, np.int64).reshape(-1, 2)
+            at = np.searchsorted(ranges[:, 0], run.event_number, side="right") - 1
+            is_in = (at >= 0) & (run.event_number < ranges[at, 1]) & (run.event_transaction == transaction)
+            return run.only(~is_in)
+        return run
+
+    def save(self, folder: Path | None) -> None:
+        """Keep it, durably. Raises `Unsupported` where there is no folder to keep it in."""
+        if folder is None:
+            raise Unsupported(
+                f"{self.origin.file} at {self.origin.start}: a transaction was rolled back after parts of it went out, "
+                f"and without a folder this cannot be remembered; raise `group_bytes_max` above its size"
+            )
+        value = {"origin": _to_json(self.origin), "selection": self._selection, "ranges": self.ranges}
+        folder.mkdir(parents=True, exist_ok=True)
+        written = folder / f"{_NAME}.new"
+        with written.open("w") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        written.rename(folder / _NAME)
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    @classmethod
+    def load(cls, folder: Path | None, scn: int, timeline: int, selection: str) -> Self | None:
+        """What is to be left out after `scn`; forgets what was noted before that or with another selection."""
+        if folder is None or not (folder / _NAME).exists():
+            return None
+        try:
+            value = json.loads((folder / _NAME).read_text())
+            found = cls(_origin(value["origin"]), value["selection"], [(low, high) for low, high in value["ranges"]])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(
+                f"{folder / _NAME}: {error!r}; delete it: capture finds out by itself what it held"
+            ) from error
+        if make_scn(timeline, found.origin.ordinal) <= scn or found._selection != selection:
+            (folder / _NAME).unlink()
+            return None
+        return found
+
+
+class TakingBack:
+    """What a session knows of rows that did not happen. known: from the last time that it came here.
+
+    What it raises makes capture cut the log back and start again.
+    """
+
+    def __init__(self, physical: str, folder: Path | None, selection: str, known: LeftOut | None = None) -> None:
+        self._physical = physical
+        self._folder = folder
+        self._selection = selection
+        self._known = known
+        self._found: LeftOut | None = None  # of the transaction at hand
+        self.is_too_late = False  # rows that did not happen went out: the rest of the transaction is only looked at
+
+    def run(self, run: Run) -> Run | None:
+        """What of a run is to be captured. Raises `Unavailable` at the end of a transaction that comes again."""
+        if not self.is_too_late:
+            return run if self._known is None else self._known.leave_out(run)
+        if run.is_complete or len(run) > 1:
+            self._come_again("takes back rows of which a part was captured")
+        return None
+
+    def take_back(self, found: TakenBack, *, is_in_time: bool) -> None:
+        """Rows did not happen. is_in_time: none of them went out."""
+        if self._found is None or self._found.origin != found.origin:
+            self._found = LeftOut(found.origin, self._selection)
+        self._found.add(found.first, found.end)
+        self.is_too_late |= not is_in_time
+
+    def abandon(self, found: Abandoned) -> None:
+        """A transaction of which a part went out never ends. Raises `Unavailable`."""
+        self._found = LeftOut(found.origin, self._selection)
+        self._found.add(0, EVERYTHING)
+        self._come_again("never ends, since the server that wrote it crashed")
+
+    def _come_again(self, what: str) -> NoReturn:
+        assert self._found is not None  # noqa: S101 - it was found before anything was too late
+        if self._known is not None and self._known.origin == self._found.origin:
+            self._found.join(self._known)
+        self._found.save(self._folder)
+        origin = self._found.origin
+        raise Unavailable(
+            f"{self._physical}: the transaction at {origin.file}:{origin.start} {what}; what was captured of it is "
+            f"taken back, and it is read again without those rows"
+        )
+
+
+def taking_back(physical: str, config: SourceConfig, resume: Resume) -> TakingBack:
+    """What a session that begins at `resume` is to know."""
+    selection = selection_of(config)
+    known = LeftOut.load(resume.folder, resume.scn, resume.timeline, selection)
+    return TakingBack(physical, resume.folder, selection, known)
+
+
+def selection_of(config: SourceConfig) -> str:
+    """What is captured, as text: of a prepared transaction only such events are counted."""
+    return json.dumps([config.tables, config.exclude])
+
+
+def _to_json(origin: Origin) -> Mapping[str, Any]:
+    return {"server_uuid": origin.server_uuid, "file": origin.file, "start": origin.start, "ordinal": origin.ordinal}
+
+
+def _origin(value: Mapping[str, Any]) -> Origin:
+    return Origin(value["server_uuid"], value["file"], value["start"], value["ordinal"])

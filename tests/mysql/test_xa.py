@@ -1,0 +1,155 @@
+"""XA transactions: prepared in one place of the log, committed in another, or rolled back."""
+
+import pytest
+
+from databus.core import PositionPurged
+from databus.testing.servers import Server
+from tests.mysql.following import Follower, purge
+
+
+class Branch:
+    """An XA transaction on a connection of its own."""
+
+    def __init__(self, server: Server, database: str, xid: str) -> None:
+        self._server = server
+        self._xid = xid
+        self._connection = server.connect(database=database, autocommit=True)
+        self.run(f"XA START {xid}")
+
+    def run(self, *statements: str) -> "Branch":
+        with self._connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        return self
+
+    def prepare(self, *, leaves: bool = False) -> "Branch":
+        """leaves: close the connection, so that any other may decide."""
+        self.run(f"XA END {self._xid}", f"XA PREPARE {self._xid}")
+        if leaves:
+            self._connection.close()
+            while (0,) not in self._server.query("SELECT 0") or not self._server.query("XA RECOVER"):
+                pass
+        return self
+
+    def decide(self, how: str) -> None:
+        if self._connection.open:
+            self.run(f"XA {how} {self._xid}")
+            self._connection.close()
+        else:
+            self._server.run(f"XA {how} {self._xid}")
+
+
+def insert(number: int) -> str:
+    return f"INSERT INTO a (id, name) VALUES ({number}, 'xa')"
+
+
+def ids(follower: Follower, database: str) -> list[int]:
+    return sorted(key for (key,) in follower.copy().tables.get(f"{database}.a", {}) if key >= 900)
+
+
+def test_a_prepared_transaction_arrives_at_its_commit(server, database, busy, follow) -> None:
+    follower = follow(database, server)
+    follower.check(server, database)
+    branch = (
+        Branch(server, database, "'one','a\\'b',7").run(insert(901), "UPDATE a SET name = 'xa' WHERE id < 4").prepare()
+    )
+    other = Branch(server, database, "X'00ff80'").run(insert(902)).prepare()
+    server.run(f"INSERT INTO {database}.a (id) VALUES (903)")
+    follower.catch_up(server, database)
+    assert ids(follower, database) == [903]
+    branch.decide("COMMIT")
+    other.decide("ROLLBACK")
+    follower.check(server, database)
+    last = next(
+        rows for group in reversed(follower.tape.groups) for rows in group.rows if rows.table.source.endswith(".a")
+    )
+    assert [row["id"] for row in last.batch.to_pylist() if row["id"] >= 900] == [901]
+    assert not follower.tried
+
+
+def test_one_phase_and_an_id_used_again(server, database, busy, follow) -> None:
+    follower = follow(database, server)
+    follower.check(server, database)
+    for number, how in ((901, "COMMIT"), (902, "ROLLBACK"), (903, "COMMIT")):
+        Branch(server, database, "'again'").run(insert(number)).prepare().decide(how)
+    Branch(server, database, "'again'").run(insert(904), "XA END 'again'").decide("COMMIT 'again' ONE PHASE -- ")
+    follower.check(server, database)
+    assert ids(follower, database) == [901, 903, 904]
+
+
+def test_what_is_prepared_outlives_capture_and_the_server(server, database, busy, follow) -> None:
+    """The server is started anew and its log purged meanwhile."""
+    follower = follow(database, server)
+    follower.check(server, database)
+    kept = Branch(server, database, "'kept'").run(insert(901), "DELETE FROM a WHERE id = 5").prepare()
+    gone = Branch(server, database, "'gone'").run(insert(902)).prepare()
+    follower.catch_up(server, database)
+    follower.kill()
+    server.restart()
+    server.run("FLUSH BINARY LOGS", f"INSERT INTO {database}.a (id) VALUES (903)")
+    follower.catch_up(server, database)
+    server.run(f"PURGE BINARY LOGS TO '{server.position()[0]}'")
+    follower.kill()
+    server.run("XA COMMIT 'kept'", "XA ROLLBACK 'gone'")
+    follower.check(server, database)
+    assert ids(follower, database) == [901, 903]
+    del kept, gone
+
+
+def test_a_large_prepared_transaction_is_held_in_little_memory(server, database, busy, follow) -> None:
+    server.run(f"CREATE TABLE {database}.big (id INT PRIMARY KEY, v TEXT)")
+    follower = follow(database, server)
+    follower.check(server, database)
+    values = [",".join(f"({n}, REPEAT('x', 60000))" for n in range(first, first + 50)) for first in range(0, 300, 50)]
+    branch = Branch(server, database, "'big'").run(*(f"INSERT INTO big VALUES {each}" for each in values)).prepare()
+    follower.catch_up(server, database)
+    branch.decide("COMMIT")
+    follower.check(server, database)
+    assert len(follower.copy().tables[f"{database}.big"]) == 300
+
+
+def test_what_was_prepared_before_capture_began_arrives(server, database, busy, follow) -> None:
+    server.run("FLUSH BINARY LOGS")
+    early = Branch(server, database, "'early'").run(insert(901)).prepare()
+    late = Branch(server, database, "'late'").run(insert(902)).prepare()
+    gone = Branch(server, database, "'gone'").run(insert(903)).prepare()
+    server.run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+    follower = follow(database, server)
+    follower.check(server, database)
+    gone.decide("ROLLBACK")
+    early.decide("COMMIT")
+    follower.check(server, database)
+    assert ids(follower, database) == [901]
+    assert len(follower.tried) == 1
+    late.decide("COMMIT")
+    follower.check(server, database)
+    assert ids(follower, database) == [901, 902]
+    assert len(follower.tried) == 1
+
+
+def test_what_is_prepared_arrives_where_its_folder_was_lost(server, database, busy, follow, tmp_path) -> None:
+    follower = follow(database, server)
+    follower.check(server, database)
+    branch = Branch(server, database, "'one'").run(insert(901)).prepare()
+    follower.catch_up(server, database)
+    follower.kill()
+    (tmp_path / "source0" / "prepared").unlink()
+    branch.decide("COMMIT")
+    follower.check(server, database)
+    assert ids(follower, database) == [901]
+
+
+@pytest.mark.parametrize("on_gap", ["stop", "resnapshot"])
+def test_a_prepared_transaction_that_the_log_has_no_more_is_a_gap(server, database, busy, follow, on_gap) -> None:
+    branch = Branch(server, database, "'one'").run(insert(901)).prepare()
+    purge(server)
+    follower = follow(database, server, on_gap=on_gap)
+    follower.check(server, database)
+    branch.decide("COMMIT")
+    if on_gap == "stop":
+        with pytest.raises(PositionPurged, match=r"6f6e65,,1.*on_gap: resnapshot"):
+            follower.catch_up(server, database)
+    else:
+        follower.check(server, database)
+        assert "gap" in follower.copy().kinds()
+    assert (ids(follower, database) == [901]) == (on_gap == "resnapshot")
