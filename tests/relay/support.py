@@ -224,9 +224,19 @@ def path_of(path: str, query: Mapping[str, Any]) -> str:
 
 def get(relay: Relay | str, path: str, *, headers: Mapping[str, str] | None = None, **query: Any) -> Answer:
     """One request. A parameter called `from_` is `from`."""
+    return ask("GET", relay, path_of(path, query), headers)
+
+
+def post(relay: Relay | str, path: str, *, headers: Mapping[str, str] | None = None, **query: Any) -> Answer:
+    """The same, for what changes something."""
+    return ask("POST", relay, path_of(path, query), headers)
+
+
+def ask(method: str, relay: Relay | str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    """One request of any method."""
     connection = connect(relay)
     try:
-        connection.request("GET", path_of(path, query), headers=dict(headers or {}))
+        connection.request(method, path, headers=dict(headers or {}))
         response = connection.getresponse()
         return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
     finally:

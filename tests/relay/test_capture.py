@@ -24,6 +24,7 @@ from tests.relay.support import (
     get,
     order,
     parts,
+    post,
     published,
     rows_of,
     sale,
@@ -65,13 +66,16 @@ def test_one_source_stops_and_the_others_go_on(tmp_path: Path, error: Exception)
         published(relay, "good", 2)
         assert scns(get(relay, "/stream", output="frames", physical="good")) == [1, 2]
         assert scns(get(relay, "/stream", output="frames", physical="bad")) == [1]
-        admin = get(relay, "/admin")
-        assert (admin.status, admin.body) == (503, b"BAD\n")
+        assert get(relay, "/admin").status == 200, "the relay lives, and serves the other source"
+        assert get(relay, "/admin/ready").status == 200
+        ready = get(relay, "/admin/ready", sources="bad")
+        assert (ready.status, ready.body.splitlines()[0]) == (503, b"BAD")
+        assert str(error) in ready.body.decode()
         assert get(relay, "/admin/status").json["message"] == f"bad: {error}"
         bad.add(order(2))
-        get(relay, "/controlSources/unpause", sources="bad")
+        post(relay, "/controlSources/unpause", sources="bad")
         published(relay, "bad", 2)
-        assert get(relay, "/admin").status == 200
+        assert get(relay, "/admin/ready", sources="bad").status == 200
 
 
 def test_a_database_that_does_not_answer_is_asked_again_until_it_does(tmp_path: Path) -> None:
@@ -120,7 +124,7 @@ def test_a_database_that_is_away_is_shown_and_what_the_log_holds_is_served(tmp_p
         assert scns(get(relay, "/stream", output="frames")) == [1, 2]
         shop.identify_errors = []
         shop.add(order(3))
-        get(relay, "/controlSources/unpause")
+        post(relay, "/controlSources/unpause")
         published(relay, "shop", 3)
 
 
@@ -144,7 +148,7 @@ def test_a_source_that_has_never_answered_is_503_and_says_why(tmp_path: Path) ->
         answer = get(relay, "/stream")
         assert (answer.status, answer.json["error"]) == (503, "Unavailable")
         assert "connection refused" in answer.json["message"]
-        snapshot = get(relay, "/controlSources/snapshot", tables="main.orders")
+        snapshot = post(relay, "/controlSources/snapshot", tables="main.orders")
         assert snapshot.status in (200, 503)  # between two attempts there is no source to ask
 
 
@@ -402,7 +406,7 @@ def test_progress_goes_on_after_a_restart_and_not_while_paused(tmp_path: Path) -
     with scripted(tmp_path, {"shop": shop}, capture={"progress_ms": 100}) as relay:
         capture = relay.captures["shop"]
         until(lambda: capture.counters.progress >= 1)
-        get(relay, "/controlSources/pause")
+        post(relay, "/controlSources/pause")
         wait_for_state(relay, State.PAUSED)
         before = capture.counters.progress
         polls = shop.polls

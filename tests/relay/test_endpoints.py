@@ -21,6 +21,7 @@ from tests.relay.support import (
     get,
     order,
     parts,
+    post,
     published,
     sale,
     scripted,
@@ -202,19 +203,19 @@ def test_container_stats_count_what_came_in(relay: Relay) -> None:
 
 
 def test_control_sources_pauses_and_goes_on(relay: Relay, shop: Database) -> None:
-    assert get(relay, "/controlSources/pause", sources="shop").status == 200
+    assert post(relay, "/controlSources/pause", sources="shop").status == 200
     until(lambda: get(relay, "/controlSources/status").json[0]["status"] == "paused")
     shop.add(order(5))
     assert get(relay, "/stream", output="frames", scn=4, wait_ms=100).body == b""
-    get(relay, "/controlSources/unpause")
+    post(relay, "/controlSources/unpause")
     assert [g.commit.last_scn for g in get(relay, "/stream", output="frames", scn=4).groups] == [5]
 
 
 def test_a_snapshot_is_asked_of_the_source(relay: Relay, shop: Database) -> None:
-    assert get(relay, "/controlSources/snapshot", tables="main.orders,shop/main.stock").status == 200
+    assert post(relay, "/controlSources/snapshot", tables="main.orders,shop/main.stock").status == 200
     assert sorted(shop.asked) == ["main.orders", "main.stock"]
-    assert get(relay, "/controlSources/snapshot").status == 400
-    assert get(relay, "/controlSources/pause", tables="main.orders").status == 400
+    assert post(relay, "/controlSources/snapshot").status == 400
+    assert post(relay, "/controlSources/pause", tables="main.orders").status == 400
 
 
 def test_admin_is_good_while_every_source_runs(relay: Relay) -> None:

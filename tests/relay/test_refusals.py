@@ -20,6 +20,7 @@ from tests.relay.support import (
     get,
     order,
     path_of,
+    post,
     published,
     sale,
     scripted,
@@ -88,7 +89,6 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
         ("/bufferInfo/outbound/shop", {}, ["/bufferInfo/inbound/"]),
         ("/controlSources", {}, ["status, pause, unpause and snapshot"]),
         ("/controlSources/shutdown", {}, ["status, pause, unpause and snapshot"]),
-        ("/controlSources/snapshot", {"tables": "main.orders"}, ["tables: 'main.orders'"]),
         ("/relayStats/inbound", {}, ["/relayStats: "]),
         ("/admin/nothing", {}, ["/admin/status"]),
         ("/config", {"a": 1}, ["a: no such parameter"]),
@@ -96,6 +96,12 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
 )
 def test_a_wrong_parameter_is_400_and_named(two: Relay, path: str, query: dict[str, Any], words: list[str]) -> None:
     refusal(get(two, path, **query), 400, "MalformedRequest", *words)
+
+
+def test_a_snapshot_of_an_ambiguous_table_is_400_and_named(two: Relay) -> None:
+    answer = post(two, "/controlSources/snapshot", tables="main.orders")
+    refusal(answer, 400, "MalformedRequest", "tables: 'main.orders'")
+    refusal(post(two, "/controlSources/pause", sources="x"), 404, "UnknownSource", "no physical source called 'x'")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +115,8 @@ def test_a_wrong_parameter_is_400_and_named(two: Relay, path: str, query: dict[s
         ("/range", {"physical": "shop", "sources": "main.order"}, ["did you mean 'shop/main.orders'?"]),
         ("/register", {"sources": "shop/main.stocks"}, ["did you mean 'shop/main.stock'?"]),
         ("/bufferInfo/inbound/x", {}, ["no physical source called 'x'; there are east, shop"]),
-        ("/controlSources/pause", {"sources": "x"}, ["no physical source called 'x'"]),
+        ("/controlSources/status", {"sources": "x"}, ["no physical source called 'x'"]),
+        ("/admin/ready", {"sources": "x"}, ["no physical source called 'x'"]),
         ("/relayStats/outbound/http/client/nobody-at-all", {}, ["no client called 'nobody-at-all'"]),
     ],
 )
@@ -215,7 +222,7 @@ def bearer(token: str) -> dict[str, str]:
 ALL_COMMANDS = [
     "/sources", "/register", "/stream?wait_ms=0", "/position", "/range", "/bufferInfo/inbound/shop",
     "/relayStats/outbound/http/clients", "/containerStats/outbound/total", "/controlSources/status", "/config",
-    "/admin", "/admin/status", "/metrics",
+    "/admin", "/admin/live", "/admin/ready", "/admin/status", "/metrics",
 ]  # fmt: skip
 
 

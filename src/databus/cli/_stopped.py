@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from databus.relay import Log, LogConfig
@@ -49,6 +49,13 @@ def mysql_source(log: "Log", config: "SourceConfig") -> "Iterator[MysqlSource]":
         yield source
     finally:
         source.close()
+
+
+def note(log: "Log", action: str, asked: dict[str, Any]) -> None:
+    """Write down in the relay's audit log that somebody changed this log."""
+    from databus.relay import Audit, operator
+
+    Audit(log.folder.parent).note(action, operator(), {"sources": [log.physical], **asked}, "done")
 
 
 def _of(path: Path) -> "tuple[Path, LogConfig, dict[str, SourceConfig]]":

@@ -56,7 +56,7 @@ def set_(
     What lies between is lost to consumers, or comes again; --resnapshot makes their copies right. Where SCNs would not
     rise, a new timeline begins.
     """
-    from databus.cli._stopped import mysql_source, stopped_log
+    from databus.cli._stopped import mysql_source, note, stopped_log
     from databus.core import ConfigError, WrongInput
 
     with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
@@ -72,6 +72,7 @@ def set_(
         _confirm(f"{physical}: go on at {place} instead of {dict(resume.position)}?", yes=yes)
         for group in source.move(resume, place, reads=resnapshot):
             log.append(group)
+        note(log, "position set", {"place": place, "resnapshot": resnapshot})
         resume = log.resume()
     typer.echo(f"{physical}: goes on at {dict(resume.position or {})}, timeline {resume.timeline}")
 
@@ -88,7 +89,7 @@ def skip(
 
     Consumers get a `gap` that names them for each captured table; --resnapshot makes their copies right.
     """
-    from databus.cli._stopped import mysql_source, stopped_log
+    from databus.cli._stopped import mysql_source, note, stopped_log
     from databus.core import WrongInput
 
     with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
@@ -100,6 +101,7 @@ def skip(
         _confirm(f"{physical}: leave out {named}?", yes=yes)
         for group in groups:
             log.append(group)
+        note(log, "skip", {"transactions": ids, "resnapshot": resnapshot})
     typer.echo(f"{physical}: left out {named}")
 
 

@@ -137,6 +137,7 @@ class Body:
         *,
         accept: str = "application/json",
         wait_ms: int = 0,
+        method: str = "GET",
     ) -> None:
         """Send the request and read the response's headers. wait_ms: how long the relay was asked to wait, at most."""
         self._where = f"{endpoint.name}{path}"
@@ -157,7 +158,7 @@ class Body:
             sockets.add(self._sock)
             target = f"{endpoint.prefix}{path}"
             connection.request(
-                "GET", f"{target}?{urlencode(query)}" if query else target, None, endpoint.headers(accept)
+                method, f"{target}?{urlencode(query)}" if query else target, None, endpoint.headers(accept)
             )
             self._response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:

@@ -201,10 +201,10 @@ class RelayClient:
         """End whatever waits for this relay, in any thread; nothing can be asked any more. Callable twice."""
         self._sockets.close()
 
-    def _get(self, path: str, query: Mapping[str, Any], *, wait_ms: int = 0) -> Any:
+    def _get(self, path: str, query: Mapping[str, Any], *, wait_ms: int = 0, method: str = "GET") -> Any:
         given = {name: value for name, value in query.items() if value is not None}
         try:
-            return Body(self._endpoint, self._sockets, path, given, wait_ms=wait_ms).json()
+            return Body(self._endpoint, self._sockets, path, given, wait_ms=wait_ms, method=method).json()
         except StreamCut as error:
             raise Unavailable(str(error)) from error
 
@@ -233,7 +233,7 @@ class RelayClient:
         where: only the rows for which this condition holds, in the database's own words.
         """
         query = {"sources": physical, "tables": ",".join(tables), "where": where}
-        self._get("/controlSources/snapshot", query)
+        self._get("/controlSources/snapshot", query, method="POST")
 
     def table_of(self, fingerprint: int) -> TableSchema:
         """The definition of a table by the fingerprint that stands in its frames; asked for once."""

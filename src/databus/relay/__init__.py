@@ -1,5 +1,6 @@
 """Captures physical sources into logs of frames and serves them over HTTP. Start with `Relay` and `Log`."""
 
+from databus.relay._audit import Audit, operator
 from databus.relay._capture import State, check_identity, held_identity
 from databus.relay._config import CaptureConfig, RelayConfig, ServeConfig, load_relay, parse_relay
 from databus.relay._cursor import Cursor, Span
@@ -10,6 +11,7 @@ from databus.relay._relay import Relay, run_relay
 from databus.relay._schemas import SchemaStore, SchemaVersion
 
 __all__ = [
+    "Audit",
     "CaptureConfig",
     "ControlMark",
     "Cursor",
@@ -27,6 +29,7 @@ __all__ = [
     "check_identity",
     "held_identity",
     "load_relay",
+    "operator",
     "parse_relay",
     "run_relay",
 ]

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from databus.core import Checkpoint, MalformedRequest, TooMany
 from databus.relay import _control
+from databus.relay._audit import Audit
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
@@ -45,6 +46,7 @@ class Commands:
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "relay-small")
         self._tails: dict[str, Tail] = {}
         self._waiting = 0  # streams and long polls
+        self._audit = Audit(config.folder)
 
     def end(self) -> None:
         """Have streams and long polls end: those that follow between two groups. In the loop's thread."""
@@ -65,7 +67,12 @@ class Commands:
             )
         if request.method not in ("GET", "POST", "HEAD"):
             raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST"], text=f"{request.method}: GET or POST")
-        query = await _query_of(request)
+        try:
+            async with asyncio.timeout(self._limits.request_ms_max / 1e3):
+                query = await _query_of(request)
+        except TimeoutError:
+            limit = f"request_ms_max={self._limits.request_ms_max}"
+            raise web.HTTPRequestTimeout(text=f"the form did not come within {limit}; ask again") from None
         path = [part for part in request.match_info["rest"].split("/") if part]
         return await found(self, _Ask(request, path, query, client))
 
@@ -193,12 +200,36 @@ class Commands:
         return _json(_control.container_stats(self._catalog, self.stats, ask.path))
 
     async def control_sources(self, ask: "_Ask") -> web.Response:
-        """GET or POST /controlSources/{status,pause,unpause,snapshot}."""
+        """GET /controlSources/status; POST /controlSources/{pause,unpause,snapshot}."""
         ask.check(frozenset({"sources", "tables", "where"}))
-        wanted = names(ask.query, "sources")
-        tables = names(ask.query, "tables")
-        where = ask.query.get("where")
-        return _json(await self._in_thread(lambda: _control.control(self._catalog, ask.path, wanted, tables, where)))
+        wanted, tables, where = names(ask.query, "sources"), names(ask.query, "tables"), ask.query.get("where")
+        verb = "/".join(ask.path)
+
+        def act() -> Any:
+            return _control.control(self._catalog, ask.path, wanted, tables, where)
+
+        if verb not in _control.ACTIONS:
+            return _json(await self._in_thread(act))
+        if ask.request.method != "POST":
+            text = f"/controlSources/{verb} changes something: send it as POST (curl -X POST)"
+            raise web.HTTPMethodNotAllowed(ask.request.method, ["POST"], text=text)
+        asked = {"sources": wanted, "tables": tables, "where": where}
+        return _json(await self._in_thread(lambda: self._audited(verb, ask, asked, act)))
+
+    def _audited(self, action: str, ask: "_Ask", asked: Mapping[str, Any], act: Callable[[], Any]) -> Any:
+        """Do it, and write down who wanted it and what came of it."""
+        result = "done"
+        try:
+            return act()
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            self._audit.note(action, self._who(ask), asked, result)
+
+    def _who(self, ask: "_Ask") -> dict[str, Any]:
+        token = self._config.token_file
+        return {"address": ask.peer, "client": ask.client, "token": None if token is None else token.name}
 
     async def config(self, ask: "_Ask") -> web.Response:
         """GET /config: without secrets."""
@@ -206,15 +237,23 @@ class Commands:
         return _json(self._config.shown())
 
     async def admin(self, ask: "_Ask") -> web.Response:
-        """GET /admin: GOOD or BAD; /admin/status: why."""
-        ask.check()
-        status = await self._in_thread(lambda: _control.admin_status(self._catalog))
-        if ask.path == ["status"]:
-            return _json(status)
-        if ask.path:
-            raise MalformedRequest("/admin: there are /admin and /admin/status")
-        is_good = status["status"] in ("RUNNING", "PAUSED")
-        return web.Response(text="GOOD\n" if is_good else "BAD\n", status=200 if is_good else 503)
+        """GET /admin, /admin/live: GOOD, as long as it can be said; /admin/ready: GOOD or BAD; /admin/status: why.
+
+        The first two in the loop, so that nobody's cold read delays them.
+        """
+        match ask.path:
+            case [] | ["live"]:
+                ask.check()
+                return web.Response(text="GOOD\n")
+            case ["ready"]:
+                ask.check(frozenset({"sources"}))
+                is_ready, lines = _control.readiness(self._catalog, names(ask.query, "sources"))
+                text = "\n".join(["GOOD" if is_ready else "BAD", *lines, ""])
+                return web.Response(text=text, status=200 if is_ready else 503)
+            case ["status"]:
+                ask.check()
+                return _json(await self._in_thread(lambda: _control.admin_status(self._catalog)))
+        raise MalformedRequest("/admin: there are /admin, /admin/live, /admin/ready and /admin/status")
 
     async def help(self, ask: "_Ask") -> web.Response:
         """GET /help."""
@@ -238,6 +277,8 @@ class _Ask:
         self.path = path
         self.query = query
         self.client = client
+        peer = None if request.transport is None else request.transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unknown"
 
     def check(self, allowed: frozenset[str] = frozenset()) -> None:
         """Refuse parameters that the command does not have."""
@@ -274,8 +315,11 @@ databus relay
 /bufferInfo/inbound/NAME                                  what a log holds
 /relayStats/outbound/http/{clients,client/NAME,total}     who asks, and how much
 /containerStats/{inbound/events,outbound}/...             what came in and went out
-/controlSources/{status,pause,unpause,snapshot}           ?sources=; snapshot: &tables= &where=
-/config  /admin  /admin/status  /metrics
+/controlSources/status                                    ?sources=
+/controlSources/{pause,unpause,snapshot}                  by POST; ?sources=; snapshot: &tables= &where=
+/admin/live          GOOD as long as the relay answers; /admin too
+/admin/ready         503 while no log can be served; ?sources= unless these are captured
+/config  /admin/status  /metrics
 
 /stream, /position and /range take
   physical=   one physical source; may be left out where it is clear

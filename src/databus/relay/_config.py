@@ -42,7 +42,27 @@ class ServeConfig(BaseModel):
 
     streams_max: int = Field(256, ge=1, le=100_000, description="Streams and long polls at once; the next gets 429.")
     connections_max: int = Field(
-        2_000, ge=1, le=1_000_000, description="Connections at once; a request on one more gets 429."
+        2_000,
+        ge=1,
+        le=1_000_000,
+        description="Connections at once that have asked something; a request on one more gets 429, unless it is for "
+        "/admin, /metrics or /controlSources.",
+    )
+    silent_max: int = Field(
+        512,
+        ge=1,
+        le=1_000_000,
+        description="Connections at once that have not asked anything yet. For one more, the oldest of the address "
+        "that has the most is closed.",
+    )
+    request_ms_max: int = Field(
+        10_000,
+        ge=10,
+        le=3_600_000,
+        description="How long the first request of a connection, or a form, may take to come.",
+    )
+    idle_ms_max: int = Field(
+        75_000, ge=10, le=86_400_000, description="A connection without another request for this long is closed."
     )
     request_bytes_max: int = Field(
         64 << 10, ge=8 << 10, le=16 << 20, description="Length of a request's address, of a header or of its body."

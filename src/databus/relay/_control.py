@@ -17,6 +17,8 @@ _STATE_WORDS: Final = {
     State.SUSPENDED_ON_ERROR: "suspended",
     State.SHUTDOWN: "shutdown",
 }
+ACTIONS: Final = ("pause", "unpause", "snapshot")
+"""What changes something, under /controlSources."""
 _WORST_FIRST: Final = (
     State.SUSPENDED_ON_ERROR,
     State.ERROR_RETRY,
@@ -62,6 +64,18 @@ def admin_status(catalog: Catalog) -> dict[str, Any]:
     }
 
 
+def readiness(catalog: Catalog, sources: Sequence[str] | None) -> tuple[bool, list[str]]:
+    """Whether these physical sources are captured, paused ones included; without names, whether any log can be served.
+
+    With a line for each that says what it is doing.
+    """
+    captures = list(catalog.captures.values()) if sources is None else [catalog.physical(name) for name in sources]
+    lines = [" ".join(f"{capture.physical}: {capture.describe()}".split()) for capture in captures]
+    if sources is None:
+        return any(capture.log is not None for capture in captures), lines
+    return all(capture.status.state in (State.RUNNING, State.PAUSED) for capture in captures), lines
+
+
 def control(
     catalog: Catalog,
     path: Sequence[str],
@@ -71,7 +85,7 @@ def control(
 ) -> list[dict[str, Any]]:
     """/controlSources: look at physical sources, or have them do something; answers with their states."""
     verb = path[0] if len(path) == 1 else ""
-    if verb not in ("status", "pause", "unpause", "snapshot"):
+    if verb not in ("status", *ACTIONS):
         raise MalformedRequest("/controlSources: there are status, pause, unpause and snapshot")
     captures = list(catalog.captures.values()) if sources is None else [catalog.physical(name) for name in sources]
     if (tables is not None) != (verb == "snapshot"):

@@ -9,6 +9,7 @@ import hmac
 import json
 import threading
 import time
+from http import HTTPStatus
 from typing import Any, Final
 
 import structlog
@@ -17,12 +18,21 @@ from aiohttp import web
 from databus.core import ConfigError, DatabusError, MalformedRequest, TooMany, Unauthorized, Unavailable
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
+from databus.relay._door import Door
 
 NAME_LENGTH_MAX: Final = 100
 _START_S_MAX: Final = 30.0
 _STOP_S_MAX: Final = 10.0
 _SHUTDOWN_S: Final = 1.0
-_BACKLOG: Final = 1024
+_BACKLOG: Final = 1024  # connections that the kernel holds
+_ACCEPTS_A_TURN_MAX: Final = 64  # and those taken from it before streams get their turn
+_ANSWERED_ALWAYS: Final = frozenset({"admin", "metrics", "controlSources"})
+_FOR_NO_PAGE: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+"""What tells browsers to show nothing of the relay to another origin's pages, by whatever tag they ask."""
 _MESSAGE_LENGTH_MAX: Final = 2_000
 
 _logger = structlog.get_logger("databus.relay")
@@ -40,6 +50,7 @@ class Server:
         self._ending: asyncio.Event | None = None
         self._runner: web.AppRunner | None = None
         self._commands: Commands | None = None
+        self._door = Door(config.serve)
         self.loop = asyncio.new_event_loop()
         self.port = 0
 
@@ -86,6 +97,7 @@ class Server:
         limit = self._config.serve.request_bytes_max
         app = web.Application(client_max_size=limit)
         app.router.add_route("*", "/{command:[^/]*}{rest:.*}", self._answer)
+        app.on_response_prepare.append(_hide_from_pages)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -94,32 +106,51 @@ class Server:
             max_line_size=limit,
             max_field_size=limit,
             shutdown_timeout=_SHUTDOWN_S,
+            keepalive_timeout=self._config.serve.idle_ms_max / 1e3,
         )
         await self._runner.setup()
+        listening: asyncio.Server | None = None
         try:
-            host, port = self._config.address
-            await web.TCPSite(self._runner, host, port, backlog=_BACKLOG).start()
-            self.port = self._runner.addresses[0][1]
+            listening = await self._listen(self._runner)
             self._bound.set()
             await self._ending.wait()
         finally:
+            if listening is not None:
+                listening.close()
             await self._runner.cleanup()
+
+    async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
+        assert runner.server is not None  # noqa: S101 - it was set up
+        host, port = self._config.address
+        factory = self._door.protocol_of(runner.server)
+        listening = await self.loop.create_server(factory, host, port, backlog=_ACCEPTS_A_TURN_MAX)
+        for each in listening.sockets:
+            with each.dup() as same:  # asyncio takes one number for both
+                same.listen(_BACKLOG)
+        self.port = listening.sockets[0].getsockname()[1]
+        return listening
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         assert self._commands is not None  # noqa: S101 - bound after it was given
         began = time.monotonic()
         command = request.match_info["command"]
         client, is_error = "unknown", True
+        self._door.leave(request.transport)
         try:
             self._admit(request)
+            is_crowded = self._check_room(command)
             client = _client_of(request)
             response = await self._commands.run(command, request, client)
+            if is_crowded and not response.prepared:
+                response.force_close()
             is_error = False
             return response
         except DatabusError as error:
             return error_response(error)
         except web.HTTPException as error:
-            return error_response(MalformedRequest(error.text or error.reason), error.status)
+            return error_response(
+                MalformedRequest(error.text or error.reason), error.status, error.headers.get("Allow")
+            )
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception:
@@ -133,19 +164,39 @@ class Server:
 
     def _admit(self, request: web.Request) -> None:
         """Raise unless whoever asks may. Without a token only this machine may, and no web page that it shows."""
-        connections = 0 if self._runner is None or self._runner.server is None else len(self._runner.server.connections)
-        if connections > self._config.serve.connections_max:
-            raise TooMany(f"{connections} connections, connections_max={self._config.serve.connections_max}; ask again")
         if self._token is not None:
             given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             if not hmac.compare_digest(given, self._token):
                 raise Unauthorized("this relay wants a token: send the header `Authorization: Bearer TOKEN`")
             return
-        if not is_loopback(_host_of(request.host)) or "Origin" in request.headers:
+        if not is_loopback(_host_of(request.host)) or _is_of_a_page(request):
             raise Unauthorized(
                 "this relay has no token, so it answers only programs that address it as localhost; "
                 "set token_file to let others in"
             )
+
+    def _check_room(self, command: str) -> bool:
+        """Whether there are more connections than there may be. Then raise, unless an operator asks."""
+        connections = 0 if self._runner is None or self._runner.server is None else len(self._runner.server.connections)
+        connections -= len(self._door)
+        if connections <= self._config.serve.connections_max:
+            return False
+        if command not in _ANSWERED_ALWAYS:
+            raise TooMany(f"{connections} connections, connections_max={self._config.serve.connections_max}; ask again")
+        return True
+
+
+def _is_of_a_page(request: web.Request) -> bool:
+    """Whether a browser asks because a page of another origin had it do so; the relay itself has no pages.
+
+    `none` is what a person typed into the address bar: they may look.
+    """
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    return "Origin" in request.headers or site not in ("none", "same-origin")
+
+
+async def _hide_from_pages(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_FOR_NO_PAGE)
 
 
 def _host_of(host: str) -> str:
@@ -165,17 +216,24 @@ def _client_of(request: web.Request) -> str:
     return "localhost" if is_loopback(remote) else remote
 
 
-def error_response(error: DatabusError, status: int | None = None) -> web.Response:
-    """An error as an answer: its status, the seeds' headers, and a JSON body."""
+def error_response(error: DatabusError, status: int | None = None, allow: str | None = None) -> web.Response:
+    """An error as an answer: its status, the seeds' headers, and a JSON body. Who may not ask, or not now, is let go.
+
+    allow: the methods that there are instead.
+    """
     message = str(error)[:_MESSAGE_LENGTH_MAX]
     name = type(error).__name__
     value: dict[str, Any] = {"error": name, "message": message}
-    return web.Response(
+    headers = {"x-dbus-error": name, "x-dbus-error-message": _header_text(message)}
+    response = web.Response(
         status=status or error.http_status,
         body=json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace") + b"\n",
         content_type="application/json",
-        headers={"x-dbus-error": name, "x-dbus-error-message": _header_text(message)},
+        headers=headers if allow is None else {**headers, "Allow": allow},
     )
+    if isinstance(error, Unauthorized | TooMany) or response.status == HTTPStatus.REQUEST_TIMEOUT:
+        response.force_close()
+    return response
 
 
 def _header_text(text: str) -> str:

@@ -1,0 +1,86 @@
+"""The audit log: who had a source paused, unpaused, read anew, or skip something; when, and what came of it.
+
+One line of JSON for each, in `audit.jsonl` in the relay's folder, appended and fsynced; beyond `bytes_max` that file
+becomes `audit.1.jsonl`, in the place of the one before. The same goes to the structured log.
+"""
+
+import datetime as dt
+import getpass
+import json
+import os
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from databus.relay._files import sync_folder
+
+NAME: Final = "audit.jsonl"
+BYTES_MAX: Final = 4 << 20
+_TEXT_LENGTH_MAX: Final = 1_000
+_NAMES_MAX: Final = 100
+
+_logger = structlog.get_logger("databus.audit")
+
+
+class Audit:
+    """Appends to the audit log of one relay's folder; any thread."""
+
+    def __init__(self, folder: Path, bytes_max: int = BYTES_MAX) -> None:
+        self._path = folder / NAME
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+
+    def note(self, action: str, who: Mapping[str, Any], asked: Mapping[str, Any], result: str) -> None:
+        """Write down one action. asked: what was asked for; what is None is omitted. result: `done`, or the error.
+
+        An action is never undone or refused because it could not be written down; that is logged as an error.
+        """
+        entry = {
+            "at": dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds"),
+            "action": action,
+            "who": {name: _short(value) for name, value in who.items()},
+            "asked": {name: _short(value) for name, value in asked.items() if value is not None},
+            "result": _short(result),
+        }
+        _logger.info("audit", **{name: value for name, value in entry.items() if name != "at"})
+        line = json.dumps(entry, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+        try:
+            with self._lock:
+                self._append(line)
+        except OSError as error:
+            _logger.error("not written to the audit log", path=str(self._path), message=str(error), **entry)  # noqa: TRY400
+
+    def _append(self, line: bytes) -> None:
+        is_new = not self._path.exists()
+        if not is_new and self._path.stat().st_size + len(line) > self._bytes_max:
+            self._path.replace(self._path.with_name("audit.1.jsonl"))
+            is_new = True
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            os.write(fd, line)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if is_new:
+            sync_folder(self._path.parent)
+
+
+def operator() -> dict[str, Any]:
+    """Who runs this process, for what is done at the command line."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return {"user": user, "host": socket.gethostname(), "pid": os.getpid()}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_TEXT_LENGTH_MAX]
+    if isinstance(value, list | tuple):
+        return [_short(each) for each in value[:_NAMES_MAX]]
+    return value
