@@ -6,9 +6,11 @@ The socket is asyncio's; it is written to through a duplicate of its descriptor,
 """
 
 import asyncio
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,6 +23,9 @@ SENDFILE_BYTES_MIN: Final = 64 << 10
 BURST_BYTES_MAX: Final = 1 << 20
 """What one client may be sent before others get their turn."""
 _GATHER_BYTES_MAX: Final = 256 << 10
+
+
+_DRAIN_POLL_S: Final = 0.01  # nothing tells when a peer has acknowledged
 
 
 class ClientGone(DatabusError):
@@ -47,6 +52,16 @@ class Sender:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    async def drain(self) -> None:
+        """Wait until the client's machine has all that was sent, as long as it takes anything. A reset right after
+        `send` would drop what still waits here.
+        """
+        left, since = _unacknowledged_bytes(self._fd), self._loop.time()
+        while left and not self._transport.is_closing() and self._loop.time() - since < self._write_s_max:
+            await asyncio.sleep(_DRAIN_POLL_S)
+            now_left = _unacknowledged_bytes(self._fd)
+            left, since = now_left, since if now_left == left else self._loop.time()
 
     def abort(self) -> None:
         """Reset the connection, so that the client cannot take what came for the whole."""
@@ -173,3 +188,8 @@ class Sender:
         timer = self._loop.call_later(self._write_s_max, late)
         self._loop.add_writer(fd, writable)
         return end
+
+
+def _unacknowledged_bytes(fd: int) -> int:
+    """What was written to a socket and has not reached the peer's machine."""
+    return int(struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0" * 4))[0])

@@ -260,12 +260,22 @@ class Streaming:
         except ClientGone as gone:
             self._note_gone(gone)
             sender.abort()
+        except Exception:
+            await self._cut_off(sender)
+            raise
         except BaseException:
             sender.abort()
             raise
         finally:
             sender.close()
         return response
+
+    async def _cut_off(self, sender: Sender) -> None:
+        """Reset the connection once the client has what was sent before: that counts, and nobody takes it for all."""
+        try:
+            await sender.drain()
+        finally:
+            sender.abort()
 
     async def _flow(self, cursor: Cursor, first: "asyncio.Future[list[Span] | bytes]") -> web.StreamResponse:
         """An answer whose end is the end of the connection."""
@@ -283,8 +293,11 @@ class Streaming:
             sender.abort()
         except DatabusError as error:
             self._logger.warning("stream cut off", error=type(error).__name__, message=str(error))
-            sender.abort()
-        except BaseException:  # cancelled, or a defect: in neither case may what came be taken for the whole
+            await self._cut_off(sender)
+        except Exception:
+            await self._cut_off(sender)
+            raise
+        except BaseException:  # cancelled: then too nobody may take what came for the whole
             sender.abort()
             raise
         finally:
