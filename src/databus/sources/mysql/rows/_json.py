@@ -24,6 +24,10 @@ SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)
 INT16, UINT16, INT32, UINT32, INT64, UINT64, DOUBLE, STRING = range(5, 13)
 OPAQUE: Final = 15
 DEPTH_MAX: Final = 128  # the server allows 100
+DECIMAL_DIGITS_MAX: Final = 81
+"""A decimal's nine groups of nine digits. A document tells whole groups before the point, and so more digits than the
+65 of a column.
+"""
 EXPANSION_MAX: Final = 8
 """Text has at most so many bytes for each of the binary form, or the form is no server's: its values overlap."""
 
@@ -232,7 +236,7 @@ def print_double(value: float) -> bytes:
 
 def _decimal(data: bytes) -> bytes:
     precision, scale = data[0], data[1]
-    if not 0 < precision <= 65 or scale > precision:
+    if not 0 < precision <= DECIMAL_DIGITS_MAX or scale > precision:
         raise NotJson("a decimal of no size")
     before, leading = divmod(precision - scale, 9)
     after, last = divmod(scale, 9)

@@ -235,7 +235,7 @@ def _put_decimal(to: int, at: int, count: int) -> int:
     if count < 2:
         return MALFORMED
     precision, scale = load8(at), load8(at + 1)
-    if precision < 1 or precision > 65 or scale > precision:
+    if precision < 1 or precision > js.DECIMAL_DIGITS_MAX or scale > precision:
         return MALFORMED
     leading, before = (precision - scale) % 9, (precision - scale) // 9
     after, last = scale // 9, scale % 9
