@@ -21,13 +21,15 @@ ASTRAL = [chr(point) for point in range(0x10000, 0x110000, 0x1FD)]
 
 
 def characters_of(cursor: "pymysql.cursors.Cursor", charset: str, step: int) -> list[str]:
-    """Those of all characters that the server itself brings into that character set and back. step: of Unicode's."""
+    """Those of all characters that the server itself brings into that character set and back. step: of Unicode's; of
+    other large sets, at most five.
+    """
     cursor.execute(
         f"SELECT c FROM characters WHERE CONVERT(CONVERT(c USING {charset}) USING utf8mb4) = c"
         f" AND (CONVERT(c USING {charset}) <> '?' OR c = '?') ORDER BY c"
     )
     found = [str(row[0]) for row in cursor.fetchall() if row[0] not in (",", REPLACEMENT)]
-    return found[::step] if charset in UNICODE else found
+    return found[:: step if charset in UNICODE else min(step, 5) if len(found) > 1_000 else 1]
 
 
 def members_of(characters: list[str], bytes_max: int) -> Iterator[list[str]]:
@@ -46,7 +48,11 @@ def make_tables(server: Server, database: str, name: str, step: int) -> dict[str
         cursor.execute("SELECT CHARACTER_SET_NAME, MAXLEN FROM information_schema.CHARACTER_SETS")
         charsets = {str(name): int(size) for name, size in cursor.fetchall() if name != "binary"}
         for charset, bytes_max in charsets.items():
-            for number, members in enumerate(members_of(characters_of(cursor, charset, step), bytes_max)):
+            characters = characters_of(cursor, charset, step)
+            if server.kind == "mysql-5.7" and charset == "utf16le":  # it damages members with these bytes
+                damaged = {0x2C, 0xFF, *range(0xD8, 0xE0)}
+                characters = [each for each in characters if not damaged & {*each.encode("utf-16-le")}]
+            for number, members in enumerate(members_of(characters, bytes_max)):
                 table = f"{name}_{charset}_{number}"
                 words = f"CHARACTER SET {charset} COLLATE {charset}_bin"
                 listed = ",".join(session.escape(each) for each in members)

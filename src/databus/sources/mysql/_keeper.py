@@ -140,7 +140,7 @@ class HistoryKeeper:
 
     def apply(self, statement: Statement, scn: int) -> list[TableEvent]:
         """Move past a statement of the log, durably. `scn`: of its transaction."""
-        events = self._history.apply(statement.query)
+        events = self._history.apply(statement.query, rows_follow=not statement.is_complete)
         self._keep(scn)
         return events
 

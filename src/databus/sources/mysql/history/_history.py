@@ -17,6 +17,7 @@ from databus.sources.mysql.history._changes import Changes, Work, state_of, text
 from databus.sources.mysql.history._classes import UNPROVEN, Reason
 from databus.sources.mysql.history._events import TableEvent, Unknown
 from databus.sources.mysql.history._explain import explain
+from databus.sources.mysql.history._members import is_in_servers_words, with_likely_members
 from databus.sources.mysql.history._presence import (
     PARTIAL,
     Note,
@@ -191,9 +192,10 @@ class History:
         others = dict.fromkeys(self._others, True)
         return Changes(tables, dict(self._databases), others, dict.fromkeys(self._presence, True))
 
-    def apply(self, statement: Statement) -> list[TableEvent]:
+    def apply(self, statement: Statement, *, rows_follow: bool = False) -> list[TableEvent]:
         """Move past a statement. What it did to captured tables, in an order that consumers can follow.
 
+        rows_follow: rows come in the same transaction: a CREATE TABLE ... SELECT, in words of the server's own.
         A statement that is not understood changes nothing but that the tables it names are not known any more, and
         gives `Unknown` if one of them is captured.
         """
@@ -206,7 +208,14 @@ class History:
             self._do(parsed, statement, work)
         except Unreadable as why:
             return self._not_understood(statement, why)
+        if rows_follow or is_in_servers_words(statement.text, self.server):
+            work.tables = {
+                at: made and with_likely_members(made, self._all_states()) for at, made in work.tables.items()
+            }
         return self._commit(work, statement)
+
+    def _all_states(self) -> Iterator[TableState]:
+        return (state for name in list(self._tables) if (state := self._state(name)) is not None)
 
     def _name(self, database: str, table: str) -> TableName:
         return self._spelling.of(database), self._spelling.of(table)

@@ -6,7 +6,8 @@ a value of the column's type is that has their number, then for a row that has o
 `UNKNOWN` where the question mark stands.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import pymysql
 from databus.sources.mysql._charsets import UNKNOWN, UTF8MB3
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql._text import decoded
+from databus.sources.mysql.history._state import TableState
 from databus.sources.mysql.history._tokens import Server
 from databus.sources.mysql.history._types import escaped
 
@@ -25,6 +27,9 @@ _ROWS_MAX: Final = 200_000
 _PLAIN: Final = frozenset({UTF8MB3, "ucs2", "ascii", "latin1", BINARY})
 """Character sets of which the catalogue shows everything; `binary` as digits, or not at all."""
 _WIDE: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
+_MADE: Final = re.compile(
+    r"CREATE TABLE (?:IF NOT EXISTS )?(?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+` \(\n  `.*\n\)(?:(?! ENGINE=).)*", re.DOTALL
+)
 _NO_ANSWER: Final = frozenset({1044, 1142, 1143, 1146, 1054, 1356})
 """Errors: we may not read the table, or it is gone."""
 
@@ -93,6 +98,36 @@ class Asker:
             number: decoded(raw, column.charset or BINARY) for number, raw in answers.items() if isinstance(raw, bytes)
         }
         return {number: text for number, text in texts.items() if _may_show(text, column.members[number])}
+
+
+def is_in_servers_words(text: str, server: Server) -> bool:
+    """Whether it is how MySQL 5.7 logs CREATE TABLE ... SELECT, whose rows then have a transaction of their own."""
+    return not server.is_mariadb and server.version < (8,) and _MADE.fullmatch(text) is not None
+
+
+def with_likely_members(made: TableState, known: Iterable[TableState]) -> TableState:
+    """A table that a server says in its own words to have made from a query, which are lossy like its catalogue.
+
+    A member with a question mark is that of the column that it was made from: where the known columns that may be the
+    one differ, or there is none, it is not known.
+    """
+    columns = tuple(made.columns)
+    doubtful = [at for at, column in enumerate(columns) if column.charset in _WIDE and "?" in "".join(column.members)]
+    if not doubtful:
+        return made
+    others = [column for table in known for column in table.columns if column.members]
+    for at in doubtful:
+        column = columns[at]
+        found = {other.members for other in others if _may_be(other, column)}
+        lost = tuple(member.replace("?", UNKNOWN) for member in column.members)
+        settled = _with_members(column, found.pop() if len(found) == 1 else lost)
+        columns = (*columns[:at], settled, *columns[at + 1 :])
+    return replace(made, columns=columns)
+
+
+def _may_be(other: ColumnDefinition, column: ColumnDefinition) -> bool:
+    same = (other.type, other.charset, len(other.members)) == (column.type, column.charset, len(column.members))
+    return same and all(_may_show(text, shown) for text, shown in zip(other.members, column.members, strict=True))
 
 
 def _value(column: ColumnDefinition, number: int) -> int:

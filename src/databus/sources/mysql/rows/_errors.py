@@ -18,6 +18,10 @@ _DATE: Final = (
     "a date that is none (0000-00-00, or a month or day that does not exist), which no type of the bus can hold. Set "
     "`zero_dates: null` to have such values as null, " + _EXCLUDE
 )
+_DATE_IN_KEY: Final = (
+    "a date that is none (0000-00-00, or a month or day that does not exist), and is part of the table's key: as nulls "
+    "several such rows would have one key. Give the row another date, or leave the table out with `exclude`"
+)
 _TEXT: Final = (
     "bytes that are no text in its character set {charset}. Set `invalid_text: replace` to have U+FFFD in their place, "
     + _EXCLUDE
@@ -69,8 +73,10 @@ def unknown_member(table: str, column: str, charset: str | None, place: str, num
     return Unrepresentable(f"{table}: column {column!r} at {place} holds {why}")
 
 
-def not_a_date(table: str, column: str, place: str) -> Unrepresentable:
-    """A date that is none."""
+def not_a_date(table: str, column: str, place: str, *, in_key: bool) -> Unrepresentable:
+    """A date that is none. in_key: the column is part of the key, where no policy makes it null."""
+    if in_key:
+        return Unrepresentable(f"{table}: column {column!r} at {place} holds {_DATE_IN_KEY}")
     return Unrepresentable(f"{table}: column {column!r} at {place} holds {_DATE.format(table=table, column=column)}")
 
 
@@ -95,7 +101,7 @@ def row_error(
     if column is None:
         return Corrupt(f"{table}: {_CORRUPT[code]} at {at}{_NOT_THIS_TABLE}")
     if code == ops.NOT_A_DATE:
-        return not_a_date(table, column.name, at)
+        return not_a_date(table, column.name, at, in_key=column.name in plan.definition.key)
     if code == ops.NOT_TEXT:
         return not_text(table, column.name, column.charset, at)
     return not_this_table(table, column.name, at, _CORRUPT[code])

@@ -64,7 +64,7 @@ def make_plan(
             )
         logged = check_type(definition.source, column, types[number], metas[number])
         is_excluded = column.name in excluded or column.is_hidden
-        layouts.append(lay_out(column, logged, excluded=is_excluded, policies=policies))
+        layouts.append(lay_out(column, logged, excluded=is_excluded, policies=policies.for_column(definition, column)))
     program = np.array(
         [layout.fields(column) for layout, column in zip(layouts, definition.columns, strict=True)], dtype=np.int64
     ).reshape(-1, ops.FIELDS)

@@ -1,6 +1,6 @@
 """The type table: which type of the bus a column becomes. docs/mysql-types.md says the same with all forms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from databus.core import ConfigError, Unsupported
@@ -67,6 +67,10 @@ class Policies:
     json_form: Literal["5.7", "8.0"] = "8.0"
     omitter: "Omitter | None" = None
 
+    def for_column(self, definition: TableDefinition, column: ColumnDefinition) -> "Policies":
+        """What holds for a column: in the key, an invalid date is always an error, since nulls would be one key."""
+        return replace(self, zero_dates="error") if column.name in definition.key else self
+
 
 def address_type(column: ColumnDefinition) -> str | None:
     """`uuid`, `inet4` or `inet6` if the column is one of MariaDB's, which a table map has as CHAR."""
@@ -131,7 +135,8 @@ def describe(
             Column(
                 column.name,
                 kind,
-                nullable=column.is_nullable or (zero_dates == "null" and column.type in _DATED),
+                nullable=column.is_nullable
+                or (zero_dates == "null" and column.type in _DATED and column.name not in definition.key),
                 db_type=column.column_type,
                 charset=None if column.charset == BINARY else column.charset,
             )

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import SourceChanged, Unrepresentable
+from databus.core import SourceChanged
 from databus.schema import Column, TableSchema, forms_of
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import Policies, bus_type
+from databus.sources.mysql.rows._errors import not_a_date
 from databus.sources.mysql.snapshot._key import KeyColumn
 from databus.sources.mysql.snapshot._opcodes import (
     BIT,
@@ -255,11 +256,11 @@ class Columns:
         arrays = {}
         for number, column in enumerate(self._columns, extra):
             row, described = self.program[number], self._shape.table.column(column.name)
-            if row[FIRST_NONE] >= 0 and self._shape.policies.zero_dates == "error":
-                raise Unrepresentable(
-                    f"{self._shape.table.source}: column {column.name!r} holds a date that is none (such as "
-                    f"0000-00-00), {place}, row {int(row[FIRST_NONE])}; `zero_dates: null` takes such dates for null"
-                )
+            policies = self._shape.policies.for_column(self._shape.definition, column)
+            if row[FIRST_NONE] >= 0 and policies.zero_dates == "error":
+                at = f"row {int(row[FIRST_NONE]) + 1} of {place}"
+                in_key = column.name in self._shape.definition.key
+                raise not_a_date(self._shape.table.source, column.name, at, in_key=in_key)
             if row[NULLS] and not described.nullable:
                 raise SourceChanged(f"{self._shape.table.source}: column {column.name!r} is NOT NULL, but has nulls")
             arrays[column.name] = self._array(row, self._sizes[number], column, described, place)
