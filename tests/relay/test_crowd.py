@@ -398,6 +398,7 @@ def test_a_follower_has_its_headers_before_a_slow_disk_has_answered(
         with listeners(Listener(relay)) as (follower,):
             until(lambda: follower.has_headers, "the headers")
             assert not follower.body
+            assert b"x-dbus-published: 1\r\n" in follower._received
             is_read.set()
             follower.wait_for(expected)
 

@@ -1,5 +1,6 @@
 """Segments: how they follow each other, what retention removes and what it never does, and their indexes."""
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import PositionPurged
+from databus.core import Corrupt, PositionPurged
 from databus.relay import LogConfig
 from databus.relay._index import SparseIndex
 from databus.relay._segment import SegmentHeader
@@ -222,3 +223,14 @@ def test_an_index_made_while_its_segment_goes_is_not_kept(tmp_path, monkeypatch,
         assert (segment in view.segments) == (what == "cut_back")
         assert not segment.index_path().exists()
         assert segment.number not in view._indexes
+
+
+def test_a_stretch_that_was_checked_before_and_is_gone_is_an_error_before_it_is_sent(tmp_path):
+    with open_log(tmp_path) as log:
+        for scn in range(1, 60):
+            log.append(group(scn))
+        assert scns_of(read(log.beginning())) == list(range(1, 60))
+        path = log._view.segments[0].path
+        os.truncate(path, path.stat().st_size // 2)
+        with pytest.raises(Corrupt, match="the file ends here"):
+            log.beginning().read(1 << 20)

@@ -1,15 +1,18 @@
 """Cursors: places between the groups of a log, from which bytes are served as they are.
 
 A cursor moves over whole groups, never past the published end. What it hands out are spans of the log's files, whose
-checksums it has checked and in which it has decoded nothing. It holds no file between two reads: a consumer that
-stands still costs nothing, and finds out with 410 if retention has passed it.
+checksums have been checked, by it or by another before, and in which nothing was decoded. It holds no file between two
+reads: a consumer that stands still costs nothing, and finds out with 410 if retention has passed it.
 """
 
+import os
+import threading
 from dataclasses import dataclass
+from typing import Final
 
 from databus.core import Corrupt, Pair, SourceCheckpoint
 from databus.relay._measure import GroupSize, Measure, MeasureLimits, Stop, Tally, size_of
-from databus.relay._reader import FrameReader
+from databus.relay._reader import BUFFER_BYTES, FrameReader
 from databus.relay._scan import Allowance, Scanned, reached_by, scan
 from databus.relay._segment import End, Segment, SegmentFile
 from databus.relay._view import LogView
@@ -106,7 +109,13 @@ class Cursor:
         left = bytes_max
         while left > 0 and not self.has_reached(to) and (found := self.advance(published)) is not None:
             segment, limit = found
-            if sources is None and (span := self._leap(segment, limit, published, left, to)) is not None:
+            try:
+                span = None if sources is not None else self._leap(segment, limit, published, left, to)
+            except Corrupt:
+                if not spans:
+                    raise
+                break
+            if span is not None:
                 spans.append(span)
                 left -= span.length
                 continue
@@ -137,6 +146,7 @@ class Cursor:
         if end is None:
             return None
         span = Span(self._view.file(segment), self._offset, end.offset - self._offset)
+        _touch(span)
         self._offset = end.offset
         self._move(end.commit, None)
         return span
@@ -269,6 +279,29 @@ class _Run:
     def _add(self, offset: int, header: Header) -> None:
         _join(self._pieces, offset, offset + header.frame_bytes)
         self.bytes += header.frame_bytes
+
+
+_scratch: Final = threading.local()
+
+
+def _touch(span: Span) -> None:
+    """Have the span's bytes in the page cache, so that whoever sends them does not wait for a disk in the event loop.
+
+    Raises `Corrupt` if they cannot be read, or are not there any more.
+    """
+    buffer = getattr(_scratch, "buffer", None)
+    if buffer is None:
+        buffer = _scratch.buffer = memoryview(bytearray(BUFFER_BYTES))
+    done = 0
+    while done < span.length:
+        at = span.offset + done
+        try:
+            count = os.preadv(span.fd, [buffer[: span.length - done]], at)
+        except OSError as error:
+            raise Corrupt(f"{span.file.path} at {at}: {error.strerror}") from error
+        if count == 0:
+            raise Corrupt(f"{span.file.path} at {at}: the file ends here, {span.length - done} bytes too early")
+        done += count
 
 
 def _join(pieces: list[tuple[int, int]], start: int, end: int) -> None:

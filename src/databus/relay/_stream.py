@@ -192,12 +192,13 @@ class Streaming:
     async def _serve(self, cursor: Cursor) -> web.StreamResponse:
         if not self._ask.follow:
             return await self._once(cursor)
+        self._published = cursor.view.checkpoint(cursor.view.published.commit)
         # An error in the first read is an answer, if it comes soon; the headers do not wait for a slow disk.
         first = asyncio.ensure_future(self._in_thread(lambda: self._read_first(cursor, self._bulk_bytes)))
         try:
             await asyncio.wait({first}, timeout=HEADERS_MS_MAX / 1e3)
         except asyncio.CancelledError:
-            first.add_done_callback(_look_at)
+            first.add_done_callback(_look_at)  # nobody waits for it any more
             raise
         if first.done():
             first.result()
@@ -279,6 +280,7 @@ class Streaming:
 
     async def _flow(self, cursor: Cursor, first: "asyncio.Future[list[Span] | bytes]") -> web.StreamResponse:
         """An answer whose end is the end of the connection."""
+        first.add_done_callback(_look_at)  # where the client leaves before it is waited for
         response = _Endless(headers=self._headers())
         response.force_close()
         await response.prepare(self._request)
