@@ -18,6 +18,8 @@ $(STAMP): pyproject.toml
 	@echo "installing databus and what it needs into $(VENV) (some 500 MB the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[spark,mysql]" --group dev
+	@echo "compiling the decoder of the mysql source, once"
+	@$(BIN)/python -m databus.sources.mysql._kernels || echo "that failed; its first start tries again"
 	@touch $@
 
 java: ## Sees to it that there is a Java for Spark.

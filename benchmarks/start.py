@@ -20,7 +20,7 @@ from databus.testing.servers import Server, open_server
 
 KIND = "mysql-8.0"
 STARTS = 5
-FIRST_S_MAX, LATER_S_MAX = 30.0, 1.5
+FIRST_S_MAX, LATER_S_MAX = 15.0, 1.0
 WAIT_S_MAX = 300.0
 STEP_S = 0.005
 

@@ -27,6 +27,18 @@ assert kernels.split(data, out, packet) == s.SPLIT_MORE and out[9] == 19 and pac
 print("kept" if kernels.split.stats.cache_hits else "compiled")
 """
 
+LOAD = """
+from databus.sources.mysql import _kernels
+_kernels._SHARES = (("binlog._packet_kernels",), ("rows._bus_kernels",), ("rows._small_kernels",))
+said, begun = [], []
+begin = _kernels.subprocess.Popen
+_kernels.subprocess.Popen = lambda command, **more: begun.append(command[3:]) or begin(command, **more)
+_kernels.load_kernels("shop", said.append)
+from databus.sources.mysql.rows import _bus_kernels
+print(bool(said) and said[0].startswith("compiling the decoder") and said[-1] == "", sum(begun, []))
+print("kept" if _bus_kernels.stamp.stats.cache_hits else "compiled")
+"""
+
 BEYOND = """
 import numpy as np
 from databus.sources.mysql.binlog import _packet_kernels, _crc_kernels, _state as s
@@ -87,6 +99,15 @@ def test_many_processes_may_compile_at_once(copy: Path) -> None:
     said = [told(each) for each in [start(copy) for _ in range(4)]]
     assert "compiled" in said
     assert told(start(copy)) == "kept"
+
+
+def test_a_first_start_says_what_it_does_and_shares_it_with_other_processes_and_a_later_one_does_neither(
+    copy: Path,
+) -> None:
+    shares, compiled = told(start(copy, LOAD)).splitlines()[-2:]
+    if len(os.sched_getaffinity(0)) > 1:
+        assert (shares, compiled) == ("True ['rows._bus_kernels', 'rows._small_kernels']", "kept")
+    assert told(start(copy, LOAD)).splitlines()[-2:] == ["False []", "kept"]
 
 
 def test_checked_kernels_are_kept_apart_and_find_one_byte_beyond_an_array(copy: Path) -> None:

@@ -1,8 +1,10 @@
 """A live server: what its transactions cost one by one, and that whoever is behind takes together what has queued."""
 
 import numpy as np
+import pytest
 
 from databus.sources.mysql._dump import BlockQueue
+from databus.testing.servers import make_certificates
 
 TRANSACTIONS = 400
 
@@ -56,4 +58,23 @@ def test_a_source_that_nobody_polls_for_a_while_loses_nothing_and_goes_on_at_onc
         server.run(f"INSERT INTO {database}.t VALUES ({number}, REPEAT('x', 500000))")
     follower.check(server, database)
 
+    assert follower.tried == []
+
+
+def test_a_server_is_followed_over_tls_while_little_comes_and_while_much_does(
+    kind, new_server, tmp_path, follow
+) -> None:
+    if kind == "mysql-5.7":
+        pytest.skip("mysql-5.7.22 from Maven is built with yaSSL, which speaks no TLS newer than 1.1")
+    server = new_server(kind, certificates=make_certificates(tmp_path))
+    server.run(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.mark (id INT PRIMARY KEY, n BIGINT)",
+        "CREATE TABLE shop.t (id INT PRIMARY KEY AUTO_INCREMENT, body LONGTEXT)",
+    )
+    follower = follow("shop", server, snapshot="never", tls="unverified")
+    follower.start()
+    for size in (10, 300_000, 10, 4_000_000, 10):
+        server.run(f"INSERT INTO shop.t (body) VALUES (REPEAT('x', {size}))")
+        follower.check(server, "shop")
     assert follower.tried == []

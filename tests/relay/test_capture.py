@@ -15,6 +15,7 @@ from databus.core import Corrupt, PositionPurged, SourceChanged, Unavailable, Un
 from databus.relay import Relay, State, _capture, _files
 from databus.relay import _log as log_module
 from databus.wire import Group, OpenSnapshot
+from tests.relay import support
 from tests.relay.support import (
     ORDERS,
     WAIT_S,
@@ -136,6 +137,20 @@ def test_a_database_that_keeps_us_waiting_is_shown_with_what_was_asked(tmp_path:
             until(lambda: state_of(relay)["message"] == "starting script shop after SCN 0", "the step")
             assert state_of(relay)["state"] == "INITIALIZING"
             assert get(relay, "/admin/status").json["message"] == "shop: starting script shop after SCN 0"
+        finally:
+            shop.changed.release()
+        published(relay, "shop", 1)
+        assert state_of(relay)["message"] == ""
+
+
+def test_what_a_source_does_while_it_begins_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop = Database(groups=[order(1)])
+    monkeypatch.setattr(support.ScriptedSource, "doing", "compiling the decoder", raising=False)
+    shop.changed.acquire()
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        try:
+            shown = "starting script shop after SCN 0: compiling the decoder"
+            until(lambda: state_of(relay)["message"] == shown, "what it does")
         finally:
             shop.changed.release()
         published(relay, "shop", 1)

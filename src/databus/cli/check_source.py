@@ -21,9 +21,10 @@ def check_source(
     """Ask the MySQL and MariaDB servers of a configuration what is wrong, and name the statement that mends it.
 
     A relay asks the same at every start. Exits with 1 if there is an error; warnings and hints do not stop capture.
+    Compiles the decoder, once on a machine, which the first start would wait for otherwise.
     """
     configured = _sources_of(config)
-    from databus.sources.mysql import MysqlConfig
+    from databus.sources.mysql import MysqlConfig, load_kernels
     from databus.sources.mysql import check_source as findings_of
 
     sources = {name: each for name, each in configured.items() if isinstance(each, MysqlConfig)}
@@ -41,6 +42,8 @@ def check_source(
         typer.echo(f"{', '.join(chosen) or 'no source of type mysql'}; {', '.join(counts)}")
     if any(each.severity == "error" for _, each in found):
         raise typer.Exit(1)
+    if chosen:
+        load_kernels(chosen[0], lambda doing: typer.echo(doing, err=True) if doing else None)
 
 
 def _sources_of(path: Path) -> "Mapping[str, SourceConfig]":

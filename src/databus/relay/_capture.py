@@ -13,7 +13,7 @@ Large groups are encoded and written by a second thread while the source makes t
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from random import random
@@ -132,8 +132,10 @@ class Capture:
 
     @property
     def status(self) -> Status:
-        """What it is doing."""
-        return self._status
+        """What it is doing; while it begins, with what its source says of that."""
+        status = self._status
+        doing = getattr(self._source, "doing", "") if status.state is State.INITIALIZING else ""
+        return replace(status, message=f"{status.message}: {doing}") if doing else status
 
     @property
     def reading(self) -> list[str]:

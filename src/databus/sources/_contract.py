@@ -16,6 +16,9 @@ answer, `Unavailable`, and the capture loop closes it, waits and starts anew fro
 
 A source may also have a static method `contains` (see `Contains`), by which a log knows whether a consumer's position
 is of its history although nothing of that transaction is in the log; without it such a position is believed.
+
+Where `start` may take long, a source may have an attribute `doing`, a text that says what it does meanwhile; it is
+shown to whoever asks what the source waits for.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,6 +4,16 @@ from databus.sources.mysql._check import check_source
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig, check_start
 from databus.sources.mysql._files import BinlogSource
 from databus.sources.mysql._finding import Finding
+from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._source import MysqlSource
 
-__all__ = ["BinlogConfig", "BinlogSource", "Finding", "MysqlConfig", "MysqlSource", "check_source", "check_start"]
+__all__ = [
+    "BinlogConfig",
+    "BinlogSource",
+    "Finding",
+    "MysqlConfig",
+    "MysqlSource",
+    "check_source",
+    "check_start",
+    "load_kernels",
+]

@@ -22,6 +22,14 @@ _IMPORT: Final = re.compile(
     rb"^from " + re.escape(_PACKAGE.encode()) + rb"((?:\.\w+)*) import (?:\(([^)]*)\)|([^\n]*))", re.MULTILINE
 )
 
+_missing: list[Callable[[], None]] = []
+
+
+def when_something_is_missing(told: Callable[[], None] | None) -> None:
+    """Tell, once, that a kernel is not on the disk, right before it is compiled; None: tell nobody any more."""
+    _missing[:] = [] if told is None else [told]
+
+
 _njit: Any = njit  # whose type is a dispatcher's; a kernel is called like the function that it was
 
 
@@ -71,6 +79,13 @@ class _Cache(FunctionCache):
         stamp = hashlib.sha256(repr(sources).encode()).hexdigest()
         self._cache_file = IndexDataCacheFile(self._cache_path, name, stamp)  # type: ignore[no-untyped-call]  # as above
 
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """What is kept; None if it is to be compiled."""
+        found: Any = super().load_overload(signature, context)  # type: ignore[no-untyped-call]  # as above
+        if found is None and _missing:
+            _missing.pop()()
+        return found
+
 
 def read_only(item: Any, dimensions: int = 1) -> Any:
     """The type of an array that a kernel only reads; one that may be written fits too."""
@@ -84,7 +99,7 @@ def kernel(signature: Any) -> Callable[[Function], Function]:
     """
 
     def compiled(function: Function) -> Function:
-        dispatcher: Any = _njit(nogil=True, error_model="numpy")(function)
+        dispatcher: Any = _njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
         called: Function = dispatcher
         dispatcher._cache = _Cache(function)  # noqa: SLF001 - as above
         dispatcher.compile(signature)
@@ -96,11 +111,23 @@ def kernel(signature: Any) -> Callable[[Function], Function]:
 
 def part(function: Function) -> Function:
     """A part of kernels, compiled into each that calls it."""
-    called: Function = _njit(error_model="numpy")(function)
-    return called
+    return _part(function)
 
 
 def small(function: Function) -> Function:
     """The same, put in the place of each call."""
-    called: Function = _njit(error_model="numpy", forceinline=True)(function)
+    return _part(function, forceinline=True)
+
+
+def _part(function: Function, **options: Any) -> Function:
+    """Nobody but kernels calls it, so it is compiled without what others would need, and once for all its callers:
+    Numba would compile it for each number that is given as such, too, and all that it calls.
+    """
+    dispatcher: Any = _njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)(function)
+    template_of = dispatcher.get_call_template
+    plain: Any = types.unliteral
+    dispatcher.get_call_template = lambda args, kws: template_of(
+        [plain(each) for each in args], {name: plain(each) for name, each in kws.items()}
+    )
+    called: Function = dispatcher
     return called

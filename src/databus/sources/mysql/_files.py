@@ -154,6 +154,7 @@ class BinlogSource:
         self._session: Session | None = None
         self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
         self._omissions = OmissionReport(self._logger, None)
+        self.doing = ""
 
     def identify(self) -> Identity:
         """See `Source.identify`. Files do not say which server they are of: the configuration's name does."""
@@ -167,7 +168,7 @@ class BinlogSource:
 
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
-        load_kernels(self.physical)
+        load_kernels(self.physical, self._say)
         files = log_files(self._config.path)
         keeper, tables = self._tables(resume.schemas, resume.folder)
         self._omissions = OmissionReport(self._logger, tables.omitter)
@@ -224,6 +225,9 @@ class BinlogSource:
             reader=None,
         )
         self._session.begin([], None)
+
+    def _say(self, doing: str) -> None:
+        self.doing = doing
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""

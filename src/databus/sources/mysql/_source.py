@@ -99,6 +99,7 @@ class MysqlSource:
         self._watch: EndWatch | None = None
         self._facts: ServerFacts | None = None  # of the server that the session follows
         self._omissions = OmissionReport(self._logger, None)
+        self.doing = ""
 
     def identify(self) -> Identity:
         """See `Source.identify`. With GTIDs all servers that share them are one source, named by the configuration."""
@@ -118,7 +119,7 @@ class MysqlSource:
 
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
-        load_kernels(self.physical)
+        load_kernels(self.physical, self._say)
         server_id = self._config.server_id or _made_up_id(self.physical, resume.log_id)
         trouble: Trouble | None = None
         if resume.position is not None:
@@ -146,6 +147,9 @@ class MysqlSource:
         self._watch = self._watch_of(server.facts)
         self._facts = server.facts
         self._hosts.hand_over()  # the connection is the session's now
+
+    def _say(self, doing: str) -> None:
+        self.doing = doing
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
