@@ -151,6 +151,8 @@ def server_facts(connection: "pymysql.Connection[Any]", server: str) -> ServerFa
         variables = {
             str(row["Variable_name"]).lower(): str(row["Value"]) for row in ask(connection, "SHOW GLOBAL VARIABLES")
         }
+        # the list above ends values after some 1,000 characters, in the middle of a number if need be
+        variables |= {name: _whole(connection, name) for name in _LONG_VARIABLES if name in variables}
         version_text = str(_only(ask(connection, "SELECT VERSION() AS version")))
         flavor: Flavor = "mariadb" if "mariadb" in version_text.lower() else "mysql"
         version = version_of(version_text)
@@ -180,6 +182,14 @@ def server_facts(connection: "pymysql.Connection[Any]", server: str) -> ServerFa
         variables=variables,
         identity=identity,
     )
+
+
+_LONG_VARIABLES: Final = ("gtid_executed", "gtid_purged", "gtid_binlog_pos", "gtid_binlog_state", "gtid_slave_pos")
+
+
+def _whole(connection: "pymysql.Connection[Any]", variable: str) -> str:
+    value = _only(ask(connection, f"SELECT @@GLOBAL.{variable} AS value"))
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def log_end(connection: "pymysql.Connection[Any]", server: str) -> tuple[str, int]:
