@@ -208,7 +208,10 @@ class Follower:
                     if rows.table.source == f"{database}.mark" and mark in rows.batch["n"].to_pylist():
                         state["is_marked"] = True
             state["at"] = len(groups)
-            return bool(state["is_marked"] and groups and not groups[-1].commit.snapshots)
+            if not (state["is_marked"] and groups):
+                return False
+            last = groups[-1].commit
+            return not (last.snapshots or last.has_unread or last.continues)
 
         self.until(is_there)
 

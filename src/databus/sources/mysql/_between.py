@@ -8,7 +8,7 @@ there.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +20,14 @@ from databus.sources.mysql._controls import schema_body
 from databus.sources.mysql._keeper import HistoryKeeper
 from databus.sources.mysql._place import Gap, Here, as_one
 from databus.sources.mysql._tables import Tables
+from databus.sources.mysql._unread import KEY as UNREAD_KEY
+from databus.sources.mysql._unread import Asked, Unread
 from databus.sources.mysql.history import Altered, Created, TableEvent
 from databus.sources.mysql.snapshot import BegunAnew, Placed, Progress, SnapshotReader, TableTask
 from databus.wire import Group, OpenSnapshot, Rows
+
+READ: Final = ("read",)
+"""As the last key of an open snapshot: its rows are all in the log, and its end is not."""
 
 
 class Between:
@@ -40,6 +45,7 @@ class Between:
         tables: Tables,
         history: HistoryKeeper,
         reader: SnapshotReader | None,
+        unread: Unread,
     ) -> None:
         self._physical = physical
         self._config = config
@@ -47,7 +53,10 @@ class Between:
         self._tables = tables
         self._history = history
         self._reader = reader
-        self._asked: deque[tuple[str, str | None]] = deque()
+        self._unread = unread
+        self._tables_max = config.snapshot_tables_max if isinstance(config, MysqlConfig) else 1
+        self._asked: deque[Asked] = deque()
+        self._read: deque[str] = deque()  # to their last row, and the log does not say so yet
         self.advance()
 
     # What the session's caller wants
@@ -71,7 +80,7 @@ class Between:
             names.remove(name)
             body = {"kind": ControlKind.DROP, "source": name}
             groups.append(self._here.control(ControlKind.DROP, self._tables.in_force.pop(name), body))
-        return groups + [self.begin_snapshot(name) for name in names]
+        return groups + self.ask([Asked(name) for name in names])
 
     def go_on_reading(self) -> None:
         """Take up the snapshots that were open in the log."""
@@ -82,19 +91,34 @@ class Between:
             if task is None:
                 self._here.snapshots.pop(name)
                 continue
-            if opened.last_key == ():  # read as a whole, so there is no place to go on from
-                self._asked.append((name, opened.where))
+            if opened.last_key == READ:
+                self._read.append(name)
+            elif opened.last_key == ():  # read as a whole, so there is no place to go on from
+                self._asked.append(Asked(name, opened.where))
             else:
                 self._reader.begin(task, opened.last_key)
 
     def want(self, sources: Sequence[str], where: str | None) -> None:
         """Read these tables, or what `where` says of them, at the next place between two transactions. Any thread."""
-        self._asked.extend((name, where) for name in sources)
+        self._asked.extend(Asked(name, where) for name in sources)
 
     @property
     def is_reading(self) -> bool:
         """Whether a table is being read or is to be."""
-        return bool(self._here.snapshots or self._asked)
+        return bool(self._here.snapshots or self._asked or self._unread)
+
+    @property
+    def unread(self) -> Unread:
+        """The tables that wait to be read."""
+        return self._unread
+
+    def told(self, group: Group) -> Group:
+        """The group with a commit that says which tables wait."""
+        waiting = self._unread.told()
+        if waiting is None:
+            return group
+        position = {**group.commit.position, UNREAD_KEY: waiting}
+        return replace(group, commit=replace(group.commit, position=position, has_unread=True))
 
     def progress(self) -> list[Progress]:
         """How far each table is that is being read."""
@@ -147,12 +171,10 @@ class Between:
 
     def add(self) -> list[Group] | None:
         """Begin what was asked for, or place a chunk, of which nothing may be left; None if there is nothing to add."""
-        if self._asked:
-            asked = dict(self._asked.popleft() for _ in range(len(self._asked)))
-            groups = [
-                self.begin_snapshot(name, where) for name, where in asked.items() if name in self._tables.in_force
-            ]
-            return as_one(groups, self._here.place.position) or None
+        if self._read or self._asked or self._unread:
+            groups = self._end_read() or self._begin_asked() or self._begin_unread()
+            if groups:
+                return as_one(groups, self._here.place.position)
         found = None if self._reader is None else self._reader.take()
         if found is None:
             return None
@@ -160,6 +182,47 @@ class Between:
             where = self._here.snapshots[found.source].where
             return [self.begin_snapshot(found.source, where, tells_reader=False)]
         return list(self._chunk(found))
+
+    def _end_read(self) -> list[Group]:
+        groups: list[Group] = []
+        while self._read:
+            name = self._read.popleft()
+            opened, table = self._here.snapshots.get(name), self._tables.in_force.get(name)
+            if table is not None and opened is not None and opened.last_key == READ:  # else it was begun again
+                groups.append(self._end(table))
+        return groups
+
+    def _begin_asked(self) -> list[Group]:
+        asked = dict(self._asked.popleft() for _ in range(len(self._asked)))
+        if not asked:
+            return []
+        groups = self.ask([Asked(*each) for each in asked.items() if each[0] in self._tables.in_force])
+        return groups or [Group(self._here.commit())]  # so that the log says that they wait
+
+    def _begin_unread(self) -> list[Group]:
+        groups: list[Group] = []
+        while self._unread and self._has_room():
+            source, where = self._unread.take()
+            if source in self._tables.in_force:  # else it was dropped while it waited
+                groups.append(self.begin_snapshot(source, where))
+        return groups
+
+    def _has_room(self) -> bool:
+        if self._reader is None:
+            return len(self._here.snapshots) < self._tables_max
+        return self._reader.has_room(self._tables_max)
+
+    def ask(self, asked: Sequence[Asked]) -> list[Group]:
+        """The begins of these readings, as far as there is room for them; the others wait, which is durable then."""
+        groups: list[Group] = []
+        waiting: list[Asked] = []
+        for each in asked:
+            if each.source in self._here.snapshots or (not (self._unread or waiting) and self._has_room()):
+                groups.append(self.begin_snapshot(*each))
+            else:
+                waiting.append(each)
+        self._unread.add(waiting)
+        return groups
 
     def begin_snapshot(self, source: str, where: str | None = None, *, tells_reader: bool = True) -> Group:
         """The begin of a reading, which supersedes one that is open."""
@@ -184,7 +247,7 @@ class Between:
     def tell_class3(self, table: TableSchema, known: TableSchema) -> list[Group]:
         """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
         body = schema_body(table, known, "", 3)
-        groups = [self._here.control(ControlKind.SCHEMA, table, body), self.begin_snapshot(table.source)]
+        groups = [self._here.control(ControlKind.SCHEMA, table, body), *self.ask([Asked(table.source)])]
         return as_one(groups, self._here.place.position)
 
     def _task(self, source: str) -> TableTask | None:
@@ -207,22 +270,24 @@ class Between:
     def _chunk(self, placed: Placed) -> Iterator[Group]:
         """A chunk's rows, and the end of the reading if it was the last."""
         opened = self._here.snapshots[placed.source]
-        self._here.snapshots[placed.source] = replace(opened, last_key=placed.last_key)
+        self._here.snapshots[placed.source] = replace(opened, last_key=READ if placed.is_last else placed.last_key)
         if placed.rows:
             crash_point("mysql.snapshot.before_chunk")
             yield self._rows_group(placed)
-        if not placed.is_last:
-            return
-        where = self._where(placed.source)
-        del self._here.snapshots[placed.source]
+        if placed.is_last:
+            yield self._end(placed.table)
+
+    def _end(self, table: TableSchema) -> Group:
+        where = self._where(table.source)
+        opened = self._here.snapshots.pop(table.source)
         body: Mapping[str, Any] = {
             "kind": ControlKind.SNAPSHOT_END,
-            "source": placed.source,
+            "source": table.source,
             "generation": opened.generation,
             "begin": list(opened.begin),
             "complete": where is None,
         }
-        yield self._here.control(ControlKind.SNAPSHOT_END, placed.table, body)
+        return self._here.control(ControlKind.SNAPSHOT_END, table, body)
 
     def _rows_group(self, placed: Placed) -> Group:
         first = self._here.next_seqs(placed.rows)

@@ -124,6 +124,9 @@ class MysqlConfig(SourceConfig):
         1 << 20, ge=1, le=1 << 26, description="Keys that may change while a chunk waits for its place in the log."
     )
     snapshot_connections: int = Field(2, ge=1, le=64, description="Connections that read chunks at the same time.")
+    snapshot_tables_max: int = Field(
+        8, ge=1, le=256, description="Tables that are read at the same time; the others wait for their turn."
+    )
     lock_tables_without_key: bool = Field(
         False,
         description="Read a table that has no key under `LOCK TABLES`, rather than again and again while it is "

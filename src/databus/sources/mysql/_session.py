@@ -8,6 +8,7 @@ of the log, so that a session that starts where another was killed yields the sa
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from databus.sources.mysql._place import BEGINS_US, Gap, Here, Place, as_one
 from databus.sources.mysql._prepared import PreparedStore
 from databus.sources.mysql._tables import Tables
 from databus.sources.mysql._taken_back import TakingBack
+from databus.sources.mysql._unread import KEY as UNREAD_KEY
+from databus.sources.mysql._unread import Asked, Unread
 from databus.sources.mysql.binlog import (
     Abandoned,
     Found,
@@ -66,6 +69,7 @@ class Session:
         lookup: TableLookup | None = None,
         taking_back: TakingBack | None = None,
         prepared: PreparedStore | None = None,
+        unread: Unread | None = None,
         expire_ms: float | None = None,
     ) -> None:
         self._physical = physical
@@ -81,8 +85,12 @@ class Session:
         self._taking_back = taking_back or TakingBack(physical, None, "")
         self._prepared = prepared
         self._scheme = scheme
+        # which tables wait is said of each commit where it goes out
+        place = replace(place, position={name: each for name, each in place.position.items() if name != UNREAD_KEY})
         self._here = Here(place, snapshots, clock)
-        self._between = Between(physical, config, self._here, tables, history, reader)
+        self._between = Between(
+            physical, config, self._here, tables, history, reader, Unread(None) if unread is None else unread
+        )
         self._assembler = Assembler(
             place.timeline, config.group_bytes_max, config.row_bytes_max, tables.plan, place.position
         )
@@ -130,12 +138,14 @@ class Session:
                 group = self._last_before(error)
             if group is not None:
                 self._note_yielded(group)
-                return group
+                return self._between.told(group)
             if not self._read_on(deadline):
-                return self._progress()
+                group = self._progress()
+                return None if group is None else self._between.told(group)
 
     def durable(self, position: Mapping[str, Any]) -> None:
         """Up to here the log is never cut back, so the history need not know what was before."""
+        self._between.unread.durable(position)
         has_ended = self._prepared is not None and self._prepared.has_ended
         if self._history.is_long or has_ended:
             ordinal = ordinal_at(Position.from_json(position), self._scheme)
@@ -156,6 +166,11 @@ class Session:
     def progress(self) -> list[Progress]:
         """How far each table is that is being read."""
         return self._between.progress()
+
+    @property
+    def tables_unread(self) -> int:
+        """How many tables wait to be read."""
+        return len(self._between.unread)
 
     def rests_at(self) -> tuple[str, int] | None:
         """The end of the log as it came last, while nothing more comes."""
@@ -390,6 +405,8 @@ class Session:
         for event in events:
             for kind, table, body in controls_of(event, self._tables, self._physical):
                 seq += 1
+                if kind is ControlKind.DROP:  # first, so that its own commit does not call it open
+                    self._between.stop_reading(table.source)
                 commit = Commit(
                     scn,
                     seq,
@@ -404,8 +421,6 @@ class Session:
                 if kind is ControlKind.SCHEMA and body["class"] == 3:
                     self._between.refuse_class3(table.source)
                     class3.append(table.source)
-                if kind is ControlKind.DROP:
-                    self._between.stop_reading(table.source)
         if events:
             self._tables.forget_plans()
             self._between.redefine(events)
@@ -416,7 +431,7 @@ class Session:
         self._assembler.end(statement.position)
         self._here.pass_transaction(scn, seq, statement.txid, statement.commit_us, statement.position)
         self._between.advance()
-        groups += [self._between.begin_snapshot(name) for name in class3 if name in self._tables.in_force]
+        groups += self._between.ask([Asked(name) for name in class3 if name in self._tables.in_force])
         if not groups:
             return [Group(self._here.commit())] if self._is_progress_due() else []
         return as_one(groups, self._here.place.position)

@@ -49,6 +49,7 @@ from databus.sources.mysql._starts import is_time, new_start, time_us
 from databus.sources.mysql._tables import Selection, Tables, json_form_of
 from databus.sources.mysql._taken_back import taking_back
 from databus.sources.mysql._transaction_ids import contains
+from databus.sources.mysql._unread import Unread, unread_after
 from databus.sources.mysql._wanted import Wanted, look_for_prepared, unfound
 from databus.sources.mysql._watch import EndWatch
 from databus.sources.mysql.binlog import FIRST_OFFSET, Position, PreparedMissing, Scanner, Statement, TableMap
@@ -69,13 +70,16 @@ _SERVER_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those tha
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where a session begins, what is known of the tables there, which of them are read, and what was lost before."""
+    """Where a session begins, what is known of the tables there, which of them are read, what was lost before, and
+    which tables waited to be read.
+    """
 
     place: Place
     position: Position
     tables: Tables
     snapshots: list[str]
     gap: Gap | None
+    unread: Unread
 
 
 class MysqlSource:
@@ -185,7 +189,7 @@ class MysqlSource:
         lag = replace(self._session.lag(), values_omitted=self._omissions.counts)
         self._warn_of_purge(lag)
         self._omissions.tell()
-        self._tell_progress(self._session.progress())
+        self._tell_progress(self._session.progress(), self._session.tables_unread)
         if self._watch is not None:
             self._watch.look(self._session.rests_at())
         return lag
@@ -238,7 +242,7 @@ class MysqlSource:
         place = Place(scn, 0, passed.ids[-1], passed.commit_us, passed.position, resume.timeline)
         gap = Gap(resume.scn, f"skipped: {', '.join(passed.ids)}"[:_REASON_CHARACTERS_MAX])
         tables = begin.tables
-        begin = _Start(place, begin.position, tables, sorted(tables.in_force) if reads else [], gap)
+        begin = replace(begin, place=place, snapshots=sorted(tables.in_force) if reads else [], gap=gap)
         return self._told(begin, keeper, resume.snapshots), passed.ids
 
     def _told(self, begin: _Start, keeper: HistoryKeeper, snapshots: Mapping[str, OpenSnapshot]) -> list[Group]:
@@ -257,6 +261,7 @@ class MysqlSource:
             scheme=scheme_of(facts),
             snapshots=snapshots,
             reader=None,
+            unread=begin.unread,
         )
         session.begin(begin.snapshots, begin.gap)
         groups = list(iter(lambda: session.poll(0), None))
@@ -275,7 +280,7 @@ class MysqlSource:
             return self._begin_behind_a_gap(server, keeper, resume, "latest", reason, reads=True)
         place, position, tables = self._anew(server, keeper, resume, self._config.start)
         reads = self._config.snapshot in {"initial", "when_needed", "only"}
-        return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None)
+        return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None, Unread(resume.folder))
 
     def _begin_behind_a_gap(
         self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, reason: str, *, reads: bool
@@ -285,13 +290,15 @@ class MysqlSource:
         place, position, tables = self._anew(server, keeper, resume, start)
         for name, schema in resume.schemas.items():
             tables.in_force.setdefault(name, schema)
-        read = sorted(tables.in_force if reads else resume.snapshots)
+        unread = unread_after(resume)
+        read = sorted(tables.in_force if reads else {*resume.snapshots, *unread.names})
+        unread.clear()  # all of them are asked for again
         if read and start != "latest":
             raise ConfigError(
                 f"{self.physical}: a table is read as it is now, so with tables to read again ({', '.join(read)}) the "
                 f"log can only go on at `latest`"
             )
-        return _Start(place, position, tables, read, Gap(resume.scn, reason[:_REASON_CHARACTERS_MAX]))
+        return _Start(place, position, tables, read, Gap(resume.scn, reason[:_REASON_CHARACTERS_MAX]), unread)
 
     def _anew(
         self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str
@@ -328,7 +335,7 @@ class MysqlSource:
                 joined.append(definition.source)
         if self._config.snapshot == "never":
             joined = []
-        return _Start(place, position, tables, sorted(joined), None)
+        return _Start(place, position, tables, sorted(joined), None, unread_after(resume))
 
     def _keeper(self, facts: ServerFacts, folder: Path | None) -> HistoryKeeper:
         fold = facts.lower_case_table_names != 0
@@ -445,6 +452,7 @@ class MysqlSource:
             prepared=prepared,
             reader=SnapshotReader(lambda: connect_again(config, facts), options, dump.wake),
             lookup=self._lookup(facts, keeper, server_id),
+            unread=start.unread,
             expire_ms=None if facts.expire_s is None else facts.expire_s * 1e3,
         )
         session.go_on_reading()
@@ -500,7 +508,7 @@ class MysqlSource:
 
         return EndWatch(facts.server, ask, max(config.heartbeat_ms * _WATCH_HEARTBEATS, 1_000) / 1e3)
 
-    def _tell_progress(self, tables: Sequence[Progress]) -> None:
+    def _tell_progress(self, tables: Sequence[Progress], unread: int) -> None:
         """Say now and then how far the tables are that are being read."""
         if not tables or time.monotonic() < self._progress_due_s:
             return
@@ -514,6 +522,7 @@ class MysqlSource:
                 percent_estimated=None if each.percent is None else round(each.percent, 1),
                 left_s_estimated=None if each.left_s is None else int(each.left_s),
                 elapsed_s=int(each.elapsed_s),
+                tables_waiting=unread,
                 **({"waits": each.said} if each.said else {}),
             )
 

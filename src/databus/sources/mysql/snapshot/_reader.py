@@ -32,6 +32,7 @@ _PAUSE_S: Final = 0.05
 _PAUSE_S_MAX: Final = 5.0
 _JOIN_S: Final = 1.0
 _LOCK_PAUSE_S: Final = 2.0
+_WAITING_MAX: Final = 24  # tables that take no room while they wait
 
 
 class SnapshotReader:
@@ -91,6 +92,13 @@ class SnapshotReader:
                 reading.end()
             self._tracker.drop(source)
             self._changed.notify_all()
+
+    def has_room(self, tables_max: int) -> bool:
+        """Whether another table may begin: one that only waits, to be left in peace or for a lock, takes no room."""
+        now_s = time.monotonic()
+        with self._changed:
+            waiting = sum(each.not_before_s > now_s for each in self._readings.values())
+            return len(self._readings) < tables_max + min(waiting, _WAITING_MAX)
 
     def watches(self, source: str) -> bool:
         """Whether the table is being read, so that its images are wanted."""

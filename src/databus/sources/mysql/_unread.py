@@ -1,0 +1,150 @@
+"""Unread: the tables that are to be read and whose reading has not begun, in the order of asking. It survives a kill.
+
+Thousands of tables may be asked for at once, and a bounded number is read at the same time. Those that wait stand,
+numbered, in a file beside the log, and the position of each commit says which numbers still wait after it. The file is
+durable before a commit that names its numbers goes out, and keeps all that the log may be cut back to. Where the file
+is lost, nobody knows which tables waited.
+"""
+
+import json
+import os
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import structlog
+
+from databus.core import DiskFull
+from databus.sources._contract import Resume
+
+KEY: Final = "unread"
+"""In a position: which tables wait."""
+
+_FILE: Final = "unread.json"
+_VERSION: Final = 1
+
+
+class Asked(NamedTuple):
+    """A table that somebody wants read, or the rows of it that fit a condition."""
+
+    source: str
+    where: str | None = None
+
+
+class Unread:
+    """The queue, and its file in `folder`; without a folder it is kept in memory only. One thread."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._path = None if folder is None else folder / _FILE
+        self._id = uuid.uuid4().hex
+        self._kept: deque[tuple[int, Asked]] = (
+            deque()
+        )  # as in the file: those that begun too, while a cut may need them
+        self._first = self._end = 1  # the numbers of those that wait
+        self._durable_first = 1
+
+    def load(self, position: Mapping[str, Any]) -> bool:
+        """Take up what waits after `position`; whether that is known. If it is not, nothing waits."""
+        told = position.get(KEY)
+        if told is None:
+            return True
+        first, end = int(told["from"]), int(told["to"])
+        kept = self._read(str(told["id"]))
+        if not {number for number, _ in kept} >= set(range(first, end)):
+            return False
+        self._id = str(told["id"])
+        # what was asked for behind this position is forgotten: whoever asked for it has been cut off the log too
+        self._kept = deque(each for each in kept if each[0] < end)
+        self._first = self._durable_first = first
+        self._end = end
+        return True
+
+    def __len__(self) -> int:
+        return self._end - self._first
+
+    @property
+    def names(self) -> list[str]:
+        """The tables that wait."""
+        return [each.source for number, each in self._kept if number >= self._first]
+
+    def told(self) -> dict[str, Any] | None:
+        """What a position says of it; None if nothing waits."""
+        return {"id": self._id, "from": self._first, "to": self._end} if len(self) else None
+
+    def add(self, asked: Sequence[Asked]) -> None:
+        """Have these wait too, durably, but for those that wait already. Raises `DiskFull`, with none of them added."""
+        waiting = {each for number, each in self._kept if number >= self._first}
+        new = [each for each in dict.fromkeys(asked) if each not in waiting]
+        if not new:
+            return
+        kept = deque(each for each in self._kept if each[0] >= min(self._durable_first, self._first))
+        kept.extend(enumerate(new, self._end))
+        self._write(kept)
+        self._kept, self._end = kept, self._end + len(new)
+
+    def take(self) -> Asked:
+        """The one that has waited longest, which waits no more."""
+        at = self._first - self._kept[0][0]
+        self._first += 1
+        return self._kept[at][1]
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self._first = self._end
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """The log is never cut back to before this position."""
+        told = position.get(KEY)
+        if told is not None and told["id"] == self._id:
+            self._durable_first = max(self._durable_first, int(told["from"]))
+
+    def _read(self, wanted_id: str) -> list[tuple[int, Asked]]:
+        if self._path is None:
+            return []
+        try:
+            value = json.loads(self._path.read_bytes())
+            if value["v"] != _VERSION or value["id"] != wanted_id:
+                return []
+            return [(int(number), Asked(str(source), where)) for number, source, where in value["tables"]]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []  # lost or damaged, which its caller finds out by the numbers that are missing
+
+    def _write(self, kept: Sequence[tuple[int, Asked]]) -> None:
+        if self._path is None:
+            return
+        rows = [[number, each.source, each.where] for number, each in kept]
+        text = json.dumps({"v": _VERSION, "id": self._id, "tables": rows}, ensure_ascii=False)
+        beside = self._path.with_name(f"{_FILE}.tmp")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with beside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.rename(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise DiskFull(
+                f"{self._path}: {error.strerror}; the tables to read cannot be noted, and this is tried again. Free "
+                f"some room"
+            ) from error
+
+
+def unread_after(resume: Resume) -> Unread:
+    """The tables that waited to be read at the log's end; where that is not known any more, all that may have."""
+    unread = Unread(resume.folder)
+    if not unread.load(resume.position or {}):
+        lost = [Asked(name) for name in sorted(resume.schemas) if name not in resume.snapshots]
+        structlog.get_logger("databus.sources.mysql").warning(
+            "which tables waited to be read is not known any more: all are read again",
+            folder=str(resume.folder),
+            tables=len(lost),
+        )
+        unread.add(lost)
+    return unread
