@@ -62,7 +62,10 @@ def _numbered(
         if len(body):
             buffers.append(body)
     size = sum(memoryview(buffer).nbytes for buffer in buffers)
-    return replace(encoded, buffers=tuple(buffers), bytes_total=size, commit=commit, first=(scn, encoded.first[1]))
+    first, commit_bytes = (scn, encoded.first[1]), len(buffers[-1])  # the commit frame, which has no body here
+    return replace(
+        encoded, buffers=tuple(buffers), bytes_total=size, commit_bytes=commit_bytes, commit=commit, first=first
+    )
 
 
 def _make_log(folder: Path, bytes_total: int) -> int:

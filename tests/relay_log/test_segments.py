@@ -1,5 +1,6 @@
 """Segments: how they follow each other, what retention removes and what it never does, and their indexes."""
 
+import errno
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,7 @@ import pytest
 from databus.core import Corrupt, PositionPurged
 from databus.relay import LogConfig
 from databus.relay._index import SparseIndex
-from databus.relay._segment import SegmentHeader
+from databus.relay._segment import SegmentHeader, segment_numbers
 from databus.testing import FakeClock
 from tests.relay_log.make import SMALL, bytes_of, group, open_log, pairs_of, read, scns_of
 
@@ -72,6 +73,34 @@ def test_retention_never_removes_the_last_published_group_nor_what_follows(tmp_p
         assert [note for *_, note in pairs_of(read(log.earliest()))] == ["published-1-1"]
         log.cut_back()
         assert log.resume().scn == 1
+
+
+def test_a_segment_that_cannot_be_removed_now_is_removed_later_and_leaves_no_hole(tmp_path, monkeypatch):
+    with open_log(tmp_path, with_retention(retention_bytes_max=1 << 30, fsync_interval_ms=60_000)) as log:
+        for scn in range(1, 120):
+            log.append(group(scn))
+        log.config = with_retention(retention_bytes_max=60 << 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", _fails_for("000000000001.seg", Path.unlink))
+            with pytest.raises(OSError, match="Input/output error"):
+                log.retain()
+        assert segment_numbers(tmp_path)[0] == 1
+        for scn in range(120, 160):
+            log.append(group(scn))
+        log.retain()
+        first = log.head().oldest.scn + 1
+        assert segment_numbers(tmp_path)[0] > 1
+    with open_log(tmp_path) as log:
+        assert scns_of(read(log.earliest())) == list(range(first, 160))
+
+
+def _fails_for(name, really):
+    def unlink(path, missing_ok=False):
+        if path.name == name:
+            raise OSError(errno.EIO, "Input/output error")
+        really(path, missing_ok=missing_ok)
+
+    return unlink
 
 
 def test_a_reader_keeps_what_it_holds_when_retention_removes_it(tmp_path):

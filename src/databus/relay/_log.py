@@ -35,7 +35,7 @@ from databus.relay._mark import Mark, MarkFile
 from databus.relay._opening import begin, check_known, create_segment, renewed
 from databus.relay._recover import Forces, Recovered, cut_segments, recover
 from databus.relay._schemas import SchemaStore
-from databus.relay._segment import End, Segment, SegmentFile, SegmentHeader
+from databus.relay._segment import End, Segment, SegmentFile, SegmentHeader, segment_numbers, segment_path
 from databus.relay._view import LogView
 from databus.sources import Contains, Identity, Resume
 from databus.wire import Commit, EncodedGroup, Group, encode_group
@@ -502,10 +502,18 @@ class Log:
                     self._write_mark()  # so that it does not name one of these
             for segment in expired:
                 self._view.forget(segment)
-                segment.path.unlink(missing_ok=True)
-                crash_point("log.retention.between_unlinks")
             if expired:
-                sync_folder(self.folder)
+                self._remove_up_to(expired[-1].number)
+
+    def _remove_up_to(self, number: int) -> None:
+        """Remove the files of the segments up to this one from the front, with those that an earlier attempt left: one
+        that stays would be the far side of a hole.
+        """
+        for each in segment_numbers(self.folder):
+            if each <= number:
+                segment_path(self.folder, each).unlink(missing_ok=True)
+                crash_point("log.retention.between_unlinks")
+        sync_folder(self.folder)
 
     def _expired(self) -> tuple[Segment, ...]:
         segments, config = self._view.segments, self.config
