@@ -122,3 +122,17 @@ def test_more_than_may_be_prepared_stops(tmp_path: Path) -> None:
     prepare(store, "a", 10, event(1, 600))
     with pytest.raises(LimitExceeded, match="prepared_bytes_max"):
         prepare(store, "b", 11, event(1, 600))
+
+
+def test_only_what_is_open_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_prepared, "_OPEN_MAX", 3)
+    store = opened(tmp_path)
+    for number in range(0, 40, 4):
+        for xid in "ab":
+            prepare(store, xid, number + 1, event(number))
+        for xid in "ab":
+            assert committed(store, xid, number + 2) == event(number)
+    for xid in "abc":
+        prepare(store, xid, 50, event(1))
+    with pytest.raises(LimitExceeded, match="XA RECOVER"):
+        prepare(store, "d", 51, event(1))

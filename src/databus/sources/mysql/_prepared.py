@@ -71,9 +71,11 @@ class PreparedStore:
         self._bytes_max = bytes_max
         self._entries: dict[str, list[_Entry]] = {}
         self._unwritten: list[_Entry] = []
+        self._unwritten_bytes = 0
         self._ended: deque[_Entry] = deque()
         self._live_bytes = 0
         self._count = 0
+        self._open_count = 0
         self._is_unsynced = False
         self._spool: IO[bytes] | None = None
         self._spool_crc = 0
@@ -89,6 +91,7 @@ class PreparedStore:
     def clear(self) -> None:
         """Something of the log was lost: what was prepared may have been decided there."""
         self._entries, self._unwritten, self._ended, self._live_bytes, self._count = {}, [], deque(), 0, 0
+        self._open_count = self._unwritten_bytes = 0
         self._truncate(len(_MAGIC))
 
     def close(self) -> None:
@@ -137,10 +140,11 @@ class PreparedStore:
             if entry.size_bytes <= _MEMORY_BYTES_MAX:
                 entry.data = spool.read()
                 self._unwritten.append(entry)
+                self._unwritten_bytes += entry.size_bytes
             else:
                 self._write(entry, iter(lambda: spool.read(_PIECE_BYTES), b""))
         self._note(entry)
-        if sum(each.size_bytes for each in self._unwritten) > _MEMORY_BYTES_MAX:
+        if self._unwritten_bytes > _MEMORY_BYTES_MAX:
             self._write_all(0)
 
     def commit(self, xid: str, ordinal: int) -> Iterator[bytes] | None:
@@ -181,7 +185,7 @@ class PreparedStore:
     # Entries
 
     def _note(self, entry: _Entry) -> None:
-        if self._count >= _OPEN_MAX:
+        if self._open_count >= _OPEN_MAX:
             raise LimitExceeded(
                 f"{self._physical}: more than {_OPEN_MAX} XA transactions are prepared and not decided; decide them "
                 f"(XA RECOVER names them)"
@@ -189,6 +193,7 @@ class PreparedStore:
         self._entries.setdefault(entry.xid, []).append(entry)
         self._live_bytes += entry.size_bytes
         self._count += 1
+        self._open_count += 1
 
     def _end(self, xid: str, scn: int) -> _Entry | None:
         """The transaction of that id that is open at `scn` ends there."""
@@ -197,6 +202,7 @@ class PreparedStore:
             return None
         for entry in found:  # an older one is one whose end was passed over
             entry.ended = scn
+            self._open_count -= 1
             self._ended.append(entry)
             if entry.offset >= 0:
                 self._append(_ENDED, entry.xid, scn, is_whole=True, crc=0, size=0)
@@ -212,6 +218,7 @@ class PreparedStore:
         self._count -= 1
         if entry.data is not None:
             self._unwritten = [each for each in self._unwritten if each is not entry]
+            self._unwritten_bytes -= entry.size_bytes
 
     def _pieces(self, entry: _Entry) -> Iterator[bytes]:
         return whole_events(iter([entry.data]) if entry.data is not None else self._read(entry), 1 << 62)
@@ -297,7 +304,9 @@ class PreparedStore:
                 self._write(entry, iter([entry.data]))
                 if entry.ended:
                     self._append(_ENDED, entry.xid, entry.ended, is_whole=True, crc=0, size=0)
-        self._unwritten = []
+            else:
+                entry.data = None  # a log that is cut back to before its end is so to before its prepare, too
+        self._unwritten, self._unwritten_bytes = [], 0
 
     def _write(self, entry: _Entry, pieces: Iterator[bytes]) -> None:
         self._append(_PREPARED, entry.xid, entry.scn, is_whole=entry.is_whole, crc=entry.crc, size=entry.size_bytes)
