@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from databus.core import Corrupt, PositionPurged, SourceChanged, Unavailable, Unrepresentable
+from databus.client import RelayClient
+from databus.core import Corrupt, PositionPurged, SourceChanged, SourceCheckpoint, Unavailable, Unrepresentable
 from databus.relay import Relay, State, _capture, _files
 from databus.relay import _log as log_module
 from databus.wire import Group, OpenSnapshot
@@ -414,7 +415,7 @@ def test_a_commit_alone_moves_consumers_the_source_and_where_capture_goes_on(tmp
         assert scns(get(relay, "/stream", output="frames", scn=500)) == [900, 901]
 
 
-def test_progress_goes_on_after_a_restart_and_not_while_paused(tmp_path: Path) -> None:
+def test_progress_goes_on_after_a_restart_and_while_paused(tmp_path: Path) -> None:
     shop = Database(groups=[order(7)])
     with scripted(tmp_path, {"shop": shop}) as relay:
         published(relay, "shop", 7)
@@ -423,14 +424,40 @@ def test_progress_goes_on_after_a_restart_and_not_while_paused(tmp_path: Path) -
         until(lambda: capture.counters.progress >= 1)
         post(relay, "/controlSources/pause")
         wait_for_state(relay, State.PAUSED)
-        before = capture.counters.progress
-        polls = shop.polls
-        until(lambda: capture.status.state is State.PAUSED and _seconds_of(capture.status.since_us) > 0.5)
-        assert (capture.counters.progress, shop.polls) == (before, polls)
+        before, polls = capture.counters.progress, shop.polls
+        until(lambda: capture.counters.progress >= before + 3)
+        assert shop.polls == polls
+        assert {group.commit.last_scn for group in get(relay, "/stream", output="frames").groups} == {7}
 
 
-def _seconds_of(since_us: int) -> float:
-    return time.time() - since_us / 1e6
+@pytest.mark.parametrize(
+    "error", [Unavailable("shop: no route to it"), Unrepresentable("orders.total, row 7: too large")]
+)
+@pytest.mark.parametrize("cut", [0, 2])
+def test_a_source_that_waits_or_is_suspended_shows_consumers_that_the_relay_is_alive(
+    tmp_path: Path, error: Exception, cut: int
+) -> None:
+    """Else a follower takes silence for a dead relay and connects again, for ever. cut: parts of a transaction that
+    came before the error, and come again.
+    """
+    whole = parts(8, 3)
+    shop = Database(groups=[order(7), *whole[:cut]])
+    options = {"progress_ms": 100, "retry_ms_min": 60_000, "retry_ms_max": 60_000}
+    with scripted(tmp_path, {"shop": shop}, capture=options) as relay:
+        published(relay, "shop", 7)
+        capture = relay.captures["shop"]
+        until(lambda: capture.counters.groups >= 1 + cut)
+        with RelayClient(relay.url, read_ms_max=2_000).stream("shop", SourceCheckpoint(scn=7), follow=True) as stream:
+            shop.fail(error)
+            seen = [group.commit.last_scn for _ in range(8) for group in next(stream)]
+            assert set(seen) == {7}
+            assert capture.status.state in (State.ERROR_RETRY, State.SUSPENDED_ON_ERROR)
+            before = capture.counters.progress
+            until(lambda: capture.counters.progress >= before + 3)
+            shop.add(*whole[cut:])
+            post(relay, "/controlSources/unpause")
+            while seen[-1] != 8:
+                seen += [group.commit.last_scn for group in next(stream)]
 
 
 def test_a_group_that_no_source_may_yield_stops_the_source(tmp_path: Path) -> None:

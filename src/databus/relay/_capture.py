@@ -12,6 +12,7 @@ Large groups are encoded and written by a second thread while the source makes t
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -269,6 +270,8 @@ class Capture:
                 contains=getattr(self._source, "contains", None),  # a source need not have it
             )
             self.log.subscribe(self._published)
+            self._last_commit = self.log.last_commit
+            self._quiet_since_ns = self._clock.monotonic_ns()
         check_identity(self.physical, self.log.identity, identity)
         return self.log
 
@@ -291,8 +294,8 @@ class Capture:
         self._settle(log)
         self._note(State.PAUSED)
         with self._changed:
-            self._changed.wait_for(lambda: self._is_stopping or not self._is_paused, _UPKEEP_NS / 1e9)
-        self._quiet_since_ns = self._clock.monotonic_ns()
+            wait_s = min(_UPKEEP_NS / 1e9, self._options.progress_ms / 1e3)
+            self._changed.wait_for(lambda: self._is_stopping or not self._is_paused, wait_s)
         self._look_around(source, log)
 
     def _append(self, group: Group, log: Log) -> None:
@@ -395,7 +398,9 @@ class Capture:
         if self.log is not None:
             try:
                 self.log.cut_back()
+                self._last_commit = self.log.last_commit
             except DatabusError:
+                self._last_commit = None  # what is behind it is not known
                 self._logger.exception("the log could not be cut back to its last published group")
 
     def _retry(self, error: TryAgain) -> None:
@@ -419,9 +424,31 @@ class Capture:
         self._wait_for_a_wish(None)
 
     def _wait_for_a_wish(self, wait_s: float | None) -> None:
-        with self._changed:
-            seen = self._wishes
-            self._changed.wait_for(lambda: self._is_stopping or self._wishes != seen, wait_s)
+        """Wait so long, or until somebody wants something; consumers see meanwhile that the relay is alive."""
+        seen, beat_s = self._wishes, self._options.progress_ms / 1e3
+        until = None if wait_s is None else time.monotonic() + wait_s
+        while True:
+            left_s = beat_s if until is None else until - time.monotonic()
+            if left_s <= 0:
+                return
+            with self._changed:
+                if self._changed.wait_for(lambda: self._is_stopping or self._wishes != seen, min(left_s, beat_s)):
+                    return
+            self._beat()
+
+    def _beat(self) -> None:
+        """Write the last commit frame again, where one can be written, while nothing is read from the source."""
+        log, last, now_ns = self.log, self._last_commit, self._clock.monotonic_ns()
+        is_due = now_ns - self._quiet_since_ns >= self._options.progress_ms * 1_000_000
+        if log is None or last is None or last.continues or not is_due:
+            return
+        self._quiet_since_ns = now_ns
+        try:
+            log.append(Group(last))
+        except DatabusError as error:
+            self._logger.warning("no commit frame for idle consumers", error=type(error).__name__, message=str(error))
+        else:
+            self.counters.progress += 1
 
     def _note(self, state: State, message: str = "", error: str = "") -> None:
         if (state, message) == (self._status.state, self._status.message):

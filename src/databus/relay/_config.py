@@ -29,7 +29,8 @@ class CaptureConfig(BaseModel):
         10_000,
         ge=100,
         le=3_600_000,
-        description="How often an idle source writes a commit frame, so that consumers see that it is alive.",
+        description="How often a source that is idle, paused, waiting or suspended writes its last commit frame again, "
+        "so that consumers see that the relay is alive.",
     )
     retry_ms_min: int = Field(100, ge=1, le=60_000, description="First wait after an error that waiting may cure.")
     retry_ms_max: int = Field(30_000, ge=1, le=3_600_000, description="Longest such wait; each is twice the last.")
