@@ -156,10 +156,15 @@ class Between:
         if self._reader is None:
             return
         for event in events:
-            if isinstance(event, Altered | Created) and self._reader.watches(event.after.source):
-                task = self._task(event.after.source)
-                if task is not None:
-                    self._reader.redefine(task)
+            if isinstance(event, Altered | Created):
+                self.read_on_as_it_is(event.after.source)
+
+    def read_on_as_it_is(self, source: str) -> None:
+        """A table that is being read is read on as what it is now, so that its rows have one schema."""
+        if self._reader is not None and self._reader.watches(source):
+            task = self._task(source)
+            if task is not None:
+                self._reader.redefine(task)
 
     def stop_reading(self, source: str) -> None:
         """The table is gone."""

@@ -352,6 +352,8 @@ class Session:
         self._tables.in_force[table.source] = table
         if known is not None and is_another:  # else its rows say what it is
             self._ready.extend(self._between.tell_class3(table, known))
+        else:
+            self._between.read_on_as_it_is(table.source)
 
     def _saw(self, group: Group) -> None:
         """A group of the assembler goes out: what follows stands behind it, and chunks must know its keys."""
