@@ -30,6 +30,7 @@ from databus.testing import RelayProcess
 from databus.wire import FrameGroup, FrameParser, Group
 
 HISTORY_ROWS = 2_000_000
+HISTORY_ROWS_MIN = 1_600_000
 MIRROR_ROWS = 1_000_000
 CHANGES_A_BATCH = 100_000
 BATCHES = 10
@@ -166,7 +167,7 @@ def with_spark(folder: Path, scale: float) -> Iterator[Figure]:
     folder.mkdir()
     spark = tuned_session("spark-delta", "local[2]", folder=folder / "spark")
     try:
-        rows = max(int(HISTORY_ROWS * scale * 2), 1_600_000)
+        rows = max(int(HISTORY_ROWS * scale * 2), HISTORY_ROWS_MIN)
         yield from history_through_spark(spark, folder / "history", rows)
         yield from mirror_through_spark(spark, folder / "mirror", MIRROR_ROWS)
     finally:

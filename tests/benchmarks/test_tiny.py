@@ -1,0 +1,78 @@
+"""Benchmarks run, from their first line to their last. Figures of runs this small say nothing."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from databus.testing.servers import KINDS, ServerMissing, open_server
+
+ROOT = Path(__file__).parents[2]
+SCALE = 0.0002
+SMALLER = {
+    "capture": {"RUNS": 1},
+    "catchup": {"BYTES": 6_000_000 / SCALE, "RUNS": 1},
+    "crowd": {"CROWDS": [[3, 100, 25.0]], "JSON_RATE": 100, "SECONDS_MIN": 1.0},
+    "decode": {"NAMES": ["mixed"]},
+    "latency": {"RATE": 100, "RATES": [200], "RATE_SECONDS": 1},
+    "latency_mysql": {"RATE": 100},
+    "live_mysql": {"RATES": [200]},
+    "log_append": {"RUNS": 1},
+    "memory": {"WORKLOADS": ["orders"], "LARGE_ROWS": 2},
+    "mysql_snapshot": {"RUNS": 1},
+    "relay": {"STARTS": 1, "IDLE_SECONDS_MIN": 0.2},
+    "spark_delta": {"MIRROR_ROWS": 2_000, "CHANGES_A_BATCH": 1_000, "BATCHES": 2, "HISTORY_ROWS_MIN": 1_200_000},
+    "spark_latency": {"WARM_UP": 4, "CHANGES_A_SECOND": 20},
+    "start": {"BEGINS_COLD": False},
+    "windows": {"RUNS": 1},
+}
+"""What else is smaller than at scale 1, by module: its own constants."""
+
+SPARK = {"spark_delta", "spark_latency"}
+NOT_SMALL = {"dry_run", "spark_read", "two_day"}
+"""Those that cannot be made small enough for this by their constants; run by hand."""
+
+NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
+NAMES = [name for name in NAMES if name not in NOT_SMALL | {"figures"}]
+PROGRAM = """
+import importlib, json, sys
+import benchmarks._peers
+name, scale, smaller = sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3])
+benchmarks._peers.built_go_mysql = lambda: (None, "not built for a run this small")
+benchmarks._peers.PEER_S_MAX = 2.0
+module = importlib.import_module(f"benchmarks.{name}")
+for constant, value in smaller.items():
+    getattr(module, constant)  # is still there
+    setattr(module, constant, value)
+for figure in module.figures(scale):
+    print(json.dumps(figure.to_json()), flush=True)
+"""
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.spark if name in SPARK else ()) for name in NAMES]
+)
+def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
+    if "KIND" in (ROOT / "benchmarks" / f"{name}.py").read_text() or name in {"decode", "mysql_snapshot"}:
+        try:
+            open_server(KINDS[1], tmp_path / "unused").prepare()
+        except ServerMissing as missing:
+            pytest.skip(str(missing))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, name, str(SCALE), json.dumps(SMALLER.get(name, {}))],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    figures = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    assert figures
+    assert not [each for each in figures if math.isnan(each["value"])]
