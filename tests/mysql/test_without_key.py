@@ -133,3 +133,40 @@ def test_without_the_grant_a_start_says_so(written, follow) -> None:
     with pytest.raises(WrongInput, match=rf"may not lock {database}\.t.*GRANT LOCK TABLES ON `{database}`"):
         follow(database, server, lock_tables_without_key=True).start()
     server.run(f"GRANT LOCK TABLES ON {database}.* TO '{server.capture_user}'@'%'")
+
+
+def equal_rows(tape: Tape, source: str) -> list[tuple[Any, ...]]:
+    """The rows of a table without a key, by the rule of docs/mysql.md: its consumers have equal rows as often."""
+    held: list[tuple[tuple[int, int], bool, tuple[Any, ...]]] = []
+    for group in tape.groups:
+        control = group.control
+        if control is not None and control.table.source == source and control.kind is ControlKind.SNAPSHOT_END:
+            held = [each for each in held if each[1] and each[0] >= tuple(control.body["begin"])]
+        for rows in group.rows:
+            if rows.table.source != source:
+                continue
+            for row in rows.batch.to_pylist():
+                values = tuple(value for name, value in row.items() if not name.startswith("_"))
+                if row["_change_type"] in (ChangeType.INSERT, ChangeType.UPDATE_POSTIMAGE):
+                    held.append(((row["_commit_version"], row["_seq"]), row["_snapshot"], values))
+                else:
+                    held.remove(max(each for each in held if each[2] == values))
+    return sorted(values for _, _, values in held)
+
+
+def test_rows_that_are_read_again_take_the_place_of_those_before(written, follow) -> None:
+    server, database = written
+    source = f"{database}.t"
+    server.run(f"DELETE FROM {source} WHERE n >= 40", f"INSERT INTO {source} SELECT * FROM {source} WHERE n < 20")
+    follower = follow(database, server)
+    follower.catch_up(server, database)
+    for number in range(4):
+        server.run(f"INSERT INTO {source} SELECT * FROM {source} WHERE n < 10")
+        assert follower.source is not None
+        follower.source.request_snapshot([source])
+        server.run(f"DELETE FROM {source} WHERE n = {number} LIMIT 2", f"UPDATE {source} SET v = 'x' WHERE n % 7 = 1")
+        follower.step()
+        server.run(f"UPDATE {source} SET n = n + 1 WHERE n = 30", f"INSERT INTO {source} VALUES (1, 'x'), (1, 'x')")
+        follower.catch_up(server, database)
+        assert equal_rows(follower.tape, source) == sorted(server.query(f"SELECT n, v FROM {source}"))
+    assert len(controls(follower.tape, ControlKind.SNAPSHOT_END)) > 4
