@@ -4,7 +4,7 @@ What a statement did is durable in the file before the control about it goes out
 log's end knows the tables as of there, however far behind the server that is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -64,6 +64,13 @@ class HistoryKeeper:
         self._history.begin(catalogue)
         self._unread = catalogue.unread
 
+    def doubt_unknown(self, sources: Iterable[str]) -> None:
+        """Consumers have been told of these tables: what happens to them matters, though they may not be known here."""
+        for source in sources:
+            database, _, name = source.partition(".")
+            if self._history.definition(database, name) is None:
+                self._history.doubt(database, name)
+
     def begin(self, scn: int) -> None:
         """What is known now holds from `scn` on."""
         if self._store is not None:
@@ -92,10 +99,7 @@ class HistoryKeeper:
         same = [table for table in catalogue.tables if _is_same(table.definition, in_force, describe)]
         catalogue.tables = same
         self.use(catalogue)
-        known = {table.definition.source for table in same}
-        for source in in_force.keys() - known:
-            database, _, name = source.partition(".")
-            self._history.doubt(database, name)
+        self.doubt_unknown(in_force)
         self.begin(scn)
         structlog.get_logger("databus.sources.mysql").warning(
             "the history of the tables is missing; those that are as they were go on, others by the log's own metadata",

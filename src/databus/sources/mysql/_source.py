@@ -306,6 +306,8 @@ class MysqlSource:
         """Where `start` is, on a new timeline if SCNs would not rise, and the tables as of there."""
         scheme = scheme_of(server.facts)
         position = new_start(server.connection, server.facts, start, keeper)
+        if start != "latest":  # else the catalogue has all that is there
+            keeper.doubt_unknown(resume.schemas)
         timeline = resume.timeline
         ordinal = ordinal_at(position, scheme)
         if resume.position is not None and ordinal <= ordinal_of(resume.scn):
