@@ -77,6 +77,22 @@ def test_one_phase_and_an_id_used_again(server, database, busy, follow) -> None:
     assert ids(follower, database) == [901, 903, 904]
 
 
+def test_compressed_transactions_arrive_too(server, database, busy, follow) -> None:
+    """MySQL 5.7 compresses nothing; there this is one more of the others."""
+    option = {"mariadb-10.11": "log_bin_compress", "mysql-5.7": None}.get(server.kind, "binlog_transaction_compression")
+    follower = follow(database, server)
+    follower.check(server, database)
+    try:
+        server.run(*([f"SET GLOBAL {option} = ON"] if option else []))
+        Branch(server, database, "'p'").run(insert(901), insert(902), "XA END 'p'").decide("COMMIT 'p' ONE PHASE -- ")
+        Branch(server, database, "'q'").run(insert(903), insert(904)).prepare().decide("COMMIT")
+        Branch(server, database, "'r'").run(insert(905)).prepare().decide("ROLLBACK")
+    finally:
+        server.run(*([f"SET GLOBAL {option} = OFF"] if option else []))
+    follower.check(server, database)
+    assert ids(follower, database) == [901, 902, 903, 904]
+
+
 def test_what_is_prepared_outlives_capture_and_the_server(server, database, busy, follow) -> None:
     """The server is started anew and its log purged meanwhile."""
     follower = follow(database, server)

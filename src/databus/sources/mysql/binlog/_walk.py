@@ -250,7 +250,7 @@ class Walk:
         """Go on with what these pieces hold, then with the event at hand, which is not consumed by that."""
         self._keep_run()
         self._levels.append(self._level(pieces))
-        self._next_inner()
+        self._take_piece()
 
     def _level(self, pieces: Iterator[NDArray[np.uint8]]) -> "_Level":
         state = self._state
@@ -261,6 +261,10 @@ class Walk:
         state = self._state
         if state[s.IS_INNER] and self._rest:
             self._corrupt("it ends inside an event")
+        self._take_piece()
+
+    def _take_piece(self) -> None:
+        state = self._state
         around = self._levels.pop()
         self._buffer, state[s.POS], state[s.OFFSET] = around.buffer, around.pos, around.offset
         state[s.IS_INNER] = around.is_inner
