@@ -57,6 +57,8 @@ class Mirror:
         self.controls: list[dict[str, Any]] = []
         self._pair: Pair = (0, 0)
         self._tick = 0
+        self._read: set[int] = set()  # rows of bags that were read, not logged
+        self._being_read: set[str] = set()
 
     def read(self, url: str) -> None:
         """Apply what the relay has by now. Raises `ConnectionError` where it answers an error."""
@@ -86,7 +88,9 @@ class Mirror:
         assert is_there or line["_change_type"] in ("delete", "update_preimage"), line
         columns = self.keys[table]
         if not columns:
-            self._bag(held, row, pair, is_there=is_there)
+            self._bag(table, held, row, pair, is_there=is_there)
+            if line["_snapshot"]:
+                self._read.add(self._tick)
             return
         key = tuple(row[name] for name in columns)
         if is_there:
@@ -94,14 +98,17 @@ class Mirror:
         else:
             held.pop(key, None)
 
-    def _bag(self, held: dict[tuple[Any, ...], tuple[Pair, Row]], row: Row, pair: Pair, *, is_there: bool) -> None:
+    def _bag(self, table: str, held: dict[Any, tuple[Pair, Row]], row: Row, pair: Pair, *, is_there: bool) -> None:
+        """As docs/mysql.md says it for tables without a key."""
         if is_there:
             self._tick += 1
             held[(self._tick,)] = (pair, row)
             return
-        key = next((key for key, (_, other) in held.items() if other == row), None)
-        assert key is not None, f"a row went that never came: {row}"
-        del held[key]
+        equal = [(place, key) for key, (place, other) in held.items() if other == row]
+        if equal:
+            del held[max(equal)[1]]
+        else:
+            assert table in self._being_read, f"a row went that never came: {row}"
 
     def _control(self, table: str, held: dict[Any, tuple[Pair, Row]], control: Row, pair: Pair) -> None:
         self.controls.append({**control, "pair": pair})
@@ -120,10 +127,16 @@ class Mirror:
                         row |= control["fill"]
                     held[key] = (place, {name: row.get(name) for name in names})
             case "snapshot_end" if control["complete"]:
-                for key in [key for key, (place, _) in held.items() if place < tuple(control["begin"])]:
-                    del held[key]
-            case "snapshot_begin" | "snapshot_end":
-                pass
+                self._being_read.discard(table)
+                begin = tuple(control["begin"])
+                is_bag = not self.keys[table]
+                for key, (place, _) in list(held.items()):
+                    if place < begin or (is_bag and key[0] not in self._read):
+                        del held[key]
+            case "snapshot_begin":
+                self._being_read.add(table)
+            case "snapshot_end":
+                self._being_read.discard(table)
             case _:
                 raise AssertionError(f"no such control was expected: {control}")
 
