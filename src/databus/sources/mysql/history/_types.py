@@ -116,7 +116,7 @@ def resolve(
     if word in ("DECIMAL", "FLOAT", "DOUBLE", "REAL", "BIT"):
         return _number(kind, sql_mode)
     if word in ("ENUM", "SET"):
-        return _members(kind, charset_of(kind, inherited), written)
+        return _members(kind, charset_of(kind, inherited), server, written)
     if word in _TEXTS:
         return _text(kind, charset_of(kind, inherited), server)
     return _other(kind, server)
@@ -187,13 +187,15 @@ def escaped(text: str) -> str:
     return text
 
 
-def _members(kind: TypeText, charset: str, written: Written) -> ColumnType:
+def _members(kind: TypeText, charset: str, server: Server, written: Written) -> ColumnType:
     members = tuple(
         decoded(member, charset) if isinstance(member, bytes) else written.text_in(member, charset)
         for member in kind.members
     )
     if charset != BINARY:
         members = tuple(member.rstrip(" ") for member in members)
+    if not server.is_mariadb and server.version < (8,) and charset not in _WIDE:
+        members = tuple(member.partition("\0")[0] for member in members)  # MySQL 5.7 ends them there
     spelled = ",".join(f"'{escaped(member)}'" for member in members)
     text = f"{kind.word.lower()}({spelled})"
     if kind.word == "ENUM":
