@@ -148,6 +148,8 @@ def test_what_changes_something_is_done_by_post_only(relay: Relay, shop: Databas
         {"Origin": "null"},  # a sandboxed frame
         {"Host": "evil.example:11115"},  # a name that was made to mean this machine
         {"Host": "0.0.0.0:11115"},
+        {"Host": "[::1]evil.example"},
+        {"Host": "[::1].evil.example:80"},
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS"])

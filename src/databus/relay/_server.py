@@ -167,12 +167,18 @@ class Server:
         if self._token is not None:
             given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             if not hmac.compare_digest(given, self._token):
-                raise Unauthorized("this relay wants a token: send the header `Authorization: Bearer TOKEN`")
+                said = "the token is not this relay's" if given else "this relay wants a token"
+                raise Unauthorized(f"{said}: send the header `Authorization: Bearer TOKEN`")
             return
-        if not is_loopback(_host_of(request.host)) or _is_of_a_page(request):
+        if not is_loopback(_host_of(request.host)):
             raise Unauthorized(
-                "this relay has no token, so it answers only programs that address it as localhost; "
-                "set token_file to let others in"
+                f"this relay has no token, so it answers only who addresses it as localhost, not as "
+                f"{request.host[:100]!r}; set token_file to let others in"
+            )
+        if _is_of_a_page(request):
+            raise Unauthorized(
+                "this relay has no token, so it does not answer web pages (the request has an Origin, or a "
+                "Sec-Fetch-Site of another site); set token_file to let others in"
             )
 
     def _check_room(self, command: str) -> bool:
@@ -200,9 +206,10 @@ async def _hide_from_pages(_request: web.Request, response: web.StreamResponse) 
 
 
 def _host_of(host: str) -> str:
-    """The Host header without its port."""
+    """The Host header without its port; empty where it is none."""
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        address, _, behind = host[1:].partition("]")
+        return address if not behind or (behind[0] == ":" and behind[1:].isdigit()) else ""
     return host.rpartition(":")[0] if host.count(":") == 1 else host
 
 

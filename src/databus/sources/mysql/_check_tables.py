@@ -12,7 +12,7 @@ from databus.core import DatabusError
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._errors import error_of, telling
 from databus.sources.mysql._facts import ServerFacts, account_of, ask
-from databus.sources.mysql._finding import DENIED, Finding, grants_of, has_global
+from databus.sources.mysql._finding import DENIED, Finding, Severity, grants_of, has_global
 from databus.sources.mysql._tables import Selection, Tables
 from databus.sources.mysql.history import Server, read_catalogue
 
@@ -20,6 +20,7 @@ SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", 
 _NAMED_MAX: Final = 5
 _PROBES_MAX: Final = 2_000
 _TRANSACTIONAL: Final = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "NDB", "NDBCLUSTER"})
+_MERGE: Final = "MRG_MYISAM"
 _ACTS: Final = re.compile(r" ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
 
 
@@ -47,7 +48,8 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
         return
     yield from _of_reading(connection, facts, tables, account)
     yield from _of_log_filters(facts, tables)
-    lax = [each for each in tables if each.engine.upper() not in _TRANSACTIONAL]
+    yield from _of_engines_without_rows(connection, facts, tables)
+    lax = [each for each in tables if each.engine.upper() not in _TRANSACTIONAL | {_MERGE, "BLACKHOLE"}]
     if lax:
         engines = ", ".join(sorted({each.engine for each in lax}))
         what = f"{_listed(lax)} of engine {engines}, without transactions: what a statement that failed half-way has "
@@ -62,7 +64,13 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
             "info", "no_key", facts.server, what, f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
         )
         if config.lock_tables_without_key and config.snapshot != "never":
-            yield from _of_locks(connection, facts, keyless, account)
+            what = "`lock_tables_without_key` wants while they are read"
+            yield from _of_locks(connection, facts, keyless, account, "error", what)
+    if config.snapshot != "never":
+        told = keyless if config.lock_tables_without_key else ()
+        locked, why = _locked_by_snapshots(facts, tables, lax, keyless)
+        locked = [each for each in locked if each not in told]
+        yield from _of_locks(connection, facts, locked, account, "warning", why)
     yield from _of_cascades(connection, facts, tables, databases)
 
 
@@ -100,6 +108,26 @@ def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_Table]:
         SYSTEM_DATABASES,
     )
     return [_Table(str(row["d"]), str(row["t"]), str(row["e"] or "unknown")) for row in rows]
+
+
+def _of_engines_without_rows(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table]
+) -> Iterator[Finding]:
+    """A statement on a MERGE table is logged with its name, whichever part it changes. BLACKHOLE keeps nothing."""
+    merged = [each for each in tables if each.engine.upper() == _MERGE]
+    if merged:
+        what = f"{_listed(merged)} of engine MERGE: the log names it for rows of its parts, so neither comes out right"
+        yield Finding("error", "engine", facts.server, what, f"add {merged[0].source} to `exclude`")
+    others = [each for each in _visible_tables(connection) if each.engine.upper() == _MERGE and each not in tables]
+    if others and any(each.engine.upper() == "MYISAM" for each in tables):
+        what = f"{_listed(others)} of engine MERGE: what is changed through it is not seen in its parts, if captured"
+        yield Finding("warning", "engine", facts.server, what, "write to the parts only")
+    empty = [each for each in tables if each.engine.upper() == "BLACKHOLE"]
+    if empty:
+        what = f"{_listed(empty)} of engine BLACKHOLE: its rows are logged and captured, and the server keeps none"
+        yield Finding(
+            "warning", "engine", facts.server, what, f"add {empty[0].source} to `exclude` if that is not meant"
+        )
 
 
 def _of_absence(
@@ -146,19 +174,34 @@ def _sees_database(grants: Iterable[str], pattern: str) -> bool:
     return False
 
 
+def _locked_by_snapshots(
+    facts: ServerFacts, tables: Sequence[_Table], lax: Sequence[_Table], keyless: Sequence[_Table]
+) -> tuple[Sequence[_Table], str]:
+    """The tables that a snapshot locks, if only for a moment, and why."""
+    if facts.flavor == "mysql" and facts.gtid != "on":
+        return tables, "a snapshot does for a moment to find its place in the log, since the server has no GTIDs"
+    locked = [*lax, *(keyless if facts.flavor == "mysql" else ())]
+    return list(dict.fromkeys(locked)), "a snapshot does where a table has no key or no transactions"
+
+
 def _of_locks(
-    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], account: str
+    connection: "pymysql.Connection[Any]",
+    facts: ServerFacts,
+    tables: Sequence[_Table],
+    account: str,
+    severity: Severity,
+    why: str,
 ) -> Iterator[Finding]:
-    """Whether tables may be locked that are to be."""
+    """Whether tables may be locked that are to be. why: what wants that."""
     grants = grants_of(connection, facts)
     if has_global(grants, "LOCK TABLES"):
         return
     refused = [each for each in tables if not _may_lock(grants, each.database)]
     if refused:
-        what = f"the user may not lock {_listed(refused)}, which `lock_tables_without_key` wants while they are read"
+        what = f"the user may not lock {_listed(refused)}, which {why}"
         databases = sorted({each.database for each in refused})
         mend = "; ".join(f"GRANT LOCK TABLES ON {_identifier(each)}.* TO {account}" for each in databases)
-        yield Finding("error", "privileges", facts.server, what, mend)
+        yield Finding(severity, "privileges", facts.server, what, mend)
 
 
 def _may_lock(grants: Iterable[str], database: str) -> bool:

@@ -401,6 +401,11 @@ class _Alteration:
             is_bare = not column.is_nullable and text.default is None
             if is_bare:
                 raise CannotTell(f"{column.name} may be filled with the time of the change")
+        is_unsaid = text.is_nullable is None and text.default is None
+        if column.type is FieldType.TIMESTAMP2 and self._setting.server.is_mariadb and is_unsaid:
+            raise CannotTell(
+                f"{column.name} depends on the session's explicit_defaults_for_timestamp, which no log says"
+            )
         default = self._setting.literal(column, text.default)
         if default is not None and default.kind != "null":
             value = value_of(column, default)

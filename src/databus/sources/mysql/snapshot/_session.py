@@ -21,7 +21,6 @@ _SETTINGS = (
 _OPTIONAL = (
     "SESSION max_execution_time = 0",
     "SESSION max_statement_time = 0",
-    "SESSION sql_select_limit = DEFAULT",
     "SESSION sql_quote_show_create = 1",
 )
 _UNKNOWN_VARIABLE = 1193
