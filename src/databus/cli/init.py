@@ -110,7 +110,8 @@ CREATE USER databus IDENTIFIED BY 'change-me';
 GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO databus;
 SET PERSIST binlog_row_metadata = 'FULL';  -- the log names its columns
 SET PERSIST binlog_expire_logs_seconds = 604800;  -- and is kept for a week
--- GTIDs are recommended; `databus check-source` names the steps to them where they are off.
+-- GTIDs are recommended; `databus check-source` names the steps to them where they are off. Without them, also:
+--   GRANT LOCK TABLES ON shop.* TO databus;
 """
 
 _MARIADB_PREPARE: Final = """\
