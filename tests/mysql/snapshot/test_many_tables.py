@@ -65,7 +65,8 @@ def test_tables_begin_as_they_are_read(server, database, many, follow):
     assert len(copy.tables) == TABLES + 3
 
 
-def test_a_kill_loses_no_table_that_waits(server, database, many, follow, seed):
+@pytest.mark.parametrize("kind", ["mariadb-10.11", "mysql-8.0", pytest.param("mysql-5.7", marks=pytest.mark.soak)])
+def test_a_kill_loses_no_table_that_waits(kind, server, database, many, follow, seed):
     """Killed again and again, and the log cut back each time, no table is forgotten and none is read from its begin."""
     dice = random.Random(seed)
     follower = follow(database, server, snapshot_tables_max=AT_A_TIME)
@@ -231,7 +232,9 @@ def consume(url, position, seen, count, seconds_max):
     return position
 
 
-def test_a_relay_that_is_killed_reads_many_tables(server, database, many, tmp_path, seed):
+# MySQL 5.7 takes eight times as long to begin with so many tables, for a reason that is not known yet.
+@pytest.mark.parametrize("kind", ["mariadb-10.11", "mysql-8.0", pytest.param("mysql-5.7", marks=pytest.mark.soak)])
+def test_a_relay_that_is_killed_reads_many_tables(kind, server, database, many, tmp_path, seed):
     check_relay(server, database, many, tmp_path, seed, kills=2, snapshot_tables_max=AT_A_TIME)
 
 
