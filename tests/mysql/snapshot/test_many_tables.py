@@ -268,7 +268,9 @@ def test_a_table_whose_end_was_cut_off_is_not_read_again(server, database, follo
     assert sum(len(rows.batch) for rows in chunks if rows.table.source == table) == len(follower.copy().tables[table])
 
 
-def test_a_table_that_is_dropped_while_it_is_read_is_not_open_any_more(server, database, follow):
+# On MySQL 5.7 it took over a minute behind the other tests of this file, alone two seconds: not known yet why.
+@pytest.mark.parametrize("kind", ["mariadb-10.11", "mysql-8.0", pytest.param("mysql-5.7", marks=pytest.mark.soak)])
+def test_a_table_that_is_dropped_while_it_is_read_is_not_open_any_more(kind, server, database, follow):
     create(server, database)
     follower = follow(database, server, chunk_rows_max=1)
     table = f"{database}.a"
