@@ -289,6 +289,7 @@ def test_parts_that_come_again_from_another_log_are_announced(is_batched):
             stream = following.batches(1) if is_batched else following
             for _ in range(3):
                 assert next(stream).is_part
+            wait_for(lambda: stub.away, "the outage")
             stub.log, stub.groups_max = "another-log", None
             stub.away.clear()
             again = [next(stream)]

@@ -158,7 +158,8 @@ class StatementWalk(Walk):
             events = self._events[:count]
             gone = (events[:, s.EV_TX] == row) & (events[:, s.EV_NUMBER] >= first)
             state[s.N_EVENTS] = count - int(np.count_nonzero(gone))  # they are the last ones
-        if self._open_is_out:
+        # What the last run left unfinished is the first transaction of this one; any later one is not out.
+        if self._open_is_out and int(state[s.N_TX]) == (row >= 0):
             self._ready.append(TakenBack(self._origin(), first, int(state[s.TX_ROWS_SEEN]), self._where()))
 
     # --- XA transactions ---
