@@ -85,8 +85,8 @@ SEQUENCES: dict[str, tuple[str, ...]] = {
         TEMPORARY, "BEGIN", insert(1), DROP, "INSERT IGNORE INTO t VALUES (2, 'v'), (1, 'v')", "COMMIT",
     ),
     "parts of it went out, then back to a savepoint": (
-        TEMPORARY, "BEGIN", many(1_000), DROP, "SAVEPOINT s", many(2_000, 300), "ROLLBACK TO s", many(3_000), "SAVEPOINT s",
-        many(4_000), "ROLLBACK TO s", insert(5), "COMMIT",
+        TEMPORARY, "BEGIN", many(1_000), DROP, "SAVEPOINT s", many(2_000, 300), "ROLLBACK TO s", many(3_000),
+        "SAVEPOINT s", many(4_000), "ROLLBACK TO s", insert(5), "COMMIT",
     ),
     "parts of it went out, then rolled back": (TEMPORARY, insert(1), "BEGIN", many(1_000, 300), DROP, "ROLLBACK"),
 }  # fmt: skip
