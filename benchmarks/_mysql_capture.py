@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks._peers import Watch
+from databus.log import LogConfig
 from databus.operate import configure_logs
-from databus.relay import LogConfig
 from databus.relay._capture import Capture, State
 from databus.relay._config import CaptureConfig
 from databus.sources import open_source, parse_source

@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from databus.relay import Log, LogConfig
+from databus.log import Log, LogConfig, Resume
 from databus.schema import TableSchema
-from databus.sources import Resume
 from databus.sources.mock import MockConfig, MockSource
 from databus.wire import EncodedGroup, Group, encode_group
 

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure, median_of
-from databus.relay import Log, LogConfig
-from databus.sources import Resume
+from databus.log import Log, LogConfig, Resume
 from databus.sources.mock import MockConfig, MockSource
 from databus.testing import RelayProcess
 from databus.wire import COMMIT, EncodedGroup, encode_group, pack_header, unpack_header

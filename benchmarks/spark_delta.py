@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 from benchmarks._changes import TABLE, encoded, insert_groups, mixed_groups
 from benchmarks.figures import Figure
 from databus.core import SEQ_DONE
+from databus.log import Log
 from databus.pipeline import OutputContext, run
 from databus.pipeline._decode import decode_groups
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput
-from databus.relay import Log
 from databus.sources.mock import MockConfig, MockSource
 from databus.spark import tuned_session
 from databus.testing import RelayProcess

@@ -72,7 +72,7 @@ _made: list[pa.RecordBatch] = []
 def _prebuilt(schema: pa.Schema) -> list[pa.RecordBatch]:
     """Batches of the mock source's own rows; made once in each worker process."""
     if not _made:
-        from databus.sources import Resume
+        from databus.log import Resume
         from databus.sources.mock import MockSource
 
         config = MockConfig(group_bytes_max=BATCH_ROWS * 254, rows_per_transaction=BATCH_ROWS // 2)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, median_of
 from databus.core import SystemClock
-from databus.sources import Resume
+from databus.log import Resume
 from databus.sources.sqlite import SqliteConfig, SqliteSource, install
 
 CHANGES = 200_000
@@ -85,7 +85,7 @@ def _capture_s(changes: int, *, into_log: bool) -> float:
         _write(db, changes)
         append = _nowhere
         if into_log:
-            from databus.relay import Log
+            from databus.log import Log
 
             log = Log.open(Path(folder) / "log", physical="shop", identity=identity, clock=SystemClock())
             append = log.append

@@ -25,7 +25,18 @@ def test_a_facade_is_sorted_and_whole(name):
     assert package.__doc__
 
 
-HEAVY = ("pyspark", "pyarrow", "numpy", "pandas", "aiohttp", "deltalake", "pydantic", "sqlglot", "databus.relay")
+HEAVY = (
+    "pyspark",
+    "pyarrow",
+    "numpy",
+    "pandas",
+    "aiohttp",
+    "deltalake",
+    "pydantic",
+    "sqlglot",
+    "databus.log",
+    "databus.relay",
+)
 
 
 def test_help_imports_nothing_heavy():

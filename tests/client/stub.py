@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 from databus.core import SEQ_DONE, SourceCheckpoint
-from databus.sources import Resume
+from databus.log import Resume
 from databus.sources.mock import MockConfig, MockSource
 from databus.wire import Group, encode_group
 

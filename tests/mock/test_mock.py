@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from databus.core import ConfigError, SourceChanged, UnknownSource
-from databus.sources import Resume, parse_source
+from databus.log import Resume
+from databus.sources import parse_source
 from databus.sources.mock import MockConfig, MockSource, MockTable
 from databus.wire import Group
 

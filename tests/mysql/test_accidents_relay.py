@@ -15,8 +15,9 @@ import pytest
 
 from databus.client import RelayClient
 from databus.core import CRASH_POINTS, ControlKind, TryAgain, Unavailable
-from databus.relay import Relay, State, _files, parse_relay
-from databus.relay import _log as log_module
+from databus.disk import _files
+from databus.log import _log as log_module
+from databus.relay import Relay, State, parse_relay
 from databus.testing import RelayProcess
 from databus.testing.servers import Server
 from databus.wire import Commit, Control, Group, Rows

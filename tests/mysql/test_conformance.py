@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from databus.sources import Resume
+from databus.log import Resume
 from databus.sources.mysql import MysqlConfig, MysqlSource
 from databus.testing import SourceSuite
 from databus.testing.servers import Server, ServerMissing, open_server

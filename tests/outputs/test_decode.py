@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, ControlKind, Corrupt, SourceCheckpoint, StreamCut, Unrepresentable
+from databus.log import Resume
 from databus.pipeline import TableControl, TableRows
 from databus.pipeline._decode import (
     decode_frames,
@@ -18,7 +19,6 @@ from databus.pipeline._decode import (
     user_rows_schema,
 )
 from databus.schema import Column, TableSchema, sink_schema
-from databus.sources import Resume
 from databus.sources.mock import MockConfig, MockSource
 from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, encode_group
 

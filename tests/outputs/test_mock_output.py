@@ -6,10 +6,10 @@ import json
 import pytest
 
 from databus.core import Corrupt, TryAgain
+from databus.log import Resume
 from databus.pipeline import ChangeBatch, TableRows
 from databus.pipeline._decode import decode_frames
 from databus.pipeline.outputs import MockOutput, MockOutputConfig
-from databus.sources import Resume
 from databus.sources.mock import MockConfig, MockSource
 from databus.testing._change_log import random_log
 from tests.outputs.harnesses import FROM, context

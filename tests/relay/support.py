@@ -13,10 +13,11 @@ from urllib.parse import urlencode
 
 import pyarrow as pa
 
-from databus.core import BUS_SEQ_MIN, ChangeType, ControlKind
+from databus.core import BUS_SEQ_MIN, ChangeType, ControlKind, Identity
+from databus.log import Resume
 from databus.relay import Relay, RelayConfig, parse_relay
 from databus.schema import Column, TableSchema, frame_schema
-from databus.sources import Identity, Resume, SourceConfig, SourceLag
+from databus.sources import SourceConfig, SourceLag
 from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, Rows
 
 ORDERS = TableSchema("main.orders", (Column("id", "int64"), Column("name", "string")), ("id",))

@@ -13,8 +13,9 @@ import pytest
 
 from databus.client import RelayClient
 from databus.core import Corrupt, PositionPurged, SourceChanged, SourceCheckpoint, Unavailable, Unrepresentable
-from databus.relay import Relay, State, _capture, _files
-from databus.relay import _log as log_module
+from databus.disk import _files
+from databus.log import _log as log_module
+from databus.relay import Relay, State, _capture
 from databus.wire import Group, OpenSnapshot
 from tests.relay import support
 from tests.relay.support import (

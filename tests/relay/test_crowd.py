@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from databus.relay import Relay, _chunk, _cursor, _scan, _stream, _tail
-from databus.relay._cursor import Cursor
+from databus.log import _cursor, _scan
+from databus.log._cursor import Cursor
+from databus.relay import Relay, _chunk, _stream, _tail
 from databus.relay._ndjson import Renderer
 from databus.relay._tail import Tail
 from tests.relay.support import (

@@ -8,8 +8,8 @@ import pytest
 
 from databus.client import RelayClient
 from databus.core import Corrupt, SourceCheckpoint, StreamCut
+from databus.log._segment import segment_path
 from databus.relay import Relay
-from databus.relay._segment import segment_path
 from tests.relay.support import Database, get, order, published, scripted, until
 
 GROUPS, BAD = 60, 40

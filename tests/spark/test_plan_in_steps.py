@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from databus.relay import _range, _scan
+from databus.log import _scan
+from databus.relay import _range
 from databus.spark._options import parse_options
 from databus.spark._plan import Planner
 from tests.relay.support import Database, order, published, sale, scripted

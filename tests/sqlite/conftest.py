@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from databus.sources import Resume
+from databus.log import Resume
 from databus.sources.sqlite import SqliteSource
 from tests.sqlite.model import ModelLog, make_source
 

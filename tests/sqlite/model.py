@@ -8,8 +8,8 @@ from typing import Any
 
 from databus.core import BUS_COLUMNS, ControlKind
 from databus.formats import from_json_value
+from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources import Resume
 from databus.sources.sqlite import SqliteConfig, SqliteSource
 from databus.wire import Commit, Group
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from databus.core import CRASH_POINTS, Held, PositionPurged, SourceChanged, Unavailable
-from databus.sources import Resume
+from databus.log import Resume
 from databus.sources.sqlite import install, remove, status
 from databus.wire import Commit, EncodedGroup, FrameParser, Group, OpenSnapshot, encode_group
 from tests.sqlite.conftest import Shop

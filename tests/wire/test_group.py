@@ -29,7 +29,7 @@ from databus.wire import (
 )
 from databus.wire._frame import ARENA_BYTES, GROUP_FRAMES_MAX
 from databus.wire._header import COMMIT_BODY_BYTES_MAX, POSITION_INLINE_BYTES_MAX
-from tests.relay_log.make import ORDERS, STOCK, control, group, rows
+from tests.log.make import ORDERS, STOCK, control, group, rows
 from tests.wire.older import as_version_1
 from tests.wire.strategies import batches, groups, tables
 

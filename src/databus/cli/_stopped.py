@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from databus.relay import Log, LogConfig
+    from databus.log import Log, LogConfig
     from databus.sources import SourceConfig
     from databus.sources.mysql import MysqlSource
 
@@ -18,7 +18,8 @@ def stopped_log(config: Path, physical: str) -> "Iterator[tuple[Log, SourceConfi
     Raises `Held` naming the relay while it runs, `UnknownSource`, and `WrongInput` where there is no log yet.
     """
     from databus.core import UnknownSource, WrongInput
-    from databus.relay import Log, held_identity
+    from databus.log import Log
+    from databus.relay import held_identity
 
     folder, log_config, sources = _of(config)
     if physical not in sources:
@@ -60,7 +61,8 @@ def note(log: "Log", action: str, asked: dict[str, Any]) -> None:
 
 def _of(path: Path) -> "tuple[Path, LogConfig, dict[str, SourceConfig]]":
     from databus.formats import load_yaml
-    from databus.relay import LogConfig, load_relay
+    from databus.log import LogConfig
+    from databus.relay import load_relay
 
     if load_yaml(path).keys() & {"inputs", "outputs"}:
         from databus.pipeline import load_pipeline

@@ -37,6 +37,7 @@ from databus.core._errors import (
     Unsupported,
     WrongInput,
 )
+from databus.core._identity import Contains, Identity
 from databus.core._scn import (
     BUS_SEQ_MIN,
     ORDINAL_MAX,
@@ -67,11 +68,13 @@ __all__ = [
     "Checkpoint",
     "Clock",
     "ConfigError",
+    "Contains",
     "ControlKind",
     "Corrupt",
     "DatabusError",
     "DiskFull",
     "Held",
+    "Identity",
     "LimitExceeded",
     "MalformedRequest",
     "Pair",

@@ -78,7 +78,7 @@ def _check_relay(config: PipelineConfig, graph: Graph, master: str) -> Iterator[
 
 
 def _check_own_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
-    from databus.relay._config import RelayConfig, is_loopback
+    from databus.relay import RelayConfig, is_loopback
 
     relay = config.relay
     given: Mapping[str, Any] = {"log": relay.log, "capture": relay.capture, "serve": relay.serve}

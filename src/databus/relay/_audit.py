@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import structlog
 
-from databus.relay._files import sync_folder
+from databus.disk import sync_folder
 
 NAME: Final = "audit.jsonl"
 BYTES_MAX: Final = 4 << 20

@@ -27,18 +27,17 @@ from databus.core import (
     Clock,
     DatabusError,
     DiskFull,
+    Identity,
     SourceChanged,
     SystemClock,
     TryAgain,
     Unavailable,
     crash_point,
 )
+from databus.log import Log, LogConfig, SegmentHeader, segment_numbers, segment_path
 from databus.relay._behind import Behind, Draft
 from databus.relay._config import CaptureConfig
-from databus.relay._log import Log
-from databus.relay._log_config import LogConfig
-from databus.relay._segment import SegmentHeader, segment_numbers, segment_path
-from databus.sources import Identity, Source, SourceConfig, SourceLag
+from databus.sources import Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
 
 OpenSource = Callable[[str, SourceConfig], Source]

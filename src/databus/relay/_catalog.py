@@ -7,9 +7,8 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from databus.core import Checkpoint, MalformedRequest, Unavailable, UnknownSource
+from databus.log import Log, SchemaStore, SchemaVersion
 from databus.relay._capture import Capture
-from databus.relay._log import Log
-from databus.relay._schemas import SchemaStore, SchemaVersion
 from databus.schema import avro_schema
 
 _WILD: Final = frozenset("*?[")

@@ -5,10 +5,7 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 from databus.core import Corrupt, Pair, SourceCheckpoint
-from databus.relay._cursor import Cursor, Span
-from databus.relay._reader import FrameReader
-from databus.relay._scan import reached_by, scan
-from databus.relay._segment import End, SegmentFile
+from databus.log import Cursor, End, FrameReader, SegmentFile, Span, reached_by, scan
 from databus.wire import Commit
 
 CHUNK_BYTES: Final = 256 << 10

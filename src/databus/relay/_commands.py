@@ -14,12 +14,12 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from databus.core import Checkpoint, MalformedRequest, TooMany
+from databus.log import Log
 from databus.relay import _control
 from databus.relay._audit import Audit
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
-from databus.relay._log import Log
 from databus.relay._params import START_NAMES, Place, check_names, fingerprint, integer, names, start_of
 from databus.relay._range import RANGE_NAMES, RangeAsk, RangeScan, find_range
 from databus.relay._stats import Stats

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, 
 
 from databus.core import ConfigError
 from databus.formats import has_reference, lines_of, load_yaml, substitute
-from databus.relay._log_config import LogConfig
+from databus.log import LogConfig
 from databus.sources import SourceConfig, parse_source
 
 PORT: Final = 11115

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from databus.core import MalformedRequest
+from databus.log import Log
 from databus.relay._capture import Capture, State
 from databus.relay._catalog import Catalog, unknown
-from databus.relay._log import Log
 from databus.relay._stats import Stats
 
 _STATE_WORDS: Final = {

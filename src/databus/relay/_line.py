@@ -3,12 +3,10 @@
 from typing import TYPE_CHECKING
 
 from databus.core import SourceCheckpoint
+from databus.log import Log, LogView, Span
 from databus.relay._catalog import Selection
 from databus.relay._chunk import Chunk, Made, Piece, State
-from databus.relay._cursor import Span
-from databus.relay._log import Log
 from databus.relay._ndjson import Renderer, position_line
-from databus.relay._view import LogView
 
 if TYPE_CHECKING:
     from databus.relay._tail import Follower

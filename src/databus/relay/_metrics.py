@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from databus.log import Log
 from databus.relay._capture import Capture, State
 from databus.relay._catalog import Catalog
-from databus.relay._log import Log
 from databus.relay._stats import Stats
 
 _BY_SOURCE: Final = ("physical",)

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from databus.core import COMMIT_VERSION, SEQ, Pair, SourceCheckpoint
 from databus.formats import rows_of
-from databus.relay._cursor import Span
-from databus.relay._log import Log
+from databus.log import Log, Span
 from databus.wire import Frame, FrameGroup, FrameParser
 
 _SOURCE: Final = "_source"

@@ -11,11 +11,9 @@ from functools import partial
 from typing import Any, Final
 
 from databus.core import Checkpoint, Pair
+from databus.log import Allowance, Cursor, Log, Measure, MeasureLimits, Measuring
 from databus.relay._catalog import Selection
-from databus.relay._cursor import Cursor, Measuring
 from databus.relay._feed import Feed
-from databus.relay._log import Log
-from databus.relay._measure import Measure, MeasureLimits
 from databus.relay._params import (
     START_NAMES,
     Place,
@@ -28,7 +26,6 @@ from databus.relay._params import (
     pair,
     start_of,
 )
-from databus.relay._scan import Allowance
 
 RANGE_NAMES: Final = START_NAMES | {
     "physical",

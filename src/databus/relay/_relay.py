@@ -20,13 +20,12 @@ from typing import Final, Self
 import structlog
 
 from databus.core import Clock, SystemClock
+from databus.disk import FolderLock, make_folder, replace_file
 from databus.relay._capture import Capture, OpenSource
 from databus.relay._catalog import Catalog
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
-from databus.relay._files import make_folder, replace_file
-from databus.relay._lock import FolderLock
 from databus.relay._server import Server
 from databus.sources import open_source
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from databus.core import Corrupt, DatabusError
-from databus.relay._cursor import Span
+from databus.log import Span
 
 SENDFILE_BYTES_MIN: Final = 64 << 10
 """Below this, copying a span through user space is cheaper than a system call of its own."""

@@ -19,10 +19,9 @@ import structlog
 from aiohttp import web
 
 from databus.core import Checkpoint, DatabusError, MalformedRequest, Pair, SourceCheckpoint
+from databus.log import Cursor, End, Log, Span
 from databus.relay._catalog import Selection
-from databus.relay._cursor import Cursor, Span
 from databus.relay._feed import Feed
-from databus.relay._log import Log
 from databus.relay._ndjson import Renderer
 from databus.relay._params import (
     START_NAMES,
@@ -38,7 +37,6 @@ from databus.relay._params import (
     pair,
     start_of,
 )
-from databus.relay._segment import End
 from databus.relay._send import ClientGone, Sender
 from databus.relay._stats import OpenStream, Stats
 from databus.relay._tail import NEAR_BYTES, Follower, Tail

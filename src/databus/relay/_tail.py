@@ -19,14 +19,12 @@ from typing import Final
 import structlog
 
 from databus.core import DatabusError, Pair
+from databus.disk import BUFFERS_A_CALL_MAX
+from databus.log import Cursor, End, Log, Span
 from databus.relay._catalog import Selection
 from databus.relay._chunk import Chunk, Piece, read_chunk
-from databus.relay._cursor import Cursor, Span
 from databus.relay._feed import Feed
-from databus.relay._files import BUFFERS_A_CALL_MAX
 from databus.relay._line import Line, LineKey, key_of, state_of
-from databus.relay._log import Log
-from databus.relay._segment import End
 from databus.relay._send import BURST_BYTES_MAX, ClientGone, Sender
 
 NEAR_BYTES: Final = 256 << 10

@@ -21,50 +21,14 @@ Where `start` may take long, a source may have an attribute `doing`, a text that
 shown to whoever asks what the source waits for.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
+from databus.core import Identity
+from databus.log import Resume
 from databus.schema import TableSchema
-from databus.wire import Group, OpenSnapshot
-
-Contains = Callable[[str, Mapping[str, Any], str], bool | None]
-"""(scheme, position, txid): whether a transaction is before a position of the source; None if they do not tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What physical source this is. uuid: stays for the life of the database, differs from every other's.
-
-    scheme: how its ordinals are made (`cut`, `gtid`, `file-offset`...); it never changes inside a timeline.
-    description: for people, such as a path or an address; carries no secret.
-    """
-
-    uuid: str
-    scheme: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Where the log ends: everything up to here is in it. A new log has the defaults.
-
-    position: the last published commit's own position; None for a new log. scn, seq, txid: its pair and transaction.
-    last_seq: the highest `_seq` that this log holds at `scn`. schemas: in force, by source. snapshots: open, by source.
-    log_id: the log's uuid and a path or name for people, for sources that record who captures them. folder: beside the
-    log, of the source's own, for what it must remember and the log does not hold; None where nothing is kept.
-    """
-
-    position: Mapping[str, Any] | None = None
-    scn: int = 0
-    seq: int = 0
-    txid: str = ""
-    timeline: int = 0
-    schemas: Mapping[str, TableSchema] = field(default_factory=dict)
-    snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
-    log_id: str = ""
-    folder: Path | None = None
+from databus.wire import Group
 
 
 @dataclass(frozen=True, slots=True)

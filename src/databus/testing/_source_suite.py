@@ -16,8 +16,9 @@ from itertools import pairwise
 from typing import Any, Final, Protocol
 
 from databus.core import BUS_COLUMNS, BUS_SEQ_MIN, ControlKind, PositionPurged, SourceChanged, UnknownSource
+from databus.log import Resume
 from databus.schema import TableSchema, frame_schema
-from databus.sources import Resume, Source
+from databus.sources import Source
 from databus.wire import Commit, Group, Registry, encode_group
 
 BOUND_S: Final = 30.0

@@ -19,6 +19,7 @@ from databus.core import (
     Clock,
     ConfigError,
     ControlKind,
+    Identity,
     SourceChanged,
     SystemClock,
     UnknownSource,
@@ -27,8 +28,9 @@ from databus.core import (
     next_bus_seq,
     ordinal_of,
 )
+from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources._contract import Identity, Resume, SourceLag
+from databus.sources._contract import SourceLag
 from databus.sources.mock._config import MockConfig
 from databus.sources.mock._generate import Int, Shares, TableMaker, bus_columns
 from databus.sources.mock._script import Script

@@ -23,6 +23,7 @@ from databus.core import (
     Clock,
     ConfigError,
     Corrupt,
+    Identity,
     PositionPurged,
     SourceChanged,
     SystemClock,
@@ -30,8 +31,9 @@ from databus.core import (
     UnknownSource,
     make_scn,
 )
+from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources._contract import Identity, Resume, SourceLag
+from databus.sources._contract import SourceLag
 from databus.sources.mysql._config import BinlogConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._facts import Flavor, version_of

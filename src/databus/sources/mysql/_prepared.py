@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from databus.core import Corrupt, DiskFull, LimitExceeded, make_scn
-from databus.sources._contract import Resume
+from databus.log import Resume
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._taken_back import selection_of
 from databus.sources.mysql.binlog._payload import whole_events

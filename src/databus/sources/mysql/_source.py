@@ -18,6 +18,7 @@ import structlog
 from databus.core import (
     Clock,
     ConfigError,
+    Identity,
     SystemClock,
     Unavailable,
     UnknownSource,
@@ -25,8 +26,9 @@ from databus.core import (
     make_scn,
     ordinal_of,
 )
+from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources._contract import Identity, Resume, SourceLag
+from databus.sources._contract import SourceLag
 from databus.sources.mysql._check import check
 from databus.sources.mysql._condition import check_condition
 from databus.sources.mysql._config import MysqlConfig

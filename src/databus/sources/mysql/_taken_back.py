@@ -14,8 +14,8 @@ from typing import Any, Final, NoReturn, Self
 import numpy as np
 
 from databus.core import Corrupt, LimitExceeded, Unavailable, Unsupported, make_scn
+from databus.log import Resume
 from databus.sources._config import SourceConfig
-from databus.sources._contract import Resume
 from databus.sources.mysql.binlog import Abandoned, Origin, Run, TakenBack
 
 RANGES_MAX: Final = 1 << 20

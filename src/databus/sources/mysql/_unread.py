@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from databus.core import DiskFull
-from databus.sources._contract import Resume
+from databus.log import Resume
 
 KEY: Final = "unread"
 """In a position: which tables wait."""

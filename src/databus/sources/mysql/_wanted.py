@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from databus.core import Corrupt, Unavailable
-from databus.sources._contract import Resume
+from databus.log import Resume
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._dump import Dump
 from databus.sources.mysql._facts import ServerFacts

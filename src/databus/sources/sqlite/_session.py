@@ -26,8 +26,9 @@ from databus.core import (
     make_scn,
     next_bus_seq,
 )
+from databus.log import Resume
 from databus.schema import TableSchema, frame_schema
-from databus.sources._contract import Resume, SourceLag
+from databus.sources._contract import SourceLag
 from databus.sources.sqlite._backlog import Backlog, Stretch, bus_columns, position_of
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import connect, cut_if_changed, is_busy, trim_step, write_lock

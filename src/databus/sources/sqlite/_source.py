@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from databus.core import (
     Clock,
     Held,
+    Identity,
     PositionPurged,
     SourceChanged,
     SystemClock,
@@ -24,8 +25,9 @@ from databus.core import (
     next_bus_seq,
     ordinal_of,
 )
+from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources._contract import Identity, Resume, SourceLag
+from databus.sources._contract import SourceLag
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import add_cut, connect, cut_if_changed, write_lock
 from databus.sources.sqlite._describe import describe

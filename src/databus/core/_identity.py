@@ -1,0 +1,21 @@
+"""What physical source a log, a checkpoint or a connection belongs to."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Contains = Callable[[str, Mapping[str, Any], str], bool | None]
+"""(scheme, position, txid): whether a transaction is before a position of the source; None if they do not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What physical source this is. uuid: stays for the life of the database, differs from every other's.
+
+    scheme: how its ordinals are made (`cut`, `gtid`, `file-offset`...); it never changes inside a timeline.
+    description: for people, such as a path or an address; carries no secret.
+    """
+
+    uuid: str
+    scheme: str
+    description: str

@@ -1,0 +1,119 @@
+"""The beginning of a log and of its segments, and whether a log that is there is the one that is meant."""
+
+import os
+import uuid as uuids
+from dataclasses import replace
+from pathlib import Path
+
+from databus.core import Clock, ConfigError, Corrupt, Identity, SourceChanged, timeline_of
+from databus.disk import write_all, write_failure
+from databus.log._recover import Recovered
+from databus.log._schemas import NAME as SCHEMAS_NAME
+from databus.log._schemas import SchemaStore
+from databus.log._segment import ORIGIN, VERSION, End, Segment, SegmentFile, SegmentHeader, segment_path
+
+
+def create_segment(folder: Path, header: SegmentHeader, schemas: SchemaStore) -> tuple[Segment, SegmentFile]:
+    """Make the file of a segment, durably, and open it.
+
+    Raises `DiskFull`, or `Unavailable` for any other trouble that may pass, such as too many open files; there is no
+    such segment then. Raises `Corrupt` if there still may be one: its head would soon be untrue, so nothing may be
+    appended to the segment before it.
+    """
+    path = segment_path(folder, header.number)
+    beside = path.with_name(f"{path.name}.tmp")
+    known = (schemas.by_fingerprint(fingerprint) for fingerprint in header.in_force.values())
+    encoded = header.encode([version for version in known if version is not None])
+    try:
+        folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # whatever has to be opened is open before the segment has its name
+            file = SegmentFile(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            write_all(file.fd, [encoded], 0)
+            os.fsync(file.fd)
+            beside.rename(path)
+            file.path = path
+            os.fsync(folder_fd)
+        except OSError as error:
+            _remove_begun(path, beside, folder_fd, error)
+            raise
+        finally:
+            os.close(folder_fd)
+    except OSError as error:
+        raise write_failure(path, error) from error
+    return Segment(path, replace(header, header_bytes=len(encoded)), None), file
+
+
+def _remove_begun(path: Path, beside: Path, folder_fd: int, cause: OSError) -> None:
+    """Remove a segment that was begun, durably: recovery would believe its head."""
+    try:
+        beside.unlink(missing_ok=True)
+        if path.exists():
+            path.unlink()
+            os.fsync(folder_fd)
+    except OSError as error:
+        raise Corrupt(
+            f"{path}: this segment was begun and can neither be used ({cause.strerror}) nor be removed "
+            f"({error.strerror}); check the disk and restart: the log goes on where it ends"
+        ) from error
+
+
+def begin(folder: Path, physical: str, identity: Identity, clock: Clock, schemas: SchemaStore) -> Recovered:
+    """A new log, with one segment."""
+    origin = End(1, 0, -1, ORIGIN, 0)
+    header = SegmentHeader(
+        log=str(uuids.uuid4()),
+        physical=physical,
+        identity=identity,
+        number=1,
+        timeline=0,
+        created_us=clock.now_ns() // 1000,
+        before=origin,
+        published=origin,
+        previous_bytes=0,
+    )
+    segment, _ = create_segment(folder, header, schemas)
+    return Recovered((segment,), segment.first_offset, origin, {})
+
+
+def renewed(folder: Path, found: Recovered, clock: Clock, schemas: SchemaStore) -> Recovered:
+    """The log with a segment of this version at its end, where the last one is of an older: none is written to in two
+    forms, so that whoever reads an older one only refuses the newer ones by name.
+    """
+    last = found.segments[-1]
+    if last.header.version == VERSION:
+        return found
+    header = replace(
+        last.header,
+        number=last.number + 1,
+        timeline=timeline_of(found.end.commit.scn),
+        created_us=clock.now_ns() // 1000,
+        before=found.end,
+        published=found.end,
+        previous_bytes=found.offset,
+        in_force=found.in_force,
+        undo={},
+        version=VERSION,
+    )
+    segment, _ = create_segment(folder, header, schemas)
+    last.sealed_bytes = found.offset
+    return Recovered((*found.segments, segment), segment.first_offset, found.end, found.in_force)
+
+
+def check_known(folder: Path, found: Recovered, physical: str, identity: Identity, schemas: SchemaStore) -> None:
+    """Raise unless `found` is the log of this database, and all that is in force in it is known."""
+    header = found.segments[-1].header
+    if header.physical != physical:
+        raise ConfigError(f"{folder}: this is the log of {header.physical!r}, not of {physical!r}; use another folder")
+    if (header.identity.uuid, header.identity.scheme) != (identity.uuid, identity.scheme):
+        raise SourceChanged(
+            f"{physical}: {folder} is the log of {header.identity.description} ({header.identity.scheme} "
+            f"{header.identity.uuid}); the database is now {identity.description} ({identity.scheme} {identity.uuid}). "
+            f"Connect the former, or use another folder for the log of this one"
+        )
+    for source_id, fingerprint in found.in_force.items():
+        if fingerprint and fingerprint not in schemas:
+            raise Corrupt(
+                f"{folder / SCHEMAS_NAME}: the definition {fingerprint:016x} of source {source_id} is missing, and "
+                f"frames in the log use it; restore the file from a copy"
+            )

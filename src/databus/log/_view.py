@@ -1,0 +1,281 @@
+"""The log as its readers see it: segments, indexes, open files, and the one published end. Safe for any thread.
+
+The writer puts a whole new tuple or `End` in the place of the old one; a reader takes the published end first and then
+the segments, so that it finds every segment up to that end, retention aside.
+"""
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from databus.core import BUS_SEQ_MIN, UNREAD_TABLES, Contains, Corrupt, Identity, Pair, PositionPurged, SourceCheckpoint
+from databus.log._index import SparseIndex
+from databus.log._reader import FrameReader
+from databus.log._scan import reached_by
+from databus.log._schemas import SchemaStore
+from databus.log._segment import End, Segment, SegmentFile
+from databus.log._verified import Verified
+from databus.wire import Commit
+
+_FILES_KEPT_MAX: Final = 32
+_INDEXES_KEPT_MAX: Final = 32
+
+
+class LogView:
+    """What cursors share. `segments` and `published` are replaced by the writer, never changed in place.
+
+    offset: how long the open segment is now. contains: how the source compares transactions with its own positions.
+    """
+
+    def __init__(
+        self,
+        *,
+        uuid: str,
+        physical: str,
+        identity: Identity,
+        schemas: SchemaStore,
+        segments: tuple[Segment, ...],
+        offset: int,
+        published: End,
+        index_bytes_every: int,
+        contains: Contains | None = None,
+    ) -> None:
+        self.uuid = uuid
+        self.physical = physical
+        self.identity = identity
+        self._contains = contains
+        self.schemas = schemas
+        self.segments = segments
+        self.published = published
+        self.index_bytes_every = index_bytes_every
+        self.open_index = SparseIndex(segments[-1].number, index_bytes_every, offset)
+        self.verified = Verified()
+        self._files: OrderedDict[int, SegmentFile] = OrderedDict()
+        self._indexes: OrderedDict[int, SparseIndex] = OrderedDict()
+        self._lock = threading.Lock()
+        self._index_lock = threading.RLock()  # guards the sealed segments' indexes, here and on the disk
+        self._building = threading.Lock()  # one walk for an index at a time
+        self._reopened = 0  # how often segments were deleted or opened again, so that their indexes are others'
+
+    def checkpoint(self, commit: Commit, snapshots: Mapping[str, int] | None = None) -> SourceCheckpoint:
+        """The position after `commit`, as a consumer's checkpoint with these snapshots open."""
+        is_exact = commit.continues or commit.seq >= BUS_SEQ_MIN
+        return SourceCheckpoint(
+            uuid=self.identity.uuid,
+            scn=commit.scn,
+            seq=commit.seq if is_exact else None,
+            txid=commit.txid,
+            ts_us=commit.commit_us,
+            log=self.uuid if is_exact or snapshots else None,
+            snapshots=snapshots or {},
+        )
+
+    def checkpoint_after(
+        self, commit: Commit, before: SourceCheckpoint, sources: frozenset[int] | None
+    ) -> SourceCheckpoint:
+        """The position of a consumer that stood at `before` and has been given everything of `sources` up to `commit`:
+        open are the snapshots whose begin it was given, and whose end it was not. More may come, see `UNREAD_TABLES`.
+        """
+        unread = {UNREAD_TABLES: 0} if commit.has_unread else {}
+        if not commit.snapshots:
+            return self.checkpoint(commit, unread)
+        ids = self.schemas.ids()
+        given = unread | {
+            name: each.generation
+            for name, each in commit.snapshots.items()
+            if (sources is None or ids.get(name) in sources)
+            and (each.begin > before.pair or before.snapshots.get(name) == each.generation)
+        }
+        return self.checkpoint(commit, given)
+
+    def settled(self, place: tuple[int, int]) -> tuple[int, int]:
+        """The same place, at the start of the segment that follows where a segment ends there."""
+        number, offset = place
+        segments = self.segments
+        at = number - segments[0].number
+        if 0 <= at < len(segments) - 1 and segments[at].sealed_bytes == offset:
+            return number + 1, segments[at + 1].first_offset
+        return place
+
+    def bytes_behind(self, place: tuple[int, int]) -> int:
+        """Roughly how much is published behind `place`."""
+        published = self.published
+        if place >= published.place:
+            return 0
+        number, offset = place
+        if number == published.segment:
+            return max(published.offset - offset, 0)
+        between = (each.sealed_bytes or 0 for each in self.segments if number <= each.number < published.segment)
+        return max(sum(between) - offset, 0) + published.offset
+
+    def leap(
+        self, segment: Segment, offset: int, limit: int, published: End, bytes_max: int, to: Pair | None
+    ) -> End | None:
+        """The furthest known end of a group of `segment`, at most `bytes_max` behind `offset` and not behind the group
+        that reaches `to`, if all up to it has been verified; None if there is none.
+        """
+        limit = min(limit, self.verified.end(segment.number, offset))
+        if limit <= offset:
+            return None
+        end = None
+        if limit - offset <= bytes_max:
+            if (segment.number, limit) == published.place:
+                end = published
+            elif limit == segment.sealed_bytes:
+                end = self.segment(segment.number + 1).header.before
+        if end is None or _is_beyond(end, to):
+            end = self._known_end(segment, offset, min(offset + bytes_max, limit), to)
+        return end
+
+    def _known_end(self, segment: Segment, offset: int, limit: int, to: Pair | None) -> End | None:
+        """The last end of a group in (offset, limit] that the index knows."""
+        index = self._index_at_hand(segment)
+        if index is None:
+            return None
+        entry = index.before_offset(limit) if to is None else index.before_pair(to, limit)
+        if entry is None or entry.offset <= offset or entry.commit_offset < 0:
+            return None
+        commit = self.commit_before(segment, entry.commit_offset)
+        end = End(segment.number, entry.offset, entry.commit_offset, commit, entry.max_commit_us)
+        return None if _is_beyond(end, to) else end
+
+    def contains(self, commit: Commit, txid: str) -> bool | None:
+        """Whether the transaction is before the source's position after `commit`; None if that cannot be told."""
+        if self._contains is None or not commit.position:
+            return None
+        return self._contains(self.identity.scheme, commit.position, txid)
+
+    def segment(self, number: int) -> Segment:
+        """The segment of that number. Raises `PositionPurged` if retention has removed it."""
+        segments = self.segments
+        at = number - segments[0].number
+        if at < 0:
+            raise PositionPurged(
+                f"{self.physical}: the log no longer holds what comes next; the oldest that it holds follows SCN "
+                f"{segments[0].header.before.commit.scn}. Start from `earliest`, or from a new snapshot"
+            )
+        return segments[at]
+
+    def limit(self, segment: Segment, published: End) -> int:
+        """Up to where `segment` may be read, as of `published`."""
+        if segment.number < published.segment and segment.sealed_bytes is not None:
+            return segment.sealed_bytes
+        return (
+            max(published.offset, segment.first_offset) if segment.number == published.segment else segment.first_offset
+        )
+
+    def file(self, segment: Segment) -> SegmentFile:
+        """The segment's open file. Raises `PositionPurged` if retention has just removed it."""
+        with self._lock:
+            found = self._files.get(segment.number)
+            if found is not None:
+                self._files.move_to_end(segment.number)
+                return found
+            try:
+                found = SegmentFile(segment.path, os.O_RDONLY)
+            except FileNotFoundError:
+                raise PositionPurged(f"{segment.path}: retention has removed this segment") from None
+            self._files[segment.number] = found
+            if len(self._files) > _FILES_KEPT_MAX:
+                self._files.popitem(last=False)
+            return found
+
+    def forget(self, segment: Segment) -> None:
+        """Let go of a segment's file, and of its index, on the disk too; who is reading it keeps its own hold.
+
+        It is not among `segments` any more, or `reopening`: else a reader may make the index again.
+        """
+        self.verified.forget(segment.number)
+        with self._lock:
+            self._files.pop(segment.number, None)
+        with self._index_lock:
+            self._indexes.pop(segment.number, None)
+            segment.index_path().unlink(missing_ok=True)
+
+    @contextmanager
+    def reopening(self) -> Iterator[None]:
+        """While the writer deletes segments or opens one again: indexes that readers are making are not kept."""
+        with self._index_lock:
+            self._reopened += 1
+            yield
+
+    def index(self, segment: Segment) -> SparseIndex:
+        """The segment's index, loaded or made where need be."""
+        index: SparseIndex | None = self.open_index
+        if index is not None and index.number == segment.number:
+            if index.covers_from > segment.first_offset and index.front is None:
+                self._build_front(index, segment)
+            return index
+        with self._index_lock:
+            index, seen, sealed_bytes = self._indexes.get(segment.number), self._reopened, segment.sealed_bytes
+        if index is None and sealed_bytes is not None:
+            index = self._load_index(segment, sealed_bytes, seen)
+        # a segment that is being opened again has none for a moment: it is read from its start
+        return index or SparseIndex(segment.number, self.index_bytes_every, segment.first_offset)
+
+    def _build_front(self, index: SparseIndex, segment: Segment) -> None:
+        """Walk over what the open segment held when it was opened again: seconds, once for all who come meanwhile."""
+        with self._building:
+            if index.front is None:
+                index.front = SparseIndex.build(segment, self.file(segment), index.covers_from, self.index_bytes_every)
+
+    def _index_at_hand(self, segment: Segment) -> SparseIndex | None:
+        """The segment's index as far as it costs no walk through the segment."""
+        if self.open_index.number == segment.number:
+            return self.open_index
+        with self._index_lock:
+            index, seen, sealed_bytes = self._indexes.get(segment.number), self._reopened, segment.sealed_bytes
+        if index is None and sealed_bytes is not None:
+            index = SparseIndex.load(segment, self.index_bytes_every)
+            if index is not None:
+                self._keep_if_current(segment, index, seen, save=False)
+        return index
+
+    def _load_index(self, segment: Segment, sealed_bytes: int, seen: int) -> SparseIndex | None:
+        index = SparseIndex.load(segment, self.index_bytes_every)
+        if index is not None:
+            self._keep_if_current(segment, index, seen, save=False)
+            return index
+        with self._building:
+            with self._index_lock:
+                index = self._indexes.get(segment.number)
+            if index is not None:
+                return index  # somebody else has made it meanwhile
+            try:
+                index = SparseIndex.build(segment, self.file(segment), sealed_bytes, self.index_bytes_every)
+            except Corrupt:
+                if self._reopened == seen:
+                    raise
+                return None
+            self._keep_if_current(segment, index, seen, save=True)
+        return index
+
+    def _keep_if_current(self, segment: Segment, index: SparseIndex, seen: int, *, save: bool) -> None:
+        with self._index_lock:
+            if self._reopened == seen and segment in self.segments:
+                self.keep_index(segment, index, save=save)
+
+    def keep_index(self, segment: Segment, index: SparseIndex, *, save: bool) -> None:
+        """Keep the index of a sealed segment at hand, and on the disk."""
+        with self._index_lock:
+            self._indexes[segment.number] = index
+            self._indexes.move_to_end(segment.number)
+            if len(self._indexes) > _INDEXES_KEPT_MAX:
+                self._indexes.popitem(last=False)
+            if save:
+                index.save(segment)
+
+    def commit_before(self, segment: Segment, commit_offset: int) -> Commit:
+        """The commit frame at `commit_offset`; for -1 what the segment's header says was before it."""
+        if commit_offset < 0:
+            return segment.header.before.commit
+        with FrameReader(self.file(segment), self.limit(segment, self.published), with_bodies=False) as reader:
+            return Commit.from_header(reader.header(commit_offset), reader.place(commit_offset))
+
+
+def _is_beyond(end: End, to: Pair | None) -> bool:
+    """Whether a group before that end may have reached `to`."""
+    return to is not None and reached_by(end.commit) > to
