@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from databus.client import RelayClient
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 
 BYTES = 5_000_000_000

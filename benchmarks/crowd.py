@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure
-from databus.client import Client, Consumer, RelayClient
+from databus.client import Client, Consumer
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 
 CROWDS = ((0, 1_000, 10.0), (20, 500, 25.0), (100, 100, 50.0))

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks._mysql import SERVER_LINES, WORKLOADS, backlog, source_of, state_of
 from benchmarks._peers import Watch
 from benchmarks.figures import Figure
-from databus.client import RelayClient
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 from databus.testing.servers import Server, open_server
 

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from benchmarks.figures import Figure
-from databus.client import RelayClient
+from databus.link import RelayClient
 from databus.schema import TableSchema
 from databus.sources.mock import MockConfig
 from databus.spark import arrow_schema, tuned_session, typed_schema

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks._mysql import source_of, state_of
 from benchmarks.figures import Figure, median_of
-from databus.client import RelayClient
 from databus.core import DatabusError
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 from databus.testing.servers import Server, open_server
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks._mysql import WORKLOADS, Backlog, backlog, state_of, to_json
 from benchmarks._peers import run
 from benchmarks.figures import Figure
-from databus.client import RelayClient
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 
 KIND = "mysql-8.0"

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from databus.client import RelayClient, Subscription, windows
+from databus.client import Subscription, windows
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 
 TRANSACTIONS = 100_000

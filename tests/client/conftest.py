@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from databus.client import Consumer, RelayClient
+from databus.client import Consumer
+from databus.link import RelayClient
 from databus.relay import Relay, parse_relay
 
 FOUR = {f"main.t{i}": {"columns": {"id": "int64", "name": "string", "at": "timestamptz"}} for i in range(4)}

@@ -14,10 +14,10 @@ from databus.client import (
     FollowConfig,
     MemoryCheckpoints,
     ReaderState,
-    RelayClient,
     Result,
 )
 from databus.core import Checkpoint, PositionForeign, SourceCheckpoint, Unauthorized, UnknownSource
+from databus.link import RelayClient
 from databus.testing import RelayProcess, TcpProxy
 from tests.client.conftest import Collector, captured, mock, wait_for
 

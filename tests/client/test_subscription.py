@@ -7,8 +7,9 @@ import threading
 import pyarrow as pa
 import pytest
 
-from databus.client import FollowConfig, RelayClient, tail_lines, windows
+from databus.client import FollowConfig, tail_lines, windows
 from databus.core import Checkpoint, ControlKind, Corrupt, PositionForeign, PositionPurged, SourceCheckpoint
+from databus.link import RelayClient
 from databus.wire import Group, Rows
 from tests.client.conftest import captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups

@@ -6,8 +6,9 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 import pytest
 
-from databus.client import Client, ClientConfig, FollowConfig, ReaderState, RelayClient, windows
+from databus.client import Client, ClientConfig, FollowConfig, ReaderState, windows
 from databus.core import Corrupt, PositionPurged, SourceCheckpoint, StreamCut, Unauthorized, Unavailable
+from databus.link import RelayClient
 from databus.testing import TcpProxy
 from databus.wire import Group, Rows
 from tests.client.conftest import Collector, wait_for

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from databus.client import RelayClient
 from databus.core import BUS_SEQ_MIN, CRASH_POINTS
+from databus.link import RelayClient
 from databus.pipeline import compare, load_pipeline
 from databus.pipeline.outputs import read_delta
 from databus.testing import RelayProcess

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from databus.client import RelayClient
 from databus.core import CRASH_POINTS, ControlKind, TryAgain, Unavailable
 from databus.disk import _files
+from databus.link import RelayClient
 from databus.log import _log as log_module
 from databus.relay import Relay, State, parse_relay
 from databus.testing import RelayProcess

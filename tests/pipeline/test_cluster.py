@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from databus.client import RelayClient
+from databus.link import RelayClient
 from databus.pipeline import compare, load_pipeline
 from databus.testing import RelayProcess
 from tests.pipeline.projects import Project

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from databus.client import RelayClient
 from databus.core import UnknownSource
+from databus.link import RelayClient
 from databus.pipeline._contract import RunContext
 from databus.pipeline.inputs._databus import DatabusInput, DatabusInputConfig
 from databus.relay import Relay, parse_relay

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
-from databus.client import RelayClient
 from databus.core import ConfigError, Held, Unavailable
+from databus.link import RelayClient
 from databus.pipeline import load_pipeline
 from databus.pipeline._own_relay import OwnRelay
 from databus.pipeline._state import StateLock

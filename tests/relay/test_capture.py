@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from databus.client import RelayClient
 from databus.core import Corrupt, PositionPurged, SourceChanged, SourceCheckpoint, Unavailable, Unrepresentable
 from databus.disk import _files
+from databus.link import RelayClient
 from databus.log import _log as log_module
 from databus.relay import Relay, State, _capture
 from databus.wire import Group, OpenSnapshot

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from databus.client import RelayClient
 from databus.core import Corrupt, SourceCheckpoint, StreamCut
+from databus.link import RelayClient
 from databus.log._segment import segment_path
 from databus.relay import Relay
 from tests.relay.support import Database, get, order, published, scripted, until

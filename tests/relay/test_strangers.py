@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from databus.client import RelayClient
 from databus.core import Unavailable
+from databus.link import RelayClient
 from databus.relay import Relay, State
 from databus.relay._audit import Audit
 from tests.relay.support import Database, ask, connect, get, order, post, published, scripted, until

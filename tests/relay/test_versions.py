@@ -5,9 +5,9 @@ from contextlib import closing
 
 import pytest
 
-from databus.client import RelayClient
-from databus.client import _relay as client_module
 from databus.core import MalformedRequest
+from databus.link import RelayClient
+from databus.link import _relay as client_module
 from databus.relay import Relay
 from databus.wire import Commit, Group, OpenSnapshot
 from tests.relay.support import AT_US, ORDERS, Database, get, order, published, rows_of, scripted

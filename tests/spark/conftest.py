@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from databus.client import RelayClient
 from databus.core import PositionPurged
+from databus.link import RelayClient
 from databus.spark import error_of
 from databus.spark._plan import patiently
 from databus.testing import RelayProcess

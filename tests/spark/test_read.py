@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from databus.client import RelayClient
 from databus.core import Checkpoint, PositionForeign, PositionPurged
+from databus.link import RelayClient
 from databus.spark import error_of
 from tests.spark.conftest import StartRelay, drain, load_batch, load_stream, options_of, wait_until_captured
 

@@ -20,8 +20,9 @@ from typing import Final
 from databus.cli._demo_copy import Copy
 from databus.cli._demo_stage import Stage
 from databus.cli._screen import Line, Meter, Screen
-from databus.client import Client, ClientState, RelayClient
+from databus.client import Client, ClientState
 from databus.core import Stop, Unavailable
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 from databus.testing.shop import TABLES
 

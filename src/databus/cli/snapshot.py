@@ -22,7 +22,7 @@ def snapshot(
 
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
-    from databus.client import RelayClient
+    from databus.link import RelayClient
 
     RelayClient(relay, token=token_of(token_file)).request_snapshot(physical, tables, where)
     if as_json:

@@ -6,7 +6,7 @@ from databus.cli._app import DEFAULT_RELAY, AsJson, RelayUrl, TokenFile, app, sa
 @app.command(epilog="Example: databus sources --relay http://127.0.0.1:11115")
 def sources(relay: RelayUrl = DEFAULT_RELAY, token_file: TokenFile = None, as_json: AsJson = False) -> None:
     """List the tables that a relay captures, with their ids, keys and schema versions."""
-    from databus.client import RelayClient
+    from databus.link import RelayClient
 
     found = RelayClient(relay, token=token_of(token_file)).sources()
     rows = [

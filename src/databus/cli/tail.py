@@ -31,7 +31,8 @@ def tail(
     as_json: AsJson = False,
 ) -> None:
     """Print changes as they are committed, transaction by transaction, until Ctrl-C."""
-    from databus.client import RelayClient, tail_lines, windows
+    from databus.client import tail_lines, windows
+    from databus.link import RelayClient
 
     client = RelayClient(relay, token=token_of(token_file))
     left = count

@@ -6,22 +6,23 @@ from databus.client._client import Client
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind
-from databus.client._follow import FollowConfig, ReaderState
-from databus.client._relay import (
-    FrameStream,
-    Head,
-    Range,
-    RangeControl,
-    RegisteredSchema,
-    RelayClient,
-    SourceInfo,
-    Start,
-)
 from databus.client._rows import Row
 from databus.client._splitter import Splitter, windows_of
 from databus.client._subscription import Subscription, windows
 from databus.client._tail import tail_lines
 from databus.client._window import Changes, ControlEvent, Window
+from databus.link import (
+    FollowConfig,
+    FrameStream,
+    Head,
+    Range,
+    RangeControl,
+    ReaderState,
+    RegisteredSchema,
+    RelayClient,
+    SourceInfo,
+    Start,
+)
 
 __all__ = [
     "AnyWindow",

@@ -19,9 +19,7 @@ from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, Dispatcher, Kind
-from databus.client._follow import Backoff, Channel, ReaderState
 from databus.client._lane import Lane
-from databus.client._relay import RelayClient, Start
 from databus.client._saving import Saving
 from databus.client._subscription import Wanted, select
 from databus.core import (
@@ -34,6 +32,7 @@ from databus.core import (
     Unavailable,
     crash_point,
 )
+from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
 
 _STOP_MS_MAX: Final = 30_000
 _logger = structlog.get_logger("databus.client")

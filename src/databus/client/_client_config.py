@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from databus.client._follow import FollowConfig, ReaderState
 from databus.core import Pair, SourceCheckpoint
+from databus.link import FollowConfig, ReaderState
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,10 @@
 
 from collections import deque
 
-from databus.client._follow import Arrived, Channel, Connected, Ended, FollowConfig, Reader, Started
-from databus.client._relay import RelayClient, Start
 from databus.client._splitter import Splitter
 from databus.client._window import Window
 from databus.core import DatabusError, Pair, SourceCheckpoint
+from databus.link import Arrived, Channel, Connected, Ended, FollowConfig, Reader, RelayClient, Start, Started
 from databus.wire import FrameGroup
 
 

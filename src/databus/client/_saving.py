@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from databus.client._follow import Backoff
+from databus.link import Backoff
 
 _logger: Final = structlog.get_logger("databus.client")
 

@@ -5,39 +5,11 @@ from typing import Final
 
 import numpy as np
 
-from databus.client._window import ControlEvent, Int, Keys, TableOf, View, Window
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNREAD_TABLES, ControlKind, Corrupt, Pair, SourceCheckpoint
-from databus.wire import Commit, Frame, FrameGroup, Header
+from databus.client._window import Int, Keys, TableOf, View, Window
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, Corrupt, Pair, SourceCheckpoint
+from databus.wire import Frame, FrameGroup, done_by, snapshots_after, snapshots_at
 
 NO_PAIR: Final[Pair] = (0, -1)
-
-
-def done_by(commit: Header) -> Pair:
-    """Everything up to this pair has been read once a group with this commit has: of a whole transaction, all."""
-    if commit.continues or commit.last_seq >= BUS_SEQ_MIN:
-        return commit.last
-    return commit.last_scn, SEQ_DONE
-
-
-def snapshots_after(snapshots: Mapping[str, int], control: ControlEvent) -> Mapping[str, int]:
-    """The open snapshots, by source the generation, once a control has been delivered."""
-    name = control.table.source
-    if control.kind == ControlKind.SNAPSHOT_BEGIN:
-        return {**snapshots, name: int(control.body["generation"])}
-    if control.kind == ControlKind.SNAPSHOT_END:
-        return {each: value for each, value in snapshots.items() if each != name}
-    return snapshots
-
-
-def snapshots_at(snapshots: Mapping[str, int], commit: Header) -> Mapping[str, int]:
-    """Those of the open snapshots that are still open after a commit frame: one may have ended without a control, its
-    table dropped or not captured any more. With them, whether tables wait whose snapshots have not begun.
-    """
-    if not snapshots and not commit.has_unread:
-        return snapshots
-    there = Commit.from_header(commit).snapshots
-    still = {name: each for name, each in snapshots.items() if name in there and there[name].generation == each}
-    return still | {UNREAD_TABLES: 0} if commit.has_unread else still
 
 
 class Splitter:
@@ -91,8 +63,8 @@ class Splitter:
         view.is_cut = self._until is not None and end > self._until
         control = group.control
         has_control = control is not None and self._after < control.header.first and not self._is_beyond(control)
-        if has_control and view.control is not None:
-            self._snapshots = snapshots_after(self._snapshots, view.control)
+        if has_control and (event := view.control) is not None:
+            self._snapshots = snapshots_after(self._snapshots, event.table.source, event.kind, event.body)
         view.snapshots = self._snapshots = snapshots_at(self._snapshots, commit)
         keys = _whole(view, self._after, self._until) or _spread(view, self._after, self._until)
         windows = self._windows(view, keys, control if has_control else None)

@@ -19,11 +19,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from databus.client._batches import Batcher, WindowBatch
-from databus.client._follow import Channel, FollowConfig, Reader
 from databus.client._lane import Lane
-from databus.client._relay import RelayClient, SourceInfo, Start
 from databus.client._window import Window
 from databus.core import Checkpoint, Pair, SourceCheckpoint, Unavailable, UnknownSource
+from databus.link import Channel, FollowConfig, Reader, RelayClient, SourceInfo, Start
 
 ROWS_MAX: Final = 100_000
 _TURN_WINDOWS_MAX: Final = 16  # that one physical source gives out while others wait

@@ -16,20 +16,18 @@ import pyarrow as pa
 
 from databus.client._rows import Cells, Row, merged_rows
 from databus.core import (
-    BUS_SEQ_MIN,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     SEQ,
     TXID,
     Checkpoint,
     ControlKind,
-    Corrupt,
     Pair,
     SourceCheckpoint,
     Unsupported,
 )
 from databus.schema import TableSchema
-from databus.wire import Commit, Frame, FrameGroup
+from databus.wire import Commit, Frame, FrameGroup, position_at
 
 Int = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
@@ -48,10 +46,7 @@ class ControlEvent:
         self.table = table
         self.body: Mapping[str, Any] = frame.control
         self.pair: Pair = frame.header.first
-        try:
-            self.kind = ControlKind(self.body["kind"])
-        except (KeyError, ValueError) as error:
-            raise Corrupt(f"{frame.place}: not a control that this databus knows: {self.body.get('kind')!r}") from error
+        self.kind: ControlKind = frame.control_kind
 
     def __repr__(self) -> str:
         return f"<{self.source} {self.kind} {self.pair[0]}:{self.pair[1]}>"
@@ -322,14 +317,13 @@ class Window:
             scn, seq = self.scn, int(view.seqs[number][row])
         else:
             scn, seq = view.control.pair if view.control is not None else (self.scn, 0)
-        has_seq = self.continues or seq >= BUS_SEQ_MIN
-        return SourceCheckpoint(
+        return position_at(
+            (scn, seq),
+            continues=self.continues,
             uuid=view.uuid,
-            scn=scn,
-            seq=seq if has_seq else None,
             txid=view.commit.txid if self._last else self.txid,
             ts_us=view.group.commit.commit_us if self._last else self.commit_us,
-            log=view.log if has_seq or view.snapshots else None,
+            log=view.log,
             snapshots=view.snapshots,
         )
 

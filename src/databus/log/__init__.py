@@ -6,7 +6,7 @@ from databus.log._log import Log
 from databus.log._measure import ControlMark, Measure, MeasureLimits
 from databus.log._reader import FrameReader
 from databus.log._resume import Resume
-from databus.log._scan import Allowance, reached_by, scan
+from databus.log._scan import Allowance, scan
 from databus.log._schemas import SchemaStore, SchemaVersion
 from databus.log._segment import End, SegmentFile, SegmentHeader, segment_numbers, segment_path
 from databus.log._view import LogView
@@ -30,7 +30,6 @@ __all__ = [
     "SegmentFile",
     "SegmentHeader",
     "Span",
-    "reached_by",
     "scan",
     "segment_numbers",
     "segment_path",

@@ -13,10 +13,10 @@ from typing import Final
 from databus.core import Corrupt, Pair, SourceCheckpoint
 from databus.log._measure import GroupSize, Measure, MeasureLimits, Stop, Tally, size_of
 from databus.log._reader import BUFFER_BYTES, FrameReader
-from databus.log._scan import Allowance, Scanned, reached_by, scan
+from databus.log._scan import Allowance, Scanned, scan
 from databus.log._segment import End, Segment, SegmentFile
 from databus.log._view import LogView
-from databus.wire import Commit, Header
+from databus.wire import Commit, Header, done_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class Cursor:
                     if not tally.take(size_of(reader, segment, group)):
                         return True
                     self._segment, self._offset = segment.number, group.end
-                    if to is not None and reached_by(group.commit) >= to:
+                    if to is not None and done_by(group.commit) >= to:
                         return True
                     if allowance.is_spent:
                         return False
@@ -266,7 +266,7 @@ class _Run:
             for group in scan(reader, self.offset, self._limit, sources, check_bodies=True):
                 allowance.spend(group.end - group.start)
                 self._take(group)
-                if self.bytes >= bytes_max or allowance.is_spent or (to and reached_by(group.commit) >= to):
+                if self.bytes >= bytes_max or allowance.is_spent or (to and done_by(group.commit) >= to):
                     self.is_full = True
                     return
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from databus.core import SEQ_DONE, Corrupt, Pair
+from databus.core import Corrupt
 from databus.log._reader import FrameReader
-from databus.wire import COMMIT, Commit, Header
+from databus.wire import COMMIT, Header
 
 SCAN_BYTES_MAX: Final = 256 << 20
 """What one step may pass over."""
@@ -75,9 +75,3 @@ def scan(
             frames.append((at, header))
     if start != limit:
         raise Corrupt(f"{reader.place(start)}: the group that starts here has no commit frame")
-
-
-def reached_by(commit: Header | Commit) -> Pair:
-    """Up to where all rows are done once this commit frame has been passed."""
-    scn, seq = (commit.last_scn, commit.last_seq) if isinstance(commit, Header) else (commit.scn, commit.seq)
-    return (scn, seq) if commit.continues else (scn, max(seq, SEQ_DONE))

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from databus.core import BUS_SEQ_MIN, UNREAD_TABLES, Contains, Corrupt, Identity, Pair, PositionPurged, SourceCheckpoint
+from databus.core import UNREAD_TABLES, Contains, Corrupt, Identity, Pair, PositionPurged, SourceCheckpoint
 from databus.log._index import SparseIndex
 from databus.log._reader import FrameReader
-from databus.log._scan import reached_by
 from databus.log._schemas import SchemaStore
 from databus.log._segment import End, Segment, SegmentFile
 from databus.log._verified import Verified
-from databus.wire import Commit
+from databus.wire import Commit, done_by, position_at
 
 _FILES_KEPT_MAX: Final = 32
 _INDEXES_KEPT_MAX: Final = 32
@@ -62,14 +61,13 @@ class LogView:
 
     def checkpoint(self, commit: Commit, snapshots: Mapping[str, int] | None = None) -> SourceCheckpoint:
         """The position after `commit`, as a consumer's checkpoint with these snapshots open."""
-        is_exact = commit.continues or commit.seq >= BUS_SEQ_MIN
-        return SourceCheckpoint(
+        return position_at(
+            commit.pair,
+            continues=commit.continues,
             uuid=self.identity.uuid,
-            scn=commit.scn,
-            seq=commit.seq if is_exact else None,
             txid=commit.txid,
             ts_us=commit.commit_us,
-            log=self.uuid if is_exact or snapshots else None,
+            log=self.uuid,
             snapshots=snapshots or {},
         )
 
@@ -278,4 +276,4 @@ class LogView:
 
 def _is_beyond(end: End, to: Pair | None) -> bool:
     """Whether a group before that end may have reached `to`."""
-    return to is not None and reached_by(end.commit) > to
+    return to is not None and done_by(end.commit) > to

@@ -57,7 +57,7 @@ class _Copy:
 
     def published(self) -> SourceCheckpoint | None:
         """The end of the relay's log; None if the relay does not run."""
-        from databus.client import RelayClient
+        from databus.link import RelayClient
 
         config = self.graph.config
         try:
@@ -133,7 +133,7 @@ def _copies(
 
 
 def _physicals_of_relay(graph: Graph) -> list[str]:
-    from databus.client import RelayClient
+    from databus.link import RelayClient
 
     client = RelayClient(graph.config.relay.url or "", token_file=graph.config.token_file)
     return sorted({each.physical for each in client.sources()})

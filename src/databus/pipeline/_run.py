@@ -222,7 +222,7 @@ class _Run:
         """The physical sources that there are: those of the file, or those that the relay names."""
         if self._config.sources or self._relay_url is None:
             return list(self._config.sources)
-        from databus.client import RelayClient
+        from databus.link import RelayClient
 
         deadline = time.monotonic() + self._config.sections.run.start_ms_max / 1e3
         while True:

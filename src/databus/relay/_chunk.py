@@ -5,8 +5,8 @@ from collections.abc import Hashable
 from typing import Final, NamedTuple
 
 from databus.core import Corrupt, Pair, SourceCheckpoint
-from databus.log import Cursor, End, FrameReader, SegmentFile, Span, reached_by, scan
-from databus.wire import Commit
+from databus.log import Cursor, End, FrameReader, SegmentFile, Span, scan
+from databus.wire import Commit, done_by
 
 CHUNK_BYTES: Final = 256 << 10
 """A chunk ends with the group that reaches this."""
@@ -53,7 +53,7 @@ class Chunk:
         self.file = file
         self.start = start
         self.end = end
-        self.reached: Pair = reached_by(end.commit)
+        self.reached: Pair = done_by(end.commit)
         self.frames = frames
         self.content = content
         self.made: dict[Hashable, Made] = {}

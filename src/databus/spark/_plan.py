@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from databus.client import Range, RangeControl, RelayClient, Splitter, Window
+from databus.client import Splitter, Window
 from databus.core import (
     CHANGE_TYPE,
     SEQ,
@@ -24,6 +24,7 @@ from databus.core import (
     SourceCheckpoint,
     TryAgain,
 )
+from databus.link import Range, RangeControl, RelayClient
 from databus.spark._options import DatabusOptions
 from databus.spark._target import Target, connect, resolve
 from databus.spark._typed import refusal

@@ -10,14 +10,14 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from databus.client import FrameStream, RelayClient
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, Pair, SchemaChanged, SourceCheckpoint, StreamCut, TryAgain
+from databus.core import BUS_SEQ_MIN, Pair, SchemaChanged, SourceCheckpoint, StreamCut, TryAgain
+from databus.link import FrameStream, RelayClient
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import RangePartition, patiently
 from databus.spark._runs import Run, RunCutter
 from databus.spark._target import Target, connect
 from databus.spark._typed import Bounds, TypedDecoder
-from databus.wire import Commit, FrameGroup, Header
+from databus.wire import Commit, FrameGroup, Header, done_by
 
 _PAUSE_S: Final = 0.05
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class RangeReader:
                 with stream:
                     for piece, last in pieces_of(stream):
                         yield piece, stream
-                        if _pair_after(last) >= until:
+                        if done_by(last) >= until:
                             return
                 raise StreamCut(f"{self.target.name}: the response ended before {until}")
             except TryAgain:
@@ -162,13 +162,6 @@ def _runs_of(stream: FrameStream) -> Iterator[tuple[Run, Header]]:
     rest = cutter.finish()
     if rest is not None:
         yield rest, rest.commit
-
-
-def _pair_after(header: Header) -> Pair:
-    """What of (SCN, `_seq`) is done with the group that this commit frame ends."""
-    if header.continues or header.last_seq >= BUS_SEQ_MIN:
-        return header.last
-    return header.last_scn, SEQ_DONE
 
 
 def _after(header: Header, stream: FrameStream) -> SourceCheckpoint:

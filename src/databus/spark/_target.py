@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from databus.client import RelayClient, SourceInfo
 from databus.core import ConfigError, Pair, UnknownSource
+from databus.link import RelayClient, SourceInfo
 from databus.schema import TableSchema
 from databus.spark._options import DatabusOptions
 

@@ -35,6 +35,7 @@ from databus.wire._header import (
     unpack_header,
     whole_commit,
 )
+from databus.wire._position import done_by, position_at, snapshots_after, snapshots_at
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -62,10 +63,14 @@ __all__ = [
     "Registry",
     "Rows",
     "check_body",
+    "done_by",
     "encode_body",
     "encode_group",
     "header_length",
     "pack_header",
+    "position_at",
+    "snapshots_after",
+    "snapshots_at",
     "unpack_header",
     "whole_commit",
 ]

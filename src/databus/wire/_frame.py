@@ -9,7 +9,7 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyarrow import ipc
 
-from databus.core import Corrupt, LimitExceeded, StreamCut
+from databus.core import ControlKind, Corrupt, LimitExceeded, StreamCut
 from databus.wire._header import (
     COMMIT,
     CONTROL,
@@ -69,6 +69,16 @@ class Frame:
                 raise Corrupt(f"{self.place}: the control is not an object")
             self._control = value
         return self._control
+
+    @property
+    def control_kind(self) -> ControlKind:
+        """What the control says. Raises `Corrupt` for a kind that this databus does not know."""
+        try:
+            return ControlKind(self.control["kind"])
+        except (KeyError, ValueError) as error:
+            raise Corrupt(
+                f"{self.place}: not a control that this databus knows: {self.control.get('kind')!r}"
+            ) from error
 
     def __repr__(self) -> str:
         return f"<frame {self.header.kind} {self.header.first}..{self.header.last}, {self.header.rows} rows>"

@@ -7,8 +7,9 @@ from collections import Counter
 
 import pytest
 
-from databus.client import RelayClient, Splitter
+from databus.client import Splitter
 from databus.core import ControlKind, SourceCheckpoint
+from databus.link import RelayClient
 from databus.testing import RelayProcess
 from databus.wire import Commit
 from tests.mysql.following import Load, create

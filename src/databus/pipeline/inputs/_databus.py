@@ -77,7 +77,7 @@ class DatabusInput(Input):
         names = [name_for_relay(pattern, physical) for pattern in patterns]
         if f"{physical}/*" not in names:
             options["sources"] = ",".join(dict.fromkeys(names))
-        from databus.client import RelayClient
+        from databus.link import RelayClient
         from databus.spark import RangeFetcher
 
         fetcher = RangeFetcher(options)
@@ -95,7 +95,7 @@ class DatabusInput(Input):
 
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
         """What the relay says."""
-        from databus.client import RelayClient
+        from databus.link import RelayClient
 
         client = RelayClient(_relay_of(context), token_file=context.token_file)
         names = {each.name: each for each in client.sources()}
@@ -109,7 +109,7 @@ class DatabusInput(Input):
 
     def log_of(self, context: RunContext, physical: str) -> str:
         """What the relay says."""
-        from databus.client import RelayClient
+        from databus.link import RelayClient
 
         return RelayClient(_relay_of(context), token_file=context.token_file).head(physical).log
 

@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from databus.client._relay import RelayClient, Start
-from databus.client._splitter import done_by, snapshots_after, snapshots_at
-from databus.client._window import ControlEvent
-from databus.core import BUS_SEQ_MIN, Pair, PositionForeign, SourceCheckpoint, TryAgain, Unavailable
-from databus.wire import Commit, FrameGroup, Header
+from databus.core import Pair, PositionForeign, SourceCheckpoint, TryAgain, Unavailable
+from databus.link._relay import RelayClient, Start
+from databus.wire import Commit, FrameGroup, Header, done_by, position_at, snapshots_after, snapshots_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +274,7 @@ class Reader:
                     self._known.add(header.fingerprint)
             if (control := group.control) is not None:
                 table = self._relay.table_of(control.header.fingerprint)
-                self._snapshots = snapshots_after(self._snapshots, ControlEvent(table.source, table, control))
+                self._snapshots = snapshots_after(self._snapshots, table.source, control.control_kind, control.control)
             self._snapshots = snapshots_at(self._snapshots, group.commit)
         if not self.channel.put(Arrived(groups), size):
             return False
@@ -289,13 +287,12 @@ class Reader:
         if self._last is None:
             return self._position
         header, uuid, log = self._last
-        has_seq = header.continues or header.last_seq >= BUS_SEQ_MIN
-        return SourceCheckpoint(
+        return position_at(
+            header.last,
+            continues=header.continues,
             uuid=uuid,
-            scn=header.last_scn,
-            seq=header.last_seq if has_seq else None,
             txid=Commit.from_header(header).txid,
             ts_us=header.commit_us,
-            log=log if has_seq or self._snapshots else None,
+            log=log,
             snapshots=self._snapshots,
         )

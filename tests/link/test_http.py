@@ -3,7 +3,7 @@
 import socket
 import threading
 
-from databus.client import RelayClient
+from databus.link import RelayClient
 from tests.client.stub import encode, mock_groups
 
 

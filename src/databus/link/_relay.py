@@ -8,8 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from databus.client._http import Body, Endpoint, Sockets
 from databus.core import Corrupt, Pair, SourceCheckpoint, StreamCut, TryAgain, Unavailable, UnknownSource
+from databus.link._http import Body, Endpoint, Sockets
 from databus.schema import TableSchema
 from databus.wire import VERSION, FrameGroup, FrameParser
 

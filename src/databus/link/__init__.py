@@ -1,0 +1,48 @@
+"""The way to a relay: what it can be asked, its streams of frames, and following them. Start with `RelayClient`.
+
+Below sources and relay, so that a source may read another relay. Windows are made of the frames in `databus.client`.
+"""
+
+from databus.link._follow import (
+    Arrived,
+    Backoff,
+    Channel,
+    Connected,
+    Ended,
+    Event,
+    FollowConfig,
+    Reader,
+    ReaderState,
+    Started,
+)
+from databus.link._relay import (
+    FrameStream,
+    Head,
+    Range,
+    RangeControl,
+    RegisteredSchema,
+    RelayClient,
+    SourceInfo,
+    Start,
+)
+
+__all__ = [
+    "Arrived",
+    "Backoff",
+    "Channel",
+    "Connected",
+    "Ended",
+    "Event",
+    "FollowConfig",
+    "FrameStream",
+    "Head",
+    "Range",
+    "RangeControl",
+    "Reader",
+    "ReaderState",
+    "RegisteredSchema",
+    "RelayClient",
+    "SourceInfo",
+    "Start",
+    "Started",
+]
