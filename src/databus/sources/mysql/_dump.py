@@ -38,6 +38,7 @@ _HEARTBEATS_MISSED_MAX: Final = 3
 _RECEIVE_BYTES: Final = 4 << 20
 _BULK_BYTES: Final = 512 << 10  # a block of so much costs hardly more than its bytes
 _BULK_WAIT_MS: Final = 1  # for more of it, while the server sends without a pause
+_GATHER_S: Final = 0.002  # where changes came while others were worked on: more of them cost hardly more than one
 _TAKEN_BYTES: Final = 1 << 20  # of small blocks, taken together; more costs as much by byte
 _AWAY_S: Final = 1.0  # nobody asked for the log for so long: the socket is drained for them, or the server gives up
 _JOIN_S_MAX: Final = 10.0
@@ -228,7 +229,9 @@ class Dump:
         return self.queue.take(0) if events is None else events
 
     def _read_events(self, deadline: float) -> Bytes | None:
-        """The first whole events; None if none came in time."""
+        """The first whole events; None if none came in time. A reader that is behind waits for some more of them."""
+        if self._is_readable():
+            time.sleep(_GATHER_S)
         while not self.queue.has_news and self._waits_for_bytes(deadline):
             events = self._read_once()
             ended = self._splitter.ended
