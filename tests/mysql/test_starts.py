@@ -6,6 +6,7 @@ import time
 import pytest
 
 from databus.core import UnknownSource
+from databus.sources.mysql.binlog import Heartbeat, Scanner
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create, purge
 
@@ -108,3 +109,24 @@ def test_a_start_at_gtids_is_survived_where_older_files_are_purged(new_server, f
     follower.start()
     follower.catch_up(server, "shop")
     assert _names(follower, "shop") == {"late"}
+
+
+def test_a_start_costs_no_heartbeat_for_each_event_that_is_left_out(server, database, follow, monkeypatch) -> None:
+    """Asked by GTIDs, a server reads its file from the head and leaves out what we have."""
+    create(server, database)
+    for number in range(200):
+        server.run(f"INSERT INTO {database}.b VALUES ('early', {number}, 1)")
+    follower = follow(database, server, heartbeat_ms=100)
+    follower.check(server, database)
+    heartbeats = []
+    scan_on = Scanner.next
+
+    def counting(scanner):
+        found = scan_on(scanner)
+        heartbeats.extend([found] if isinstance(found, Heartbeat) else [])
+        return found
+
+    monkeypatch.setattr(Scanner, "next", counting)
+    follower.start()
+    follower.check(server, database)
+    assert len(heartbeats) < 100

@@ -66,8 +66,7 @@ def test_tables_begin_as_they_are_read(server, database, many, follow):
     assert len(copy.tables) == TABLES + 3
 
 
-@pytest.mark.parametrize("kind", ["mariadb-10.11", "mysql-8.0", pytest.param("mysql-5.7", marks=pytest.mark.soak)])
-def test_a_kill_loses_no_table_that_waits(kind, server, database, many, follow, seed):
+def test_a_kill_loses_no_table_that_waits(server, database, many, follow, seed):
     """Killed again and again, and the log cut back each time, no table is forgotten and none is read from its begin."""
     dice = random.Random(seed)
     follower = follow(database, server, snapshot_tables_max=AT_A_TIME)
@@ -233,9 +232,7 @@ def consume(url, position, seen, count, seconds_max):
     return position
 
 
-# MySQL 5.7 takes eight times as long to begin with so many tables, for a reason that is not known yet.
-@pytest.mark.parametrize("kind", ["mariadb-10.11", "mysql-8.0", pytest.param("mysql-5.7", marks=pytest.mark.soak)])
-def test_a_relay_that_is_killed_reads_many_tables(kind, server, database, many, tmp_path, seed):
+def test_a_relay_that_is_killed_reads_many_tables(server, database, many, tmp_path, seed):
     check_relay(server, database, many, tmp_path, seed, kills=2, snapshot_tables_max=AT_A_TIME)
 
 
@@ -269,9 +266,7 @@ def test_a_table_whose_end_was_cut_off_is_not_read_again(server, database, follo
     assert sum(len(rows.batch) for rows in chunks if rows.table.source == table) == len(follower.copy().tables[table])
 
 
-# On MySQL 5.7 it took over a minute behind the other tests of this file, alone two seconds: not known yet why.
-@pytest.mark.parametrize("kind", ["mariadb-10.11", "mysql-8.0", pytest.param("mysql-5.7", marks=pytest.mark.soak)])
-def test_a_table_that_is_dropped_while_it_is_read_is_not_open_any_more(kind, server, database, follow):
+def test_a_table_that_is_dropped_while_it_is_read_is_not_open_any_more(server, database, follow):
     create(server, database)
     follower = follow(database, server, chunk_rows_max=1)
     table = f"{database}.a"

@@ -115,7 +115,10 @@ class MysqlConfig(SourceConfig):
         16 << 20, ge=1024, le=1 << 34, description="After how many bytes of the server's log too."
     )
     heartbeat_ms: int = Field(
-        1_000, ge=10, le=60_000, description="How often an idle server is to say that it is there; three missed end it."
+        1_000,
+        ge=10,
+        le=60_000,
+        description="How often an idle server says that it is there; three missed end it. MySQL 5.7: at least 1,000.",
     )
     connect_ms_max: int = Field(10_000, ge=1, le=600_000, description="How long connecting may take.")
     chunk_rows_max: int = Field(16_384, ge=1, le=1 << 20, description="Rows of one snapshot chunk.")

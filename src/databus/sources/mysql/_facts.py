@@ -64,6 +64,13 @@ class ServerFacts:
         return self.is_mariadb or self.version >= (8, 0, 20)
 
     @property
+    def heartbeat_ms_min(self) -> int:
+        """The shortest time between heartbeats that may be asked for. MySQL before 8.0 rounds it down to seconds while
+        it leaves out what we have: asked for less than one, it sends a heartbeat for each event of the file.
+        """
+        return 0 if self.is_mariadb or self.version >= (8, 0, 0) else 1_000
+
+    @property
     def is_mariadb(self) -> bool:
         """Whether it is MariaDB."""
         return self.flavor == "mariadb"

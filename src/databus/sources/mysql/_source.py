@@ -408,7 +408,7 @@ class MysqlSource:
             is_listed=is_listed and server.facts.lists_replicas_safely,
             by_gtid=by_gtid,
             server_id=server_id,
-            heartbeat_ms=config.heartbeat_ms,
+            heartbeat_ms=max(config.heartbeat_ms, server.facts.heartbeat_ms_min),
             buffer_bytes_max=config.buffer_bytes_max,
         )
 
