@@ -26,6 +26,7 @@ class ExecutedArrays:
         self.start_counts = np.zeros(8, np.int64)
         self.domains = np.zeros((8, s.DOM_COLUMNS), np.int64)
         self._index: dict[str, int] = {}
+        self._domain_rows: dict[int, int] = {}
         self._tags: list[str] = [""]
 
     def begin_with(self, gtids: GtidSet | GtidState, state: NDArray[np.int64], *, is_start: bool) -> None:
@@ -79,15 +80,16 @@ class ExecutedArrays:
 
     def add_domain(self, domain: int, state: NDArray[np.int64]) -> int:
         """The row of a domain, new or not."""
+        known = self._domain_rows.get(domain)
+        if known is not None:
+            return known
         count = int(state[s.N_DOMAINS])
-        for row in range(count):
-            if self.domains[row, s.D_ID] == domain:
-                return row
         if count == len(self.domains):
             if count >= _NAMES_MAX:
                 raise LimitExceeded(f"domain {domain}: the log names more than {_NAMES_MAX} replication domains")
             self.domains = np.concatenate([self.domains, np.zeros_like(self.domains)])
         self.domains[count] = (domain, 0, 0, 0, -1)
+        self._domain_rows[domain] = count
         state[s.N_DOMAINS] = count + 1
         return count
 
