@@ -78,6 +78,9 @@ class Subscription:
     keeps another waiting for more than a few windows, or one transaction. An error that somebody must decide about
     (`PositionPurged`...) is raised by the iterator when all that came before it has been taken.
 
+    At a first start nothing comes until the relay has said of each where it begins: a checkpoint that was stored
+    without one of them would begin that one at a later `latest`, which is a gap.
+
     carried: positions of a checkpoint whose physical sources are not followed here; they stay in the checkpoint.
     """
 
