@@ -204,7 +204,7 @@ def test_privileges_that_come_by_an_active_role_count(shop):
 
 def test_tables_that_cannot_be_seen_are_named(shop):
     (finding,) = named(check_source(config_of(shop, tables=["shop.orders", "shop.gone"])), "tables")
-    assert finding.severity == "warning"
+    assert finding.severity == "error"
     assert "shop.gone is not there" in finding.what
     (finding,) = named(check_source(config_of(shop, tables=["nowhere.*"])), "tables")
     assert "nowhere.*" in finding.what
@@ -408,7 +408,7 @@ def test_patterns_that_may_fit_tables_that_cannot_be_seen_are_named(shop):
 
 def test_a_pattern_that_fits_nothing_tells_what_there_is(shop):
     (finding,) = named(check_source(config_of(shop, tables=["shpo.*"])), "tables")
-    assert (finding.severity, finding.mend) == ("warning", "correct `tables`")
+    assert (finding.severity, finding.mend) == ("error", "correct `tables`")
     assert finding.what.startswith("no table fits shpo.*: there is none; databases with tables: ")
     assert "shop" in finding.what.partition("databases with tables: ")[2]
 

@@ -175,6 +175,10 @@ class Filter(ABC):
         """Names of what comes out of it, read as `filter.branch`; none if there is but one."""
         return ()
 
+    def columns_read(self) -> list[tuple[str, str]]:
+        """The columns of its rows that its options name, as (option, column), as far as that can be told."""
+        return []
+
     def problems(self) -> list[tuple[str, str]]:
         """What is wrong with its options beyond their model, as (path below the filter, message). Starts no Spark."""
         return []

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from databus.core import ConfigError
 from databus.formats import validated
+from databus.pipeline._check_sources import check_sources
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
 from databus.pipeline._contract import Delivery, Shape
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
@@ -18,11 +19,12 @@ _WILDCARDS: Final = frozenset("*?[")
 
 
 def validate(path: Path | str, *, master: str | None = None) -> list[Problem]:
-    """Everything that is wrong with a pipeline's file; empty if it can run.
+    """Everything that is wrong with a pipeline's file; empty if it can run. Of its databases only files are looked at.
 
     master: what `--master` says, instead of `spark.master` in the file.
     """
-    return _read(Path(path), master)[1]
+    graph, problems = _read(Path(path), master)
+    return problems if graph is None else sorted({*problems, *check_sources(graph)})
 
 
 def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:

@@ -1,6 +1,6 @@
 """Options that every source has, and how tables are chosen by them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -58,6 +58,14 @@ class SourceConfig(BaseModel):
         False
         """
         return _matches(table, self.tables) and not _matches(table, self.exclude)
+
+    def tables_here(self, folder: Path) -> Mapping[str, Sequence[str]] | None:
+        """The tables (`db.table`) that there are, captured or not, with their columns; None where a server would have
+        to be asked. folder: where relative paths start. Raises `ConfigError`, beginning with an option, if that option
+        names what is not there.
+        """
+        del folder
+        return None
 
     def excluded_columns(self, table: str, key: Iterable[str]) -> frozenset[str]:
         """The columns of `table` to leave out. Raises `ConfigError` if one of them is in its `key`."""

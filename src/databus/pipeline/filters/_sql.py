@@ -93,6 +93,17 @@ class SqlFilter(Filter):
             for word in found
         ]
 
+    def columns_read(self) -> list[tuple[str, str]]:
+        """The columns that the condition or the SELECT names, but the bus's own and the fields of others."""
+        option = "where" if self.config.where is not None else "select"
+        try:
+            tree = self._tree if self.config.where is None else parse_predicate(self.config.where)
+        except ValueError:
+            return []  # `problems` says what is wrong
+        bound = {each.name for arrow in tree.find_all(exp.Lambda) for each in arrow.expressions}
+        names = dict.fromkeys(each.name for each in tree.find_all(exp.Column) if not each.table and each.name)
+        return [(option, name) for name in names if not is_meta(name) and name not in bound]
+
     def _select_problems(self) -> Iterator[str]:
         tree = self._tree
         unknown = [name for name, value in tree.args.items() if value and name not in _ALLOWED_ARGS]

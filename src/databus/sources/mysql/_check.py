@@ -5,6 +5,7 @@ Each finding names the statement that mends it. An error stops a start; a warnin
 
 import socket
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pymysql
@@ -70,7 +71,7 @@ def check_source(config: MysqlConfig) -> list[Finding]:
             connection = connect(config, address)
             facts = server_facts(connection, address)
             known.append(facts)
-            found += check(connection, config, facts)
+            found += [_stricter(each, config) for each in check(connection, config, facts)]
             if facts.logs_changes:
                 found += of_definitions(connection, facts, config)
         except DatabusError as error:
@@ -78,6 +79,13 @@ def check_source(config: MysqlConfig) -> list[Finding]:
         finally:
             close_quietly(connection)
     return _worst_first([*found, *_of_likeness(known)])
+
+
+def _stricter(finding: Finding, config: MysqlConfig) -> Finding:
+    """For who asks before a start: a table that is not there is a misspelt one. A start waits for it to appear."""
+    is_named = any(finding.what.startswith(f"{each} is not there") for each in config.tables)
+    is_absent = finding.name == "tables" and (is_named or finding.what.startswith("no table fits"))
+    return replace(finding, severity="error") if is_absent else finding
 
 
 def _worst_first(found: list[Finding]) -> list[Finding]:

@@ -1,10 +1,18 @@
 """Options of the SQLite source."""
 
-from typing import Literal
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import Field
 
+from databus.core import ConfigError
 from databus.sources._config import LocalPath, SourceConfig
+from databus.sources.sqlite._tables import list_tables
+
+_COLUMNS: Final = "SELECT name FROM pragma_table_xinfo(?, 'main')"
 
 
 class SqliteConfig(SourceConfig):
@@ -62,6 +70,21 @@ class SqliteConfig(SourceConfig):
             "exclude": [name.lower() for name in self.exclude],
         }
         return SourceConfig(type=self.type, **folded).selects(table.lower())
+
+    def tables_here(self, folder: Path) -> Mapping[str, Sequence[str]] | None:
+        """See `SourceConfig.tables_here`; nothing is written, and who writes at the moment is not waited for."""
+        path = folder / self.path
+        if not path.is_file():
+            raise ConfigError(f"path: {self.path}: there is no such file")
+        try:
+            with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0)) as db:
+                return {
+                    f"main.{name}": [column for (column,) in db.execute(_COLUMNS, (name,))] for name in list_tables(db)
+                }
+        except sqlite3.OperationalError:
+            return None  # it cannot be read now, which says nothing about what is in it
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(f"path: {self.path}: {error}") from error
 
     def names_exactly(self, table: str) -> bool:
         """Whether the table is asked for by its name, not by a pattern that happens to fit."""

@@ -1,0 +1,125 @@
+"""What a pipeline's file says of tables and columns that its databases do not have.
+
+No server is asked. A SQLite file is looked into; of a server only what the configuration itself contradicts is found
+here, and the rest by `databus check-source`.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from databus.core import ConfigError
+from databus.pipeline._config import Problem
+from databus.pipeline._graph import Branch, Graph
+from databus.pipeline._registry import Kind
+from databus.pipeline._tables import full_pattern, matches, nearest
+from databus.sources import SourceConfig
+
+_WILDCARDS: Final = frozenset("*?[")
+_NAMED_MAX: Final = 8
+
+Columns = Mapping[str, Sequence[str]]
+"""Columns by full name of a table."""
+
+
+def check_sources(graph: Graph) -> Iterator[Problem]:
+    """Problems of `sources`, then those of inputs and filters that name what no source has."""
+    known: dict[str, Columns] = {}
+    for name, source in graph.config.sources.items():
+        where = f"sources.{name}"
+        try:
+            tables = source.tables_here(graph.config.folder)
+        except ConfigError as error:
+            below, _, message = str(error).partition(": ")
+            yield Problem(f"{where}.{below}", message)
+            continue
+        yield from _check_options(where, source, tables)
+        if tables is not None:
+            known[name] = {f"{name}/{each}": columns for each, columns in tables.items() if source.selects(each)}
+    if len(known) < len(graph.config.sources) or not known:
+        return
+    captured = {table: columns for each in known.values() for table, columns in each.items()}
+    yield from _check_inputs(graph, captured)
+    yield from _check_filters(graph, captured)
+
+
+def _is_name(pattern: str) -> bool:
+    return not _WILDCARDS & set(pattern)
+
+
+def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> Iterator[Problem]:
+    for option, named in (("columns", source.columns), ("ids", source.ids)):
+        for table in named:
+            if not source.selects(table):
+                yield Problem(f"{where}.{option}.{table}", "is not captured; see `tables` and `exclude`")
+    if tables is None:
+        return
+    for index, pattern in enumerate(source.tables):
+        alone = source.model_copy(update={"tables": [pattern], "exclude": []})
+        if _is_name(pattern) and not any(alone.selects(each) for each in tables):
+            yield Problem(f"{where}.tables[{index}]", f"no table called {pattern}; {_near(pattern, tables)}")
+    for table, choice in source.columns.items():
+        if source.selects(table):
+            yield from _check_columns(f"{where}.columns.{table}", table, choice.exclude, tables)
+
+
+def _check_columns(where: str, table: str, left_out: Sequence[str], tables: Columns) -> Iterator[Problem]:
+    columns = next((columns for name, columns in tables.items() if name.lower() == table.lower()), None)
+    if columns is None:
+        yield Problem(where, f"there is no such table; {_near(table, tables)}")
+        return
+    known = {each.lower() for each in columns}
+    for index, column in enumerate(left_out):
+        if column.lower() not in known:
+            yield Problem(f"{where}.exclude[{index}]", f'{table} has no column "{column}"; {_near(column, columns)}')
+
+
+def _near(name: str, there: Iterable[str]) -> str:
+    names = sorted(there)
+    found = nearest(name, names) or next(iter(difflib.get_close_matches(name, names, 1)), None)
+    if found is not None:
+        return f'did you mean "{found}"?'
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return f"there are {', '.join(names[:_NAMED_MAX]) or 'none'}{more}"
+
+
+def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
+    for path, each in graph.inputs.items():
+        if not each.needs_relay:
+            continue
+        for index, pattern in enumerate(each.choice().include):
+            if _is_name(full_pattern(pattern).rpartition(".")[2]) and not _found(pattern, captured):
+                yield Problem(f"{path}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+
+
+def _found(pattern: str, captured: Columns) -> list[str]:
+    """Full names of captured tables that a name or pattern means; SQLite does not tell cases apart."""
+    return [name for name in captured if matches(name.lower(), [pattern.lower()])]
+
+
+def _check_filters(graph: Graph, captured: Columns) -> Iterator[Problem]:
+    told: set[str] = set()
+    for node in graph.config.nodes.values():
+        if node.kind is not Kind.OUTPUT:
+            continue
+        for branch in graph.branches(node.path):
+            if branch.table is None or not branch.steps or not graph.inputs[branch.input].needs_relay:
+                continue
+            first = branch.steps[0].node
+            if first not in told:
+                told.add(first)
+                yield from _check_first(graph, branch, first, captured)
+
+
+def _check_first(graph: Graph, branch: Branch, path: str, captured: Columns) -> Iterator[Problem]:
+    """The first filter of a branch reads the table itself; what comes after it reads what it made."""
+    table = branch.table or ""
+    found = _found(table, captured)
+    if not found:
+        yield Problem(f"{path}.table", f"no table called {table}; {_near(table, captured)}")
+    if len(found) != 1:
+        return
+    columns = captured[found[0]]
+    for option, column in graph.filters[path].columns_read():
+        if column.lower() not in {each.lower() for each in columns}:
+            yield Problem(f"{path}.{option}", f'{table} has no column "{column}"; {_near(column, columns)}')
