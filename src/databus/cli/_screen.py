@@ -1,8 +1,8 @@
-"""What `run` and `demo` show while they work: a live table on a terminal, a line every few seconds elsewhere."""
+"""What `run` and `demo` show while they work: live tables on a terminal, a line every few seconds elsewhere."""
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 _LINE_EVERY_S: Final = 5.0
 _SAMPLES_MAX: Final = 20_000
 _EVENTS_SHOWN: Final = 9
+_SPINNER: Final = "|/-\\"
+_STYLES: Final = {"suspended": "bold red", "retrying": "yellow", "running": "green"}
 
 
 @dataclass
@@ -49,26 +51,54 @@ class Meter:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table."""
+    """One reader. state: what it does, where that is not plain from the rest."""
 
     name: str
     rows: int
     rate: float
     behind: str
     latency: str
+    state: str = ""
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """One physical source: what it is doing, and why."""
+
+    name: str
+    state: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """Everything that is shown but events. doing: what is waited for, empty while everything runs."""
+
+    doing: str = ""
+    sources: Sequence[SourceLine] = ()
+    lines: Sequence[Line] = ()
 
 
 class Screen:
-    """Shows lines and events. Use as a context manager. `is_live`: whether there is a terminal to show them on."""
+    """Shows a board and events. Use as a context manager. `is_live`: whether there is a terminal to show them on.
 
-    def __init__(self) -> None:
+    board: asked for what is shown, some times a second, by a thread of the screen's; without it, `show` says it.
+    """
+
+    def __init__(self, board: Callable[[], Board] | None = None) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._console = Console()
         self.is_live = self._console.is_terminal
-        self._live = Live(console=self._console, refresh_per_second=8, transient=False) if self.is_live else None
+        self._board = board or (lambda: Board(lines=self._lines))
+        self._lines: Sequence[Line] = ()
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
+        self._live = (
+            Live(get_renderable=self._render, console=self._console, refresh_per_second=4, transient=False)
+            if self.is_live
+            else None
+        )
         self._start = time.monotonic()
         self._shown_at = -_LINE_EVERY_S
 
@@ -90,22 +120,51 @@ class Screen:
 
     def show(self, lines: Sequence[Line]) -> None:
         """The state of things; may be called often."""
-        if self._live is not None:
-            self._live.update(self._table(lines))
-        elif time.monotonic() - self._shown_at >= _LINE_EVERY_S:
+        self._lines = lines
+        if self._live is None and time.monotonic() - self._shown_at >= _LINE_EVERY_S:
             self._shown_at = time.monotonic()
             told = "   ".join(f"{each.name} {each.rows:,} rows, {each.rate:,.0f}/s" for each in lines)
             self.say(told)
 
-    def _table(self, lines: Sequence[Line]) -> "RenderableType":
+    def _render(self) -> "RenderableType":
         from rich.console import Group
-        from rich.table import Table
         from rich.text import Text
 
-        table = Table(expand=False)
-        table.add_column("reader")
-        for name in ("rows", "rows/s", "behind", "latency p50 / p99"):
-            table.add_column(name, justify="right")
-        for each in lines:
-            table.add_row(each.name, f"{each.rows:,}", f"{each.rate:,.0f}", each.behind, each.latency)
-        return Group(table, *(Text(line) for line in self._events))
+        board = self._board()
+        parts: list[RenderableType] = []
+        if board.doing:
+            parts.append(Text(f"{_SPINNER[int(time.monotonic() * 4) % len(_SPINNER)]} {board.doing}", style="bold"))
+        if board.sources:
+            parts.append(_sources_table(board.sources))
+        if board.lines:
+            parts.append(_lines_table(board.lines))
+        return Group(*parts, *(Text(line) for line in self._events.copy()))
+
+
+def _sources_table(sources: Sequence[SourceLine]) -> "RenderableType":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(expand=False)
+    for name in ("source", "state", ""):
+        table.add_column(name)
+    for each in sources:
+        table.add_row(Text(each.name), Text(each.state, style=_STYLES.get(each.state, "")), Text(each.detail))
+    return table
+
+
+def _lines_table(lines: Sequence[Line]) -> "RenderableType":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(expand=False)
+    has_states = any(each.state for each in lines)
+    table.add_column("reader")
+    if has_states:
+        table.add_column("state")
+    for name in ("rows", "rows/s", "behind", "latency p50 / p99"):
+        table.add_column(name, justify="right")
+    for each in lines:
+        state = [Text(each.state)] if has_states else []
+        table.add_row(Text(each.name), *state, f"{each.rows:,}", f"{each.rate:,.0f}", each.behind, each.latency)
+    return table

@@ -21,14 +21,23 @@ def compare(
     wait_s: Annotated[float, typer.Option(help="How long to wait for the copy to reach the source.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Compare every table of a source with its copy, by value, at one position. Exits with 1 on a difference."""
+    """Compare every table of a source with its copy, by value, at one position.
+
+    Exits with 0 where they are identical, 1 on a difference, 3 where capture is suspended, 75 where the copy did not
+    reach the source in time. What it waits for is said on standard error.
+    """
     from databus.pipeline import compare as compare_copy
     from databus.pipeline import load_pipeline
     from databus.relay import load_relay
 
     sources = None if relay_config is None else load_relay(relay_config).sources
     found = compare_copy(
-        load_pipeline(pipeline), output, database=database, sources=sources, wait_ms_max=int(wait_s * 1000)
+        load_pipeline(pipeline),
+        output,
+        database=database,
+        sources=sources,
+        wait_ms_max=int(wait_s * 1000),
+        on_wait=lambda why: typer.echo(why, err=True),
     )
     if as_json:
         say_json(found.to_json())

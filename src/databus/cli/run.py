@@ -1,15 +1,14 @@
 """`databus run`: run a pipeline."""
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from databus.cli._app import LogFormat, LogLevel, app
-
-if TYPE_CHECKING:
-    from databus.cli._screen import Meter, Screen
 
 
 @app.command(epilog="Example: databus run databus.yml --once")
@@ -22,40 +21,43 @@ def run(
     log_format: LogFormat = "auto",
 ) -> None:
     """Run a pipeline until Ctrl-C; the sources in its file are captured by a relay of its own."""
+    from databus.cli._run_view import RunView
     from databus.cli._screen import Screen
     from databus.operate import configure_logs
     from databus.pipeline import load_pipeline
     from databus.pipeline import run as run_pipeline
 
-    screen = Screen()
-    log_file = load_pipeline(pipeline, master=master).config.state / "pipeline.log" if screen.is_live else None
+    config = load_pipeline(pipeline, master=master).config
+    view = RunView(sorted(config.sections.outputs))
+    screen = Screen(view.board)
+    log_file = config.state / "pipeline.log" if screen.is_live else None
     configure_logs(level=log_level, style=log_format, file=log_file, pipeline=pipeline.stem)
-    with screen:
-        if log_file is not None:
-            screen.say(f"logs go to {log_file}; Ctrl-C stops")
-        code = run_pipeline(pipeline, master=master, once=once, on_event=_Shown(screen), events_file=progress)
+
+    def show(event: Mapping[str, Any]) -> None:
+        said = view.take(event)
+        if said:
+            screen.say(said)
+        elif not screen.is_live and event["event"] == "doing" and event["what"]:
+            screen.say(event["what"])
+        elif not screen.is_live:
+            screen.show(view.board().lines)
+
+    try:
+        with screen:
+            if log_file is not None:
+                screen.say(f"logs go to {log_file}; Ctrl-C stops")
+            code = run_pipeline(
+                pipeline, master=master, once=once, on_event=show, on_sources=view.sources, events_file=progress
+            )
+    except KeyboardInterrupt:
+        _end_now(130)
+    if view.abandoned:
+        _end_now(code)
     raise typer.Exit(code)
 
 
-class _Shown:
-    """Events of a pipeline on the screen."""
-
-    def __init__(self, screen: "Screen") -> None:
-        self._screen = screen
-        self._meters: dict[str, Meter] = {}
-
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take an event; one at a time."""
-        from databus.cli._screen import Line, Meter
-
-        if event["event"] == "batch":
-            meter = self._meters.setdefault(event["output"], Meter())
-            meter.add(event.get("rows", 0), event.get("lag_ms"))
-            self._screen.show(
-                [Line(name, m.rows, m.rate(), "", m.percentiles()) for name, m in sorted(self._meters.items())]
-            )
-        else:
-            told = " ".join(
-                f"{key}={value}" for key, value in event.items() if key not in ("event", "at_us", "pipeline")
-            )
-            self._screen.say(f"{event['event']}  {told}")
+def _end_now(code: int) -> NoReturn:
+    """End without waiting for threads that still write: at an ordinary end they would lose their interpreter."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

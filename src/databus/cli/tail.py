@@ -17,6 +17,8 @@ _STARTS: Final[dict[str, Literal["beginning", "earliest", "latest"]]] = {
     "latest": "latest",
 }
 
+_FIRST_ANSWER_MS_MAX: Final = 5_000
+
 
 @app.command(epilog="Example: databus tail main.orders --from beginning -n 20")
 def tail(
@@ -30,16 +32,25 @@ def tail(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print changes as they are committed, transaction by transaction, until Ctrl-C."""
+    """Print changes as they are committed, transaction by transaction, until Ctrl-C.
+
+    A source that is not captured now is named on standard error, with the reason.
+    """
+    from databus.cli._trouble import trouble_told
     from databus.client import tail_lines, windows
     from databus.link import RelayClient
 
-    client = RelayClient(relay, token=token_of(token_file))
+    token = token_of(token_file)
+    client = RelayClient(relay, token=token)
     left = count
     checkpoint = _checkpoint_of(start)
-    with windows(
-        client, sources=tables, start=_STARTS.get(start, "beginning"), checkpoint=checkpoint, follow=follow
-    ) as following:
+    first = RelayClient(relay, token=token, read_ms_max=_FIRST_ANSWER_MS_MAX)
+    with (
+        trouble_told(first, tables, lambda said: typer.echo(said, err=True)),
+        windows(
+            client, sources=tables, start=_STARTS.get(start, "beginning"), checkpoint=checkpoint, follow=follow
+        ) as following,
+    ):
         for window in following:
             for line in tail_lines([window]) if as_json else _lines(window):
                 typer.echo(line)

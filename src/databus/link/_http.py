@@ -28,6 +28,7 @@ from databus.core import (
     Unauthorized,
     Unavailable,
     UnknownSource,
+    WrongInput,
 )
 
 PORT: Final = 11115
@@ -153,7 +154,8 @@ class Body:
         self._sock: socket.socket = connection.sock
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._sock.settimeout((endpoint.read_ms_max + wait_ms) / 1e3)
+        read_s_max = (endpoint.read_ms_max + wait_ms) / 1e3
+        self._sock.settimeout(read_s_max)
         try:
             sockets.add(self._sock)
             target = f"{endpoint.prefix}{path}"
@@ -161,6 +163,19 @@ class Body:
                 method, f"{target}?{urlencode(query)}" if query else target, None, endpoint.headers(accept)
             )
             self._response = connection.getresponse()
+        except (http.client.BadStatusLine, http.client.LineTooLong) as error:
+            self._release(connection)
+            if isinstance(error, http.client.RemoteDisconnected):
+                raise Unavailable(f"{self._where}: no answer: {error}") from error
+            raise WrongInput(
+                f"{endpoint.name}: what answers there is no relay, for it does not speak HTTP; is that the port of a "
+                f"database? A relay listens on {PORT} unless its file says otherwise"
+            ) from error
+        except TimeoutError as error:
+            self._release(connection)
+            raise Unavailable(
+                f"{self._where}: connected, but no answer within {read_s_max:g} s; is that a relay?"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             self._release(connection)
             raise Unavailable(f"{self._where}: no answer: {error or type(error).__name__}") from error

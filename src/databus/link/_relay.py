@@ -227,6 +227,11 @@ class RelayClient:
         """Every version of these sources' schemas. Raises `UnknownSource`."""
         return [_registered(each) for each in self._get("/register", {"sources": _joined(sources)})]
 
+    def states(self) -> list[Mapping[str, Any]]:
+        """What each physical source is doing, as /controlSources/status says it."""
+        told: list[Mapping[str, Any]] = self._get("/controlSources/status", {})
+        return told
+
     def request_snapshot(self, physical: str, tables: Iterable[str], where: str | None = None) -> None:
         """Have tables (`db.table`) read anew, while changes go on. Raises `UnknownSource` for a table that is none.
 

@@ -7,14 +7,14 @@ a difference counts when a second look finds the same. Start with `compare`.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
-from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, TryAgain, Unavailable
+from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, Stop, TryAgain, Unavailable
 from databus.pipeline._compare_found import Comparison, Row, TableDifference, difference
 from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.pipeline._compare_source import oracle_of
@@ -59,12 +59,31 @@ class _Copy:
         """The end of the relay's log; None if the relay does not run."""
         from databus.link import RelayClient
 
+        url = self._relay_url()
+        try:
+            client = None if url is None else RelayClient(url, token_file=self.graph.config.token_file)
+            return None if client is None else client.head(self.physical).published
+        except TryAgain:
+            return None
+
+    def suspended(self) -> str:
+        """Why the relay does not capture this source and will not by itself; empty if it does, or does not answer."""
+        from databus.link import RelayClient
+
+        url = self._relay_url()
+        try:
+            states = [] if url is None else RelayClient(url, token_file=self.graph.config.token_file).states()
+        except TryAgain:
+            return ""
+        stopped = [each for each in states if each["name"] == self.physical and each["status"] == "suspended"]
+        return str(stopped[0]["message"]) if stopped else ""
+
+    def _relay_url(self) -> str | None:
         config = self.graph.config
         try:
-            url = config.relay.url or json.loads((config.relay_folder / "relay.json").read_text())["url"]
-            return RelayClient(url, token_file=config.token_file).head(self.physical).published
-        except (OSError, ValueError, TryAgain):
-            return None
+            return config.relay.url or str(json.loads((config.relay_folder / "relay.json").read_text())["url"])
+        except (OSError, ValueError):
+            return None  # it does not run
 
     def folder_of(self, source: str) -> Path:
         from databus.pipeline.outputs._paths import path_of
@@ -91,22 +110,29 @@ def compare(
     sources: Mapping[str, SourceConfig] | None = None,
     wait_ms_max: int = 60_000,
     keys_max: int = _KEYS_SHOWN_MAX,
+    on_wait: Callable[[str], None] | None = None,
 ) -> Comparison:
     """Compare a Delta mirror with the databases that it copies: SQLite files, MySQL and MariaDB servers.
 
     graph: of the pipeline that keeps it. Where the pipeline's relay runs elsewhere, `sources` are those of that relay;
-    for a SQLite file its path as `database` will do. Raises `ConfigError` if that output is no mirror of such tables,
+    for a SQLite file its path as `database` will do. on_wait: told why the comparison has to wait, whenever that
+    changes. Raises `ConfigError` if that output is no mirror of such tables,
     `Unavailable` if the copy did not reach the source within `wait_ms_max`, no table of it is captured, or the source
-    would not rest: where nothing was compared, nothing is identical.
+    would not rest: where nothing was compared, nothing is identical. Raises `Stop` where capture is suspended: then
+    waiting is of no use.
     """
     deadline = time.monotonic() + wait_ms_max / 1e3
     tables: list[TableDifference] = []
     positions: dict[str, int] = {}
     for copy in _copies(graph, output, database, sources):
-        found, cut = _compare_physical(copy, deadline, keys_max)
+        found, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
         tables += found
         positions[copy.physical] = cut
     return Comparison(tuple(tables), positions)
+
+
+def _say_nothing(_: str) -> None:
+    pass
 
 
 def _copies(
@@ -139,8 +165,10 @@ def _physicals_of_relay(graph: Graph) -> list[str]:
     return sorted({each.physical for each in client.sources()})
 
 
-def _compare_physical(copy: _Copy, deadline: float, keys_max: int) -> tuple[list[TableDifference], int]:
-    why = "nothing was tried"
+def _compare_physical(
+    copy: _Copy, deadline: float, keys_max: int, on_wait: Callable[[str], None]
+) -> tuple[list[TableDifference], int]:
+    why = told = "nothing was tried"
     doubted: list[TableDifference] | None = None
     while True:
         is_late = time.monotonic() > deadline
@@ -160,9 +188,20 @@ def _compare_physical(copy: _Copy, deadline: float, keys_max: int) -> tuple[list
                     why = "the source did not rest: it was written to during the comparison"
         except Unavailable as error:
             why = str(error)
-        if is_late:
-            raise Unavailable(f"{copy.physical}: not compared: {why}")
-        time.sleep(_ASK_S)  # neither a database nor Delta tells of a commit in another process
+        _wait(copy, why, is_late=is_late, is_news=why != told, on_wait=on_wait)
+        told = why
+
+
+def _wait(copy: _Copy, why: str, *, is_late: bool, is_news: bool, on_wait: Callable[[str], None]) -> None:
+    """Wait a little, or raise where that is of no use."""
+    suspended = copy.suspended() if is_late or is_news else ""
+    if suspended:
+        raise Stop(f"{copy.physical}: not compared: {why}, and capture is suspended: {suspended}")
+    if is_late:
+        raise Unavailable(f"{copy.physical}: not compared: {why}")
+    if is_news:
+        on_wait(f"{copy.physical}: waiting: {why}")
+    time.sleep(_ASK_S)  # neither a database nor Delta tells of a commit in another process
 
 
 def _not_there(copy: _Copy, reading: Reading) -> str:

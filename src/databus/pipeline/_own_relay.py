@@ -11,9 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -28,8 +27,8 @@ _SETTLED_S: Final = 10.0
 _LET_GO_S_MAX: Final = 5.0
 """How long the relay before it may still own the log. A wrong option or a port in use is no better after that."""
 _LAG_S: Final = 1.5
+_ANSWER_MS_MAX: Final = 10_000
 _LOG_TAIL_BYTES: Final = 3_000
-_REQUEST_S_MAX: Final = 10.0
 
 _ON_A_LEASH: Final = """\
 import os, runpy, signal, sys, threading, time
@@ -47,11 +46,17 @@ runpy.run_module("databus.relay", run_name="__main__", alter_sys=True)
 
 
 class OwnRelay:
-    """Start, watch, stop; `url` is where it answers. Used by one thread, which `on_death` tells of an end."""
+    """Start, watch, stop; `url` is where it answers. Used by one thread, which `on_death` tells of an end.
 
-    def __init__(self, config: PipelineConfig, on_death: Callable[[], None]) -> None:
+    wants_stop: set by another thread to end a start that is under way.
+    """
+
+    def __init__(
+        self, config: PipelineConfig, on_death: Callable[[], None], wants_stop: threading.Event | None = None
+    ) -> None:
         self._config = config
         self._on_death = on_death
+        self._wants_stop = wants_stop or threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
         self._listen = config.relay.listen
@@ -66,8 +71,10 @@ class OwnRelay:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises `Unavailable` with the end of its log if it does not in time,
-        `ConfigError` with the reason if it refuses its configuration, its port or its folder.
+        """Start it and wait until it answers, or until `wants_stop` is set.
+
+        Raises `Unavailable` with the end of its log if it does not answer in time, `ConfigError` with the reason if it
+        refuses its configuration, its port or its folder.
         """
         began = time.monotonic()
         deadline = began + self._config.sections.run.start_ms_max / 1e3
@@ -75,6 +82,8 @@ class OwnRelay:
             self._spawn()
             if self._wait_until_it_answers(deadline):
                 break
+            if self._wants_stop.is_set():
+                return
             code = self._drop()
             if code == WrongInput.exit_code and time.monotonic() - began > _LET_GO_S_MAX:
                 raise ConfigError(f"the pipeline's own relay refuses to start:\n{self._last_words()}")
@@ -83,7 +92,7 @@ class OwnRelay:
                     f"the pipeline's own relay did not start within start_ms_max="
                     f"{self._config.sections.run.start_ms_max}; the end of {self.log_file}:\n{self._log_end()}"
                 )
-            time.sleep(self._pause_s)  # the one before it may still be letting go of the log
+            self._wants_stop.wait(self._pause_s)  # the one before it may still be letting go of the log
             self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
         self._started_at = time.monotonic()
         self._listen = f"{self._listen.rpartition(':')[0]}:{self.url.rstrip('/').rpartition(':')[2]}"
@@ -95,7 +104,7 @@ class OwnRelay:
         """Start it again after its death, later the sooner it died."""
         if time.monotonic() - self._started_at > _SETTLED_S:
             self._pause_s = _RESTART_S[0]
-        time.sleep(self._pause_s)  # back-off
+        self._wants_stop.wait(self._pause_s)  # back-off
         self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
         self.start()
 
@@ -165,7 +174,8 @@ class OwnRelay:
                 return False
             if self._answers(process.pid):
                 return True
-            time.sleep(_ASK_S)  # a file in a folder is all that tells, once at each start
+            if self._wants_stop.wait(_ASK_S):  # a file in a folder is all that tells, once at each start
+                return False
         process.kill()
         process.wait()
         return False
@@ -183,16 +193,7 @@ class OwnRelay:
 
     def states(self) -> list[Mapping[str, Any]]:
         """What each physical source is doing, as /controlSources/status says it."""
-        request = urllib.request.Request(f"{self.url.rstrip('/')}/controlSources/status")  # noqa: S310 - our own relay
-        if self._config.token_file is not None:
-            token = self._config.token_file.read_text(encoding="utf-8").strip()
-            request.add_header("Authorization", f"Bearer {token}")
-        try:
-            with urllib.request.urlopen(request, timeout=_REQUEST_S_MAX) as response:  # noqa: S310 - as above
-                said: list[Mapping[str, Any]] = json.load(response)
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            raise Unavailable(f"the relay at {self.url} does not answer: {error}") from error
-        return said
+        return states_of(self.url, self._config.token_file)
 
     def wait_until_caught_up(self, is_stopping: threading.Event) -> None:
         """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
@@ -229,6 +230,13 @@ class OwnRelay:
             return self.log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError as error:
             return str(error)
+
+
+def states_of(url: str, token_file: Path | None) -> list[Mapping[str, Any]]:
+    """What each physical source of a relay is doing. Raises what `RelayClient` does."""
+    from databus.link import RelayClient
+
+    return RelayClient(url, token_file=token_file, read_ms_max=_ANSWER_MS_MAX).states()
 
 
 def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:

@@ -85,10 +85,22 @@ class QueryThread(threading.Thread):
         self._feeds = feeds
         self._on_end = on_end
         self._query: StreamingQuery | None = None
+        self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._retry_ms = settings.config.sections.run.retry_ms_min
         self._failures = 0
         self._logger = structlog.get_logger("databus.pipeline").bind(query=plan.name)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the outputs that it writes to."""
+        return [handle.name for _, handle in self._feeds]
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a batch is being written now."""
+        writer = self._writer
+        return writer is not None and writer.is_writing
 
     @property
     def checkpoint(self) -> Path:
@@ -130,7 +142,10 @@ class QueryThread(threading.Thread):
             for _, handle in self._feeds:
                 handle.open()
             with self._settings.starting:
+                if self._settings.is_stopping.is_set():
+                    return None
                 rows, writer = self._build()
+                self._writer = writer
                 query = self._start(rows, writer)
                 self._say("started", None)
                 self._wait_until_reading(query)
@@ -171,7 +186,7 @@ class QueryThread(threading.Thread):
         if plan.shape is Shape.TABLES:
             assert plan.physical is not None  # noqa: S101 - the plan's promise
             tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns)
-            return tables, TablesWriter(plan.name, self._feeds, settings.report, decode)
+            return tables, TablesWriter(plan.name, self._feeds, settings.report, decode, settings.is_stopping)
         physical, table = origin.schema_of(context, plan.table)
         rows = origin.typed(settings.spark, context, plan.table)
         for step in plan.steps:
@@ -234,7 +249,7 @@ class QueryThread(threading.Thread):
         said: Mapping[str, Any] = {
             "event": event,
             "query": self.plan.name,
-            "outputs": [handle.name for _, handle in self._feeds],
+            "outputs": self.outputs,
             "at_us": time.time_ns() // 1000,
             **({} if error is None else {"error": type(error).__name__, "message": str(error)}),
             **more,

@@ -17,24 +17,28 @@ from databus.core import DatabusError, TryAgain
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import OutputContext
 from databus.pipeline._graph import Graph
-from databus.pipeline._own_relay import OwnRelay
+from databus.pipeline._own_relay import OwnRelay, states_of
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
-from databus.pipeline._source_watch import SourceWatch
+from databus.pipeline._source_watch import SourceWatch, States
 from databus.pipeline._state import StateLock
+from databus.pipeline._tables import full_pattern, patterns_meet
 from databus.pipeline._validate import load_pipeline
 from databus.pipeline._writer import OutputHandle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_STOP_S_MAX: Final = 30.0
+_QUERIES_STOP_S_MAX: Final = 15.0
+_SPARK_STOPS_S_MAX: Final = 5.0
+_LOOK_S: Final = 0.5
 _ASK_S: Final = 0.2
 _RELAY_DIED: Final = "relay died"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 OnEvent = Callable[[Mapping[str, Any]], None]
+OnSources = Callable[[States, str], None]
 
 
 def run(
@@ -43,6 +47,7 @@ def run(
     master: str | None = None,
     once: bool = False,
     on_event: OnEvent | None = None,
+    on_sources: OnSources | None = None,
     events_file: Path | None = None,
     session: "SparkSession | None" = None,
     stop: "SimpleQueue[Any] | None" = None,
@@ -50,7 +55,11 @@ def run(
     """Run a pipeline until a signal, or, with `once`, until what is there now has been written. Returns an exit code.
 
     on_event: told of each batch, start, retry and failure, from several threads. events_file: the same as JSON lines.
+    on_sources: told twice a second what the relay says of its physical sources, or why it says nothing.
     session: one to use instead of one of our own; it is left as it is. stop: what is put there ends the run.
+    A batch that is being written when the run is stopped is waited for, but not for ever: after that the event
+    `stopped` names its outputs as `abandoned`, the state stays locked, and the process should end; the batch comes
+    again at the next start. A second signal raises `KeyboardInterrupt`.
     An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
     `once` may be that of a source that its own relay cannot capture. Raises `ConfigError` for a file with problems,
     `Held` where the pipeline runs already, `Unavailable` if its own relay does not start.
@@ -59,11 +68,20 @@ def run(
     config = graph.config
     lock = StateLock(config.state, config.name)
     lock.take()
+    is_abandoned = False
     try:
-        with _reporting(on_event, events_file) as report, _signals(stop or SimpleQueue()) as events:
-            return _Run(graph, master or config.sections.spark.master, report, events, once=once).run(session)
+        with _reporting(on_event, events_file) as report:
+            running = _Run(graph, master or config.sections.spark.master, report, on_sources, once=once)
+            with _stopping(stop or SimpleQueue(), running.ask_to_stop):
+                code = running.run(session)
+            is_abandoned = bool(running.abandoned)
+            return code
+    except KeyboardInterrupt:
+        is_abandoned = True  # threads may be writing; the lock ends with the process
+        raise
     finally:
-        lock.release()
+        if not is_abandoned:
+            lock.release()
 
 
 @contextmanager
@@ -87,31 +105,47 @@ def _reporting(on_event: OnEvent | None, events_file: Path | None) -> Iterator[O
 
 
 @contextmanager
-def _signals(events: "SimpleQueue[Any]") -> Iterator["SimpleQueue[Any]"]:
-    """The queue, into which SIGINT and SIGTERM put themselves; outside of the main thread they do not."""
-    if threading.current_thread() is not threading.main_thread():
-        yield events
-        return
+def _stopping(asks: "SimpleQueue[Any]", ask_to_stop: Callable[[str], None]) -> Iterator[None]:
+    """Have `ask_to_stop` told of what is put into the queue; in the main thread of SIGINT and SIGTERM, too.
+
+    A handler may do no more than put: whatever the main thread is in, another one tells of it at once.
+    """
+
+    def listen() -> None:
+        while (asked := asks.get()) is not None:
+            ask_to_stop(asked.name if isinstance(asked, signal.Signals) else str(asked))
 
     def put(number: int, frame: FrameType | None) -> None:
         del frame
-        events.put(signal.Signals(number))
+        if signalled:
+            raise KeyboardInterrupt
+        signalled.append(number)
+        asks.put(signal.Signals(number))
 
-    before = {each: signal.getsignal(each) for each in _SIGNALS}
-    for each in _SIGNALS:
-        signal.signal(each, put)
+    signalled: list[int] = []
+    threading.Thread(target=listen, name="stop-asked", daemon=True).start()
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {each: signal.signal(each, put) for each in _SIGNALS}
     try:
-        yield events
+        yield
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+        asks.put(None)
 
 
-def _stop(spark: "SparkSession") -> None:
+def _stop(spark: "SparkSession", seconds_max: float | None) -> None:
+    """Stop Spark; what does not end in that time ends with this process, as its JVM does."""
     from py4j.protocol import Py4JError
 
-    with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
-        spark.stop()
+    def stop() -> None:
+        with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
+            spark.stop()
+
+    stopper = threading.Thread(target=stop, name="spark-stop", daemon=True)
+    stopper.start()
+    stopper.join(seconds_max)
 
 
 def _settled(session: "SparkSession") -> "SparkSession":
@@ -125,17 +159,38 @@ def _settled(session: "SparkSession") -> "SparkSession":
 class _Run:
     """One run, in one thread; queries have theirs."""
 
-    def __init__(self, graph: Graph, master: str, report: OnEvent, events: "SimpleQueue[Any]", *, once: bool) -> None:
+    def __init__(self, graph: Graph, master: str, report: OnEvent, on_sources: OnSources | None, *, once: bool) -> None:
         self._graph = graph
         self._config: PipelineConfig = graph.config
         self._master = master
         self._report = report
-        self._events = events
+        self._events: SimpleQueue[Any] = SimpleQueue()
         self._once = once
-        self._relay = OwnRelay(self._config, lambda: events.put(_RELAY_DIED)) if self._config.embeds_relay else None
-        self._sources = None if self._relay is None else SourceWatch(self._relay.states, self._say_source)
+        self._is_stopping = threading.Event()
+        self._doing = ""
+        self.abandoned: list[str] = []
+        self._relay = (
+            OwnRelay(self._config, lambda: self._events.put(_RELAY_DIED), self._is_stopping)
+            if self._config.embeds_relay
+            else None
+        )
+        self._sources = None if self._relay is None else SourceWatch(self._relay.states, self._say_source, on_sources)
+        self._elsewhere = self._watch_of_elsewhere(on_sources)
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
         self._handles = self._make_handles()
+
+    def _watch_of_elsewhere(self, on_sources: OnSources | None) -> SourceWatch | None:
+        """What shows the sources of a relay that runs elsewhere, as far as this pipeline reads them."""
+        url = self._config.relay.url
+        if url is None or on_sources is None:
+            return None
+        patterns = [full_pattern(each) for node in self._graph.inputs.values() for each in node.choice().include]
+
+        def states() -> States:
+            asked = states_of(url, self._config.token_file)
+            return [each for each in asked if any(patterns_meet(f"{each['name']}/*", other) for other in patterns)]
+
+        return SourceWatch(states, self._say_source, on_sources)
 
     def _make_handles(self) -> dict[str, OutputHandle]:
         config = self._config
@@ -153,12 +208,17 @@ class _Run:
 
     def run(self, session: "SparkSession | None") -> int:
         """Everything, in order; what was started is stopped."""
+        watches = [each for each in (self._sources, self._elsewhere) if each is not None]
         try:
             if self._relay is not None:
+                self._begin("starting the relay")
                 self._relay.start()
+                if self._is_stopping.is_set():
+                    return self._stopped([])
                 self._say("relay", url=self._relay.url, pid=self._relay.pid)
-            if self._sources is not None:
-                self._sources.start()
+            for watch in watches:
+                watch.start()
+            self._begin("starting Spark")
             own_session = session is None
             spark = self._session() if session is None else _settled(session)
             try:
@@ -166,15 +226,32 @@ class _Run:
                 return self._run_queries(spark)
             finally:
                 if own_session:
-                    _stop(spark)
+                    self._begin("stopping Spark")
+                    _stop(spark, _SPARK_STOPS_S_MAX if self._is_stopping.is_set() else None)
         finally:
-            for handle in self._handles.values():
-                with suppress(DatabusError):  # its query has told of it already
-                    handle.close()
-            if self._sources is not None:
-                self._sources.stop()
+            if not self.abandoned:
+                for handle in self._handles.values():
+                    with suppress(DatabusError):  # its query has told of it already
+                        handle.close()
+            for watch in watches:
+                watch.stop()
             if self._relay is not None:
+                self._begin("stopping the relay")
                 self._relay.stop()
+
+    def ask_to_stop(self, why: str) -> None:
+        """Have the run end, from any thread; says at once what it waits for. Callable more than once."""
+        if self._is_stopping.is_set():
+            return
+        self._logger.info("stopping", why=why)
+        self._say("stopping", why=why, waits_for=self._doing)
+        self._is_stopping.set()
+        self._events.put(None)
+
+    def _begin(self, doing: str) -> None:
+        """Say what is being done that may take a while."""
+        self._doing = doing
+        self._say("doing", what=doing)
 
     def _session(self) -> "SparkSession":
         from databus.spark import tuned_session
@@ -190,29 +267,57 @@ class _Run:
             signal.signal(signal.SIGINT, put)
 
     def _run_queries(self, spark: "SparkSession") -> int:
-        settings = RunSettings(self._config, self._graph, spark, self._once, lambda: self._relay_url, self._report)
+        settings = RunSettings(
+            self._config,
+            self._graph,
+            spark,
+            self._once,
+            lambda: self._relay_url,
+            self._report,
+            is_stopping=self._is_stopping,
+        )
         if self._once and self._relay is not None:
-            self._relay.wait_until_caught_up(settings.is_stopping)
+            self._begin("waiting until the relay has captured what is there")
+            self._relay.wait_until_caught_up(self._is_stopping)
             if self._sources is not None and (code := self._sources.exit_code_without_logs()):
-                self._say("stopped", failed=0)
+                self._say("stopped", failed=0, abandoned=[])
                 return code
+        self._begin(f"asking the relay at {self._relay_url} for its sources")
         plans = plan_queries(self._graph, self._physicals())
         threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in plans]
+        if self._is_stopping.is_set():
+            return self._stopped([])
         for each in threads:
             each.start()
+        self._begin("")
         self._say("running", queries=[plan.name for plan in plans])
         try:
             self._watch(threads)
         finally:
-            settings.is_stopping.set()
-            for each in threads:
-                each.stop()
-            deadline = time.monotonic() + _STOP_S_MAX
-            for each in threads:
-                each.join(max(0.0, deadline - time.monotonic()))
+            self._is_stopping.set()
+            self._end(threads)
+        return self._stopped(threads)
+
+    def _end(self, threads: list[QueryThread]) -> None:
+        """Stop the queries, all at once, and wait for them within a bound; says which of them are waited for."""
+        for each in threads:
+            threading.Thread(target=each.stop, name=f"stop {each.plan.name}", daemon=True).start()
+        deadline = time.monotonic() + _QUERIES_STOP_S_MAX
+        told = ""
+        while (left := [each for each in threads if each.is_alive()]) and time.monotonic() < deadline:
+            if (waits_for := _waited_for(left)) != told:
+                told = waits_for
+                self._begin(told)
+            left[0].join(_LOOK_S)
+        self.abandoned = sorted({name for each in left for name in each.outputs})
+        if left:
+            self._logger.warning("not waited for any longer; it comes again", outputs=self.abandoned)
+
+    def _stopped(self, threads: list[QueryThread]) -> int:
+        """Say that it is over; returns the exit code."""
         errors = [each.error for each in threads if each.error is not None]
-        self._say("stopped", failed=len(errors))
-        uncaptured = self._sources.exit_code() if self._once and self._sources is not None else 0
+        self._say("stopped", failed=len(errors), abandoned=self.abandoned)
+        uncaptured = self._sources.exit_code() if self._once and self._sources is not None and threads else 0
         return max((*(error.exit_code for error in errors), uncaptured))
 
     def _feeds(self, plan: QueryPlan) -> list[tuple[Feed, OutputHandle]]:
@@ -235,26 +340,33 @@ class _Run:
                 found = []
             if found or time.monotonic() > deadline:
                 return found
-            time.sleep(_ASK_S)  # a relay that is not there tells nothing
+            if self._is_stopping.wait(_ASK_S):  # a relay that is not there tells nothing
+                return []
 
     def _watch(self, threads: list[QueryThread]) -> None:
-        """Wait until all queries have ended or a signal came; restart the relay meanwhile when it dies."""
+        """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies."""
         left = set(threads)
-        while left:
+        while left and not self._is_stopping.is_set():
             event = self._events.get()
             if isinstance(event, QueryThread):
                 left.discard(event)
-            elif event is _RELAY_DIED and self._relay is not None:
+            elif event is _RELAY_DIED and self._relay is not None and not self._is_stopping.is_set():
                 self._logger.warning("the pipeline's own relay died; it is started again")
                 self._say("relay_died")
                 self._relay.restart()
                 self._say("relay", url=self._relay.url, pid=self._relay.pid)
-            else:
-                self._logger.info("stopping", why=event.name if isinstance(event, signal.Signals) else str(event))
-                return
 
     def _say_source(self, told: Mapping[str, Any]) -> None:
         self._say("source", **told)
 
     def _say(self, event: str, **more: Any) -> None:
         self._report({"event": event, "pipeline": self._config.name, "at_us": time.time_ns() // 1000, **more})
+
+
+def _waited_for(left: list[QueryThread]) -> str:
+    writing = sorted({name for each in left if each.is_writing for name in each.outputs})
+    if writing:
+        return f"waiting for the batch that {', '.join(writing)} {'is' if len(writing) == 1 else 'are'} writing"
+    return f"waiting for Spark to end the {'query' if len(left) == 1 else 'queries'} of " + ", ".join(
+        sorted({name for each in left for name in each.outputs})
+    )

@@ -8,22 +8,34 @@ from typing import Any, Final
 
 import structlog
 
-from databus.core import Stop, TryAgain, Unavailable
+from databus.core import Stop, TryAgain, Unavailable, WrongInput
 
 _LOOK_S: Final = 0.5
 _WELL: Final = frozenset({"INITIALIZING", "RUNNING", "SHUTDOWN"})
 _CODES: Final = {"SUSPENDED_ON_ERROR": Stop.exit_code, "ERROR_RETRY": Unavailable.exit_code}
 
 
+States = Sequence[Mapping[str, Any]]
+
+
 class SourceWatch:
-    """Looks at the sources' states and tells each change once. states: asks for them. tell: is told, by our thread."""
+    """Looks at the sources' states twice a second. states: asks for them.
+
+    tell: is told each change for the worse or back, once. show: is given all states at each look, and the reason why
+    there are none where the relay does not answer. Both are called by our thread.
+    """
 
     def __init__(
-        self, states: Callable[[], list[Mapping[str, Any]]], tell: Callable[[Mapping[str, Any]], None]
+        self,
+        states: Callable[[], States],
+        tell: Callable[[Mapping[str, Any]], None],
+        show: Callable[[States, str], None] | None = None,
     ) -> None:
         self._states = states
         self._tell = tell
+        self._show = show
         self._told: dict[str, tuple[str, str]] = {}
+        self._why_none = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-watch", daemon=True)
         self._logger = structlog.get_logger("databus.pipeline")
@@ -47,13 +59,18 @@ class SourceWatch:
 
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_S):
-            for state in self._asked():
+            states = self._asked()
+            if self._show is not None:
+                self._show(states, self._why_none)
+            for state in states:
                 self._look(state)
 
-    def _asked(self) -> list[Mapping[str, Any]]:
+    def _asked(self) -> States:
+        self._why_none = ""
         try:
             return self._states()
-        except TryAgain:  # it is being restarted, which is told elsewhere
+        except (TryAgain, WrongInput) as error:  # it is being restarted, which is told elsewhere, or refuses us
+            self._why_none = str(error)
             return []
 
     def _look(self, state: Mapping[str, Any]) -> None:
@@ -71,5 +88,5 @@ class SourceWatch:
         self._tell(told)
 
 
-def _worst(states: Sequence[Mapping[str, Any]]) -> int:
+def _worst(states: States) -> int:
     return max((_CODES.get(str(each["state"]), 0) for each in states), default=0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP, Corrupt, SourceCheckpoint, crash_point
+from databus.core import COMMIT_TIMESTAMP, Corrupt, SourceCheckpoint, Unavailable, crash_point
 from databus.pipeline._batch import ChangeBatch, TableRows
 from databus.pipeline._contract import Decode, Input, Output, SparkOutput
 from databus.pipeline._decode import decode_typed
@@ -65,17 +65,29 @@ class OutputHandle:
 
 
 class Writer:
-    """Called by Spark for each micro-batch of one query, in a thread of Spark's. `error` is what it failed with."""
+    """Called by Spark for each micro-batch of one query, in a thread of Spark's. `error` is what it failed with.
 
-    def __init__(self, query: str, feeds: Sequence[tuple[Feed, OutputHandle]], report: Report) -> None:
+    wants_stop: once it is set, the next change batch of a micro-batch is not written. It comes again.
+    """
+
+    def __init__(
+        self,
+        query: str,
+        feeds: Sequence[tuple[Feed, OutputHandle]],
+        report: Report,
+        wants_stop: threading.Event | None = None,
+    ) -> None:
         self._query = query
         self._feeds = feeds
         self._report = report
+        self._wants_stop = wants_stop or threading.Event()
         self.error: BaseException | None = None
         self.batches = 0
+        self.is_writing = False
 
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch everywhere; Spark takes note of it when this returns."""
+        self.is_writing = True
         try:
             crash_point("pipeline.batch.before")
             self._write(rows, batch_id)
@@ -83,6 +95,8 @@ class Writer:
         except BaseException as error:
             self.error = error  # Spark keeps but its text
             raise
+        finally:
+            self.is_writing = False
         self.batches += 1
 
     def _write(self, rows: "DataFrame", batch_id: int) -> None:
@@ -111,6 +125,8 @@ class Writer:
         self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]], began: float
     ) -> None:
         for batch in self.batches_of(rows.toArrow(), batch_id):
+            if self._wants_stop.is_set():
+                raise Unavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
             for feed, handle in feeds:
                 mine = _for_feed(batch, feed)
                 handle.write(mine)
@@ -159,8 +175,15 @@ def _for_feed(batch: ChangeBatch, feed: Feed) -> ChangeBatch:
 class TablesWriter(Writer):
     """Of a query over tables; the input that they come from decodes them."""
 
-    def __init__(self, query: str, feeds: Sequence[tuple[Feed, OutputHandle]], report: Report, decode: Decode) -> None:
-        super().__init__(query, feeds, report)
+    def __init__(
+        self,
+        query: str,
+        feeds: Sequence[tuple[Feed, OutputHandle]],
+        report: Report,
+        decode: Decode,
+        wants_stop: threading.Event | None = None,
+    ) -> None:
+        super().__init__(query, feeds, report, wants_stop)
         self._decode = decode
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:

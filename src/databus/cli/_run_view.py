@@ -1,0 +1,121 @@
+"""What a running pipeline is doing, gathered from its events for a screen. Nothing here draws."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from databus.cli._screen import Board, Line, Meter, SourceLine
+from databus.core import ordinal_of
+
+_MESSAGE_CHARS_MAX: Final = 400
+
+
+@dataclass
+class _Output:
+    """One output: what its query does, and up to where it has written each physical source."""
+
+    state: str = "waits to start"
+    meter: Meter = field(default_factory=Meter)
+    positions: dict[str, int] = field(default_factory=dict)
+
+
+class RunView:
+    """Told of events by one thread at a time and of sources by another; asked for its board by a third.
+
+    What is kept is replaced as a whole or grows by single steps, so no reader sees half of anything.
+    """
+
+    def __init__(self, outputs: Sequence[str]) -> None:
+        self._outputs = {name: _Output() for name in outputs}
+        self._states: Sequence[Mapping[str, Any]] = ()
+        self._why_none = ""
+        self._doing = "reading the configuration"
+        self._stopping = ""
+        self.abandoned: Sequence[str] = ()
+
+    def take(self, event: Mapping[str, Any]) -> str:
+        """Take an event. Returns a line about it for people, empty for what the board shows anyway."""
+        match event["event"]:
+            case "batch":
+                self._batch(event)
+                return ""
+            case "doing":
+                self._doing = event["what"]
+                return ""
+            case "stopping":
+                self._stopping = f"stopping ({event['why']}); a second Ctrl-C does not wait"
+                waits_for = event["waits_for"]
+                return f"stopping: {event['why']}" + (f"; {waits_for} has to end first" if waits_for else "")
+            case "stopped":
+                self._doing, self.abandoned = "", event["abandoned"]
+                left = ", ".join(self.abandoned)
+                return f"stopped; not waited for: {left}, whose batch comes again" if left else "stopped"
+        self._query(event)
+        return _told(event)
+
+    def _batch(self, event: Mapping[str, Any]) -> None:
+        output = self._outputs.setdefault(event["output"], _Output())
+        output.state = "running"
+        output.meter.add(event.get("rows") or 0, event.get("lag_ms"))
+        if "position" in event:
+            output.positions[event["physical"]] = event["position"]["scn"]
+
+    def _query(self, event: Mapping[str, Any]) -> None:
+        states = {
+            "started": "waits for the first batch",
+            "restart": "starts again: the schema changed",
+            "retry": f"tries again in {event.get('wait_ms', 0) / 1e3:.0f} s: {_short(event.get('message'))}",
+            "failed": f"failed: {_short(event.get('message'))}",
+        }
+        state = states.get(event["event"])
+        for name in event.get("outputs", ()) if state is not None else ():
+            self._outputs.setdefault(name, _Output()).state = state or ""
+
+    def sources(self, states: Sequence[Mapping[str, Any]], why_none: str) -> None:
+        """Take what the relay says of its sources."""
+        self._why_none = why_none
+        if states or not why_none:
+            self._states = states
+
+    def board(self) -> Board:
+        """What there is to show now."""
+        sources = [source_line(each) for each in self._states]
+        if self._why_none:
+            sources.append(SourceLine("relay", "away", _short(self._why_none)))
+        doing = ": ".join(each for each in (self._stopping, self._doing) if each)
+        return Board(doing, sources, [self._line(name, each) for name, each in sorted(self._outputs.items())])
+
+    def _line(self, name: str, output: _Output) -> Line:
+        meter = output.meter
+        return Line(name, meter.rows, meter.rate(), self._behind(output), meter.percentiles(), output.state)
+
+    def _behind(self, output: _Output) -> str:
+        """Transactions that the relay holds and the output does not; a SQLite source counts its cuts."""
+        ends = {each["name"]: each["SCN"] for each in self._states if each["SCN"] is not None}
+        known = [ordinal_of(ends[name]) - ordinal_of(scn) for name, scn in output.positions.items() if name in ends]
+        return "-" if not known else f"{max(sum(known), 0):,} transactions"
+
+
+def source_line(state: Mapping[str, Any]) -> SourceLine:
+    """A source as the relay's /controlSources/status has it, for people."""
+    details = []
+    if state["message"]:
+        details.append(_short(state["message"]))
+    if state["snapshots"]:
+        names = ", ".join("tables that wait to be read" if each == "*" else each for each in state["snapshots"])
+        details.append(f"reading {names}: {state['snapshotRows']:,} rows so far")
+    if state["lagMs"] is not None and state["status"] == "running":
+        details.append(f"captured up to {state['lagMs'] / 1e3:,.1f} s ago" if state["lagMs"] else "captured up to now")
+    if state["status"] == "suspended":
+        details.append("goes on after /controlSources/unpause, or a restart")
+    return SourceLine(state["name"], state["status"], "; ".join(details))
+
+
+def _told(event: Mapping[str, Any]) -> str:
+    told = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("event", "at_us", "pipeline"))
+    return f"{event['event']}  {told}"
+
+
+def _short(text: Any) -> str:
+    line = " ".join(str(text or "").split())
+    return line if len(line) <= _MESSAGE_CHARS_MAX else f"{line[:_MESSAGE_CHARS_MAX]}..."

@@ -1,0 +1,81 @@
+"""What `databus run` shows: at once what is waited for, each source with its reason, each output with its lag."""
+
+from databus.cli._run_view import RunView, source_line
+
+
+def state(**more):
+    told = {
+        "name": "shop", "status": "running", "state": "RUNNING", "message": "", "SCN": 10, "lagMs": None,
+        "snapshots": [], "snapshotRows": 0,
+    }  # fmt: skip
+    return {**told, **more}
+
+
+def batch(scn, rows=5):
+    position = {"scn": scn}
+    return {"event": "batch", "output": "copy", "rows": rows, "lag_ms": 3.0, "physical": "shop", "position": position}
+
+
+def line_of(view):
+    (line,) = view.board().lines
+    return line
+
+
+def test_before_anything_has_come_it_says_what_is_waited_for():
+    view = RunView(["copy"])
+    assert view.board().doing == "reading the configuration"
+    assert line_of(view).state == "waits to start"
+    view.take({"event": "doing", "what": "starting Spark"})
+    assert view.board().doing == "starting Spark"
+    view.take({"event": "started", "outputs": ["copy"]})
+    assert line_of(view).state == "waits for the first batch"
+
+
+def test_an_output_is_behind_by_what_the_relay_holds_and_it_does_not():
+    view = RunView(["copy"])
+    assert line_of(view).behind == "-"
+    view.sources([state(SCN=10)], "")
+    view.take(batch(7))
+    assert (line_of(view).state, line_of(view).behind) == ("running", "3 transactions")
+    view.take(batch(10))
+    assert line_of(view).behind == "0 transactions"
+
+
+def test_an_output_that_fails_or_waits_says_why():
+    view = RunView(["copy"])
+    view.take({"event": "retry", "outputs": ["copy"], "wait_ms": 4000, "message": "no room"})
+    assert line_of(view).state == "tries again in 4 s: no room"
+    view.take({"event": "failed", "outputs": ["copy"], "message": "no such column"})
+    assert line_of(view).state == "failed: no such column"
+
+
+def test_a_source_says_why_it_is_not_captured_and_how_it_goes_on():
+    line = source_line(state(status="suspended", message="Access denied for user 'x'"))
+    assert line.state == "suspended"
+    assert "Access denied for user 'x'" in line.detail
+    assert "unpause" in line.detail
+    assert source_line(state(status="initializing", message="connecting: compiling")).detail == "connecting: compiling"
+
+
+def test_a_snapshot_says_how_far_it_is():
+    line = source_line(state(snapshots=["shop.orders"], snapshotRows=12345))
+    assert "reading shop.orders: 12,345 rows so far" in line.detail
+
+
+def test_a_relay_that_does_not_answer_is_shown_beside_what_was_last_known():
+    view = RunView(["copy"])
+    view.sources([state()], "")
+    view.sources([], "the relay at http://127.0.0.1:1 does not answer: Connection refused")
+    shown = view.board().sources
+    assert [each.name for each in shown] == ["shop", "relay"]
+    assert "Connection refused" in shown[1].detail
+
+
+def test_stopping_is_said_at_once_and_then_what_is_waited_for():
+    view = RunView(["copy"])
+    said = view.take({"event": "stopping", "why": "SIGINT", "waits_for": "starting Spark"})
+    assert said == "stopping: SIGINT; starting Spark has to end first"
+    view.take({"event": "doing", "what": "waiting for the batch that copy is writing"})
+    assert "waiting for the batch that copy is writing" in view.board().doing
+    assert "a second Ctrl-C does not wait" in view.board().doing
+    assert "copy" in view.take({"event": "stopped", "failed": 0, "abandoned": ["copy"]})
