@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from benchmarks._mysql import DATABASE, WORKLOADS, backlog
 from benchmarks.figures import Figure, median_of, show
 from databus.sources.mysql.binlog import Run, Scanner
-from databus.sources.mysql.history import from_table_map
 from databus.sources.mysql.rows import Plan, decode, make_plan
+from databus.sources.mysql.tables import from_table_map
 
 NAMES = ("orders", "mixed", "json", "updates")
 LOG_BYTES_MAX = 100_000_000

@@ -13,9 +13,7 @@ import pytest
 
 from databus.core import Unavailable
 from databus.sources.mysql import MysqlSource
-from databus.sources.mysql._check import check_source
-from databus.sources.mysql._connect import close_quietly
-from databus.sources.mysql._hosts import AnotherServer, Hosts, connect_again
+from databus.sources.mysql.server import AnotherServer, Hosts, check_source, close_quietly, connect_again
 from databus.testing import TcpProxy
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create

@@ -7,11 +7,8 @@ import pymysql
 import pytest
 
 from databus.core import WrongInput
-from databus.sources.mysql._check import check, check_source
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql._connect import connect
-from databus.sources.mysql._facts import server_facts
-from databus.sources.mysql._finding import refuse
+from databus.sources.mysql.server import check, check_source, connect, refuse, server_facts
 
 LOGS_CASCADES = ("mysql-9.7",)
 TO_ORDERS = "FOREIGN KEY (o) REFERENCES shop.orders (id)"

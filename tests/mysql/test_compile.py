@@ -18,7 +18,8 @@ from databus.sources.mysql._compile import sources_of
 FOLDER = Path(mysql.__file__).parent
 USE = """
 import numpy as np
-from databus.sources.mysql.binlog import _packet_kernels as kernels, _state as s
+from databus.sources.mysql.binlog import _packet_kernels as kernels
+from databus.sources.mysql.binlog import _kernel_state as s
 packet, out = np.zeros(64, np.int64), np.zeros(64, np.uint8)
 packet[s.P_STATUS] = -1
 message = bytes(1) + bytes(9) + (19).to_bytes(4, "little") + bytes(6)
@@ -41,7 +42,8 @@ print("kept" if _bus_kernels.stamp.stats.cache_hits else "compiled")
 
 BEYOND = """
 import numpy as np
-from databus.sources.mysql.binlog import _packet_kernels, _crc_kernels, _state as s
+from databus.sources.mysql.binlog import _packet_kernels, _crc_kernels
+from databus.sources.mysql.binlog import _kernel_state as s
 packet = np.zeros(s.P_SIZE, np.int64)
 table, zero = _crc_kernels.make_crc_table(), np.zeros(1, np.uint8)
 message = np.frombuffer(bytes([30, 0, 0, 0]) + bytes(30), np.uint8)

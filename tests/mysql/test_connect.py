@@ -7,9 +7,7 @@ import pytest
 
 from databus.core import ConfigError, Unavailable, WrongInput
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql._connect import connect, socket_of
-from databus.sources.mysql._errors import telling
-from databus.sources.mysql._facts import account_of, ask, gtids_at, server_facts
+from databus.sources.mysql.server import account_of, ask, connect, gtids_at, server_facts, socket_of, telling
 from databus.testing import TcpProxy
 from databus.testing.servers import make_certificates
 

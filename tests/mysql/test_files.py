@@ -101,7 +101,7 @@ def test_groups_and_reads_of_any_size_hold_the_same(
             shutil.copy(path, logs[0] / path.name)
     found = []
     for group_bytes_max, read_bytes in [(1024, 4 << 20), (1024, 777), (4096, 4096), (4 << 20, 300), (4 << 20, 4 << 20)]:
-        monkeypatch.setattr("databus.sources.mysql._files._READ_BYTES", read_bytes)
+        monkeypatch.setattr("databus.sources.mysql._file_source._READ_BYTES", read_bytes)
         tape, state = Tape(), logs[1] / f"{group_bytes_max}-{read_bytes}"
         read(source_of(logs[0], database, group_bytes_max=group_bytes_max), tape, state)
         found.append(tape)

@@ -8,9 +8,8 @@ import pyarrow.compute as pc
 import pytest
 
 from databus.core import ChangeType
-from databus.sources.mysql._facts import server_facts
-from databus.sources.mysql._standing import place_to_ask
 from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.server import place_to_ask, server_facts
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
 from databus.wire import Group

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from databus.sources.mysql._dump import BlockQueue
+from databus.sources.mysql.server import BlockQueue
 from databus.testing.servers import make_certificates
 
 TRANSACTIONS = 400

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from databus.core import Corrupt, LimitExceeded
-from databus.sources.mysql import _prepared
-from databus.sources.mysql._prepared import PreparedStore
+from databus.sources.mysql import _prepared_store
+from databus.sources.mysql._prepared_store import PreparedStore
 
 
 def event(number: int, size: int = 100) -> bytes:
@@ -102,7 +102,7 @@ def test_what_was_left_out_counts_again_where_the_selection_changes(tmp_path: Pa
 
 
 def test_the_file_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_prepared, "_GARBAGE_BYTES_MAX", 10_000)
+    monkeypatch.setattr(_prepared_store, "_GARBAGE_BYTES_MAX", 10_000)
     store = opened(tmp_path)
     prepare(store, "kept", 1, event(9))
     for number in range(2, 2_000, 2):
@@ -125,7 +125,7 @@ def test_more_than_may_be_prepared_stops(tmp_path: Path) -> None:
 
 
 def test_only_what_is_open_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_prepared, "_OPEN_MAX", 3)
+    monkeypatch.setattr(_prepared_store, "_OPEN_MAX", 3)
     store = opened(tmp_path)
     for number in range(0, 40, 4):
         for xid in "ab":

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from databus.core import Unavailable, WrongInput
 from databus.sources.mysql import MysqlConfig
-from databus.sources.mysql._check import check_source
-from databus.sources.mysql._replication_filters import Hidden, like
-from databus.sources.mysql._tables import Selection
+from databus.sources.mysql._captured_tables import Selection
+from databus.sources.mysql.server import Hidden, check_source, like
 from databus.testing.servers import Server
 from tests.mysql.following import config_of, create, hosts
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from databus.core import SourceChanged
-from databus.sources.mysql._facts import server_facts
-from databus.sources.mysql._standing import hidden_reset
 from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.server import hidden_reset, server_facts
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from databus.core import DiskFull
-from databus.sources.mysql._unread import KEY, Asked, Unread
+from databus.sources.mysql._unread_tables import KEY, Asked, Unread
 
 
 def position(unread):

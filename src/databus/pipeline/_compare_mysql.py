@@ -21,7 +21,7 @@ from databus.pipeline._compare_found import Row
 from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.sources import SourceConfig
 from databus.sources.mysql import MysqlConfig
-from databus.sources.mysql._connect import connect
+from databus.sources.mysql.server import connect
 
 _SYSTEM: Final = ("information_schema", "mysql", "performance_schema", "sys")
 _DIGITS_MAX: Final = 38  # a decimal of more is copied as text

@@ -12,8 +12,8 @@ import zstandard
 
 from databus.core import DatabusError
 from databus.sources.mysql.binlog import Run, TableMap
-from databus.sources.mysql.history import from_table_map
 from databus.sources.mysql.rows import bus_arrays, decode, make_plan
+from databus.sources.mysql.tables import from_table_map
 from tests.mysql.binlog.conftest import Log
 from tests.mysql.binlog.support import scanner
 from tests.mysql.rows.guarded import Walls, guarded

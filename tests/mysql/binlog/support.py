@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from databus.sources.mysql._prepared import PreparedStore
+from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql.binlog import Abandoned, Position, Rotated, Run, Scanner, Statement, TableMap
 from tests.mysql.binlog.twin import Rows, Transaction
 from tests.mysql.binlog.workload import CAPTURED, flavor_of

@@ -9,7 +9,7 @@ import pytest
 
 from databus.core import Corrupt, LimitExceeded, PositionForeign, PositionPurged, SourceChanged, Unsupported
 from databus.sources.mysql.binlog import Abandoned, GtidSet, Heartbeat, Position, Run, Scanner, Statement
-from databus.sources.mysql.binlog._payload import mark
+from databus.sources.mysql.binlog._compressed import mark
 from databus.testing.servers import Server
 from tests.mysql.binlog.support import scan, scanner, transactions_of, wants, without_start
 from tests.mysql.binlog.synthetic import EMPTY_LIST, EMPTY_SET, ROW, SERVER, Writer

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from databus.core import Corrupt, LimitExceeded, PositionPurged, SourceChanged, WrongInput
 from databus.sources.mysql.binlog import DumpEnded, DumpRefused, PacketSplitter
-from databus.sources.mysql.binlog._events import EventType
+from databus.sources.mysql.binlog._event_types import EventType
 
 FULL = 0xFFFFFF
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.sources.mysql.binlog._query import Query, databases_of, kind_of, parse_query
+from databus.sources.mysql.binlog._query_event import Query, databases_of, kind_of, parse_query
 
 
 @pytest.mark.parametrize(

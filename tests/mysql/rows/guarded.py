@@ -17,8 +17,8 @@ import pytest
 from numpy.typing import NDArray
 
 from databus.sources.mysql.rows import Plan, _bus, _decode, _finish, _json, _text
-from databus.sources.mysql.rows import _opcodes as ops
-from databus.sources.mysql.snapshot import _result, _shape
+from databus.sources.mysql.rows import _program as ops
+from databus.sources.mysql.snapshot import _result_shape, _results
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 _NOTHING: Final = 0
@@ -70,20 +70,22 @@ class Walls:
     @contextmanager
     def built(self) -> Iterator["Walls"]:
         """Everything that is decoded inside."""
-        final_array: Any = _shape.final_array  # type: ignore[attr-defined]  # not its own: it is replaced where it is used
+        final_array: Any = _result_shape.final_array  # type: ignore[attr-defined]  # not its own: it is replaced where it is used
         array = _decode._array
 
         def after(raw: pa.Array) -> pa.Array:
             return exact(raw, is_behind=self.is_behind)
 
         with pytest.MonkeyPatch.context() as patch:
-            for module in (_bus, _decode, _finish, _json, _text, _result, _shape):
+            for module in (_bus, _decode, _finish, _json, _text, _results, _result_shape):
                 patch.setattr(module, "np", _Numpy(self))
             patch.setattr(pa, "allocate_buffer", self._allocate)
             patch.setattr(_decode, "_place_columns", self._place_columns)
             patch.setattr(_decode, "_array", lambda *words: after(array(*words)))
             patch.setattr(
-                _shape, "final_array", lambda column, kind, raw, *more: final_array(column, kind, after(raw), *more)
+                _result_shape,
+                "final_array",
+                lambda column, kind, raw, *more: final_array(column, kind, after(raw), *more),
             )
             yield self
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from databus.core import Corrupt, Unrepresentable
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import Decoded, decode, make_plan
-from databus.sources.mysql.rows import _opcodes as ops
+from databus.sources.mysql.rows import _program as ops
 from tests.mysql.rows.guarded import guarded
 from tests.mysql.rows.images import decimals
 from tests.mysql.rows.walker import place

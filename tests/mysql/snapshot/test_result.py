@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from databus.core import DatabusError
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import Policies, describe
-from databus.sources.mysql.snapshot._key import key_columns
-from databus.sources.mysql.snapshot._result import RowReader
-from databus.sources.mysql.snapshot._shape import Columns, Shape
+from databus.sources.mysql.snapshot._keys import key_columns
+from databus.sources.mysql.snapshot._result_shape import Columns, Shape
+from databus.sources.mysql.snapshot._results import RowReader
 from tests.mysql.rows.images import tables
 
 pytestmark = pytest.mark.usefixtures("walls")

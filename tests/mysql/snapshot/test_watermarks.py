@@ -17,9 +17,9 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT, ER
 
-from databus.sources.mysql.snapshot._session import prepare
-from databus.sources.mysql.snapshot._view import LockBusy, Views, query, way_of
-from databus.sources.mysql.snapshot._watermark import Watermark
+from databus.sources.mysql.snapshot._read_session import prepare
+from databus.sources.mysql.snapshot._read_views import LockBusy, Views, query, way_of
+from databus.sources.mysql.snapshot._watermarks import Watermark
 from databus.testing.servers import Server
 from tests.mysql.snapshot.support import Logged, definition_of, log_position, logged
 

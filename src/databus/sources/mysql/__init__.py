@@ -1,11 +1,10 @@
 """MySQL and MariaDB, captured from the binary log. Start with `_source`; `_session` has what happens while it runs."""
 
-from databus.sources.mysql._check import check_source
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig, check_start
-from databus.sources.mysql._files import BinlogSource
-from databus.sources.mysql._finding import Finding
+from databus.sources.mysql._file_source import BinlogSource
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._source import MysqlSource
+from databus.sources.mysql.server import Finding, check_source
 
 __all__ = [
     "BinlogConfig",

@@ -1,6 +1,6 @@
 """Character sets by the names that definitions have, by collation, and by collation number as the log has it.
 
-What text is in them, as Python's str and back, is in `_text`. A byte that is no text stays in a str as Python's
+What text is in them, as Python's str and back, is in `_server_text`. A byte that is no text stays in a str as Python's
 `surrogateescape` has it, U+DC80 to U+DCFF.
 """
 

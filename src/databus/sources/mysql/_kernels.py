@@ -22,14 +22,14 @@ from databus.sources.mysql._compile import when_something_is_missing
 _SHARES: Final = (
     (
         "binlog._packet_kernels",
-        "binlog._kernels",
-        "snapshot._kernels",
+        "binlog._scan_kernels",
+        "snapshot._result_kernels",
         "rows._text_kernels",
         "rows._address_kernels",
         "rows._bus_kernels",
         "rows._small_kernels",
     ),
-    ("rows._kernels",),
+    ("rows._image_kernels",),
     ("rows._json_kernels",),
 )
 """Modules with kernels; shares of about the same time."""

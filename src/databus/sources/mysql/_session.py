@@ -1,8 +1,8 @@
 """A session: capture from `start` to `close`, whether the log comes from a server or from files.
 
 What the scanner finds becomes groups: runs of rows through the assembler, statements through the history. Where the log
-stands between two transactions, what the bus itself adds has its place (`_between`). Everything but that is a function
-of the log, so that a session that starts where another was killed yields the same.
+stands between two transactions, what the bus itself adds has its place (`_bus_groups`). Everything but that is a
+function of the log, so that a session that starts where another was killed yields the same.
 """
 
 import time
@@ -15,19 +15,19 @@ import numpy as np
 
 from databus.core import Clock, ControlKind, SourceChanged, Stop, Unsupported, make_scn
 from databus.sources._contract import SourceLag
-from databus.sources.mysql._assemble import Assembler
-from databus.sources.mysql._between import Between
+from databus.sources.mysql._bus_groups import Between
+from databus.sources.mysql._captured_tables import Tables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
-from databus.sources.mysql._controls import controls_of, is_captured
-from databus.sources.mysql._feed import Feed
-from databus.sources.mysql._keeper import HistoryKeeper
-from databus.sources.mysql._lookup import TableLookup
-from databus.sources.mysql._place import BEGINS_US, Gap, Here, Place, as_one
-from databus.sources.mysql._prepared import PreparedStore
-from databus.sources.mysql._tables import Tables
-from databus.sources.mysql._taken_back import TakingBack
-from databus.sources.mysql._unread import KEY as UNREAD_KEY
-from databus.sources.mysql._unread import Asked, Unread
+from databus.sources.mysql._ddl_controls import controls_of, is_captured
+from databus.sources.mysql._definition_lookup import TableLookup
+from databus.sources.mysql._durable_history import HistoryKeeper
+from databus.sources.mysql._log_feed import Feed
+from databus.sources.mysql._log_groups import Assembler
+from databus.sources.mysql._prepared_store import PreparedStore
+from databus.sources.mysql._rolled_back_rows import TakingBack
+from databus.sources.mysql._session_position import BEGINS_US, Gap, Here, Place, as_one
+from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
+from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.binlog import (
     Abandoned,
     Found,
@@ -42,9 +42,9 @@ from databus.sources.mysql.binlog import (
     TakenBack,
 )
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
-from databus.sources.mysql.history import TableState
 from databus.sources.mysql.rows import Plan
 from databus.sources.mysql.snapshot import Progress, SnapshotReader
+from databus.sources.mysql.tables import TableState
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
 

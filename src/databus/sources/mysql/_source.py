@@ -29,35 +29,44 @@ from databus.core import (
 from databus.log import Resume
 from databus.schema import TableSchema
 from databus.sources._contract import SourceLag
-from databus.sources.mysql._check import check
-from databus.sources.mysql._condition import check_condition
+from databus.sources.mysql._captured_tables import Selection, Tables, json_form_of
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql._connect import close_quietly
-from databus.sources.mysql._dump import Dump
-from databus.sources.mysql._errors import error_of
-from databus.sources.mysql._facts import ServerFacts, log_end, server_facts
-from databus.sources.mysql._finding import refuse
-from databus.sources.mysql._hosts import ConnectedServer, Hosts, connect_again
-from databus.sources.mysql._keeper import HistoryKeeper
+from databus.sources.mysql._definition_lookup import TableLookup
+from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
-from databus.sources.mysql._lookup import TableLookup
-from databus.sources.mysql._omitted import OmissionReport
-from databus.sources.mysql._place import BEGINS_US, Gap, Place
-from databus.sources.mysql._prepared import PreparedStore, forget_prepared, open_store
-from databus.sources.mysql._repair import NoFeed, pass_over
+from databus.sources.mysql._omitted_values import OmissionReport
+from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared, open_store
+from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
-from databus.sources.mysql._standing import Trouble, place_to_ask, scheme_of
-from databus.sources.mysql._starts import is_time, new_start, time_us
-from databus.sources.mysql._tables import Selection, Tables, json_form_of
-from databus.sources.mysql._taken_back import taking_back
+from databus.sources.mysql._session_position import BEGINS_US, Gap, Place
+from databus.sources.mysql._start_position import is_time, new_start, time_us
 from databus.sources.mysql._transaction_ids import contains
-from databus.sources.mysql._unread import Unread, unread_after
-from databus.sources.mysql._wanted import Wanted, look_for_prepared, unfound
-from databus.sources.mysql._watch import EndWatch
+from databus.sources.mysql._unread_tables import Unread, unread_after
+from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
 from databus.sources.mysql.binlog import FIRST_OFFSET, Position, PreparedMissing, Scanner, Statement, TableMap
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
-from databus.sources.mysql.history import History, Server
+from databus.sources.mysql.server import (
+    ConnectedServer,
+    Dump,
+    EndWatch,
+    Hosts,
+    NoFeed,
+    ServerFacts,
+    Trouble,
+    check,
+    close_quietly,
+    connect_again,
+    error_of,
+    log_end,
+    pass_over,
+    place_to_ask,
+    refuse,
+    scheme_of,
+    server_facts,
+)
 from databus.sources.mysql.snapshot import Progress, SnapshotOptions, SnapshotReader
+from databus.sources.mysql.snapshot._condition import check_condition
+from databus.sources.mysql.tables import History, Server
 from databus.wire import Group, OpenSnapshot
 
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")

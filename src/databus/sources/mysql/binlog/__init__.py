@@ -3,7 +3,7 @@
 Start with `Scanner`; `PacketSplitter` stands before it where the bytes come from a server.
 """
 
-from databus.sources.mysql.binlog._events import (
+from databus.sources.mysql.binlog._event_types import (
     CHECKSUM_BYTES,
     ENCRYPTED_FILE_MAGIC,
     FILE_MAGIC,
@@ -15,8 +15,17 @@ from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, file_number, ordinal_of
 from databus.sources.mysql.binlog._prepared import Prepared, PreparedMissing
-from databus.sources.mysql.binlog._query import Query
-from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Origin, Rotated, Run, Statement, TakenBack
+from databus.sources.mysql.binlog._query_event import Query
+from databus.sources.mysql.binlog._scanned import (
+    Abandoned,
+    Found,
+    Heartbeat,
+    Origin,
+    Rotated,
+    Run,
+    Statement,
+    TakenBack,
+)
 from databus.sources.mysql.binlog._scanner import Scanner, ScannerStats
 from databus.sources.mysql.binlog._table_map import TableMap, TableMetadata
 

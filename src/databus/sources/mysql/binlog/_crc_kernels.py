@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from databus.sources.mysql._compile import kernel, small
-from databus.sources.mysql.binlog._machine import U8_READ, U32_READ, Bytes, Table, check_bounds, u8, u32, u64
+from databus.sources.mysql.binlog._kernel_types import U8_READ, U32_READ, Bytes, Table, check_bounds, u8, u32, u64
 
 _BYTE: Final = np.uint64(0xFF)
 ALL_BITS: Final = np.uint64(0xFFFFFFFF)

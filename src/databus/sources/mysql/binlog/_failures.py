@@ -3,8 +3,8 @@
 from typing import Final
 
 from databus.core import Corrupt, DatabusError, LimitExceeded, SourceChanged, Stop, Unsupported
-from databus.sources.mysql.binlog import _state as s
-from databus.sources.mysql.binlog._events import name_of
+from databus.sources.mysql.binlog import _kernel_state as s
+from databus.sources.mysql.binlog._event_types import name_of
 
 _MALFORMED: Final = "Compare with what the server's own `mysqlbinlog` (`mariadb-binlog`) says at that place"
 _FOREIGN: Final = "Find out what happened to the server; then snapshot the captured tables again, or raise the timeline"

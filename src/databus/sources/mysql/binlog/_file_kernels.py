@@ -9,7 +9,7 @@ from typing import Final
 from numba import types
 
 from databus.sources.mysql._compile import kernel
-from databus.sources.mysql.binlog._machine import I64, U8_READ, Bytes, Words, u8, u32
+from databus.sources.mysql.binlog._kernel_types import I64, U8_READ, Bytes, Words, u8, u32
 
 W_AT: Final = 0  # where the next event begins in the data; beyond its end where the last event is larger
 W_FOUND: Final = 1  # how many GTIDs were found

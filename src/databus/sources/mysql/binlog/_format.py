@@ -3,7 +3,7 @@
 import zlib
 from dataclasses import dataclass
 
-from databus.sources.mysql.binlog._events import CHECKSUM_BYTES, FLAG_IN_USE, HEADER_BYTES, EventType
+from databus.sources.mysql.binlog._event_types import CHECKSUM_BYTES, FLAG_IN_USE, HEADER_BYTES, EventType
 
 _LENGTHS_AT = 57  # version 2, server's version 50, time 4, length of headers 1; then a byte for each kind
 

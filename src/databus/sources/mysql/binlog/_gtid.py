@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from databus.core import WrongInput
-from databus.sources.mysql.binlog._reader import Reader
+from databus.sources.mysql.binlog._byte_reader import Reader
 
 Interval = tuple[int, int]
 """First and last number, both included."""

@@ -7,8 +7,8 @@
 from numba import types
 
 from databus.sources.mysql._compile import kernel, small
-from databus.sources.mysql.binlog import _state as s
-from databus.sources.mysql.binlog._machine import I64, U8, U8_READ, Bytes, Words, copy_bytes, u8, u32
+from databus.sources.mysql.binlog import _kernel_state as s
+from databus.sources.mysql.binlog._kernel_types import I64, U8, U8_READ, Bytes, Words, copy_bytes, u8, u32
 
 
 @small

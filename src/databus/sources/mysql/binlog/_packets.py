@@ -17,10 +17,10 @@ from databus.core import (
     Unavailable,
     WrongInput,
 )
-from databus.sources.mysql.binlog import _state as s
-from databus.sources.mysql.binlog._events import HEADER_BYTES, EventType
+from databus.sources.mysql.binlog import _kernel_state as s
+from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._event_types import HEADER_BYTES, EventType
 from databus.sources.mysql.binlog._failures import LARGER
-from databus.sources.mysql.binlog._reader import Reader
 
 _ERROR_BYTES_MAX = 1 << 16
 _FATAL_READING_BINLOG = 1236

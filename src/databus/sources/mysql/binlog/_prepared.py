@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from databus.core import Unsupported
-from databus.sources.mysql.binlog._reader import Reader
+from databus.sources.mysql.binlog._byte_reader import Reader
 
 _XID: Final = re.compile(r"X'([0-9A-Fa-f]*)'\s*,\s*X'([0-9A-Fa-f]*)'\s*,\s*(\d+)")
 

@@ -19,8 +19,9 @@ from databus.core import (
     SourceChanged,
     Unsupported,
 )
-from databus.sources.mysql.binlog import _state as s
-from databus.sources.mysql.binlog._events import (
+from databus.sources.mysql.binlog import _kernel_state as s
+from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._event_types import (
     CHECKSUM_BYTES,
     ENCRYPTED_FILE_MAGIC,
     FILE_MAGIC,
@@ -33,15 +34,14 @@ from databus.sources.mysql.binlog._events import (
 from databus.sources.mysql.binlog._failures import failure
 from databus.sources.mysql.binlog._format import matches_checksum, parse_format
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
+from databus.sources.mysql.binlog._log_statements import HELD_KINDS, StatementWalk
+from databus.sources.mysql.binlog._named_tables import KnownTables
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme
 from databus.sources.mysql.binlog._prepared import Prepared
-from databus.sources.mysql.binlog._reader import Reader
-from databus.sources.mysql.binlog._run import Abandoned, Found, Heartbeat, Rotated
 from databus.sources.mysql.binlog._savepoints import Savepoints
-from databus.sources.mysql.binlog._statements import HELD_KINDS, StatementWalk
+from databus.sources.mysql.binlog._scan_buffer import frozen
+from databus.sources.mysql.binlog._scanned import Abandoned, Found, Heartbeat, Rotated
 from databus.sources.mysql.binlog._table_map import TableMap, packed
-from databus.sources.mysql.binlog._tables import KnownTables
-from databus.sources.mysql.binlog._walk import frozen
 
 _HEARTBEATS: Final = (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)
 _INNER_KINDS: Final = frozenset(
@@ -395,7 +395,7 @@ class Scanner(StatementWalk):
         )
 
     def _on_gtid_tagged(self) -> None:
-        from databus.sources.mysql.binlog._tagged import parse_tagged
+        from databus.sources.mysql.binlog._tagged_gtid import parse_tagged
 
         state = self._state
         if state[s.FLAVOR] != s.MYSQL:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from databus.sources.mysql._definition import FieldType
-from databus.sources.mysql.binlog._reader import Reader
+from databus.sources.mysql.binlog._byte_reader import Reader
 
 _ONE_BYTE: Final = frozenset(
     {

@@ -12,8 +12,19 @@ from numba import types
 from numpy.typing import NDArray
 
 from databus.sources.mysql._compile import kernel, small
-from databus.sources.mysql.binlog import _state as s
-from databus.sources.mysql.binlog._machine import I64, I64_2, I64_3, U8, U8_READ, Bytes, Cube, Grid, Words, copy_bytes
+from databus.sources.mysql.binlog import _kernel_state as s
+from databus.sources.mysql.binlog._kernel_types import (
+    I64,
+    I64_2,
+    I64_3,
+    U8,
+    U8_READ,
+    Bytes,
+    Cube,
+    Grid,
+    Words,
+    copy_bytes,
+)
 
 # --- sets of transactions ---
 

@@ -1,7 +1,7 @@
 """The kernel of MariaDB's addresses. All arguments that say where something is are addresses of memory."""
 
 from databus.sources.mysql._compile import kernel, small
-from databus.sources.mysql.rows._machine import load8, load16be, load32, store8, store32
+from databus.sources.mysql.rows._memory import load8, load16be, load32, store8, store32
 
 _UUID, _INET4 = 0, 1
 _COLON, _DOT, _DASH = 0x3A, 0x2E, 0x2D

@@ -5,7 +5,7 @@ from numba import int32, int64
 from numpy.typing import NDArray
 
 from databus.sources.mysql._compile import kernel, read_only
-from databus.sources.mysql.rows._machine import Words
+from databus.sources.mysql.rows._memory import Words
 
 Counts = NDArray[np.int32]
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from databus.core import LimitExceeded
-from databus.sources.mysql.rows import _opcodes as ops
-from databus.sources.mysql.rows._errors import Where, row_error
+from databus.sources.mysql.rows import _program as ops
 from databus.sources.mysql.rows._finish import finish
 from databus.sources.mysql.rows._layout import Layout
 from databus.sources.mysql.rows._plan import Plan
+from databus.sources.mysql.rows._row_errors import Where, row_error
 
 ROW_BYTES_MAX: Final = 64 << 20
 _TEXT_BYTES_MAX: Final = (1 << 31) - 1
@@ -60,7 +60,7 @@ def decode(
     `Unrepresentable` for a value that the policies refuse, `LimitExceeded` for a row above `row_bytes_max`, unless
     the policies omit values of it: all name table, column and place. Nothing of `buffer` is kept.
     """
-    from databus.sources.mysql.rows import _kernels as kernels
+    from databus.sources.mysql.rows import _image_kernels as kernels
 
     if starts.size == 1:  # where most transactions are small, every operation on an array counts
         is_inside = starts[0] >= 0 and ends[0] <= buffer.size
@@ -148,7 +148,7 @@ def _decode(
     counts: NDArray[np.int32],
     images: int,
 ) -> Decoded:
-    from databus.sources.mysql.rows import _kernels as kernels
+    from databus.sources.mysql.rows import _image_kernels as kernels
 
     program, size = _place_columns(plan, text_bytes, images)
     memory = pa.allocate_buffer(size)

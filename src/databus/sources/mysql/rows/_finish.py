@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from databus.sources.mysql._charsets import is_text, shown
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.rows._addresses import address_text
-from databus.sources.mysql.rows._errors import not_this_table, unknown_member
+from databus.sources.mysql.rows._arrow_types import Policies, address_type
 from databus.sources.mysql.rows._json import json_text
+from databus.sources.mysql.rows._row_errors import not_this_table, unknown_member
 from databus.sources.mysql.rows._text import TEXT_SLACK, Rows, check_size, text_array, to_text
-from databus.sources.mysql.rows._types import Policies, address_type
 
 
 def finish(

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from databus.sources.mysql._definition import ColumnDefinition, FieldType
-from databus.sources.mysql.rows._errors import not_this_table
+from databus.sources.mysql.rows._row_errors import not_this_table
 from databus.sources.mysql.rows._text import Rows, check_size, places_of, text_array
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL = range(5)

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from databus.sources.mysql._compile import kernel, part, small
 from databus.sources.mysql.rows import _json as js
-from databus.sources.mysql.rows._double import POWERS as POWERS  # noqa: PLC0414 - part of this module's face
-from databus.sources.mysql.rows._double import shortest
-from databus.sources.mysql.rows._machine import (
+from databus.sources.mysql.rows._double_kernels import POWERS as POWERS  # noqa: PLC0414 - part of this module's face
+from databus.sources.mysql.rows._double_kernels import shortest
+from databus.sources.mysql.rows._memory import (
     HIGH_BITS,
     Words,
     address,
@@ -24,9 +24,9 @@ from databus.sources.mysql.rows._machine import (
     store32,
     store64,
 )
-from databus.sources.mysql.rows._numbers import decimal_size, decimal_text
-from databus.sources.mysql.rows._opcodes import FINE
-from databus.sources.mysql.rows._utf8 import utf8_valid
+from databus.sources.mysql.rows._number_kernels import decimal_size, decimal_text
+from databus.sources.mysql.rows._program import FINE
+from databus.sources.mysql.rows._utf8_kernels import utf8_valid
 
 FULL = -1
 MALFORMED = -2

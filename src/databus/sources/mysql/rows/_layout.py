@@ -8,8 +8,8 @@ import pyarrow as pa
 from databus.core import SourceChanged
 from databus.schema import forms_of
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.rows import _opcodes as ops
-from databus.sources.mysql.rows._types import BLOBS, TEXTS, Policies, address_type, bits_of, bus_type
+from databus.sources.mysql.rows import _program as ops
+from databus.sources.mysql.rows._arrow_types import BLOBS, TEXTS, Policies, address_type, bits_of, bus_type
 
 _DIGITS_OF_GROUP: Final = 9
 _BYTES_OF_DIGITS: Final = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from databus.core import LimitExceeded
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import FieldType, TableDefinition
+from databus.sources.mysql.rows._arrow_types import TEXTS, address_type
 from databus.sources.mysql.rows._text import Rows
-from databus.sources.mysql.rows._types import TEXTS, address_type
 
 OMITTED: Final = "__databus_value_omitted__"
 """What a marker begins with; a blank and the number of bytes that the value had follow. In JSON it is a string."""

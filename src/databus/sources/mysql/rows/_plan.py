@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from databus.core import SourceChanged
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import FieldType, TableDefinition
-from databus.sources.mysql.rows import _opcodes as ops
+from databus.sources.mysql.rows import _program as ops
+from databus.sources.mysql.rows._arrow_types import Policies, describe
 from databus.sources.mysql.rows._layout import Layout, check_type, lay_out
 from databus.sources.mysql.rows._omit import Omitter
-from databus.sources.mysql.rows._types import Policies, describe
 
 
 @dataclass(frozen=True, slots=True, eq=False)

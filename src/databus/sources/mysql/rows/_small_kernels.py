@@ -1,6 +1,6 @@
 """Kernels of one small rows event: places in an arena, and from there the body of an Arrow IPC message.
 
-`program` is a plan's, as in `_opcodes`; buffers of a body begin at multiples of 8, with zeros between them.
+`program` is a plan's, as in `_program`; buffers of a body begin at multiples of 8, with zeros between them.
 """
 
 import numpy as np
@@ -8,8 +8,8 @@ from numba import int8, int64, uint8
 from numpy.typing import NDArray
 
 from databus.sources.mysql._compile import kernel, part, read_only
-from databus.sources.mysql.rows import _opcodes as ops
-from databus.sources.mysql.rows._machine import Bytes, Words, address, load8, store8, store32, store64
+from databus.sources.mysql.rows import _program as ops
+from databus.sources.mysql.rows._memory import Bytes, Words, address, load8, store8, store32, store64
 
 _ALIGNED = 64
 _SLACK = 64  # as in `_decode`

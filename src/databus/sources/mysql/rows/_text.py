@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from databus.core import LimitExceeded
 from databus.sources.mysql._definition import ColumnDefinition
-from databus.sources.mysql.rows import _charsets as charsets
-from databus.sources.mysql.rows._errors import not_text
-from databus.sources.mysql.rows._types import Policies
+from databus.sources.mysql.rows import _code_points as charsets
+from databus.sources.mysql.rows._arrow_types import Policies
+from databus.sources.mysql.rows._row_errors import not_text
 
 TEXT_SLACK: Final = 64
 """Bytes of room behind a text that kernels copy by words."""

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from databus.sources.mysql._compile import kernel, small
-from databus.sources.mysql.rows import _charsets as cs
-from databus.sources.mysql.rows._machine import (
+from databus.sources.mysql.rows import _code_points as cs
+from databus.sources.mysql.rows._memory import (
     address,
     copy_bytes,
     load8,
@@ -20,7 +20,7 @@ from databus.sources.mysql.rows._machine import (
     store8,
     store32,
 )
-from databus.sources.mysql.rows._utf8 import put_utf8, utf8_end, utf8_length
+from databus.sources.mysql.rows._utf8_kernels import put_utf8, utf8_end, utf8_length
 
 Points = NDArray[np.uint32]
 

@@ -3,7 +3,7 @@
 from databus.sources.mysql.snapshot._chunk import BegunAnew, Placed, Progress, SnapshotOptions, TableTask
 from databus.sources.mysql.snapshot._reader import SnapshotReader
 from databus.sources.mysql.snapshot._tracker import KeyTracker
-from databus.sources.mysql.snapshot._watermark import Watermark
+from databus.sources.mysql.snapshot._watermarks import Watermark
 
 __all__ = [
     "BegunAnew",

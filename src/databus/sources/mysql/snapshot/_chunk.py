@@ -9,8 +9,8 @@ from databus.core import DatabusError
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.rows import Policies
-from databus.sources.mysql.snapshot._key import Range
-from databus.sources.mysql.snapshot._watermark import Watermark
+from databus.sources.mysql.snapshot._keys import Range
+from databus.sources.mysql.snapshot._watermarks import Watermark
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pymysql
 
 from databus.core import Corrupt, DatabusError, TryAgain, Unavailable
-from databus.sources.mysql._errors import server_error
+from databus.sources.mysql.server import server_error
 from databus.sources.mysql.snapshot._chunk import BegunAnew, Placed, Progress, ReadChunk, SnapshotOptions, TableTask
-from databus.sources.mysql.snapshot._read import Abandoned, ChunkReader
+from databus.sources.mysql.snapshot._chunk_reader import Abandoned, ChunkReader
+from databus.sources.mysql.snapshot._read_views import LockBusy
 from databus.sources.mysql.snapshot._reading import Reading
 from databus.sources.mysql.snapshot._tracker import KeyTracker
-from databus.sources.mysql.snapshot._view import LockBusy
-from databus.sources.mysql.snapshot._watermark import Position
+from databus.sources.mysql.snapshot._watermarks import Position
 
 Ints = npt.NDArray[np.int64]
 
@@ -241,7 +241,7 @@ class SnapshotReader:
     # Threads
 
     def _start_threads(self) -> None:
-        import databus.sources.mysql.snapshot._kernels  # noqa: F401 - compiled once, before threads race for it
+        import databus.sources.mysql.snapshot._result_kernels  # noqa: F401 - compiled once, before threads race for it
 
         while len(self._threads) < self._options.connections and not self._is_closed:
             name = f"databus-snapshot-{len(self._threads)}"

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from databus.sources.mysql.snapshot._chunk import Progress, ReadChunk, SnapshotOptions, TableTask
-from databus.sources.mysql.snapshot._key import Range, key_columns
-from databus.sources.mysql.snapshot._session import Facts
-from databus.sources.mysql.snapshot._shape import Shape
-from databus.sources.mysql.snapshot._watermark import Position, Watermark
+from databus.sources.mysql.snapshot._keys import Range, key_columns
+from databus.sources.mysql.snapshot._read_session import Facts
+from databus.sources.mysql.snapshot._result_shape import Shape
+from databus.sources.mysql.snapshot._watermarks import Position, Watermark
 
 _FIRST_ROWS: Final = 1_024  # until it is known how large rows are
 _FILL: Final = 0.8  # of a chunk's bytes, by the size of the rows so far

@@ -1,0 +1,309 @@
+"""What the bus itself adds where the log stands between two transactions.
+
+Begins and ends of readings, their chunks, gaps, and what a table is where the log shows it without a statement. None of
+it is a function of the log. Who follows the log tells what it saw and how far it is, and asks for what has its place
+there.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from databus.core import ChangeType, ControlKind, Unsupported, crash_point
+from databus.schema import TableSchema, frame_schema
+from databus.sources.mysql._captured_tables import Tables
+from databus.sources.mysql._config import BinlogConfig, MysqlConfig
+from databus.sources.mysql._ddl_controls import schema_body
+from databus.sources.mysql._durable_history import HistoryKeeper
+from databus.sources.mysql._session_position import Gap, Here, as_one
+from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
+from databus.sources.mysql._unread_tables import Asked, Unread
+from databus.sources.mysql.snapshot import BegunAnew, Placed, Progress, SnapshotReader, TableTask
+from databus.sources.mysql.tables import Altered, Created, TableEvent
+from databus.wire import Group, OpenSnapshot, Rows
+
+READ: Final = ("read",)
+"""As the last key of an open snapshot: its rows are all in the log, and its end is not."""
+
+
+class Between:
+    """Readings of tables and controls of the bus's own, for one session. One thread, but for `want`.
+
+    reader: None where there is no server to read. Only methods that return groups, or hand them out, need a place
+    between two transactions.
+    """
+
+    def __init__(
+        self,
+        physical: str,
+        config: MysqlConfig | BinlogConfig,
+        here: Here,
+        tables: Tables,
+        history: HistoryKeeper,
+        reader: SnapshotReader | None,
+        unread: Unread,
+    ) -> None:
+        self._physical = physical
+        self._config = config
+        self._here = here
+        self._tables = tables
+        self._history = history
+        self._reader = reader
+        self._unread = unread
+        self._tables_max = config.snapshot_tables_max if isinstance(config, MysqlConfig) else 1
+        self._asked: deque[Asked] = deque()
+        self._read: deque[str] = deque()  # to their last row, and the log does not say so yet
+        self.advance()
+
+    # What the session's caller wants
+
+    def begin(self, names: Sequence[str], gap: Gap | None) -> list[Group]:
+        """What is said first: that something was lost, and that these tables are being read."""
+        names = [name for name in names if name in self._tables.in_force]
+        groups: list[Group] = []
+        if gap is not None:
+            for name in sorted(self._tables.in_force):
+                body = {
+                    "kind": ControlKind.GAP,
+                    "source": name,
+                    "from": gap.from_scn,
+                    "to": self._here.place.scn,
+                    "reason": gap.reason,
+                    "resnapshot": name in names,
+                }
+                groups.append(self._here.control(ControlKind.GAP, self._tables.in_force[name], body))
+        for name in [name for name in names if self._task(name) is None]:  # dropped in what was lost
+            names.remove(name)
+            body = {"kind": ControlKind.DROP, "source": name}
+            groups.append(self._here.control(ControlKind.DROP, self._tables.in_force.pop(name), body))
+        return groups + self.ask([Asked(name) for name in names])
+
+    def go_on_reading(self) -> None:
+        """Take up the snapshots that were open in the log."""
+        if self._reader is None:
+            return
+        for name, opened in list(self._here.snapshots.items()):
+            task = self._task(name)
+            if task is None:
+                self._here.snapshots.pop(name)
+                continue
+            if opened.last_key == READ:
+                self._read.append(name)
+            elif opened.last_key == ():  # read as a whole, so there is no place to go on from
+                self._asked.append(Asked(name, opened.where))
+            else:
+                self._reader.begin(task, opened.last_key)
+
+    def want(self, sources: Sequence[str], where: str | None) -> None:
+        """Read these tables, or what `where` says of them, at the next place between two transactions. Any thread."""
+        self._asked.extend(Asked(name, where) for name in sources)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a table is being read or is to be."""
+        return bool(self._here.snapshots or self._asked or self._unread)
+
+    @property
+    def unread(self) -> Unread:
+        """The tables that wait to be read."""
+        return self._unread
+
+    def told(self, group: Group) -> Group:
+        """The group with a commit that says which tables wait."""
+        waiting = self._unread.told()
+        if waiting is None:
+            return group
+        position = {**group.commit.position, UNREAD_KEY: waiting}
+        return replace(group, commit=replace(group.commit, position=position, has_unread=True))
+
+    def progress(self) -> list[Progress]:
+        """How far each table is that is being read."""
+        return [] if self._reader is None else self._reader.progress()
+
+    def close(self) -> None:
+        """Let the reader go."""
+        if self._reader is not None:
+            self._reader.close()
+
+    # What was seen in the log
+
+    def saw(self, group: Group) -> None:
+        """Rows were logged: chunks must know their keys."""
+        if self._reader is None:
+            return
+        for rows in group.rows:
+            if self._reader.watches(rows.table.source):
+                batch = rows.batch
+                keys = [batch.column(name) for name in rows.table.key]
+                self._reader.images(rows.table.source, batch.column("_commit_version").to_numpy(), keys)
+
+    def saw_control(self, source: str, scn: int) -> None:
+        """A table was truncated, dropped or altered."""
+        if self._reader is not None:
+            self._reader.control(source, scn)
+
+    def advance(self) -> None:
+        """Everything up to here was seen."""
+        if self._reader is not None:
+            self._reader.advance(self._here.place.scn, self._here.place.position)
+
+    def redefine(self, events: Sequence[TableEvent]) -> None:
+        """Tables that are being read are read on as what they are now, whatever consumers are told of the change."""
+        if self._reader is None:
+            return
+        for event in events:
+            if isinstance(event, Altered | Created):
+                self.read_on_as_it_is(event.after.source)
+
+    def read_on_as_it_is(self, source: str) -> None:
+        """A table that is being read is read on as what it is now, so that its rows have one schema."""
+        if self._reader is not None and self._reader.watches(source):
+            task = self._task(source)
+            if task is not None:
+                self._reader.redefine(task)
+
+    def stop_reading(self, source: str) -> None:
+        """The table is gone."""
+        self._here.snapshots.pop(source, None)
+        if self._reader is not None:
+            self._reader.drop(source)
+
+    # What has its place here
+
+    def add(self) -> list[Group] | None:
+        """Begin what was asked for, or place a chunk, of which nothing may be left; None if there is nothing to add."""
+        if self._read or self._asked or self._unread:
+            groups = self._end_read() or self._begin_asked() or self._begin_unread()
+            if groups:
+                return as_one(groups, self._here.place.position)
+        found = None if self._reader is None else self._reader.take()
+        if found is None:
+            return None
+        if isinstance(found, BegunAnew):
+            where = self._here.snapshots[found.source].where
+            return [self.begin_snapshot(found.source, where, tells_reader=False)]
+        return list(self._chunk(found))
+
+    def _end_read(self) -> list[Group]:
+        groups: list[Group] = []
+        while self._read:
+            name = self._read.popleft()
+            opened, table = self._here.snapshots.get(name), self._tables.in_force.get(name)
+            if table is not None and opened is not None and opened.last_key == READ:  # else it was begun again
+                groups.append(self._end(table))
+        return groups
+
+    def _begin_asked(self) -> list[Group]:
+        asked = dict(self._asked.popleft() for _ in range(len(self._asked)))
+        if not asked:
+            return []
+        groups = self.ask([Asked(*each) for each in asked.items() if each[0] in self._tables.in_force])
+        return groups or [Group(self._here.commit())]  # so that the log says that they wait
+
+    def _begin_unread(self) -> list[Group]:
+        groups: list[Group] = []
+        while self._unread and self._has_room():
+            source, where = self._unread.take()
+            if source in self._tables.in_force:  # else it was dropped while it waited
+                groups.append(self.begin_snapshot(source, where))
+        return groups
+
+    def _has_room(self) -> bool:
+        if self._reader is None:
+            return len(self._here.snapshots) < self._tables_max
+        return self._reader.has_room(self._tables_max)
+
+    def ask(self, asked: Sequence[Asked]) -> list[Group]:
+        """The begins of these readings, as far as there is room for them; the others wait, which is durable then."""
+        groups: list[Group] = []
+        waiting: list[Asked] = []
+        for each in asked:
+            if each.source in self._here.snapshots or (not (self._unread or waiting) and self._has_room()):
+                groups.append(self.begin_snapshot(*each))
+            else:
+                waiting.append(each)
+        self._unread.add(waiting)
+        return groups
+
+    def begin_snapshot(self, source: str, where: str | None = None, *, tells_reader: bool = True) -> Group:
+        """The begin of a reading, which supersedes one that is open."""
+        seq = self._here.next_seqs()
+        self._here.snapshots[source] = OpenSnapshot(seq, None, (self._here.place.scn, seq), where)
+        task = self._task(source)
+        if tells_reader and self._reader is not None and task is not None:
+            self._reader.begin(task)
+        body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": source, "generation": seq}
+        return self._here.control(ControlKind.SNAPSHOT_BEGIN, self._tables.in_force[source], body, seq)
+
+    def refuse_class3(self, source: str) -> None:
+        """Raise, before anybody hears of it, if a table whose data changed unseen may not be read again: a session that
+        begins here anew stops here too.
+        """
+        if self._config.on_class3 == "stop":
+            raise Unsupported(
+                f"{self._physical}: the data of {source} changed in a way that the log does not show; set `on_class3: "
+                f"resnapshot` to have the table read again"
+            )
+
+    def tell_class3(self, table: TableSchema, known: TableSchema) -> list[Group]:
+        """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
+        body = schema_body(table, known, "", 3)
+        groups = [self._here.control(ControlKind.SCHEMA, table, body), *self.ask([Asked(table.source)])]
+        return as_one(groups, self._here.place.position)
+
+    def _task(self, source: str) -> TableTask | None:
+        """What the reader must know of a table; None if it is none any more."""
+        database, _, name = source.partition(".")
+        definition = self._history.definition(database, name)
+        table = self._tables.in_force.get(source)
+        if definition is None or table is None:
+            return None
+        locks = isinstance(self._config, MysqlConfig) and self._config.lock_tables_without_key and not table.key
+        return TableTask(definition, table, self._where(source), self._tables.policies, locks)
+
+    def _where(self, source: str) -> str | None:
+        """What narrows the reading of a table: the request's own condition, or the configuration's."""
+        opened = self._here.snapshots.get(source)
+        if opened is not None and opened.where is not None:
+            return opened.where
+        return self._config.where.get(source) if isinstance(self._config, MysqlConfig) else None
+
+    def _chunk(self, placed: Placed) -> Iterator[Group]:
+        """A chunk's rows, and the end of the reading if it was the last."""
+        opened = self._here.snapshots[placed.source]
+        self._here.snapshots[placed.source] = replace(opened, last_key=READ if placed.is_last else placed.last_key)
+        if placed.rows:
+            crash_point("mysql.snapshot.before_chunk")
+            yield self._rows_group(placed)
+        if placed.is_last:
+            yield self._end(placed.table)
+
+    def _end(self, table: TableSchema) -> Group:
+        where = self._where(table.source)
+        opened = self._here.snapshots.pop(table.source)
+        body: Mapping[str, Any] = {
+            "kind": ControlKind.SNAPSHOT_END,
+            "source": table.source,
+            "generation": opened.generation,
+            "begin": list(opened.begin),
+            "complete": where is None,
+        }
+        return self._here.control(ControlKind.SNAPSHOT_END, table, body)
+
+    def _rows_group(self, placed: Placed) -> Group:
+        first = self._here.next_seqs(placed.rows)
+        place = self._here.place
+        columns = [
+            pa.array(np.full(placed.rows, ChangeType.INSERT, np.int8)),
+            pa.array(np.full(placed.rows, place.scn)),
+            pa.array(np.arange(first, first + placed.rows, dtype=np.int64)),
+            pa.array(np.full(placed.rows, place.commit_us)).view(pa.timestamp("us", tz="UTC")),
+            pa.DictionaryArray.from_arrays(np.zeros(placed.rows, np.int32), pa.array([place.txid], pa.string())),
+            pa.array(np.ones(placed.rows, np.bool_)),
+        ]
+        batch = pa.RecordBatch.from_arrays([*placed.arrays, *columns], schema=frame_schema(placed.table))
+        return Group(self._here.commit(), (Rows(placed.table, batch),), snapshot=True)

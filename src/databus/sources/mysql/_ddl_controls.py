@@ -1,0 +1,72 @@
+"""Controls: what consumers are told of what a statement of the log did to a captured table. Pure, but for `Tables`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from databus.core import ControlKind, Unsupported
+from databus.formats import to_json_value
+from databus.schema import TableSchema
+from databus.sources.mysql._captured_tables import Selection, Tables
+from databus.sources.mysql._charsets import shown
+from databus.sources.mysql.tables import Altered, Created, Dropped, TableEvent, Truncated, Unknown
+
+
+def is_captured(event: TableEvent, selection: Selection) -> bool:
+    """Whether that is about a table whose rows are captured."""
+    match event:
+        case Created(after) | Altered(_, after):
+            return selection.selects(after.database, after.name)
+        case Dropped(before) | Truncated(before):
+            return selection.selects(before.database, before.name)
+        case Unknown(_, _, tables):
+            return any(selection.selects(*each) for each in tables)
+
+
+def controls_of(
+    event: TableEvent, tables: Tables, physical: str
+) -> Iterator[tuple[ControlKind, TableSchema, dict[str, Any]]]:
+    """What consumers are told of what became of a captured table."""
+    match event:
+        case Dropped(before, _):
+            known = tables.in_force.pop(before.source, None)
+            if known is not None:
+                yield ControlKind.DROP, known, {"kind": ControlKind.DROP, "source": before.source}
+        case Truncated(definition, _):
+            known = tables.in_force.get(definition.source)
+            if known is not None:
+                yield ControlKind.TRUNCATE, known, {"kind": ControlKind.TRUNCATE, "source": definition.source}
+        case Created(after, ddl, is_empty):
+            known, table = tables.redefine(after)
+            if known is not None or not is_empty:
+                yield ControlKind.SCHEMA, table, schema_body(table, known, ddl, 1 if is_empty else 3)
+        case Altered():
+            event = event.without(tables.selection.excluded(event.after))
+            known, table = tables.redefine(event.after)
+            if (known is not None and known.fingerprint == table.fingerprint and event.number == 1) or known is None:
+                return  # an index, a comment; or nobody knows the table yet
+            body = schema_body(table, known, event.ddl, event.number)
+            body["renamed"], body["fill"] = dict(event.renamed), _as_json(event.fill, table)
+            yield ControlKind.SCHEMA, table, body
+        case Unknown(ddl, why, named_tables):
+            named = ", ".join(f"{database}.{name}" for database, name in named_tables)
+            raise Unsupported(
+                f"{physical}: a statement may have changed {named} and is not understood ({why}): "
+                f"{shown(ddl[:500])!r}. Report it; to go on, `databus skip` it and have the tables read again"
+            )
+
+
+def schema_body(table: TableSchema, known: TableSchema | None, ddl: str, level: int) -> dict[str, Any]:
+    return {
+        "kind": ControlKind.SCHEMA,
+        "source": table.source,
+        "ddl": shown(ddl),
+        "class": level,
+        "table": table.to_json(),
+        "previous": None if known is None else known.fingerprint,
+        "renamed": {},
+        "fill": {},
+    }
+
+
+def _as_json(fill: Mapping[str, Any], table: TableSchema) -> dict[str, Any]:
+    return {name: to_json_value(value) for name, value in fill.items() if name in table.names}

@@ -1,0 +1,176 @@
+"""Keeper: the history of the tables' definitions and the file that keeps it beside the log, as one.
+
+What a statement did is durable in the file before the control about it goes out, so that a session that starts at the
+log's end knows the tables as of there, however far behind the server that is.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pymysql
+import structlog
+
+from databus.core import SourceChanged, crash_point
+from databus.schema import TableSchema
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.binlog import Statement
+from databus.sources.mysql.server import telling
+from databus.sources.mysql.tables import (
+    Catalogue,
+    History,
+    HistoryStore,
+    Server,
+    TableEvent,
+    TableState,
+    read_catalogue,
+)
+
+_LONG_BYTES: Final = 4 << 20
+
+Describe = Callable[[TableDefinition], TableSchema]
+
+
+class HistoryKeeper:
+    """A history, and where it is kept; nowhere without a `folder`."""
+
+    def __init__(self, physical: str, history: History, folder: Path | None = None) -> None:
+        self._physical = physical
+        self._history = history
+        self._store = None if folder is None else HistoryStore(folder)
+        self._unread: Mapping[tuple[str, str], str] = {}
+        self._is_begun = False
+
+    @property
+    def server(self) -> Server:
+        """Whose statements are followed."""
+        return self._history.server
+
+    def read_catalogue(
+        self, connection: "pymysql.Connection[Any]", tables: Sequence[tuple[str, str]] | None = None
+    ) -> Catalogue:
+        """The tables, or those (database, name) only, as they are on the server now."""
+
+        def query(sql: str) -> Sequence[Sequence[Any]]:
+            with connection.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+
+        with telling(self._physical, "reading the tables' definitions"):
+            return read_catalogue(query, self._history.server, tables=tables)
+
+    def use(self, catalogue: Catalogue) -> None:
+        """Know what the catalogue says; kept once `begin` has said from which SCN on."""
+        self._history.begin(catalogue)
+        self._unread = catalogue.unread
+
+    def doubt_unknown(self, sources: Iterable[str]) -> None:
+        """Consumers have been told of these tables: what happens to them matters, though they may not be known here."""
+        for source in sources:
+            database, _, name = source.partition(".")
+            if self._history.definition(database, name) is None:
+                self._history.doubt(database, name)
+
+    def begin(self, scn: int) -> None:
+        """What is known now holds from `scn` on."""
+        if self._store is not None:
+            self._store.begin(scn, self._history)
+            self._is_begun = True
+
+    def load(
+        self,
+        scn: int,
+        in_force: Mapping[str, TableSchema],
+        describe: Describe,
+        connection: "pymysql.Connection[Any] | None",
+    ) -> None:
+        """Know what was known at `scn`.
+
+        Where the file is missing, tables are taken from the server's catalogue as far as they are provably the same as
+        at `scn`: those that consumers know (`in_force`) and that describe themselves alike. Raises `SourceChanged`
+        naming the file where nothing is known otherwise, `Corrupt` if it is damaged.
+        """
+        if self._store is not None and self._store.exists:
+            self._store.load(scn, self._history)
+            self._is_begun = True
+            return
+        catalogue = Catalogue() if connection is None else self.read_catalogue(connection)
+        catalogue.is_whole = False  # of what was there at `scn`
+        same = [table for table in catalogue.tables if _is_same(table.definition, in_force, describe)]
+        catalogue.tables = same
+        self.use(catalogue)
+        self.doubt_unknown(in_force)
+        self.begin(scn)
+        structlog.get_logger("databus.sources.mysql").warning(
+            "the history of the tables is missing; those that are as they were go on, others by the log's own metadata",
+            physical=self._physical,
+            tables=len(same),
+        )
+
+    def definitions(self) -> list[TableDefinition]:
+        """All tables that are known, captured or not."""
+        found = (self._history.definition(*name) for name in list(self._history.names()))
+        return [definition for definition in found if definition is not None]
+
+    def definition(self, database: str, name: str) -> TableDefinition | None:
+        """What a table is here; None if nobody knows."""
+        return self._history.definition(database, name)
+
+    def refuse_unread(self, captured: Callable[[str, str], bool]) -> None:
+        """Raise `SourceChanged` if a captured table is of a kind that nobody can read."""
+        for name, why in self._unread.items():
+            if captured(*name):
+                raise SourceChanged(
+                    f"{self._physical}: {'.'.join(name)} cannot be captured: {why}; leave it out with `exclude`"
+                )
+
+    def why_unknown(self, database: str, name: str) -> str:
+        """Why nobody knows what a table is; empty where that is not known, either."""
+        return self._history.why_unknown(database, name)
+
+    def is_other(self, database: str, name: str) -> bool:
+        """Whether that name is a view's or a sequence's."""
+        return self._history.is_other(database, name)
+
+    def learn(self, definition: TableDefinition, scn: int) -> None:
+        """The log itself has shown what a table is."""
+        self._history.learn(definition)
+        self._keep(scn)
+
+    def put(self, table: TableState, scn: int) -> None:
+        """The server's catalogue has shown what a table is."""
+        self._history.put(table)
+        self._keep(scn)
+
+    def apply(self, statement: Statement, scn: int) -> list[TableEvent]:
+        """Move past a statement of the log, durably. `scn`: of its transaction."""
+        events = self._history.apply(statement.query, rows_follow=not statement.is_complete)
+        self._keep(scn)
+        return events
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._store is not None:
+            self._store.close()
+
+    def _keep(self, scn: int) -> None:
+        changes = self._history.take_changes()
+        if self._store is not None and self._is_begun:
+            crash_point("mysql.history.before_keep")
+            self._store.append(scn, changes)
+            crash_point("mysql.history.after_keep")
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the file is worth making shorter."""
+        return self._store is not None and self._store.bytes > _LONG_BYTES
+
+    def compact(self, durable_scn: int) -> None:
+        """Keep no more of the past than is needed to start at `durable_scn` or later, where that is worth it."""
+        if self._store is not None and self._is_begun:
+            self._store.compact(durable_scn)
+
+
+def _is_same(definition: TableDefinition, in_force: Mapping[str, TableSchema], describe: Describe) -> bool:
+    known = in_force.get(definition.source)
+    return known is not None and describe(definition).fingerprint == known.fingerprint

@@ -1,0 +1,326 @@
+"""Binary log files as a source: the same scanner, no server. For replay, for tests, for archives.
+
+A folder holds one server's files, read in the order of their numbers; new ones, and bytes that are added to the last,
+are followed. SCNs are file numbers and offsets. Nothing can be asked: what a table is comes from the log itself, or
+from a file of definitions, and rows that were there before are not read.
+"""
+
+import json
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import structlog
+
+from databus.core import (
+    Clock,
+    ConfigError,
+    Corrupt,
+    Identity,
+    PositionPurged,
+    SourceChanged,
+    SystemClock,
+    Unavailable,
+    UnknownSource,
+    make_scn,
+)
+from databus.log import Resume
+from databus.schema import TableSchema
+from databus.sources._contract import SourceLag
+from databus.sources.mysql._captured_tables import Selection, Tables, json_form_of
+from databus.sources.mysql._config import BinlogConfig
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql._durable_history import HistoryKeeper
+from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._omitted_values import OmissionReport
+from databus.sources.mysql._prepared_store import open_store
+from databus.sources.mysql._rolled_back_rows import taking_back
+from databus.sources.mysql._session import Session
+from databus.sources.mysql._session_position import Place
+from databus.sources.mysql._transaction_ids import contains
+from databus.sources.mysql.binlog import Position, Scanner
+from databus.sources.mysql.binlog import ordinal_of as ordinal_at
+from databus.sources.mysql.binlog._event_types import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
+from databus.sources.mysql.binlog._file_order import continues
+from databus.sources.mysql.binlog._position import file_number
+from databus.sources.mysql.server import Flavor, version_of
+from databus.sources.mysql.tables import Catalogue, History, Server
+from databus.wire import Group
+
+_NAMESPACE: Final = uuid.UUID("0b8c5a52-0f0e-4a57-8a39-7d7a6f1d1b6e")
+_NUMBERED: Final = re.compile(r".+\.\d+$")
+_READ_BYTES: Final = 4 << 20
+_EVENT_BYTES_MAX: Final = 128 << 20  # or twice row_bytes_max, if that is more
+_LOOK_S: Final = 0.05
+_VERSION: Final = slice(4 + 19 + 2, 4 + 19 + 2 + 50)  # magic number, event header, format's version
+
+
+def log_files(path: str) -> list[Path]:
+    """The log files at a path, in the order of their numbers. Raises `ConfigError` if there are none."""
+    place = Path(path)
+    if place.is_file():
+        return [place]
+    found = [each for each in place.glob("*") if _NUMBERED.fullmatch(each.name) and each.is_file()]
+    if not found:
+        raise ConfigError(f"path: {path}: no binary log files (such as binlog.000001) are there")
+    stems = {each.name.rpartition(".")[0] for each in found}
+    if len(stems) > 1:
+        raise ConfigError(
+            f"path: {path}: files of several servers are there: {', '.join(sorted(stems))}; name a folder each"
+        )
+    return sorted(found, key=lambda each: file_number(each.name))
+
+
+class FileFeed:
+    """The bytes of files, one after the other; waits for more at the end of the last. on_file: a file begins. leave:
+    whether the file is over and the first of those behind it continues it; raises what is missing.
+    """
+
+    def __init__(
+        self, path: str, first: str, on_file: Callable[[str], None], leave: Callable[[Path, Sequence[Path]], bool]
+    ) -> None:
+        self._path = path
+        self._on_file = on_file
+        self._leave = leave
+        self._next = first
+        self._file: Any = None
+        self._waiting = threading.Event()
+
+    def take(self, wait_s: float) -> npt.NDArray[np.uint8] | None:
+        """See `Feed.take`."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            block = self._read()
+            if block is not None:
+                return block
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or self._waiting.wait(min(left_s, _LOOK_S)):  # nobody tells when a file grows
+                self._waiting.clear()
+                return None
+
+    def _read(self) -> npt.NDArray[np.uint8] | None:
+        while True:
+            try:
+                if self._file is None:
+                    path = next(each for each in log_files(self._path) if each.name == self._next)
+                    self._file = path.open("rb")
+                    self._on_file(self._next)
+                block = np.fromfile(self._file, np.uint8, _READ_BYTES)
+                if len(block):
+                    return block
+                files = log_files(self._path)
+                following = [each for each in files if file_number(each.name) > file_number(self._next)]
+                if not following:
+                    return None
+                block = np.fromfile(self._file, np.uint8, _READ_BYTES)  # written before the next file was
+                if len(block):
+                    return block
+                here = next(each for each in files if each.name == self._next)
+                if not self._leave(here, following):
+                    return None
+            except StopIteration:
+                raise PositionPurged(f"{self._path}: the file {self._next} is gone; put it back") from None
+            except OSError as error:
+                raise Unavailable(f"{self._path}: {self._next}: {error.strerror}; capture tries again") from error
+            self._file.close()
+            self._file, self._next = None, following[0].name
+
+    def wake(self) -> None:
+        """See `Feed.wake`."""
+        self._waiting.set()
+
+    def close(self) -> None:
+        """See `Feed.close`."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class BinlogSource:
+    """Changes in binary log files."""
+
+    config_model: ClassVar = BinlogConfig
+    contains = staticmethod(contains)
+
+    def __init__(self, physical: str, config: BinlogConfig, clock: Clock | None = None) -> None:
+        self.physical = physical
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._session: Session | None = None
+        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
+        self._omissions = OmissionReport(self._logger, None)
+        self.doing = ""
+
+    def identify(self) -> Identity:
+        """See `Source.identify`. Files do not say which server they are of: the configuration's name does."""
+        log_files(self._config.path)
+        return Identity(str(uuid.uuid5(_NAMESPACE, self.physical)), "file-offset", self._config.path)
+
+    def tables(self) -> Sequence[TableSchema]:
+        """See `Source.tables`: those in the file of definitions; others are known once the log shows them."""
+        _, tables = self._tables({}, None)
+        return [tables.describe(each) for each in self._definitions() if tables.selects(each)]
+
+    def start(self, resume: Resume) -> None:
+        """See `Source.start`."""
+        load_kernels(self.physical, self._say)
+        files = log_files(self._config.path)
+        keeper, tables = self._tables(resume.schemas, resume.folder)
+        self._omissions = OmissionReport(self._logger, tables.omitter)
+        if resume.position is None:
+            position = Position(files[0].name, 4)
+            scn = make_scn(resume.timeline, ordinal_at(position, "file-offset"))
+            place = Place(scn, 0, "", 0, position.to_json(), resume.timeline)
+            keeper.use(Catalogue(is_whole=False))
+            for definition in self._definitions():
+                keeper.learn(definition, scn)
+                tables.redefine(definition)
+            keeper.begin(scn)
+        else:
+            position = self._checked(Position.from_json(resume.position), files)
+            place = Place(resume.scn, resume.seq, resume.txid, 0, resume.position, resume.timeline)
+            keeper.load(resume.scn, resume.schemas, tables.describe, None)
+        flavor, _ = file_server(files[0])
+        prepared = open_store(self.physical, self._config, resume, resume.timeline)
+        scanner = Scanner(
+            flavor,
+            tables.wants,
+            position if resume.position is not None else None,
+            scheme="file-offset",
+            wants_database=tables.selection.may_select_in,
+            is_file=True,
+            prepared=prepared,
+            event_bytes_max=max(2 * self._config.row_bytes_max, _EVENT_BYTES_MAX) + (1 << 20),
+        )
+        self._session = Session(
+            self.physical,
+            self._config,
+            self._clock,
+            scheme="file-offset",
+            place=place,
+            is_new=resume.position is None,
+            feed=FileFeed(
+                self._config.path,
+                position.file,
+                scanner.open_file,
+                lambda path, following: continues(
+                    path,
+                    following[0],
+                    is_last=len(following) == 1,
+                    is_open=scanner.is_in_transaction,
+                    unfinished=self._config.unfinished_files,
+                ),
+            ),
+            scanner=scanner,
+            tables=tables,
+            history=keeper,
+            snapshots={},
+            taking_back=taking_back(self.physical, self._config, resume),
+            prepared=prepared,
+            reader=None,
+        )
+        self._session.begin([], None)
+
+    def _say(self, doing: str) -> None:
+        self.doing = doing
+
+    def poll(self, wait_ms: int) -> Group | None:
+        """See `Source.poll`."""
+        if self._session is None:
+            raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+        return self._session.poll(wait_ms)
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """See `Source.durable`. Files are never touched."""
+
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
+        """See `Source.request_snapshot`: there is no table to read."""
+        del where
+        raise UnknownSource(f"{self.physical}: binary log files hold no tables to read: {', '.join(sources)}")
+
+    def lag(self) -> SourceLag:
+        """See `Source.lag`."""
+        self._omissions.tell()
+        if self._session is None:
+            return SourceLag()
+        return replace(self._session.lag(), values_omitted=self._omissions.counts)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+            self._omissions.tell(is_last=True)
+
+    def _tables(self, in_force: Mapping[str, TableSchema], folder: Path | None) -> tuple[HistoryKeeper, Tables]:
+        flavor, version = file_server(log_files(self._config.path)[0])
+        case_option = self._config.lower_case_table_names
+        selection = Selection(self._config, fold=bool(case_option))
+        history = History(
+            Server(flavor, version),
+            selection.selects,
+            fold=None if case_option is None else bool(case_option),
+            explicit_timestamps=self._config.explicit_defaults_for_timestamp,
+            database_charsets=self._config.database_charsets,
+            zero_dates=self._config.zero_dates,
+            tables_max=self._config.history_tables_max,
+        )
+        keeper = HistoryKeeper(self.physical, history, folder)
+        form = json_form_of(flavor, version)
+        return keeper, Tables(
+            self.physical,
+            selection,
+            self._config,
+            keeper.definition,
+            keeper.is_other,
+            in_force,
+            form,
+            keeper.why_unknown,
+        )
+
+    def _definitions(self) -> list[TableDefinition]:
+        if self._config.definitions is None:
+            return []
+        try:
+            found = json.loads(Path(self._config.definitions).read_text())
+            return [TableDefinition.from_json(each) for each in found]
+        except OSError as error:
+            raise ConfigError(f"definitions: {self._config.definitions}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"definitions: {self._config.definitions}: no list of definitions: {error!r}") from error
+
+    def _checked(self, position: Position, files: Sequence[Path]) -> Position:
+        if not position.file:
+            raise SourceChanged(f"{self.physical}: the log's position, {position}, is none of binary log files")
+        held = next((each for each in files if each.name == position.file), None)
+        if held is None and files and file_number(position.file) < file_number(files[0].name):
+            raise PositionPurged(f"{self.physical}: {position.file} is gone from {self._config.path}; put it back")
+        if held is None or held.stat().st_size < position.offset:
+            raise SourceChanged(
+                f"{self.physical}: {self._config.path} does not hold {position}, which was captured from it; it is not "
+                f"the folder that we knew"
+            )
+        return position
+
+
+def file_server(path: Path) -> tuple[Flavor, tuple[int, int, int]]:
+    """Which server wrote a file. Raises `Corrupt` if it is no binary log, `Unavailable` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_VERSION.stop)
+    except OSError as error:
+        raise Unavailable(f"{path}: {error.strerror}") from error
+    if head[:4] == ENCRYPTED_FILE_MAGIC:
+        raise ConfigError(f"{path}: is encrypted; it can be read through its server only")
+    if head[:4] != FILE_MAGIC or len(head) < _VERSION.stop:
+        raise Corrupt(f"{path}: is no binary log: it does not begin with its magic number")
+    text = head[_VERSION].split(b"\0", 1)[0].decode("ascii", "replace")
+    flavor: Flavor = "mariadb" if "mariadb" in text.lower() else "mysql"
+    return flavor, version_of(text)

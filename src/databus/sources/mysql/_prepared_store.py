@@ -1,0 +1,401 @@
+"""PreparedStore: XA transactions between their prepare and their commit, in a file beside the log.
+
+Their rows come in the server's log with the prepare; what becomes of them it says at any time later. So they are kept,
+durably before the relay's log goes beyond the prepare, until the relay's log is durable beyond the commit.
+
+One file of records, appended to: a prepared transaction with its events, or the end of one. What is on it for later
+than where the relay's log ends is dropped when it is opened: the server's log brings it again.
+"""
+
+import os
+import struct
+import tempfile
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from databus.core import Corrupt, DiskFull, LimitExceeded, make_scn
+from databus.log import Resume
+from databus.sources.mysql._config import BinlogConfig, MysqlConfig
+from databus.sources.mysql._rolled_back_rows import selection_of
+from databus.sources.mysql.binlog._compressed import whole_events
+
+_FILE: Final = "prepared"
+_MAGIC: Final = b"databus prepared 1\n"
+# mark, kind, is whole, bytes of the id, SCN, selection, CRC of the events, their bytes, CRC of all this and the id
+_HEAD: Final = struct.Struct("<4sBBHQIIQI")
+_MARK: Final = b"xa\r\n"
+_PREPARED, _ENDED = 1, 2
+_MEMORY_BYTES_MAX: Final = 1 << 20  # of one transaction that is not in the file yet
+_PIECE_BYTES: Final = 1 << 20
+_OPEN_MAX: Final = 1 << 16
+_GARBAGE_BYTES_MAX: Final = 16 << 20
+_NO_SPACE: Final = (28, 122)  # ENOSPC, EDQUOT
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One prepared transaction. data: its events, while they are not in the file; else `offset` is where they begin.
+
+    ended: the SCN of its commit or rollback, 0 while there is none.
+    """
+
+    xid: str
+    scn: int
+    is_whole: bool
+    size_bytes: int
+    crc: int
+    data: bytes | None = None
+    offset: int = -1
+    ended: int = 0
+
+
+class PreparedStore:
+    """See `binlog.Prepared`. scn: where the relay's log ends; what was prepared later is forgotten.
+
+    folder: nowhere durable without one. selection: what is captured, as text; a transaction of which something else was
+    left out is forgotten when that changes. bytes_max: what all of them may take.
+    """
+
+    def __init__(
+        self, physical: str, folder: Path | None, *, scn: int, timeline: int, selection: str, bytes_max: int
+    ) -> None:
+        self._physical = physical
+        self._folder = folder
+        self._timeline = timeline
+        self._selection = zlib.crc32(selection.encode())
+        self._bytes_max = bytes_max
+        self._entries: dict[str, list[_Entry]] = {}
+        self._unwritten: list[_Entry] = []
+        self._unwritten_bytes = 0
+        self._ended: deque[_Entry] = deque()
+        self._live_bytes = 0
+        self._count = 0
+        self._open_count = 0
+        self._is_unsynced = False
+        self._spool: IO[bytes] | None = None
+        self._spool_crc = 0
+        self._file = self._opened()
+        self._size = len(_MAGIC)
+        self._load(scn)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether `durable` has something to forget."""
+        return bool(self._ended)
+
+    def clear(self) -> None:
+        """Something of the log was lost: what was prepared may have been decided there."""
+        self._entries, self._unwritten, self._ended, self._live_bytes, self._count = {}, [], deque(), 0, 0
+        self._open_count = self._unwritten_bytes = 0
+        self._truncate(len(_MAGIC))
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._file.close()
+        if self._spool is not None:
+            self._spool.close()
+
+    # What the scanner calls
+
+    def begin(self) -> None:
+        """See `Prepared.begin`."""
+        if self._spool is not None:
+            self._spool.close()
+        folder = None if self._folder is None else str(self._folder)
+        self._spool = tempfile.SpooledTemporaryFile(_MEMORY_BYTES_MAX, dir=folder)  # noqa: SIM115 - closed later
+        self._spool_crc = 0
+
+    def add(self, event: bytes) -> None:
+        """See `Prepared.add`. Raises `LimitExceeded`, `DiskFull`."""
+        assert self._spool is not None  # noqa: S101 - it was begun
+        with self._telling():
+            self._spool.write(event)
+        self._spool_crc = zlib.crc32(event, self._spool_crc)
+        if self._spool.tell() + self._live_bytes > self._bytes_max:
+            raise LimitExceeded(
+                f"{self._physical}: XA transactions that are prepared and not decided take more than "
+                f"prepared_bytes_max ({self._bytes_max}); decide them (XA RECOVER names them), or raise the limit"
+            )
+
+    def take(self) -> Iterator[bytes]:
+        """See `Prepared.take`."""
+        spool, self._spool = self._spool, None
+        assert spool is not None  # noqa: S101 - it was begun
+        spool.seek(0)
+        with spool:
+            yield from whole_events(iter(lambda: spool.read(_PIECE_BYTES), b""), 1 << 62)
+
+    def prepare(self, xid: str, ordinal: int, *, is_whole: bool) -> None:
+        """See `Prepared.prepare`."""
+        spool, self._spool = self._spool, None
+        assert spool is not None  # noqa: S101 - it was begun
+        with spool:
+            entry = _Entry(xid, make_scn(self._timeline, ordinal), is_whole, spool.tell(), self._spool_crc)
+            spool.seek(0)
+            if entry.size_bytes <= _MEMORY_BYTES_MAX:
+                entry.data = spool.read()
+                self._unwritten.append(entry)
+                self._unwritten_bytes += entry.size_bytes
+            else:
+                self._write(entry, iter(lambda: spool.read(_PIECE_BYTES), b""))
+        self._note(entry)
+        if self._unwritten_bytes > _MEMORY_BYTES_MAX:
+            self._write_all(0)
+
+    def commit(self, xid: str, ordinal: int) -> Iterator[bytes] | None:
+        """See `Prepared.commit`."""
+        entry = self._end(xid, make_scn(self._timeline, ordinal))
+        return None if entry is None else self._pieces(entry)
+
+    def forget(self, xid: str, ordinal: int) -> None:
+        """See `Prepared.forget`."""
+        self._end(xid, make_scn(self._timeline, ordinal))
+
+    # What the session calls
+
+    def sync(self, scn: int) -> None:
+        """Have everything on disk that is open at `scn`. Raises `DiskFull`."""
+        if self._unwritten:
+            self._write_all(scn)
+        if self._is_unsynced:
+            with self._telling():
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            self._is_unsynced = False
+
+    def durable(self, scn: int) -> None:
+        """The relay's log is never cut back to before `scn`: what had ended by then is not needed any more."""
+        is_any = False
+        while self._ended and self._ended[0].ended <= scn:
+            entry = self._ended.popleft()
+            self._drop(entry)
+            is_any = True
+        if not is_any:
+            return
+        if not self._count:
+            self._truncate(len(_MAGIC))
+        elif self._size - self._live_bytes > max(_GARBAGE_BYTES_MAX, self._live_bytes):
+            self._compact()
+
+    # Entries
+
+    def _note(self, entry: _Entry) -> None:
+        if self._open_count >= _OPEN_MAX:
+            raise LimitExceeded(
+                f"{self._physical}: more than {_OPEN_MAX} XA transactions are prepared and not decided; decide them "
+                f"(XA RECOVER names them)"
+            )
+        self._entries.setdefault(entry.xid, []).append(entry)
+        self._live_bytes += entry.size_bytes
+        self._count += 1
+        self._open_count += 1
+
+    def _end(self, xid: str, scn: int) -> _Entry | None:
+        """The transaction of that id that is open at `scn` ends there."""
+        found = [each for each in self._entries.get(xid, ()) if not each.ended and each.scn <= scn]
+        if not found:
+            return None
+        for entry in found:  # an older one is one whose end was passed over
+            entry.ended = scn
+            self._open_count -= 1
+            self._ended.append(entry)
+            if entry.offset >= 0:
+                self._append(_ENDED, entry.xid, scn, is_whole=True, crc=0, size=0)
+        return found[-1]
+
+    def _drop(self, entry: _Entry) -> None:
+        left = [each for each in self._entries[entry.xid] if each is not entry]
+        if left:
+            self._entries[entry.xid] = left
+        else:
+            del self._entries[entry.xid]
+        self._live_bytes -= entry.size_bytes
+        self._count -= 1
+        if entry.data is not None:
+            self._unwritten = [each for each in self._unwritten if each is not entry]
+            self._unwritten_bytes -= entry.size_bytes
+
+    def _pieces(self, entry: _Entry) -> Iterator[bytes]:
+        return whole_events(iter([entry.data]) if entry.data is not None else self._read(entry), 1 << 62)
+
+    def _read(self, entry: _Entry) -> Iterator[bytes]:
+        """From the file, whatever is appended to it or moved in it meanwhile."""
+        done, crc = 0, 0
+        while done < entry.size_bytes:
+            self._file.flush()
+            piece = os.pread(self._file.fileno(), min(entry.size_bytes - done, _PIECE_BYTES), entry.offset + done)
+            crc = zlib.crc32(piece, crc)
+            done += len(piece)
+            if not piece or (done == entry.size_bytes and crc != entry.crc):
+                raise Corrupt(
+                    f"{self._file.name} at {entry.offset}: the XA transaction {entry.xid} there is damaged; remove the "
+                    f"file: it is read again from the server's log"
+                )
+            yield piece
+
+    # The file
+
+    def _opened(self) -> IO[bytes]:
+        if self._folder is None:
+            file: Any = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
+            file.write(_MAGIC)
+            return file  # type: ignore[no-any-return]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / _FILE
+        if not path.exists() or path.stat().st_size < len(_MAGIC):
+            with self._telling():
+                path.write_bytes(_MAGIC)
+                _sync_folder(self._folder)
+        return path.open("r+b")
+
+    def _load(self, scn: int) -> None:
+        """Read what is there, up to what a crash cut off."""
+        end = os.fstat(self._file.fileno()).st_size
+        if self._folder is None:
+            return
+        if os.pread(self._file.fileno(), len(_MAGIC), 0) != _MAGIC:
+            raise Corrupt(
+                f"{self._file.name}: it does not begin with {_MAGIC!r}; remove it: the server's log is read again"
+            )
+        found, at = self._records(scn, end)
+        for entry in found:
+            if not entry.ended:
+                self._note(entry)
+        self._truncate(at if self._count else len(_MAGIC))
+
+    def _records(self, scn: int, end: int) -> tuple[list[_Entry], int]:
+        """What was prepared up to `scn`, and where the last whole record ends."""
+        found: dict[tuple[str, int], _Entry] = {}
+        at = len(_MAGIC)
+        while (record := self._record(at, end)) is not None:
+            kind, entry, selection, at = record
+            if entry.scn > scn or entry.scn >> 55 != self._timeline:
+                continue
+            if kind == _ENDED:
+                for each in found.values():
+                    if each.xid == entry.xid and each.scn <= entry.scn and not each.ended:
+                        each.ended = entry.scn
+            elif entry.is_whole or selection == self._selection:
+                found[entry.xid, entry.scn] = entry
+        return list(found.values()), at
+
+    def _record(self, at: int, end: int) -> tuple[int, _Entry, int, int] | None:
+        """Kind, entry and selection of the record at a place, and where the next is; None if none is whole there."""
+        head = os.pread(self._file.fileno(), _HEAD.size, at)
+        if len(head) < _HEAD.size:
+            return None
+        mark, kind, is_whole, id_bytes, scn, selection, crc, size, check = _HEAD.unpack(head)
+        xid = os.pread(self._file.fileno(), id_bytes, at + _HEAD.size)
+        offset = at + _HEAD.size + id_bytes
+        if mark != _MARK or offset + size > end or zlib.crc32(xid, zlib.crc32(head[:-4])) != check:
+            return None
+        return kind, _Entry(xid.decode(), scn, bool(is_whole), size, crc, None, offset), selection, offset + size
+
+    def _write_all(self, scn: int) -> None:
+        """Append what is only in memory, but what has ended by `scn`."""
+        for entry in self._unwritten:
+            if not entry.ended or entry.ended > scn:
+                assert entry.data is not None  # noqa: S101 - it is unwritten
+                self._write(entry, iter([entry.data]))
+                if entry.ended:
+                    self._append(_ENDED, entry.xid, entry.ended, is_whole=True, crc=0, size=0)
+            else:
+                entry.data = None  # a log that is cut back to before its end is so to before its prepare, too
+        self._unwritten, self._unwritten_bytes = [], 0
+
+    def _write(self, entry: _Entry, pieces: Iterator[bytes]) -> None:
+        self._append(_PREPARED, entry.xid, entry.scn, is_whole=entry.is_whole, crc=entry.crc, size=entry.size_bytes)
+        entry.offset = self._size
+        with self._telling():
+            for piece in pieces:
+                self._file.write(piece)
+        self._size += entry.size_bytes
+        entry.data = None
+
+    def _append(self, kind: int, xid: str, scn: int, *, is_whole: bool, crc: int, size: int) -> None:
+        record = self._head(kind, xid, scn, is_whole=is_whole, crc=crc, size=size)
+        with self._telling():
+            self._file.seek(self._size)
+            self._file.write(record)
+        self._size += len(record)
+        self._is_unsynced = True
+
+    def _head(self, kind: int, xid: str, scn: int, *, is_whole: bool, crc: int, size: int) -> bytes:
+        name = xid.encode()
+        head = _HEAD.pack(_MARK, kind, is_whole, len(name), scn, self._selection, crc, size, 0)[:-4]
+        return head + zlib.crc32(name, zlib.crc32(head)).to_bytes(4, "little") + name
+
+    def _truncate(self, size: int) -> None:
+        self._file.flush()
+        self._file.truncate(size)
+        self._size = size
+
+    def _compact(self) -> None:
+        """Keep only what is still needed, in a new file."""
+        if self._folder is None:
+            return
+        path = self._folder / _FILE
+        new = path.with_suffix(".new")
+        moved: list[tuple[_Entry, int]] = []
+        with self._telling(), new.open("wb") as file:
+            file.write(_MAGIC)
+            for entry in [each for entries in self._entries.values() for each in entries if each.offset >= 0]:
+                file.write(
+                    self._head(
+                        _PREPARED, entry.xid, entry.scn, is_whole=entry.is_whole, crc=entry.crc, size=entry.size_bytes
+                    )
+                )
+                moved.append((entry, file.tell()))
+                for piece in self._read(entry):
+                    file.write(piece)
+                if entry.ended:
+                    file.write(self._head(_ENDED, entry.xid, entry.ended, is_whole=True, crc=0, size=0))
+            size = file.tell()
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(path)
+        _sync_folder(self._folder)
+        self._file.close()
+        self._file, self._size = path.open("r+b"), size
+        for entry, offset in moved:
+            entry.offset = offset
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise DiskFull(f"{self._folder}: {error.strerror}; make room, capture goes on then") from error
+            raise
+
+
+def open_store(physical: str, config: MysqlConfig | BinlogConfig, resume: Resume, timeline: int) -> PreparedStore:
+    """What a session that begins at `resume` holds."""
+    return PreparedStore(
+        physical,
+        resume.folder,
+        scn=resume.scn,
+        timeline=timeline,
+        selection=selection_of(config),
+        bytes_max=config.prepared_bytes_max,
+    )
+
+
+def forget_prepared(folder: Path | None) -> None:
+    """Some of the log is passed over: what is prepared may be decided there, and is looked for in the log anew."""
+    if folder is not None:
+        (folder / _FILE).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

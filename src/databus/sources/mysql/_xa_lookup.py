@@ -1,0 +1,174 @@
+"""An XA transaction that is committed and was prepared before capture began: its rows are looked for in the log.
+
+What is wanted is noted in a file, and capture starts again: it finds the log file that the PREPARE is in, and reads the
+server's log from there on, passing over what was captured but for what is prepared.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from databus.core import Corrupt, Unavailable
+from databus.log import Resume
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql.binlog import FIRST_OFFSET, Heartbeat, Position, Rotated, Scanner
+from databus.sources.mysql.binlog._position import file_number
+from databus.sources.mysql.server import Dump, Fault, ServerFacts, Trouble
+
+_NAME: Final = "prepared-wanted.json"
+_FILES_MAX: Final = 64  # are looked through, the newest first
+_WAIT_S_MAX: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The id of what was prepared, and the SCN of its commit."""
+
+    xid: str
+    scn: int
+
+    def save(self, folder: Path) -> None:
+        """Keep it; if it is lost, the same is found out again."""
+        folder.mkdir(parents=True, exist_ok=True)
+        written = folder / f"{_NAME}.new"
+        written.write_text(json.dumps({"xid": self.xid, "scn": self.scn}))
+        written.rename(folder / _NAME)
+
+    @classmethod
+    def load(cls, folder: Path | None, scn: int) -> Self | None:
+        """What is wanted after `scn`; forgets what was wanted before."""
+        if folder is None or not (folder / _NAME).exists():
+            return None
+        try:
+            value = json.loads((folder / _NAME).read_text())
+            found = cls(str(value["xid"]), int(value["scn"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(f"{folder / _NAME}: {error!r}; delete it: capture finds out again what it held") from error
+        if found.scn <= scn:
+            (folder / _NAME).unlink()
+            return None
+        return found
+
+
+class _Seen:
+    """Which XA transactions are prepared in what was read, and not decided.
+
+    below: by file and offset, where that ends; the scanner reads on behind it.
+    """
+
+    def __init__(self, below: int) -> None:
+        self.open: set[str] = set()
+        self._below = below
+
+    def begin(self) -> None:
+        """Nothing is kept."""
+
+    def add(self, event: bytes) -> None:
+        """Nothing is kept."""
+
+    def take(self) -> Iterator[bytes]:
+        """Nothing was kept."""
+        return iter(())
+
+    def prepare(self, xid: str, ordinal: int, *, is_whole: bool) -> None:
+        """See `Prepared.prepare`."""
+        del is_whole
+        if ordinal < self._below:
+            self.open.add(xid)
+
+    def commit(self, xid: str, ordinal: int) -> Iterator[bytes] | None:
+        """See `Prepared.commit`."""
+        self.forget(xid, ordinal)
+        return iter(())
+
+    def forget(self, xid: str, ordinal: int) -> None:
+        """See `Prepared.forget`."""
+        if ordinal < self._below:
+            self.open.discard(xid)
+
+
+def look_for_prepared(
+    physical: str, config: MysqlConfig, facts: ServerFacts, resume: Resume, dump: Callable[[Position], Dump]
+) -> tuple[str | None, Trouble | None]:
+    """The file to read from where something is wanted; or that none has it, if the policy is to read the tables again.
+
+    dump: the log by file and offset, on a connection of its own. Raises `PositionPurged`.
+    """
+    wanted = Wanted.load(resume.folder, resume.scn)
+    if wanted is None or resume.position is None:
+        return None, None
+    found = file_with(wanted, facts, Position.from_json(resume.position), dump)
+    if found is not None:
+        return found, None
+    trouble = not_there(wanted, facts)
+    if config.on_gap == "stop" and config.snapshot != "when_needed":
+        raise trouble.error(physical)
+    return None, trouble
+
+
+def file_with(wanted: Wanted, facts: ServerFacts, position: Position, dump: Callable[[Position], Dump]) -> str | None:
+    """The newest file up to `position` at whose end that transaction is prepared; None if none has it any more."""
+    names = [each.name for each in facts.logs]
+    if position.file in names and position.server_uuid == facts.uuid:
+        names = names[: names.index(position.file) + 1]
+    for name in reversed(names[-_FILES_MAX:]):
+        end = position.offset if name == position.file and position.server_uuid == facts.uuid else None
+        if wanted.xid in _open_in(name, end, facts, dump):
+            return name
+    return None
+
+
+def _open_in(name: str, end: int | None, facts: ServerFacts, dump: Callable[[Position], Dump]) -> set[str]:
+    """What is prepared and not decided at the end of a file, or at an offset in it."""
+    number = file_number(name)
+    seen = _Seen((number << 32 | end) if end is not None else (number + 1) << 32)
+    scanner = Scanner(
+        facts.flavor, _nothing, scheme="file-offset", server_uuid=facts.uuid, wants_database=_nothing, prepared=seen
+    )
+    place = Position(name, FIRST_OFFSET, None, facts.uuid)
+    feed = dump(place)
+    heard_s = time.monotonic()
+    try:
+        while True:
+            match scanner.next():
+                case Heartbeat():
+                    return seen.open
+                case Rotated() as rotated if file_number(rotated.file) != number:
+                    return seen.open
+                case None:
+                    block = feed.take(0.1)
+                    if block is not None:
+                        heard_s = time.monotonic()
+                        scanner.feed(block)
+                    elif time.monotonic() - heard_s > _WAIT_S_MAX:
+                        raise Unavailable(f"{facts.server}: {name} was not sent to its end; capture tries again")
+                case _:
+                    at = scanner.position
+                    if end is not None and at.file == name and at.offset >= end and not scanner.is_in_transaction:
+                        return seen.open
+    finally:
+        feed.close()
+
+
+def not_there(wanted: Wanted, facts: ServerFacts) -> Trouble:
+    """The log has no PREPARE of it any more."""
+    return Trouble(
+        Fault.PURGED,
+        f"XA PREPARE of {wanted.xid}",
+        f"{facts.server}: an XA transaction ({wanted.xid}: gtrid and bqual in hexadecimal, format) is committed that "
+        f"was prepared before capture began, or before the folder of the log was lost, and the server's log has its "
+        f"PREPARE no more: its rows cannot be had. Set `on_gap: resnapshot` to have the captured tables read again "
+        f"with a recorded gap, or pass it over with `databus skip`, and snapshot the tables that it changes",
+    )
+
+
+def unfound(error: Exception, physical: str) -> Unavailable:
+    """What to raise once it is noted: capture starts again from the log's end."""
+    return Unavailable(f"{physical}: {error}; the log is read again from where it was prepared")
+
+
+def _nothing(_: object) -> bool:
+    return False

@@ -1,0 +1,62 @@
+"""A server: connections to it, what it says of itself, whether it can be captured, and its log as a replica gets it.
+
+Start with `connect`, then `Dump`; `_check` has what can be wrong with a server, `_resumable` with a position.
+"""
+
+from databus.sources.mysql.server._check import check, check_source
+from databus.sources.mysql.server._check_finding import Finding, refuse
+from databus.sources.mysql.server._connection import close_quietly, connect, socket_of
+from databus.sources.mysql.server._dump import BlockQueue, Dump
+from databus.sources.mysql.server._errors import error_of, server_error, telling
+from databus.sources.mysql.server._heartbeats import EndWatch
+from databus.sources.mysql.server._hosts import AnotherServer, ConnectedServer, Hosts, connect_again
+from databus.sources.mysql.server._replication_filters import Hidden, like
+from databus.sources.mysql.server._resumable import Fault, Trouble, hidden_reset, place_to_ask, scheme_of
+from databus.sources.mysql.server._skip import NoFeed, pass_over
+from databus.sources.mysql.server._status import (
+    Flavor,
+    ServerFacts,
+    account_of,
+    ask,
+    gtids_at,
+    log_end,
+    server_facts,
+    version_of,
+)
+
+__all__ = [
+    "AnotherServer",
+    "BlockQueue",
+    "ConnectedServer",
+    "Dump",
+    "EndWatch",
+    "Fault",
+    "Finding",
+    "Flavor",
+    "Hidden",
+    "Hosts",
+    "NoFeed",
+    "ServerFacts",
+    "Trouble",
+    "account_of",
+    "ask",
+    "check",
+    "check_source",
+    "close_quietly",
+    "connect",
+    "connect_again",
+    "error_of",
+    "gtids_at",
+    "hidden_reset",
+    "like",
+    "log_end",
+    "pass_over",
+    "place_to_ask",
+    "refuse",
+    "scheme_of",
+    "server_error",
+    "server_facts",
+    "socket_of",
+    "telling",
+    "version_of",
+]

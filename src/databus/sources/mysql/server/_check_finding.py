@@ -1,0 +1,59 @@
+"""Findings: one thing about a server each, and what its user may do, which several of them ask."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+import pymysql
+from pymysql.constants import ER
+
+from databus.core import WrongInput
+from databus.sources.mysql.server._status import ServerFacts, ask
+
+Severity = Literal["error", "warning", "info"]
+
+DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write."""
+
+    severity: Severity
+    name: str
+    server: str
+    what: str
+    mend: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """As a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.server}: {self.what}" + (f". Mend it by: {self.mend}" if self.mend else "")
+
+
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise `WrongInput` with every error among the findings, if there is one."""
+    errors = [str(each) for each in findings if each.severity == "error"]
+    if errors:
+        raise WrongInput("; ".join(errors))
+
+
+def grants_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> list[str]:
+    """SHOW GRANTS, active roles included."""
+    using = ""
+    if not facts.is_mariadb and facts.version >= (8, 0, 0):
+        roles = str(next(iter(ask(connection, "SELECT CURRENT_ROLE()")[0].values())) or "NONE")
+        using = "" if roles == "NONE" else f" FOR CURRENT_USER() USING {roles}"
+    return [str(next(iter(row.values()))) for row in ask(connection, f"SHOW GRANTS{using}")]
+
+
+def has_global(grants: Iterable[str], privilege: str) -> bool:
+    """Whether one of the grants gives it on everything."""
+    for each in grants:
+        found = re.match(r"GRANT (.+?) ON \*\.\* TO ", each)
+        if found and not {privilege, "ALL PRIVILEGES"}.isdisjoint(found[1].upper().split(", ")):
+            return True
+    return False

@@ -1,0 +1,331 @@
+"""The captured tables of a server: whether they are there, readable, logged, and of a kind that can be followed."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pymysql
+from pymysql.constants import ER
+
+from databus.core import DatabusError
+from databus.sources.mysql._captured_tables import Selection, Tables
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql.server._check_finding import DENIED, Finding, Severity, grants_of, has_global
+from databus.sources.mysql.server._errors import error_of, telling
+from databus.sources.mysql.server._status import ServerFacts, account_of, ask
+from databus.sources.mysql.tables import Server, read_catalogue
+
+SYSTEM_DATABASES: Final = ("information_schema", "performance_schema", "mysql", "sys")
+_NAMED_MAX: Final = 5
+_PROBES_MAX: Final = 2_000
+_TRANSACTIONAL: Final = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "NDB", "NDBCLUSTER"})
+_MERGE: Final = "MRG_MYISAM"
+_ACTS: Final = re.compile(r" ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    database: str
+    name: str
+    engine: str
+
+    @property
+    def source(self) -> str:
+        return f"{self.database}.{self.name}"
+
+    @property
+    def identifier(self) -> str:
+        return f"{_identifier(self.database)}.{_identifier(self.name)}"
+
+
+def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
+    """All about them that every start looks at."""
+    tables = [each for each in _visible_tables(connection) if config.selects(each.source)]
+    account = account_of(connection)
+    yield from _of_absence(connection, facts, config, tables)
+    if not tables:
+        return
+    yield from _of_reading(connection, facts, tables, account)
+    yield from _of_log_filters(facts, tables)
+    yield from _of_engines_without_rows(connection, facts, tables)
+    lax = [each for each in tables if each.engine.upper() not in _TRANSACTIONAL | {_MERGE, "BLACKHOLE"}]
+    if lax:
+        engines = ", ".join(sorted({each.engine for each in lax}))
+        what = f"{_listed(lax)} of engine {engines}, without transactions: what a statement that failed half-way has "
+        what += "changed stays, and a snapshot of it while it is written is not of one moment"
+        yield Finding("warning", "engine", facts.server, what, f"ALTER TABLE {lax[0].identifier} ENGINE = InnoDB")
+    databases = sorted({each.database for each in tables})
+    with_key = _with_key(connection, databases)
+    keyless = [each for each in tables if (each.database, each.name) not in with_key]
+    if keyless:
+        what = f"{_listed(keyless)} without a primary key: captured, but no mirror can follow and snapshots are slow"
+        yield Finding(
+            "info", "no_key", facts.server, what, f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
+        )
+        if config.lock_tables_without_key and config.snapshot != "never":
+            what = "`lock_tables_without_key` wants while they are read"
+            yield from _of_locks(connection, facts, keyless, account, "error", what)
+    if config.snapshot != "never":
+        told = keyless if config.lock_tables_without_key else ()
+        locked, why = _locked_by_snapshots(facts, tables, lax, keyless)
+        locked = [each for each in locked if each not in told]
+        yield from _of_locks(connection, facts, locked, account, "warning", why)
+    yield from _of_cascades(connection, facts, tables, databases)
+
+
+def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> list[Finding]:
+    """Captured tables that have something that cannot be captured; a start would stop at the first of them."""
+    selection = Selection(config, fold=facts.lower_case_table_names != 0)
+    tables = Tables("", selection, config, lambda *_: None, lambda *_: False, {})
+
+    def query(sql: str) -> Sequence[Sequence[Any]]:
+        with connection.cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+    with telling(facts.server, "reading the tables' definitions"):
+        catalogue = read_catalogue(query, Server(facts.flavor, facts.version))
+    found = [
+        Finding("error", "table", facts.server, f"{'.'.join(name)} cannot be captured: {why}", "exclude it")
+        for name, why in catalogue.unread.items()
+        if selection.selects(*name)
+    ]
+    for each in catalogue.tables:
+        if tables.selects(each.definition):
+            try:
+                tables.describe(each.definition)
+            except DatabusError as error:
+                found.append(Finding("error", "table", facts.server, str(error)))
+    return found
+
+
+def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_Table]:
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, ENGINE AS e FROM information_schema.TABLES "
+        "WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') AND TABLE_SCHEMA NOT IN %s ORDER BY 1, 2",
+        SYSTEM_DATABASES,
+    )
+    return [_Table(str(row["d"]), str(row["t"]), str(row["e"] or "unknown")) for row in rows]
+
+
+def _of_engines_without_rows(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table]
+) -> Iterator[Finding]:
+    """A statement on a MERGE table is logged with its name, whichever part it changes. BLACKHOLE keeps nothing."""
+    merged = [each for each in tables if each.engine.upper() == _MERGE]
+    if merged:
+        what = f"{_listed(merged)} of engine MERGE: the log names it for rows of its parts, so neither comes out right"
+        yield Finding("error", "engine", facts.server, what, f"add {merged[0].source} to `exclude`")
+    others = [each for each in _visible_tables(connection) if each.engine.upper() == _MERGE and each not in tables]
+    if others and any(each.engine.upper() == "MYISAM" for each in tables):
+        what = f"{_listed(others)} of engine MERGE: what is changed through it is not seen in its parts, if captured"
+        yield Finding("warning", "engine", facts.server, what, "write to the parts only")
+    empty = [each for each in tables if each.engine.upper() == "BLACKHOLE"]
+    if empty:
+        what = f"{_listed(empty)} of engine BLACKHOLE: its rows are logged and captured, and the server keeps none"
+        yield Finding(
+            "warning", "engine", facts.server, what, f"add {empty[0].source} to `exclude` if that is not meant"
+        )
+
+
+def _of_absence(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig, tables: Sequence[_Table]
+) -> Iterator[Finding]:
+    """Patterns that fit nothing, and tables that may be there without the user's seeing them."""
+    account = account_of(connection)
+    grants = grants_of(connection, facts)
+    sees_all = has_global(grants, "SELECT")
+    unseen = "" if sees_all else ", or the user may not see it"
+    there = {each.source for each in tables}
+    named = [each for each in config.tables if "." in each and not _is_pattern(each)]
+    for each in named:
+        if each not in there and config.selects(each):
+            database, _, name = each.partition(".")
+            what = f"{each} is not there{unseen}"
+            grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
+            yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
+    if not tables and len(named) < len(config.tables):
+        databases = sorted({each.database for each in _visible_tables(connection)})
+        seen = f"databases with tables: {', '.join(databases[:_NAMED_MAX]) or 'none'}"
+        what = f"no table fits {', '.join(config.tables)}: there is none{unseen}; {seen}"
+        grant = f"GRANT SELECT ON *.* TO {account}"
+        yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
+    elif not sees_all:
+        hidden = [each for each in config.tables if _is_pattern(each) and not _sees_database(grants, each)]
+        if hidden:
+            what = f"{', '.join(hidden)} may fit tables that the user may not see, and whose rows would not be read"
+            yield Finding("warning", "tables", facts.server, what, f"GRANT SELECT ON *.* TO {account}")
+
+
+def _is_pattern(text: str) -> bool:
+    return not set(text).isdisjoint("*?[")
+
+
+def _sees_database(grants: Iterable[str], pattern: str) -> bool:
+    """Whether SELECT is granted on all of the one database that a pattern is about."""
+    database, _, _ = pattern.partition(".")
+    for privileges, name in _grants_on_databases(grants):
+        if {"SELECT", "ALL PRIVILEGES"}.isdisjoint(privileges):
+            continue
+        if database in (name, name.replace("\\_", "_").replace("\\%", "%")):
+            return True
+    return False
+
+
+def _locked_by_snapshots(
+    facts: ServerFacts, tables: Sequence[_Table], lax: Sequence[_Table], keyless: Sequence[_Table]
+) -> tuple[Sequence[_Table], str]:
+    """The tables that a snapshot locks, if only for a moment, and why."""
+    if facts.flavor == "mysql" and facts.gtid != "on":
+        return tables, "a snapshot does for a moment to find its place in the log, since the server has no GTIDs"
+    locked = [*lax, *(keyless if facts.flavor == "mysql" else ())]
+    return list(dict.fromkeys(locked)), "a snapshot does where a table has no key or no transactions"
+
+
+def _of_locks(
+    connection: "pymysql.Connection[Any]",
+    facts: ServerFacts,
+    tables: Sequence[_Table],
+    account: str,
+    severity: Severity,
+    why: str,
+) -> Iterator[Finding]:
+    """Whether tables may be locked that are to be. why: what wants that."""
+    grants = grants_of(connection, facts)
+    if has_global(grants, "LOCK TABLES"):
+        return
+    refused = [each for each in tables if not _may_lock(grants, each.database)]
+    if refused:
+        what = f"the user may not lock {_listed(refused)}, which {why}"
+        databases = sorted({each.database for each in refused})
+        mend = "; ".join(f"GRANT LOCK TABLES ON {_identifier(each)}.* TO {account}" for each in databases)
+        yield Finding(severity, "privileges", facts.server, what, mend)
+
+
+def _may_lock(grants: Iterable[str], database: str) -> bool:
+    """Whether LOCK TABLES is granted on a database. The name in a grant is a pattern of LIKE."""
+    for privileges, name in _grants_on_databases(grants):
+        pattern = re.sub(
+            r"\\?.", lambda found: {"%": ".*", "_": "."}.get(found[0], re.escape(found[0][-1])), name, flags=re.DOTALL
+        )
+        if not {"LOCK TABLES", "ALL PRIVILEGES"}.isdisjoint(privileges) and re.fullmatch(pattern, database, re.DOTALL):
+            return True
+    return False
+
+
+def _grants_on_databases(grants: Iterable[str]) -> Iterator[tuple[list[str], str]]:
+    """The privileges that each grant gives on a whole database, and the database as it stands there."""
+    for each in grants:
+        found = re.match(r"GRANT (.+?) ON `((?:[^`]|``)+)`\.\* TO ", each)
+        if found is not None:
+            yield found[1].upper().split(", "), found[2].replace("``", "`")
+
+
+def _of_reading(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], account: str
+) -> Iterator[Finding]:
+    grants = grants_of(connection, facts)
+    if has_global(grants, "SELECT") and not any(each.startswith("REVOKE") for each in grants):
+        return
+    unreadable = [each for each in tables[:_PROBES_MAX] if not _is_readable(connection, each)]
+    if unreadable:
+        what = f"the user may not read {_listed(unreadable)}"
+        mend = "; ".join(f"GRANT SELECT ON {each.identifier} TO {account}" for each in unreadable[:_NAMED_MAX])
+        yield Finding("error", "privileges", facts.server, what, mend)
+
+
+def _is_readable(connection: "pymysql.Connection[Any]", table: _Table) -> bool:
+    try:
+        ask(connection, f"SELECT * FROM {table.identifier} LIMIT 0")  # noqa: S608 - an identifier, quoted
+    except pymysql.MySQLError as error:
+        if error_of(error)[0] == ER.NO_SUCH_TABLE:  # dropped since we looked
+            return True
+        if error_of(error)[0] not in {*DENIED, ER.COLUMNACCESS_DENIED_ERROR}:
+            raise
+        return False
+    return True
+
+
+def _of_log_filters(facts: ServerFacts, tables: Sequence[_Table]) -> Iterator[Finding]:
+    def hidden(names: frozenset[str], is_hidden: Callable[[str], bool], option: str) -> Iterator[Finding]:
+        lost = [each for each in tables if names and is_hidden(each.database)]
+        if lost:
+            what = f"{option} keeps {_listed(lost)} out of the log"
+            mend = f"take {option} out of the server's option file, and restart it"
+            yield Finding("error", "log_filter", facts.server, what, mend)
+
+    yield from hidden(facts.never_logged, lambda name: name in facts.never_logged, "binlog-ignore-db")
+    yield from hidden(facts.logged_only, lambda name: name not in facts.logged_only, "binlog-do-db")
+
+
+def _with_key(connection: "pymysql.Connection[Any]", databases: Sequence[str]) -> set[tuple[str, str]]:
+    """The tables with a primary key or a unique one over columns that are never NULL."""
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.STATISTICS "
+        "WHERE NON_UNIQUE = 0 AND TABLE_SCHEMA IN %s GROUP BY TABLE_SCHEMA, TABLE_NAME, INDEX_NAME "
+        "HAVING SUM(NULLABLE = 'YES' OR COLUMN_NAME IS NULL) = 0",
+        list(databases),
+    )
+    return {(str(row["d"]), str(row["t"])) for row in rows}
+
+
+def _of_cascades(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], databases: Sequence[str]
+) -> Iterator[Finding]:
+    """What InnoDB changes by a foreign key's rule is in no log; MySQL 9.6 does it above the engine, and logs it."""
+    if facts.variables.get("innodb_native_foreign_keys", "ON").upper() == "OFF":
+        return
+    rows = ask(
+        connection,
+        "SELECT DISTINCT TABLE_SCHEMA AS d, TABLE_NAME AS t FROM information_schema.KEY_COLUMN_USAGE "
+        "WHERE TABLE_SCHEMA IN %s AND REFERENCED_TABLE_NAME IS NOT NULL ORDER BY 1, 2",
+        list(databases),
+    )
+    referring = {(str(row["d"]), str(row["t"])) for row in rows}
+    ask(connection, "SET SESSION sql_quote_show_create = 1")
+    hit = [
+        (table, constraint)
+        for table in [each for each in tables if (each.database, each.name) in referring][:_PROBES_MAX]
+        for constraint in _acting_constraints(connection, table)
+    ]
+    if hit:
+        what = (
+            f"{_listed([table for table, _ in hit])} with a foreign key that deletes or changes rows by itself "
+            f"(CASCADE, SET NULL): the server does not log those changes, so nobody can capture them"
+        )
+        table, constraint = hit[0]
+        mend = (
+            f"ALTER TABLE {table.identifier} DROP FOREIGN KEY {_identifier(constraint)} /* and add it with RESTRICT */"
+        )
+        yield Finding("warning", "foreign_key", facts.server, what, mend)
+
+
+def _acting_constraints(connection: "pymysql.Connection[Any]", table: _Table) -> list[str]:
+    """The foreign keys of a table that change its rows. MariaDB's catalogue tells their rules only to those who may
+    write the table; SHOW CREATE TABLE tells every reader.
+    """
+    try:
+        (row,) = ask(connection, f"SHOW CREATE TABLE {table.identifier}")
+    except pymysql.MySQLError as error:
+        if error_of(error)[0] in {*DENIED, ER.NO_SUCH_TABLE}:
+            return []
+        raise
+    found = []
+    for line in str(row["Create Table"]).splitlines():
+        head = re.match(r"\s*CONSTRAINT `((?:[^`]|``)+)` FOREIGN KEY ", line)
+        if head and _ACTS.search(re.sub(r"`(?:[^`]|``)*`", "", line)):
+            found.append(head[1].replace("``", "`"))
+    return found
+
+
+def _listed(tables: Sequence[_Table]) -> str:
+    names = list(dict.fromkeys(each.source for each in tables))
+    more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
+    return ", ".join(names[:_NAMED_MAX]) + more
+
+
+def _identifier(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,165 @@
+"""Hosts: which of the configured servers capture follows, and whether it can go on there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from databus.core import ConfigError, DatabusError, TryAgain, Unavailable
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.server._check_finding import refuse
+from databus.sources.mysql.server._check_replication import of_replication
+from databus.sources.mysql.server._connection import READ_MS_MAX, close_quietly, connect
+from databus.sources.mysql.server._errors import telling
+from databus.sources.mysql.server._resumable import Fault, Trouble, hidden_reset, scheme_of, trouble_with
+from databus.sources.mysql.server._status import ServerFacts, identity_of, server_facts
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedServer:
+    """A connection to a server, and what it said of itself."""
+
+    connection: "pymysql.Connection[Any]"
+    facts: ServerFacts
+
+
+class AnotherServer(Unavailable):
+    """A connection to an address reaches another server than an earlier one did."""
+
+
+def connect_again(
+    config: MysqlConfig, facts: ServerFacts, *, read_ms_max: int = READ_MS_MAX
+) -> "pymysql.Connection[Any]":
+    """Another connection to the very server that `facts` are of. Raises `AnotherServer` where another one answers: what
+    it holds and where its log ends says nothing about the log that is read.
+    """
+    connection = connect(config, facts.server, read_ms_max=read_ms_max)
+    try:
+        with telling(facts.server, "asking who it is"):
+            found = identity_of(connection, facts.flavor)
+    except BaseException:
+        close_quietly(connection)
+        raise
+    if found == facts.identity:
+        return connection
+    close_quietly(connection)
+    other = ", ".join(
+        f"{name} {value} instead of {facts.identity[name]}"
+        for name, value in found.items()
+        if value != facts.identity.get(name)
+    )
+    raise AnotherServer(
+        f"{facts.server}: this connection reaches another server than the one whose log is read "
+        f"({other or f'it is not of {facts.flavor}'}): something spreads connections over several servers, such as a "
+        f"proxy, a virtual address or a name in DNS that moves, or the server was started again. Let each of `hosts` "
+        f"name one server; capture tries again"
+    )
+
+
+class Hosts:
+    """The servers of `hosts`, at most one of which is held."""
+
+    def __init__(self, physical: str, config: MysqlConfig) -> None:
+        self._physical = physical
+        self._config = config
+        self._held: ConnectedServer | None = None
+
+    def connected(self) -> ConnectedServer:
+        """The server at hand, or the first that answers. Raises what keeps all of them from it."""
+        if self._held is None:
+            errors: list[DatabusError] = []
+            for address in self._config.hosts:
+                try:
+                    self._held = self._connect(address)
+                    break
+                except DatabusError as error:
+                    errors.append(error)
+            if self._held is None:
+                if len(errors) > 1 and any(isinstance(each, TryAgain) for each in errors):
+                    raise Unavailable("; ".join(map(str, errors)))
+                raise errors[0]
+        return self._held
+
+    def settle(self, position: Position) -> Trouble | None:
+        """Hold the first that can go on from `position`.
+
+        Returns what is wrong with the one that was taken, where none can and the policy is to read the tables again.
+        """
+        held, self._held = self._held, None
+        found: list[tuple[ConnectedServer, Trouble]] = []
+        errors: list[DatabusError] = []
+        for address in self._config.hosts:
+            try:
+                server = held if held is not None and held.facts.server == address else self._connect(address)
+                trouble = _trouble_with(server, position)
+            except DatabusError as error:
+                errors.append(error)
+                continue
+            if trouble is None:
+                self._held = server
+                break
+            found.append((server, trouble))
+        if self._held is not None:
+            taken: ConnectedServer | None = self._held
+            trouble = None
+        else:
+            taken, trouble = self._least_trouble(found, errors)
+        for server, _ in found:
+            if server is not taken:
+                close_quietly(server.connection)
+        self._held = taken
+        return trouble
+
+    def hand_over(self) -> None:
+        """The server's connection is somebody else's now."""
+        self._held = None
+
+    def close(self) -> None:
+        """Let go of the server at hand."""
+        held, self._held = self._held, None
+        if held is not None:
+            close_quietly(held.connection)
+
+    def _connect(self, address: str) -> ConnectedServer:
+        connection = connect(self._config, address)
+        try:
+            return ConnectedServer(connection, self._fit(connection, address))
+        except BaseException:
+            close_quietly(connection)
+            raise
+
+    def _fit(self, connection: "pymysql.Connection[Any]", address: str) -> ServerFacts:
+        """What a server says of itself. Raises `WrongInput` for one whose log cannot have all that is captured."""
+        facts = server_facts(connection, address)
+        if not facts.logs_changes:
+            raise ConfigError(f"{address}: the server keeps no binary log; set log-bin in its option file")
+        with telling(address, "asking what it passes on"):
+            refuse(of_replication(connection, facts, self._config))
+        return facts
+
+    def _least_trouble(
+        self, found: Sequence[tuple[ConnectedServer, Trouble]], errors: Sequence[DatabusError]
+    ) -> tuple[ConnectedServer, Trouble]:
+        """None of the servers can go on. Raises, unless the policy is to read the tables again."""
+        told = [trouble.error(self._physical) for _, trouble in found]
+        if any(isinstance(error, TryAgain) for error in (*errors, *told)):
+            # the one that is away or behind may have what is needed
+            raise Unavailable("; ".join(str(error) for error in (*told, *errors)))
+        lost = [each for each in found if each[1].fault is not Fault.ERRANT]
+        if not lost or (self._config.on_gap == "stop" and self._config.snapshot != "when_needed"):
+            raise (*told, *errors)[0]
+        return lost[0]
+
+
+def _trouble_with(server: ConnectedServer, position: Position) -> Trouble | None:
+    """What keeps a server from going on at `position`. It is not asked twice: one that was reset and is busy may have
+    grown beyond us by then, and look like the one that it was.
+    """
+    try:
+        trouble = trouble_with(server.facts, position, scheme_of(server.facts))
+        return trouble or hidden_reset(server.connection, server.facts, position)
+    except BaseException:
+        close_quietly(server.connection)
+        raise

@@ -1,0 +1,84 @@
+"""Repair: passing over transactions of a server's log that cannot be captured, by an operator's decision.
+
+Nothing of them is decoded; only their statements are followed, so that the tables stay known.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from databus.core import Unavailable
+from databus.sources.mysql.binlog import Run, Scanner, Statement
+from databus.sources.mysql.server._dump import Dump
+
+_WAIT_S_MAX: Final = 10.0
+
+
+class NoFeed:
+    """The log of a session that only says where it begins."""
+
+    def take(self, wait_s: float) -> npt.NDArray[np.uint8] | None:
+        """Nothing, at once."""
+        del wait_s
+        return None
+
+    def wake(self) -> None:
+        """Nobody waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(slots=True)
+class Passed:
+    """Transactions that were passed over: their ids, and where the last one ends."""
+
+    ids: list[str] = field(default_factory=list)
+    ordinal: int = 0
+    commit_us: int = 0
+    position: Mapping[str, Any] = field(default_factory=dict)
+
+    def note(self, txid: str, ordinal: int, commit_us: int, position: Mapping[str, Any]) -> None:
+        """One more."""
+        self.ids.append(txid)
+        self.ordinal, self.commit_us, self.position = ordinal, commit_us, position
+
+
+def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[Statement], None]) -> Passed:
+    """Read so many transactions to their ends. Raises `Unavailable` if the next does not come within ten seconds."""
+    passed = Passed()
+    end = time.monotonic() + _WAIT_S_MAX
+    while len(passed.ids) < transactions:
+        match scanner.next():
+            case None:
+                block = dump.take(0.1)
+                if block is not None:
+                    scanner.feed(block)
+                elif time.monotonic() > end:
+                    raise Unavailable(
+                        f"only {len(passed.ids)} of {transactions} transactions came; nothing was changed. Where "
+                        f"nothing comes, nothing need be skipped"
+                    )
+            case Run() as run:
+                end = time.monotonic() + _WAIT_S_MAX
+                _note_run(passed, run, transactions)
+            case Statement() as statement:
+                learn(statement)
+                if statement.is_complete and statement.position is not None:
+                    passed.note(statement.txid, statement.scn, statement.commit_us, statement.position)
+            case _:  # where a file ends, a heartbeat
+                continue
+    return passed
+
+
+def _note_run(passed: Passed, run: Run, transactions: int) -> None:
+    """Note its finished transactions, as far as they are meant."""
+    finished = len(run) if run.is_complete else len(run) - 1
+    count = min(finished, transactions - len(passed.ids))
+    ids = run.txids(0, count).to_pylist() if count else []
+    for at, txid in enumerate(ids):
+        passed.note(str(txid), int(run.scn[at]), int(run.commit_us[at]), run.position(at))

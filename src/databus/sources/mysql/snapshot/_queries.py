@@ -1,0 +1,64 @@
+"""The queries of a snapshot."""
+
+from collections.abc import Sequence
+
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.snapshot._keys import KeyColumn, Range, above, quoted, upto
+
+
+def table_name(definition: TableDefinition) -> str:
+    """The table in SQL."""
+    return f"{quoted(definition.database)}.{quoted(definition.name)}"
+
+
+def _numbers(key: Sequence[KeyColumn]) -> list[str]:
+    return [f"{quoted(column.name)} | 0" for column in key if column.is_numbered]  # 64 bits on every server
+
+
+def _from(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range, where: str | None) -> str:
+    conditions = []
+    if part.after is not None:
+        conditions.append(above(key, part.after))
+    if part.upto is not None:
+        conditions.append(upto(key, part.upto))
+    if where:
+        conditions.append(f"{where}\n")  # behind a comment at its end, the bracket stands on a line of its own
+    hint = f" FORCE INDEX ({quoted(index)})" if index else ""
+    text = " AND ".join(f"({condition})" for condition in conditions)
+    return f" FROM {table_name(definition)}{hint}" + (f" WHERE {text}" if text else "")
+
+
+def rows_query(
+    definition: TableDefinition,
+    columns: Sequence[str],
+    key: Sequence[KeyColumn],
+    index: str,
+    part: Range,
+    where: str | None,
+    rows_max: int | None,
+) -> str:
+    """The rows of a part in the key's order, at most so many. columns: those asked for, in order."""
+    names = [*_numbers(key), *map(quoted, columns)]
+    order = f" ORDER BY {', '.join(quoted(column.name) for column in key)}" if key else ""
+    limit = "" if rows_max is None else f" LIMIT {rows_max}"
+    return f"SELECT {', '.join(names)}{_from(definition, key, index, part, where)}{order}{limit}"
+
+
+def first_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range) -> str:
+    """Read the first row of a part, and nothing of it."""
+    order = f" ORDER BY {', '.join(quoted(column.name) for column in key)}" if key else ""
+    return f"SELECT 1{_from(definition, key, index, part, None)}{order} LIMIT 1"
+
+
+def place_query(definition: TableDefinition, key: Sequence[KeyColumn], index: str, part: Range, rows: int) -> str:
+    """The key of the row so many rows (at least one) into the part; no row if it has fewer."""
+    names = [*_numbers(key), *(quoted(column.name) for column in key)]
+    order = ", ".join(quoted(column.name) for column in key)
+    source = _from(definition, key, index, part, None)
+    return f"SELECT {', '.join(names)}{source} ORDER BY {order} LIMIT 1 OFFSET {rows - 1}"
+
+
+def bounds_query(definition: TableDefinition, column: KeyColumn, part: Range) -> str:
+    """The lowest and highest value of the only column of a key in a part: two dives into its index."""
+    name = quoted(column.name)
+    return f"SELECT MIN({name}), MAX({name}){_from(definition, (column,), '', part, None)}"

@@ -1,0 +1,253 @@
+"""Read views: a consistent moment of the server, with the watermarks between which it lies. Nothing is written.
+
+How a view gets its watermarks depends on what the server can say; each half of each way has a test that fails without
+it (tests/mysql/snapshot/test_watermarks.py):
+
+- MariaDB: a consistent snapshot is opened in the order of commits, and `binlog_snapshot_file` and `_position` are its
+  exact place in the log: the low watermark is the high one.
+- MySQL with GTIDs: `gtid_executed`, read *before* the view is opened, grows only after the engine's commit, so all of
+  it is visible: the low watermark. The log's end, read *after*, has moved before the engine's commit, so nothing beyond
+  it is visible: the high watermark. The other way round both would be wrong.
+- MySQL without GTIDs has no low watermark to ask for: the log's end runs ahead of what is visible. A guard, on a
+  connection of its own, holds `LOCK TABLES t READ` for a moment: a transaction that wrote the table holds its metadata
+  lock until it is committed in log and engine alike, so under the lock the log's end is exact for this table. That is
+  done once, and again when many keys have been changed since: a low watermark stays right, only the keys to be compared
+  become more. Writers come before `READ` and would keep it waiting for ever; then `WRITE` is asked for, behind which
+  they wait for at most `lock_ms_max`. If a transaction that wrote the table is open for longer, it is let go, and tried
+  again later.
+- On MySQL a view is opened by reading a row of the table, which holds off whoever would alter it until the view is
+  closed. Opened before that, it could be one of the moment in which an ALTER copies the table: MySQL 5.7 then shows,
+  once the ALTER is through, the rows that had been copied by then, and no error.
+- An exact view (low is high, for a table without a key) is opened under that lock on any MySQL, and so is that row
+  read: an ALTER may copy under `READ`. Under `WRITE` none does, and one that begins later makes the view an error.
+- A table of an engine without transactions is read under `LOCK TABLES t READ` from begin to end, and so is one that is
+  to be held, on any server: what nobody may write needs no view. The lock is the reading connection's own, since it may
+  have become one for `WRITE`, which would keep any other connection from reading.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from typing import Any, Final
+
+import pymysql
+
+from databus.core import TryAgain, Unavailable, WrongInput
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.snapshot._keys import Range
+from databus.sources.mysql.snapshot._queries import first_query, table_name
+from databus.sources.mysql.snapshot._watermarks import Position, Watermark
+
+_OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
+_BEGIN: Final = "START TRANSACTION READ ONLY"
+_PARSE_ERROR: Final = 1064
+_DENIED: Final = frozenset({1044, 1142})
+_BUSY: Final = frozenset({1205, 1290})  # waited for too long; not where the server is read-only
+_BEHIND_S: Final = 0.002
+_BEHIND_S_MAX: Final = 10.0
+
+
+class LockBusy(TryAgain):
+    """Transactions that wrote the table are open; nobody knows for how long."""
+
+
+class Way(StrEnum):
+    """How views get their watermarks on a server."""
+
+    COMMIT_ORDER = "commit-order"  # MariaDB
+    GTID = "gtid"
+    GUARD = "guard"
+
+
+def query(connection: pymysql.Connection, sql: str) -> list[tuple[Any, ...]]:
+    """Ask, and fetch all. Text comes as text, whatever the session's results are in."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return [tuple(_text(cell) for cell in row) for row in cursor.fetchall()]
+
+
+def _text(cell: Any) -> Any:
+    return cell.decode() if isinstance(cell, bytes) else cell
+
+
+def way_of(connection: pymysql.Connection) -> Way:
+    """How this server's views get their watermarks."""
+    if "mariadb" in str(query(connection, "SELECT VERSION()")[0][0]).lower():
+        return Way.COMMIT_ORDER
+    return Way.GTID if query(connection, "SELECT @@global.gtid_mode")[0][0] == "ON" else Way.GUARD
+
+
+def log_end(connection: pymysql.Connection) -> Watermark:
+    """The end of the server's log. Raises `WrongInput` if it keeps none."""
+    try:
+        rows = query(connection, "SHOW MASTER STATUS")
+    except pymysql.MySQLError as error:
+        if error.args[0] != _PARSE_ERROR:
+            raise
+        rows = query(connection, "SHOW BINARY LOG STATUS")  # its name from MySQL 8.4 on
+    if not rows:
+        raise WrongInput("the server keeps no binary log: set `log_bin` and restart it")
+    return Watermark(str(rows[0][0]), int(rows[0][1]))
+
+
+class View:
+    """A consistent moment. low, high: its watermarks. Close it, also after an error."""
+
+    def __init__(self, low: Watermark, high: Watermark, close: Callable[[], None]) -> None:
+        self.low = low
+        self.high = high
+        self.close = close
+
+
+class Views:
+    """Opens views on one connection. guard: makes another one, where one is needed, configured alike."""
+
+    def __init__(
+        self, connection: pymysql.Connection, way: Way, guard: Callable[[], pymysql.Connection], lock_ms_max: int
+    ) -> None:
+        self._connection = connection
+        self._way = way
+        self._make_guard = guard
+        self._guard: pymysql.Connection | None = None
+        self._lock_ms_max = lock_ms_max
+
+    def open(
+        self,
+        definition: TableDefinition,
+        floor: Position | None,
+        *,
+        transactional: bool,
+        exact: bool = False,
+        held: bool = False,
+        low: Watermark | None = None,
+        first: str | None = None,
+    ) -> View:
+        """A view of this table that holds everything logged up to `floor`.
+
+        exact: the low watermark must be the high one. held: nobody may write the table while the view is open. low: one
+        of before, where a guard is what gives them. first: how to read a row of the table, if not just any.
+        """
+        first = first or first_query(definition, (), "", Range())
+        until_s = time.monotonic() + _BEHIND_S_MAX
+        while True:
+            view = self._open(definition, transactional=transactional, exact=exact, held=held, low=low, first=first)
+            if floor is None or view.low.contains(floor):
+                return view
+            view.close()  # the log is sent before the commit is visible: a moment later it will be
+            if time.monotonic() > until_s:
+                raise Unavailable(f"{definition.source}: the server that is read has not got as far as its own log")
+            time.sleep(_BEHIND_S)
+
+    def close(self) -> None:
+        """Let the guard go."""
+        if self._guard is not None:
+            with suppress(pymysql.MySQLError, OSError):  # it was gone already
+                self._guard.close()
+            self._guard = None
+
+    @property
+    def need_low(self) -> bool:
+        """Whether ordinary views need a low watermark of before; see `low_of`."""
+        return self._way is Way.GUARD
+
+    def _open(
+        self,
+        definition: TableDefinition,
+        *,
+        transactional: bool,
+        exact: bool,
+        held: bool,
+        low: Watermark | None,
+        first: str,
+    ) -> View:
+        if held or not transactional:
+            return self._under_lock(definition)
+        if exact and self._way is not Way.COMMIT_ORDER:
+            return self._guarded(definition, first)
+        if self._way is Way.COMMIT_ORDER:
+            return self._in_commit_order()
+        if self._way is Way.GUARD:
+            if low is None:
+                raise AssertionError("a view needs a low watermark of before")
+            return self._after(low, first)
+        (gtids,) = query(self._connection, "SELECT @@global.gtid_executed")[0]
+        return self._after(Watermark("", 0, str(gtids).replace("\n", "")), first)
+
+    def _after(self, low: Watermark, first: str) -> View:
+        """A view opened after its low watermark was had, and before its high one is."""
+        query(self._connection, _BEGIN)
+        query(self._connection, first)
+        return View(low, log_end(self._connection), self._commit)
+
+    def low_of(self, definition: TableDefinition) -> Watermark:
+        """A low watermark for all views of the table that are opened from now on, by a guard's lock."""
+        guard = self._guarding()
+        self._lock(guard, definition)
+        try:
+            return log_end(guard)
+        finally:
+            self._unlock(guard)
+
+    def _in_commit_order(self) -> View:
+        query(self._connection, _OPEN)
+        found = dict(query(self._connection, "SHOW STATUS LIKE 'binlog\\_snapshot\\_%'"))
+        place = {str(name).lower(): value for name, value in found.items()}
+        if not place.get("binlog_snapshot_file"):
+            raise WrongInput("the server keeps no binary log: set `log_bin` and restart it")
+        mark = Watermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
+        return View(mark, mark, self._commit)
+
+    def _guarded(self, definition: TableDefinition, first: str) -> View:
+        guard = self._guarding()
+        kind = self._lock(guard, definition)
+        try:
+            mark = log_end(guard)
+            query(self._connection, _OPEN)
+            if kind == "READ":  # `WRITE` keeps this read waiting, but any copying ALTER out as well
+                query(self._connection, first)
+        finally:
+            self._unlock(guard)
+        return View(mark, mark, self._commit)
+
+    def _guarding(self) -> pymysql.Connection:
+        if self._guard is None:
+            self._guard = self._make_guard()
+        return self._guard
+
+    def _under_lock(self, definition: TableDefinition) -> View:
+        self._lock(self._connection, definition)
+        try:
+            mark = log_end(self._connection)
+        except BaseException:
+            self._unlock(self._connection)
+            raise
+        return View(mark, mark, lambda: self._unlock(self._connection))
+
+    def _lock(self, connection: pymysql.Connection, definition: TableDefinition) -> str:
+        """Have `LOCK TABLES t READ`, or `WRITE` where writers keep it waiting; says which."""
+        for kind in ("READ", "WRITE"):
+            query(connection, f"SET SESSION lock_wait_timeout = {max(self._lock_ms_max // 1000, 1)}")
+            try:
+                query(connection, f"LOCK TABLES {table_name(definition)} {kind}")
+                return kind
+            except pymysql.OperationalError as error:
+                if error.args[0] in _DENIED:
+                    raise WrongInput(
+                        f"{definition.source}: reading it needs LOCK TABLES, since it is to be locked "
+                        f"(`lock_tables_without_key`, or an engine without transactions), or since this server cannot "
+                        f"say otherwise where in its log a row was read; GRANT LOCK TABLES ON {definition.database}.* "
+                        f"to the user"
+                    ) from error
+                if error.args[0] not in _BUSY:
+                    raise
+        raise LockBusy(
+            f"{definition.source}: LOCK TABLES was not had in {self._lock_ms_max} ms: a transaction that wrote the "
+            f"table is open"
+        )
+
+    def _unlock(self, connection: pymysql.Connection) -> None:
+        query(connection, "UNLOCK TABLES")
+
+    def _commit(self) -> None:
+        query(self._connection, "COMMIT")

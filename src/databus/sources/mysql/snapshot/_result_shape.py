@@ -1,0 +1,292 @@
+"""Shape: what a query's result is made of, and how it becomes the arrays of a table.
+
+Made of a table's definition and checked against what the server says of each result: a table that has changed since
+its definition was read is noticed before a row of it is decoded.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from databus.core import SourceChanged
+from databus.schema import Column, TableSchema, forms_of
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
+from databus.sources.mysql.rows import Policies, bus_type
+from databus.sources.mysql.rows._row_errors import not_a_date
+from databus.sources.mysql.snapshot._keys import KeyColumn
+from databus.sources.mysql.snapshot._result_codes import (
+    BIT,
+    BYTES,
+    COPY8,
+    COPY16,
+    COPY32,
+    COPY64,
+    DATE,
+    DECIMAL,
+    FIELDS,
+    FIRST_NONE,
+    NULLS,
+    OP,
+    OUT,
+    SCALE,
+    TIME,
+    TIMESTAMP,
+    VALID,
+    VAR,
+)
+from databus.sources.mysql.snapshot._result_values import ResultRows, final_array
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+_UNSIGNED: Final = 0x20
+_ENUM: Final = 0x100
+_SET: Final = 0x800
+_ALIGN: Final = 64
+_SLACK: Final = 8  # behind the last value, for stores of whole words
+_TEXT_BYTES: Final = 4096
+
+_COPIES: Final = {
+    FieldType.TINY: (COPY8, 1),
+    FieldType.SHORT: (COPY16, 2),
+    FieldType.YEAR: (COPY16, 2),
+    FieldType.INT24: (COPY32, 4),
+    FieldType.LONG: (COPY32, 4),
+    FieldType.FLOAT: (COPY32, 4),
+    FieldType.LONGLONG: (COPY64, 8),
+    FieldType.DOUBLE: (COPY64, 8),
+}
+_DATED: Final = {
+    FieldType.DATE: (DATE, 4),
+    FieldType.NEWDATE: (DATE, 4),
+    FieldType.DATETIME: (TIMESTAMP, 8),
+    FieldType.DATETIME2: (TIMESTAMP, 8),
+    FieldType.TIMESTAMP: (TIMESTAMP, 8),
+    FieldType.TIMESTAMP2: (TIMESTAMP, 8),
+    FieldType.TIME: (TIME, 8),
+    FieldType.TIME2: (TIME, 8),
+}
+_STRINGS: Final = frozenset({15, 253, 254})
+_BLOBS: Final = frozenset({249, 250, 251, 252})
+_SHOWN_AS: Final = {
+    FieldType.NEWDATE: {10},
+    FieldType.DATETIME2: {12},
+    FieldType.TIMESTAMP2: {7},
+    FieldType.TIME2: {11},
+    FieldType.DATE: {10},
+    FieldType.VARCHAR: _STRINGS,
+    FieldType.VAR_STRING: _STRINGS,
+    FieldType.STRING: _STRINGS,
+    FieldType.VARCHAR_COMPRESSED: _STRINGS,
+    FieldType.BLOB_COMPRESSED: _BLOBS,
+    FieldType.TINY_BLOB: _BLOBS,
+    FieldType.MEDIUM_BLOB: _BLOBS,
+    FieldType.LONG_BLOB: _BLOBS,
+    FieldType.BLOB: _BLOBS,
+    FieldType.JSON: {245, *_BLOBS},
+    FieldType.ENUM: {254},
+    FieldType.SET: {254},
+}
+"""By the type in a table map, the types that a result has for it; the same one where nothing stands here."""
+_SIGNED_OR_NOT: Final = frozenset(
+    {FieldType.TINY, FieldType.SHORT, FieldType.INT24, FieldType.LONG, FieldType.LONGLONG, FieldType.NEWDECIMAL}
+)
+_TEXTS: Final = _STRINGS | _BLOBS
+
+
+@dataclass(frozen=True, slots=True)
+class ResultColumn:
+    """A column of a result, as the server describes it. charset: by name; empty for one that we have no name of."""
+
+    name: str
+    type: int
+    flags: int
+    charset: str
+    decimals: int
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether its integers have no sign."""
+        return bool(self.flags & _UNSIGNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The result's columns: a number for each ENUM and SET of the key, the key's columns, then the others.
+
+    definition, table: the same columns in both, except for those that are excluded. key: empty for a table that is read
+    as a whole.
+    """
+
+    definition: TableDefinition
+    table: TableSchema
+    key: tuple[KeyColumn, ...]
+    policies: Policies
+
+    @property
+    def numbers(self) -> list[str]:
+        """The names of the columns whose number the query asks for besides the value: it is what orders them."""
+        return [column.name for column in self.key if column.is_numbered]
+
+    @property
+    def columns(self) -> list[ColumnDefinition]:
+        """The table's columns in the query's order, excluded ones left out.
+
+        Raises `SourceChanged` if the definition is not the table's: after a crash in between, one may know more.
+        """
+        by_name = {column.name: column for column in self.definition.columns}
+        for described in self.table.columns:
+            column = by_name.get(described.name)
+            if column is None or bus_type(column) != described.type:
+                raise SourceChanged(
+                    f"{self.table.source}: column {described.name!r} is {described.type} for consumers, but "
+                    f"{'is not there' if column is None else column.column_type} in the table's definition"
+                )
+        first = [column.name for column in self.key]
+        return [by_name[name] for name in (*first, *(name for name in self.table.names if name not in first))]
+
+    def check(self, result: list[ResultColumn]) -> None:
+        """Raises `SourceChanged` naming the first column that is not as defined."""
+        columns, extra = self.columns, len(self.numbers)
+        if len(result) != extra + len(columns):
+            raise SourceChanged(f"{self.table.source}: the server answers {len(result)} columns to a query of others")
+        for column, found in zip(columns, result[extra:], strict=True):
+            said = _difference(column, found)
+            if said:
+                raise SourceChanged(
+                    f"{self.table.source}: column {column.name!r} is known as {column.column_type}, but the server "
+                    f"answers {said}: it was altered since"
+                )
+
+
+def _difference(column: ColumnDefinition, found: ResultColumn) -> str:
+    kind = column.type
+    if found.type not in _SHOWN_AS.get(kind, {int(kind)}):
+        return f"type {found.type}"
+    if kind in _SIGNED_OR_NOT and found.is_unsigned != column.is_unsigned:
+        return "unsigned numbers" if found.is_unsigned else "signed numbers"
+    if kind is FieldType.NEWDECIMAL and found.decimals != column.meta & 0xFF:
+        return f"{found.decimals} digits after the point"
+    if bool(found.flags & _ENUM) != (kind is FieldType.ENUM) or bool(found.flags & _SET) != (kind is FieldType.SET):
+        return f"type {found.type} with flags {found.flags:#x}"
+    is_text = found.type in _TEXTS and kind is not FieldType.JSON and column.charset is not None
+    if is_text and found.charset and found.charset != _charset(column):
+        return f"character set {found.charset}"
+    return ""
+
+
+def _charset(column: ColumnDefinition) -> str:
+    return _ALIASES.get(column.charset or BINARY, column.charset or BINARY)
+
+
+_ALIASES: Final = {"utf8": "utf8mb3"}
+
+
+def charset_name(name: str) -> str:
+    """The name that a character set has in all versions."""
+    return _ALIASES.get(name, name)
+
+
+def _operation(column: ColumnDefinition, kind: str) -> tuple[int, int, int]:
+    """The operation, the bytes of a value in the arena (0: bits; -1: of variable size), and SCALE."""
+    if column.type in _COPIES:
+        return (*_COPIES[column.type], 0)
+    if column.type in _DATED:
+        return (*_DATED[column.type], 0)
+    if column.type is FieldType.NEWDECIMAL and kind != "string":
+        return DECIMAL, 16, column.meta & 0xFF
+    if column.type is FieldType.BIT:
+        width = 0 if kind == "bool" else forms_of(kind).arrow.bit_width // 8
+        return BIT, width, width
+    return BYTES, -1, 0
+
+
+class Columns:
+    """The columns of up to `rows_max` rows while they are decoded."""
+
+    def __init__(self, shape: Shape, rows_max: int) -> None:
+        self._shape = shape
+        self._columns = shape.columns
+        self.rows = 0
+        self.rows_max = rows_max
+        operations = [(COPY64, 8, 0)] * len(shape.numbers)
+        operations += [_operation(column, shape.table.column(column.name).type) for column in self._columns]
+        self.program = np.zeros((len(operations), FIELDS), np.int64)
+        bits = _aligned((rows_max + 7) // 8)
+        end = 0
+        texts = 0
+        for row, (operation, size, scale) in zip(self.program, operations, strict=True):
+            row[OP], row[SCALE], row[FIRST_NONE] = operation, scale, -1
+            row[VALID] = end
+            row[OUT] = end + bits
+            end += bits + (0 if size < 0 else bits if size == 0 else _aligned(rows_max * size))
+            row[VAR] = texts if size < 0 else -1
+            texts += size < 0
+        self._sizes = [size for _, size, _ in operations]
+        self.arena = np.zeros(end + _SLACK, np.uint8)
+        self.offsets = [np.zeros(rows_max + 1, np.int32) for _ in range(texts)]
+        self.texts = [np.empty(_TEXT_BYTES, np.uint8) for _ in range(texts)]
+        self.filled = [0] * texts
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of values of variable size so far."""
+        return sum(self.filled)
+
+    def make_room(self, var: int, more: int) -> Bytes:
+        """The text of a column, with room for so many bytes more and the slack."""
+        text = self.texts[var]
+        wanted = self.filled[var] + more + _SLACK
+        if len(text) < wanted:
+            larger = np.empty(max(wanted, 2 * len(text)), np.uint8)
+            larger[: self.filled[var]] = text[: self.filled[var]]
+            self.texts[var] = text = larger
+        return text
+
+    def arrays(self, place: str) -> list[pa.Array]:
+        """The arrays, in the table's order.
+
+        Raises `Unrepresentable` for a date that is none, by policy, or text that is none; `SourceChanged` for a null in
+        a column that has none; `LimitExceeded` for a row that is too large even without its largest values.
+        """
+        extra = len(self._shape.numbers)
+        arrays = {}
+        for number, column in enumerate(self._columns, extra):
+            row, described = self.program[number], self._shape.table.column(column.name)
+            policies = self._shape.policies.for_column(self._shape.definition, column)
+            if row[FIRST_NONE] >= 0 and policies.zero_dates == "error":
+                at = f"row {int(row[FIRST_NONE]) + 1} of {place}"
+                in_key = column.name in self._shape.definition.key
+                raise not_a_date(self._shape.table.source, column.name, at, in_key=in_key)
+            if row[NULLS] and not described.nullable:
+                raise SourceChanged(f"{self._shape.table.source}: column {column.name!r} is NOT NULL, but has nulls")
+            arrays[column.name] = self._array(row, self._sizes[number], column, described, place)
+        shape = self._shape
+        made = [arrays[name] for name in shape.table.names]
+        if shape.policies.omitter is not None:
+            where = ResultRows(shape.table.source, place)
+            made = shape.policies.omitter.apply(shape.definition, shape.table, made, where)
+        return made
+
+    def _array(self, row: Ints, size: int, column: ColumnDefinition, described: Column, place: str) -> pa.Array:
+        nulls = int(row[NULLS])
+        valid = self._slice(int(row[VALID]), (self.rows + 7) // 8) if nulls else None
+        if size >= 0:
+            length = (self.rows + 7) // 8 if size == 0 else self.rows * size
+            buffers = [valid, self._slice(int(row[OUT]), length)]
+            return pa.Array.from_buffers(forms_of(described.type).arrow, self.rows, buffers, nulls)
+        var = int(row[VAR])
+        buffers = [valid, pa.py_buffer(self.offsets[var]), pa.py_buffer(self.texts[var][: self.filled[var]])]
+        raw = pa.Array.from_buffers(pa.binary(), self.rows, buffers, nulls)
+        where = ResultRows(self._shape.table.source, place)
+        return final_array(column, described.type, raw, self._shape.policies, where)
+
+    def _slice(self, at: int, length: int) -> Any:
+        return pa.py_buffer(self.arena[at : at + length])
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

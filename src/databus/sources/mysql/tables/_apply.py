@@ -1,0 +1,431 @@
+"""Applies what a statement says to a table: its columns, its keys, and what that did to the rows that are there."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
+from databus.sources.mysql.tables._change_class import FILLS, UNPROVEN, Reason, reason_of
+from databus.sources.mysql.tables._column_types import charset_of, known_charset, resize_text, resolve, resolve_charset
+from databus.sources.mysql.tables._lexer import Server, Unreadable, Unseen
+from databus.sources.mysql.tables._literal_charsets import Written
+from databus.sources.mysql.tables._literals import CannotTell, ZeroDate, implicit_value, spelled, value_of
+from databus.sources.mysql.tables._syntax import (
+    FIRST,
+    AddColumn,
+    AddKey,
+    AlterTable,
+    ChangeColumn,
+    ChangeRows,
+    ColumnText,
+    Convert,
+    CreateTable,
+    DropColumn,
+    DropKey,
+    KeyPart,
+    KeyText,
+    Literal,
+    RenameColumn,
+    RenameKey,
+    SetDefault,
+    SetOptions,
+    SetVersioning,
+    SetVisibility,
+)
+from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState, same_name
+
+_ENGINES: Final = frozenset({"INNODB", "MYISAM", "ARIA", "MEMORY", "HEAP", "ROCKSDB", "TOKUDB", "ARCHIVE", "NDB"})
+"""Engines that keep the rows they are given; a change to any other may lose them."""
+
+_ZERO_TIMESTAMP: Final = Literal("string", "0000-00-00 00:00:00")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where a statement ran. database_charset: the default of tables that do not say theirs, or `UNKNOWN_CHARSET`.
+
+    explicit_timestamps: `explicit_defaults_for_timestamp`, None where nothing says it. zero_dates: as `null` a zero
+    date is a known value, NULL. written: in which character sets its literals are.
+    """
+
+    server: Server
+    sql_mode: int
+    explicit_timestamps: bool | None
+    database_charset: str
+    zero_dates: str = "error"
+    written: Written = field(default_factory=Written)
+
+    @property
+    def is_explicit_for_timestamp(self) -> bool:
+        """`explicit_timestamps`, where a column depends on it. Raises `Unseen`."""
+        if self.explicit_timestamps is None:
+            raise Unseen(
+                "what a TIMESTAMP without NULL, NOT NULL or a default is depends on the server's "
+                "explicit_defaults_for_timestamp, which the log does not say; set the option of that name"
+            )
+        return self.explicit_timestamps
+
+    def literal(self, column: ColumnDefinition, literal: Literal | None) -> Literal | None:
+        """A default as the column gets it."""
+        return None if literal is None else self.written.literal_in(literal, column.charset)
+
+
+def create(statement: CreateTable, database: str, name: str, setting: Setting) -> TableState:
+    """The table that a CREATE TABLE with columns makes. Raises `Unreadable`."""
+    options = statement.options
+    charset = resolve_charset(options.charset, options.collation, setting.database_charset)
+    versioning = ""
+    if options.is_versioned:
+        versioning = "explicit" if any(column.is_row_time for column in statement.columns) else "implicit"
+    columns = tuple(_define(column, charset, setting) for column in statement.columns)
+    state = TableState(database, name, columns, (), charset, versioning)
+    texts = {column.name: column for column in statement.columns}
+    return _settle(_with_keys(state, statement.keys, setting, is_new=True), texts, setting)
+
+
+def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinition:
+    found = resolve(text.type, charset, setting.server, setting.sql_mode, setting.written)
+    is_nullable = text.is_nullable
+    if is_nullable is None:
+        depends = found.type is FieldType.TIMESTAMP2 and not (text.is_generated or text.is_row_time)
+        is_bare = depends and not setting.is_explicit_for_timestamp
+        is_nullable = not (is_bare or text.is_auto_increment)
+    column = ColumnDefinition(
+        name=text.name,
+        type=found.type,
+        meta=found.meta,
+        column_type=found.column_type,
+        is_unsigned=found.is_unsigned,
+        is_nullable=is_nullable and not text.is_primary and not text.is_row_time,
+        charset=found.charset,
+        members=found.members,
+        is_generated=text.is_generated,
+        is_invisible=text.is_invisible,
+    )
+    if text.is_generated or (found.type is FieldType.BLOB and not setting.server.is_mariadb):
+        return column  # MySQL takes no literal as the default of a BLOB, and '' for none
+    return replace(column, default=spelled(column, setting.literal(column, text.default)))
+
+
+def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting) -> TableState:
+    """What the server adds by itself: NOT NULL of the primary key, defaults of timestamps, the order of keys."""
+    primary = next((key for key in state.keys if key.kind == "primary"), None)
+    names = [part.name for part in primary.parts] if primary is not None else []
+    columns = list(state.columns)
+    seen_timestamp = False
+    for index, column in enumerate(columns):
+        if column.is_nullable and any(same_name(column.name, name) for name in names):
+            columns[index] = replace(column, is_nullable=False)
+        text = texts.get(column.name)
+        is_bare = text is not None and text.default is None and not text.is_generated
+        updates = text is not None and text.on_update
+        if column.type is not FieldType.TIMESTAMP2:
+            continue
+        if setting.explicit_timestamps is None and (not is_bare or columns[index].is_nullable):
+            continue  # what it is depends on nothing
+        if setting.is_explicit_for_timestamp and not (updates and setting.server.is_mariadb):
+            continue
+        takes_zero = seen_timestamp or updates
+        if is_bare and takes_zero and not columns[index].is_nullable:
+            columns[index] = replace(columns[index], default=spelled(column, _ZERO_TIMESTAMP))
+        seen_timestamp = True
+    return replace(state, columns=tuple(columns)).with_sorted_keys()
+
+
+def _with_keys(state: TableState, keys: Iterable[KeyText], setting: Setting, *, is_new: bool = False) -> TableState:
+    made = list(state.keys)
+    for key in keys:
+        if key.kind == "foreign" or (key.is_optional and key.name and any(same_name(key.name, k.name) for k in made)):
+            continue
+        parts = tuple(_own_case(state, part) for part in key.parts)
+        name = key.name or _made_up_name(parts, [other.name for other in made])
+        is_long = key.kind == "unique" and setting.server.is_mariadb and (key.is_hash or state.needs_hash(parts))
+        if is_long and any(_is_geometry(state, part) for part in parts):  # MariaDB hashes those in CREATE only
+            parts = tuple(replace(part, prefix=8) if _is_geometry(state, part) else part for part in parts)
+            is_long = is_new or state.needs_hash(parts)
+        made.append(Key(key.kind, name, parts, is_hashed=is_long))
+    return replace(state, keys=tuple(made))
+
+
+def _is_prefix_of(part: KeyPart, column: ColumnDefinition) -> bool:
+    """Whether the part is, or may be, less than the whole of such a column."""
+    if column.type in (FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY):
+        return True
+    is_text = column.charset is not None and not column.members
+    return is_text and part.prefix * BYTES_A_CHARACTER[column.charset or BINARY] < column.meta
+
+
+def _is_geometry(state: TableState, part: KeyPart) -> bool:
+    column = state.column(part.name)
+    return column is not None and column.type is FieldType.GEOMETRY
+
+
+def _own_case(state: TableState, part: KeyPart) -> KeyPart:
+    column = state.column(part.name)
+    return part if column is None else replace(part, name=column.name)
+
+
+def _made_up_name(parts: tuple[KeyPart, ...], taken: list[str]) -> str:
+    name = parts[0].name or "functional_index"
+    if not same_name(name, PRIMARY) and not any(same_name(name, other) for other in taken):
+        return name
+    number = 2
+    while any(same_name(f"{name}_{number}", other) for other in taken):
+        number += 1
+    return f"{name}_{number}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What an ALTER TABLE made of a table. fill, renamed, reasons: as in `Altered`."""
+
+    state: TableState
+    reasons: list[Reason] = field(default_factory=list)
+    renamed: dict[str, str] = field(default_factory=dict)
+    fill: dict[str, Any] = field(default_factory=dict)
+
+
+def alter(state: TableState, statement: AlterTable, setting: Setting) -> Outcome:
+    """Apply all actions at once, as the server does; the table keeps its name. Raises `Unreadable`."""
+    return _Alteration(state, statement, setting).run()
+
+
+class _Alteration:
+    """One ALTER TABLE. Columns are placed as the server places them: those that stay and those changed in place first,
+    in their old order, then added and moved ones one by one.
+    """
+
+    def __init__(self, state: TableState, statement: AlterTable, setting: Setting) -> None:
+        self._old = state
+        self._setting = setting
+        self._statement = statement
+        self._table_charset, self._charset = self._new_charsets()
+        self._converts = next((action for action in statement.actions if isinstance(action, Convert)), None)
+        self._texts: dict[str, ColumnText] = {}
+        self._origin: dict[str, ColumnDefinition] = {}  # by new name, the column that it was
+        self._spelled_anew: set[str] = set()
+
+    def run(self) -> Outcome:
+        columns = self._placed(self._kept())
+        self._check_names(columns)
+        state = replace(self._old, columns=tuple(columns), charset=self._table_charset)
+        state = _settle(self._keyed(state), self._texts, self._setting)
+        state = self._versioned(state)
+        outcome = Outcome(state)
+        self._explain_columns(outcome)
+        self._explain_table(outcome)
+        return outcome
+
+    def _new_charsets(self) -> tuple[str, str]:
+        """The new default of the table, and that of the columns at hand: MariaDB takes CONVERT's for columns only."""
+        table, converted = self._old.charset, None
+        for action in self._statement.actions:
+            if isinstance(action, Convert):
+                inherited = self._setting.database_charset if action.charset is None else table
+                converted = known_charset(resolve_charset(action.charset, action.collation, inherited))
+            elif isinstance(action, SetOptions):
+                table = resolve_charset(action.options.charset, action.options.collation, table)
+        if converted is None:
+            return table, table
+        keeps = self._setting.server.is_mariadb and table != self._old.charset
+        return (table if keeps else converted), converted
+
+    def _required(self, name: str, *, is_optional: bool) -> ColumnDefinition | None:
+        column = self._old.column(name)
+        if column is None and not is_optional:
+            raise Unreadable(f"the table has no column {name[:64]!r} that we know of")
+        return column
+
+    def _kept(self) -> list[ColumnDefinition]:
+        """The old columns that stay, renamed and changed in their old places."""
+        changes = {column.name: column for column in self._old.columns}
+        for action in self._statement.actions:
+            if isinstance(action, DropColumn):
+                column = self._required(action.name, is_optional=action.is_optional)
+                if column is not None:
+                    del changes[column.name]
+            elif isinstance(action, ChangeColumn):
+                column = self._required(action.old, is_optional=action.is_optional)
+                if column is not None:
+                    changes[column.name] = self._changed(action.column)
+            elif isinstance(action, RenameColumn | SetDefault | SetVisibility):
+                self._adjust(changes, action)
+        kept = []
+        for name, column in changes.items():
+            kept.append(self._converted(column))
+            self._origin[column.name] = next(old for old in self._old.columns if old.name == name)
+        return kept
+
+    def _adjust(self, changes: dict[str, ColumnDefinition], action: RenameColumn | SetDefault | SetVisibility) -> None:
+        name = action.old if isinstance(action, RenameColumn) else action.column
+        is_optional = False if isinstance(action, SetVisibility) else action.is_optional
+        column = self._required(name, is_optional=is_optional)
+        if column is None:
+            return
+        now = changes[column.name]
+        if isinstance(action, RenameColumn):
+            changes[column.name] = replace(now, name=action.new)
+        elif isinstance(action, SetDefault):
+            changes[column.name] = replace(now, default=spelled(now, self._setting.literal(now, action.default)))
+        else:
+            changes[column.name] = replace(now, is_invisible=action.is_invisible)
+
+    def _changed(self, text: ColumnText) -> ColumnDefinition:
+        self._texts[text.name] = text
+        self._spelled_anew.add(text.name)
+        return self._defined(text)
+
+    def _defined(self, text: ColumnText) -> ColumnDefinition:
+        """A column as the statement defines it; CONVERT wins over a character set of its own, but for bytes."""
+        if self._converts is not None and charset_of(text.type, self._charset) != BINARY:
+            kind = replace(text.type, charset=self._charset, collation=None, is_national=False)
+            text = replace(text, type=kind)
+        return _define(text, self._charset, self._setting)
+
+    def _converted(self, column: ColumnDefinition) -> ColumnDefinition:
+        if self._converts is None or column.charset in (None, BINARY) or column.name in self._spelled_anew:
+            return column
+        return resize_text(column, self._charset, self._setting.server)
+
+    def _placed(self, columns: list[ColumnDefinition]) -> list[ColumnDefinition]:
+        """With added and moved columns, one by one in the order of the statement."""
+        for action in self._statement.actions:
+            if isinstance(action, AddColumn):
+                if action.is_optional and self._old.column(action.column.name) is not None:
+                    continue
+                self._texts[action.column.name] = action.column
+                self._insert(columns, self._defined(action.column), action.place)
+            elif isinstance(action, ChangeColumn) and action.place is not None:
+                found = [column for column in columns if column.name == action.column.name]
+                for column in found:
+                    columns.remove(column)
+                    self._insert(columns, column, action.place)
+        return columns
+
+    def _insert(self, columns: list[ColumnDefinition], column: ColumnDefinition, place: str | None) -> None:
+        if place is None:
+            columns.append(column)
+        elif place == FIRST:
+            columns.insert(0, column)
+        else:
+            found = [index for index, other in enumerate(columns) if same_name(other.name, place)]
+            if not found:
+                raise Unreadable(f"AFTER {place[:64]!r}: the table has no such column that we know of")
+            columns.insert(found[0] + 1, column)
+
+    def _check_names(self, columns: list[ColumnDefinition]) -> None:
+        names = [column.name.casefold() for column in columns]
+        if len(set(names)) != len(names):
+            raise Unreadable("the table already has a column of that name, as far as we know")
+        if not columns:
+            raise Unreadable("no column is left, as far as we know")
+
+    def _keyed(self, state: TableState) -> TableState:
+        """Keys without what was dropped, with new names of columns, then the new keys."""
+        named = {origin.name: name for name, origin in self._origin.items()}
+        keys = []
+        for key in self._old.keys:
+            parts = tuple(
+                self._carried(part, state, named) for part in key.parts if not part.name or part.name in named
+            )
+            if parts:
+                keys.append(replace(key, parts=parts))
+        for action in self._statement.actions:
+            if isinstance(action, DropKey):
+                kept = [key for key in keys if not same_name(key.name, action.name)]
+                if len(kept) == len(keys) and not action.is_optional and self._depends_on_keys():
+                    raise Unreadable(f"the table has no key {action.name[:64]!r} that we know of")
+                keys = kept
+            elif isinstance(action, RenameKey):
+                keys = [replace(key, name=action.new) if same_name(key.name, action.old) else key for key in keys]
+        if self._setting.server.is_mariadb:  # it decides anew which keys are hashed, whatever was asked for
+            keys = [replace(key, is_hashed=key.kind == "unique" and state.needs_hash(key.parts)) for key in keys]
+        state = replace(state, keys=tuple(keys))
+        return _with_keys(state, (a.key for a in self._statement.actions if isinstance(a, AddKey)), self._setting)
+
+    def _carried(self, part: KeyPart, state: TableState, named: Mapping[str, str]) -> KeyPart:
+        """A key's part in the new table: the prefix goes where it was the whole, or where it does not fit any more."""
+        if not part.name:
+            return part
+        old, new = self._old.column(part.name), state.column(named[part.name])
+        keeps = old is not None and new is not None and _is_prefix_of(part, old) and _is_prefix_of(part, new)
+        return KeyPart(named[part.name], part.prefix if keeps else 0)
+
+    def _depends_on_keys(self) -> bool:
+        """Whether what identifies a row is a key that has a name of its own, so that a wrong guess would matter."""
+        return any(key.kind == "unique" for key in self._old.keys) and not any(
+            key.kind == "primary" for key in self._old.keys
+        )
+
+    def _versioned(self, state: TableState) -> TableState:
+        for action in self._statement.actions:
+            if isinstance(action, SetVersioning):
+                has_own = any(text.is_row_time for text in self._texts.values())
+                row_times = ("explicit" if has_own else "implicit") if action.is_versioned else ""
+                state = replace(state, row_times=row_times)
+        return state
+
+    def _explain_columns(self, outcome: Outcome) -> None:
+        old_names = {column.name for column in self._old.columns}
+        for column in outcome.state.columns:
+            origin = self._origin.get(column.name)
+            if origin is None:
+                self._explain_added(outcome, column, old_names)
+                continue
+            if origin.name != column.name:
+                outcome.renamed[origin.name] = column.name
+                if column.name in old_names:
+                    outcome.reasons.append(Reason(column.name, UNPROVEN, "another column had that name"))
+            if column.name in self._spelled_anew or column != origin:
+                found = reason_of(origin, column, self._setting.sql_mode, ignores=self._statement.ignores)
+                outcome.reasons += [] if found is None else [found]
+
+    def _explain_added(self, outcome: Outcome, column: ColumnDefinition, old_names: set[str]) -> None:
+        if column.name in old_names:
+            outcome.reasons.append(Reason(column.name, UNPROVEN, "another column had that name"))
+            return
+        try:
+            value = self._fill(column, self._texts[column.name])
+        except CannotTell as why:
+            outcome.reasons.append(Reason(column.name, UNPROVEN, str(why)))
+            return
+        outcome.fill[column.name] = value
+        outcome.reasons.append(Reason(column.name, FILLS, "it was added with a known value"))
+
+    def _fill(self, column: ColumnDefinition, text: ColumnText) -> Any:
+        """What the rows that were there hold in a new column. Raises `CannotTell`."""
+        if text.is_generated or text.is_auto_increment:
+            raise CannotTell(f"{column.name} is generated")
+        if column.type is FieldType.TIMESTAMP2 and not self._setting.explicit_timestamps:
+            is_bare = not column.is_nullable and text.default is None
+            if is_bare:
+                raise CannotTell(f"{column.name} may be filled with the time of the change")
+        is_unsaid = text.is_nullable is None and text.default is None
+        if column.type is FieldType.TIMESTAMP2 and self._setting.server.is_mariadb and is_unsaid:
+            raise CannotTell(
+                f"{column.name} depends on the session's explicit_defaults_for_timestamp, which no log says"
+            )
+        default = self._setting.literal(column, text.default)
+        if default is not None and default.kind != "null":
+            value = value_of(column, default)
+        else:
+            value = None if column.is_nullable else implicit_value(column)
+        if isinstance(value, ZeroDate):
+            if self._setting.zero_dates != "null":
+                raise CannotTell(f"{column.name} is filled with {value.text}, which is no date")
+            return None
+        return value
+
+    def _explain_table(self, outcome: Outcome) -> None:
+        old, new = self._old, outcome.state
+        key = tuple(outcome.renamed.get(name, name) for name in old.row_key())
+        if key != new.row_key():
+            outcome.reasons.append(Reason(None, UNPROVEN, "what identifies a row is another"))
+        if old.row_times != new.row_times:
+            outcome.reasons.append(Reason(None, UNPROVEN, "it began or ceased to keep rows of the past"))
+        for action in self._statement.actions:
+            if isinstance(action, ChangeRows):
+                outcome.reasons.append(Reason(None, UNPROVEN, action.why))
+            elif isinstance(action, SetOptions) and (action.options.engine or "InnoDB").upper() not in _ENGINES:
+                outcome.reasons.append(Reason(None, UNPROVEN, f"its engine became {action.options.engine}"))

@@ -1,0 +1,199 @@
+"""Reads the server's catalogue: all tables of all user databases as they are now, in a handful of queries."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from databus.core import Unsupported
+from databus.sources.mysql._charsets import canonical_charset, charset_of_collation
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
+from databus.sources.mysql.tables._column_clauses import digits_of, read_default
+from databus.sources.mysql.tables._column_types import parse_column_type
+from databus.sources.mysql.tables._lexer import Server, Unreadable, tokens_of
+from databus.sources.mysql.tables._literals import spelled
+from databus.sources.mysql.tables._members import Asker
+from databus.sources.mysql.tables._syntax import EXPRESSION, KeyPart, Literal
+from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState
+from databus.sources.mysql.tables._token_cursor import Cursor
+
+Query = Callable[[str], Sequence[Sequence[Any]]]
+
+_SYSTEM: Final = "('mysql', 'information_schema', 'performance_schema', 'sys')"
+_BASE_TABLES: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """Everything that a history begins with. databases: their default character sets. others: views and sequences.
+    is_whole: whether the server has no other tables.
+    """
+
+    tables: list[TableState] = field(default_factory=list)
+    databases: dict[str, str] = field(default_factory=dict)
+    others: set[tuple[str, str]] = field(default_factory=set)
+    unread: dict[tuple[str, str], str] = field(default_factory=dict)
+    is_whole: bool = True
+
+    def definitions(self) -> list[TableDefinition]:
+        """What rows of each table are decoded by, in the order of names."""
+        return [table.definition for table in self.tables]
+
+
+def read_catalogue(query: Query, server: Server, *, tables: Iterable[tuple[str, str]] | None = None) -> Catalogue:
+    """Read all user databases, or only `tables`. One query each for databases, tables, columns and keys.
+
+    The connection's character set must be utf8mb4 and its sql_mode without NO_BACKSLASH_ESCAPES. A table of a kind that
+    we do not know stands in `unread` with the reason.
+    """
+    wanted = None if tables is None else set(tables)
+    among = "" if wanted is None else f" AND table_schema IN ({', '.join(sorted({_text(name) for name, _ in wanted}))})"
+    if wanted is not None and not wanted:
+        return Catalogue()
+    found = Catalogue()
+    users = f"schema_name NOT IN {_SYSTEM}"
+    for name, charset in query(
+        f"SELECT schema_name, default_character_set_name FROM information_schema.schemata WHERE {users}"
+    ):
+        found.databases[_str(name)] = _charset(_str(charset))
+    own = f"WHERE table_schema NOT IN {_SYSTEM}{among}"
+    listed = query(f"SELECT table_schema, table_name, table_type, table_collation FROM information_schema.tables {own}")
+    columns, keys, asker = _columns(query, own), _keys(query, own), Asker(query, server)
+    for row in sorted(listed, key=lambda row: (_str(row[0]), _str(row[1]))):
+        name = (_str(row[0]), _str(row[1]))
+        if wanted is not None and name not in wanted:
+            continue
+        if _str(row[2]) not in _BASE_TABLES:
+            found.others.add(name)
+            continue
+        is_versioned = _str(row[2]) == "SYSTEM VERSIONED"
+        charset = charset_of_collation(_str(row[3] or "")) or found.databases.get(name[0], "utf8mb4")
+        try:
+            table = _table(name, charset, columns[name], keys[name], server, is_versioned=is_versioned)
+            found.tables.append(_settled(table, asker))
+        except Unreadable as why:
+            found.unread[name] = str(why)
+    return found
+
+
+def _text(name: str) -> str:
+    quoted = name.replace("\\", "\\\\").replace("'", "''")
+    return f"'{quoted}'"
+
+
+def _str(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _charset(name: str) -> str:
+    found = canonical_charset(name)
+    if found is None:
+        raise Unsupported(f"the server has the character set {name!r}, which databus does not know")
+    return found
+
+
+def _columns(query: Query, own: str) -> defaultdict[tuple[str, str], list[Sequence[Any]]]:
+    found: defaultdict[tuple[str, str], list[Sequence[Any]]] = defaultdict(list)
+    for row in query(
+        "SELECT table_schema, table_name, ordinal_position, column_name, column_type, character_set_name, is_nullable, "
+        f"column_key, extra, column_default, generation_expression FROM information_schema.columns {own}"
+    ):
+        found[_str(row[0]), _str(row[1])].append(row[2:])
+    return found
+
+
+def _keys(query: Query, own: str) -> defaultdict[tuple[str, str], dict[str, list[Sequence[Any]]]]:
+    found: defaultdict[tuple[str, str], dict[str, list[Sequence[Any]]]] = defaultdict(dict)
+    for row in query(
+        "SELECT table_schema, table_name, index_name, seq_in_index, column_name, sub_part, non_unique, index_type "
+        f"FROM information_schema.statistics {own}"
+    ):
+        found[_str(row[0]), _str(row[1])].setdefault(_str(row[2]), []).append(row[3:])
+    return found
+
+
+def _table(
+    name: tuple[str, str],
+    charset: str,
+    columns: list[Sequence[Any]],
+    keys: dict[str, list[Sequence[Any]]],
+    server: Server,
+    *,
+    is_versioned: bool,
+) -> TableState:
+    columns.sort(key=lambda row: int(row[0]))
+    definitions = tuple(_column(row, server) for row in columns)
+    if not definitions:
+        raise Unreadable("the catalogue shows no columns; the user may not have SELECT on it")
+    in_key = {_str(row[1]) for row in columns if _str(row[5]) == "PRI"}
+    row_times = ""
+    if is_versioned:
+        shown = any(_str(row[8] or "").upper() in ("ROW START", "ROW END") for row in columns)
+        row_times = "explicit" if shown else "implicit"
+    made = [_key(index, parts, server) for index, parts in sorted(keys.items())]
+    chosen = [key for key in made if key.kind == "unique" and {part.name for part in key.parts} == in_key]
+    ordered = chosen[:1] + [key for key in made if key not in chosen[:1]]
+    return TableState(name[0], name[1], definitions, tuple(ordered), charset, row_times).with_sorted_keys()
+
+
+def _settled(table: TableState, asker: Asker) -> TableState:
+    """The table with members that the catalogue does not show."""
+    columns = tuple(
+        asker.settle(table.database, table.name, column) if column.members else column for column in table.columns
+    )
+    return table if columns == table.columns else replace(table, columns=columns)
+
+
+def _key(name: str, parts: list[Sequence[Any]], server: Server) -> Key:
+    parts.sort(key=lambda row: int(row[0]))
+    is_unique = not int(parts[0][3])
+    kind = "primary" if name == PRIMARY else "unique" if is_unique else "index"
+    is_hashed = server.is_mariadb and is_unique and _str(parts[0][4]) == "HASH"
+    columns = tuple(KeyPart("" if row[1] is None else _str(row[1]), int(row[2] or 0)) for row in parts)
+    return Key(kind, name, columns, is_hashed=is_hashed)
+
+
+def _column(row: Sequence[Any], server: Server) -> ColumnDefinition:
+    _, name, column_type, charset, nullable, _, extra, default, expression = row
+    found = parse_column_type(_str(column_type), None if charset is None else _charset(_str(charset)), server)
+    words = _str(extra).upper()
+    is_generated = bool(expression) or "GENERATED" in words.replace("DEFAULT_GENERATED", "")
+    column = ColumnDefinition(
+        name=_str(name),
+        type=found.type,
+        meta=found.meta,
+        column_type=found.column_type,
+        is_unsigned=found.is_unsigned,
+        is_nullable=_str(nullable) == "YES",
+        charset=found.charset,
+        members=found.members,
+        is_generated=is_generated,
+        is_invisible="INVISIBLE" in words,
+    )
+    if is_generated or default is None:
+        return column
+    literal = _default(column, default, server, is_expression="DEFAULT_GENERATED" in words)
+    return ColumnDefinition(**{**_fields(column), "default": spelled(column, literal)})
+
+
+def _fields(column: ColumnDefinition) -> dict[str, Any]:
+    return {name: getattr(column, name) for name in ColumnDefinition.__slots__}
+
+
+def _default(column: ColumnDefinition, default: Any, server: Server, *, is_expression: bool) -> Literal:
+    """A default as the catalogue has it: MariaDB's in SQL, MySQL's bare."""
+    if is_expression:
+        return EXPRESSION
+    if server.is_mariadb:
+        try:
+            cursor = Cursor(tokens_of(_str(default), server), server, 0, "")
+            literal = read_default(cursor)
+        except Unreadable:
+            return EXPRESSION
+        return literal if cursor.is_at_end else EXPRESSION
+    text = default.decode("utf-8", "surrogateescape") if isinstance(default, bytes) else str(default)
+    if column.type is FieldType.BIT and text.startswith("b'"):
+        return Literal("bits", digits_of(text))
+    if column.charset == BINARY and text.startswith("0x") and server.version >= (8,):
+        return Literal("hex", digits_of(text))
+    return Literal("string", text)

@@ -1,0 +1,501 @@
+"""History: what every table of the user's databases is at the log's present position. It follows the DDL in the log.
+
+All tables are kept, captured or not, since a rename may make any of them a captured one; those that nothing touches
+stay as the text they were loaded from.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from databus.core import LimitExceeded, SourceChanged
+from databus.sources.mysql._charsets import charset_of_number
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.tables._apply import Outcome, Setting, alter, create
+from databus.sources.mysql.tables._catalogue import Catalogue
+from databus.sources.mysql.tables._change_class import UNPROVEN, Reason
+from databus.sources.mysql.tables._column_types import UNKNOWN_CHARSET, resolve_charset
+from databus.sources.mysql.tables._explain import explain
+from databus.sources.mysql.tables._lexer import Server, Unreadable, Unseen
+from databus.sources.mysql.tables._literal_charsets import Written
+from databus.sources.mysql.tables._members import is_in_servers_words, with_likely_members
+from databus.sources.mysql.tables._name_case import Spelling
+from databus.sources.mysql.tables._pending_changes import Changes, Work, state_of, text_of
+from databus.sources.mysql.tables._statements import Statement, read_statement
+from databus.sources.mysql.tables._syntax import (
+    Action,
+    AlterTable,
+    ChangeRows,
+    ChangesRows,
+    CreateOther,
+    CreateTable,
+    DropDatabase,
+    DropTables,
+    KeyPart,
+    Name,
+    Parsed,
+    Rename,
+    RenameTables,
+    SetDatabase,
+    Truncate,
+)
+from databus.sources.mysql.tables._table_events import TableEvent, Unknown
+from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState
+from databus.sources.mysql.tables._touched_tables import touched_names
+from databus.sources.mysql.tables._unknown_tables import (
+    PARTIAL,
+    Note,
+    Presence,
+    TableName,
+    contents_known,
+    doubtful,
+    gone,
+    told,
+)
+
+TABLES_MAX: Final = 50_000
+
+
+def _not_known(name: TableName) -> Unreadable:
+    return Unreadable(f"{name[0]}.{name[1]} is not in the history")
+
+
+def _moves_rows(action: Action) -> bool:
+    """Whether a table of another name holds rows by it that no log entry told of."""
+    return isinstance(action, Rename) or (isinstance(action, ChangeRows) and bool(action.other or action.makes))
+
+
+class History:
+    """The tables at one position; `apply` moves it past a statement.
+
+    captured: whether consumers see a table of that name: events tell of those only. fold: names are compared in lower
+    case (lower_case_table_names). explicit_timestamps: the server's explicit_defaults_for_timestamp, for statements
+    that do not carry it. Of both, None says that nobody knows: what depends on it is not understood. database_charsets:
+    the defaults of databases that were there when the history began, where no catalogue says them. zero_dates: the
+    policy for values, `error` or `null`.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        captured: Callable[[str, str], bool],
+        *,
+        fold: bool | None = False,
+        explicit_timestamps: bool | None = True,
+        database_charsets: Mapping[str, str] | None = None,
+        zero_dates: str = "error",
+        tables_max: int = TABLES_MAX,
+    ) -> None:
+        self.server = server
+        self._captured = captured
+        self._spelling = Spelling(fold)
+        self._presence = Presence()
+        self._given_charsets = {self._spelling.of(name): charset for name, charset in (database_charsets or {}).items()}
+        self._reasons: dict[TableName, str] = {}  # why a table is not known, where a statement of this session says
+        self._explicit_timestamps = explicit_timestamps
+        self._zero_dates = zero_dates
+        self._tables_max = tables_max
+        self._tables: dict[TableName, TableState | bytes] = {}
+        self._databases: dict[str, str] = {}
+        self._others: set[TableName] = set()
+        self._changes = Changes()
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def definition(self, database: str, table: str) -> TableDefinition | None:
+        """What that table is here; None where there is none, or it is not known. Raises `SourceChanged` where only the
+        server's lower_case_table_names tells whether it is one that is known.
+        """
+        name = self._name(database, table)
+        if (other := self._spelling.rival(name)) is not None:
+            raise SourceChanged(f"{database}.{table}: {self._spelling.doubt(name, other)}")
+        state = self._state(name)
+        return None if state is None else state.definition
+
+    def is_other(self, database: str, table: str) -> bool:
+        """Whether that name is a view's or a sequence's, whose rows are no table's."""
+        return self._name(database, table) in self._others
+
+    def why_unknown(self, database: str, table: str) -> str:
+        """Why nobody knows what that table is, as far as that is known."""
+        return self._reasons.get(self._name(database, table), "")
+
+    def names(self) -> Iterator[TableName]:
+        """The (database, name) of all tables."""
+        return iter(self._tables)
+
+    def begin(self, catalogue: Catalogue) -> None:
+        """Know what the catalogue says, and nothing else."""
+        self._tables.clear()
+        self._presence.clear()
+        self._spelling.clear()
+        self._others = {self._name(*name) for name in catalogue.others}
+        self._databases = {self._spelling.of(name): charset for name, charset in catalogue.databases.items()}
+        self._changes = Changes(databases=dict(self._databases), others=dict.fromkeys(self._others, True))
+        self._note({} if catalogue.is_whole else {PARTIAL: True})
+        for table in catalogue.tables:
+            self.put(table)
+
+    def put(self, table: TableState) -> None:
+        """Know that table as it is now: after an `Unknown`, once the catalogue is provably the same as of here."""
+        self._keep(self._name(table.database, table.name), table)
+
+    def learn(self, definition: TableDefinition) -> None:
+        """Know a table as the log itself shows it (`from_table_map`); what no table map tells stays as it was."""
+        name = self._name(definition.database, definition.name)
+        known = self._state(name)
+        if known is not None and known.definition == definition:
+            return
+        columns = tuple(column for column in definition.columns if not column.is_hidden)
+        row_times = "" if not definition.is_versioned else known.row_times if known is not None else "explicit"
+        state = TableState(*name, columns, () if known is None else known.keys, definition.charset, row_times)
+        if state.row_key() != definition.key:
+            state = replace(state, keys=(Key("primary", PRIMARY, tuple(map(KeyPart, definition.key))),))
+        if not definition.key:
+            state = replace(state, keys=())
+        self._keep(name, state)
+
+    def doubt(self, database: str, table: str) -> None:
+        """That table is not known here, though consumers have been told what it is."""
+        self._note({told(self._name(database, table)): True})
+
+    def restore(self, changes: Changes) -> None:
+        """Take what a store kept, as it was kept; nothing of it counts as changed."""
+        for name, text in changes.tables.items():
+            if text is None:
+                self._tables.pop(name, None)
+            else:
+                self._tables[name] = text
+                self._spelling.add(name)
+        for database, charset in changes.databases.items():
+            if charset is None:
+                self._databases.pop(database, None)
+            else:
+                self._databases[database] = charset
+        for name, is_there in changes.others.items():
+            (self._others.add if is_there else self._others.discard)(name)
+        for note, holds in changes.notes.items():
+            self._presence.set(note, holds)
+        self._check_count()
+
+    def take_changes(self) -> Changes:
+        """What has changed since the last call, for the store."""
+        taken, self._changes = self._changes, Changes()
+        return taken
+
+    def everything(self) -> Changes:
+        """All that is known, as changes of nothing."""
+        tables: dict[TableName, bytes | None] = {
+            name: found if isinstance(found, bytes) else text_of(found) for name, found in self._tables.items()
+        }
+        others = dict.fromkeys(self._others, True)
+        return Changes(tables, dict(self._databases), others, dict.fromkeys(self._presence, True))
+
+    def apply(self, statement: Statement, *, rows_follow: bool = False) -> list[TableEvent]:
+        """Move past a statement. What it did to captured tables, in an order that consumers can follow.
+
+        rows_follow: rows come in the same transaction: a CREATE TABLE ... SELECT, in words of the server's own.
+        A statement that is not understood changes nothing but that the tables it names are not known any more, and
+        gives `Unknown` if one of them is captured.
+        """
+        sql_mode = statement.sql_mode or 0
+        try:
+            parsed = read_statement(statement.text, self.server, sql_mode, statement.database)
+            if parsed is None:
+                return []
+            work = Work()
+            self._do(parsed, statement, work)
+        except Unreadable as why:
+            return self._not_understood(statement, why)
+        if rows_follow or is_in_servers_words(statement.text, self.server):
+            work.tables = {
+                at: made and with_likely_members(made, self._all_states()) for at, made in work.tables.items()
+            }
+        return self._commit(work, statement)
+
+    def _all_states(self) -> Iterator[TableState]:
+        return (state for name in list(self._tables) if (state := self._state(name)) is not None)
+
+    def _name(self, database: str, table: str) -> TableName:
+        return self._spelling.of(database), self._spelling.of(table)
+
+    def _of(self, name: Name) -> TableName:
+        found = self._name(name.database, name.table)
+        if (other := self._spelling.rival(found)) is not None:
+            raise Unseen(self._spelling.doubt(found, other))
+        return found
+
+    def _state(self, name: TableName) -> TableState | None:
+        found = self._tables.get(name)
+        if isinstance(found, bytes):
+            found = state_of(name, found)
+            self._tables[name] = found
+        return found
+
+    def _keep(self, name: TableName, state: TableState | None) -> None:
+        if state is None:
+            self._tables.pop(name, None)
+            self._changes.tables[name] = None
+            return
+        self._tables[name] = state
+        self._changes.tables[name] = text_of(state)
+        self._spelling.add(name)
+        self._reasons.pop(name, None)
+        self._note({doubtful(name): False, told(name): False, gone(name): False})
+        self._check_count()
+
+    def _note(self, notes: Mapping[Note, bool]) -> None:
+        for note, holds in notes.items():
+            if self._presence.set(note, holds):
+                self._changes.notes[note] = holds
+
+    def _check_count(self) -> None:
+        if len(self._tables) + len(self._presence) > self._tables_max:
+            raise LimitExceeded(
+                f"the server has more than history_tables_max ({self._tables_max:,}) tables, captured or not; raise it "
+                f"(each takes some 0.5 KB of memory and disk)"
+            )
+
+    # What each kind of statement does. All of it goes into `work`, so that a statement is followed whole or not at all.
+
+    def _do(self, parsed: Parsed, statement: Statement, work: Work) -> None:
+        if statement.error_code and not isinstance(parsed, DropTables | DropDatabase):
+            self._do_failed(parsed, statement, work)
+            return
+        match parsed:
+            case CreateTable():
+                self._create(parsed, statement, work)
+            case AlterTable():
+                self._alter(parsed, statement, work)
+            case RenameTables():
+                for old, new in parsed.pairs:
+                    self._rename(self._of(old), self._of(new), work, is_optional=parsed.is_optional)
+            case DropTables():
+                for name in parsed.names:
+                    self._drop(self._of(name), work)
+            case Truncate():
+                self._truncate(self._of(parsed.name), work)
+            case CreateOther():
+                work.others[self._of(parsed.name)] = True
+            case SetDatabase():
+                self._set_database(parsed, statement, work)
+            case DropDatabase():
+                self._drop_database(self._spelling.of(parsed.database), work)
+            case ChangesRows():
+                raise Unreadable(f"{parsed.verb} was logged as a statement, not as rows: binlog_format must be ROW")
+
+    def _do_failed(self, parsed: Parsed, statement: Statement, work: Work) -> None:
+        """A statement that failed is logged where it did something: CREATE OR REPLACE had dropped the old table."""
+        if not isinstance(parsed, CreateTable):
+            raise Unreadable(f"it failed with error {statement.error_code}, and may have been done in part")
+        if parsed.or_replace:
+            self._drop(self._of(parsed.name), work)
+
+    def _now(self, name: TableName, work: Work) -> TableState | None:
+        return work.tables[name] if name in work.tables else self._state(name)
+
+    def _known(self, name: TableName, work: Work) -> TableState:
+        state = self._now(name, work)
+        if state is None:
+            raise self._missing(name, work)
+        if state.charset == UNKNOWN_CHARSET:
+            state = replace(state, charset=self._given_charsets.get(name[0], UNKNOWN_CHARSET))
+        return state
+
+    def _missing(self, name: TableName, work: Work) -> Unreadable:
+        """The error for a table that must be there, and is not known."""
+        if self._may_be_there(name, work):
+            return Unseen(f"{name[0]}.{name[1]} was made before the history begins, or in a way that is not known")
+        return _not_known(name)
+
+    def _may_be_there(self, name: TableName, work: Work) -> bool:
+        return self._presence.may_be_there(name, work.notes)
+
+    def _is_other(self, name: TableName, work: Work) -> bool:
+        return work.others.get(name, name in self._others)
+
+    def _setting(self, database: str, statement: Statement, work: Work) -> Setting:
+        explicit = statement.explicit_defaults_for_timestamp
+        charset = work.databases.get(database) or self._databases.get(database)
+        if charset is None and self._presence.may_hold_more(database, work.notes):
+            charset = self._given_charsets.get(database)
+        return Setting(
+            self.server,
+            statement.sql_mode or 0,
+            self._explicit_timestamps if explicit is None else explicit,
+            charset or UNKNOWN_CHARSET,
+            self._zero_dates,
+            Written.by(statement.charsets),
+        )
+
+    def _server_charset(self, statement: Statement) -> str:
+        number = statement.charsets[2] if statement.charsets is not None else 0
+        return charset_of_number(number) or UNKNOWN_CHARSET
+
+    def _create(self, parsed: CreateTable, statement: Statement, work: Work) -> None:
+        name = self._of(parsed.name)
+        there = self._now(name, work)
+        if parsed.is_optional and (there is not None or self._is_other(name, work)):
+            return
+        if parsed.is_optional and self._may_be_there(name, work):
+            raise Unseen(
+                f"whether CREATE TABLE IF NOT EXISTS made {name[0]}.{name[1]} or found another table of that name is "
+                f"not known, since the history begins in the middle of the log"
+            )
+        if parsed.like is not None:
+            made = replace(self._known(self._of(parsed.like), work), database=name[0], name=name[1])
+        elif parsed.is_select:
+            raise Unreadable("its columns come from a query, and the statement does not say them")
+        else:
+            made = create(parsed, *name, self._setting(name[0], statement, work))
+        if there is not None and not parsed.or_replace:
+            if there == made:
+                return  # the catalogue that the history began with had it already
+            raise Unreadable(f"{name[0]}.{name[1]} is there already, as far as we know, and is another table")
+        work.tables[name], work.origin[name] = made, None
+        work.others[name] = False
+        work.notes |= {doubtful(name): False, gone(name): False}
+
+    def _alter(self, parsed: AlterTable, statement: Statement, work: Work) -> None:
+        name = self._of(parsed.name)
+        state = self._now(name, work)
+        if state is None and self._is_other(name, work):
+            return
+        if state is None and parsed.is_optional and not self._may_be_there(name, work):
+            return
+        if state is None and any(_moves_rows(action) for action in parsed.actions):
+            raise _not_known(name)
+        state = self._known(name, work)
+        outcome = alter(state, parsed, self._setting(name[0], statement, work))
+        work.tables[name], work.origin[name], work.outcomes[name] = outcome.state, name, outcome
+        for action in parsed.actions:
+            if isinstance(action, ChangeRows):
+                self._change_rows(action, outcome.state, work)
+            elif isinstance(action, Rename):
+                self._rename(name, self._of(action.name), work)
+
+    def _change_rows(self, action: ChangeRows, state: TableState, work: Work) -> None:
+        if action.other is not None:
+            other = self._of(action.other)
+            there = self._known(other, work)
+            work.tables[other], work.origin[other] = there, other
+            work.outcomes[other] = Outcome(there, [Reason(None, UNPROVEN, action.why)])
+        if action.makes is not None:
+            made = self._of(action.makes)
+            work.tables[made], work.origin[made] = replace(state, database=made[0], name=made[1]), None
+            work.filled.add(made)
+        if action.takes is not None:
+            self._drop(self._of(action.takes), work)
+
+    def _rename(self, old: TableName, new: TableName, work: Work, *, is_optional: bool = False) -> None:
+        if self._is_other(old, work):
+            work.others[old], work.others[new] = False, True
+            return
+        state = self._now(old, work)
+        if state is None:
+            if is_optional and not self._may_be_there(old, work):
+                return
+            raise _not_known(old)  # it may bring rows under a captured name, and nobody would hear of them
+        if old == new:
+            return
+        origin = work.origin.get(old, old)
+        work.tables[new] = replace(state, database=new[0], name=new[1])
+        work.origin[new] = origin
+        work.tables[old] = None
+        work.origin[old] = None
+        self._note_gone(old, work)
+        work.notes |= {doubtful(new): False, gone(new): False}
+        if origin is None and old in work.filled:
+            work.filled.add(new)
+
+    def _drop(self, name: TableName, work: Work) -> None:
+        work.others[name] = False
+        if self._now(name, work) is not None or told(name) in self._presence:
+            work.tables[name], work.origin[name] = None, None
+        self._note_gone(name, work)
+
+    def _note_gone(self, name: TableName, work: Work) -> None:
+        work.notes |= {doubtful(name): False, told(name): False}
+        if self._presence.may_hold_more(name[0], work.notes):
+            work.notes[gone(name)] = True
+
+    def _truncate(self, name: TableName, work: Work) -> None:
+        if self._is_other(name, work):
+            return
+        is_told = told(name) in self._presence
+        if not is_told and self._now(name, work) is None and self._may_be_there(name, work):
+            return  # nobody was told of a row of it
+        if not is_told:
+            self._known(name, work)
+        work.truncated.add(name)
+
+    def _set_database(self, parsed: SetDatabase, statement: Statement, work: Work) -> None:
+        database = self._spelling.of(parsed.database)
+        there = self._databases.get(database)
+        if parsed.is_new and parsed.is_optional and (there or self._presence.may_hold_more(database, work.notes)):
+            return
+        if parsed.or_replace:
+            self._drop_database(database, work)
+        inherited = self._server_charset(statement) if parsed.is_new else there or UNKNOWN_CHARSET
+        charset = resolve_charset(parsed.options.charset, parsed.options.collation, inherited)
+        if charset != UNKNOWN_CHARSET:
+            work.databases[database] = charset
+        if parsed.is_new and PARTIAL in self._presence:
+            work.notes[contents_known(database)] = True
+
+    def _drop_database(self, database: str, work: Work) -> None:
+        work.databases[database] = None
+        work.notes |= {note: False for note in self._presence if note[1:2] == (database,)}
+        if PARTIAL in self._presence:
+            work.notes[contents_known(database)] = True
+        for name in [*self._tables, *self._others, *self._presence.told()]:
+            if name[0] == database:
+                self._drop(name, work)
+
+    # From what was done to what consumers are told.
+
+    def _commit(self, work: Work, statement: Statement) -> list[TableEvent]:
+        events: list[TableEvent] = []
+        for name in sorted(work.tables.keys() | work.truncated, key=lambda name: work.tables.get(name, ()) is not None):
+            if self._captured(*name):
+                before = self._state(name)
+                if before is None and told(name) in self._presence:
+                    before = TableState(*name, ())  # nothing of it matters but its name
+                events += explain(name, before, work, statement.text)
+        for name, state in work.tables.items():
+            if self._state(name) != state:
+                self._keep(name, state)
+        for database, charset in work.databases.items():
+            if charset is None:
+                self._databases.pop(database, None)
+            else:
+                self._databases[database] = charset
+            self._changes.databases[database] = charset
+        for name, is_there in work.others.items():
+            if is_there != (name in self._others):
+                (self._others.add if is_there else self._others.discard)(name)
+                self._changes.others[name] = is_there
+        self._note(work.notes)
+        return events
+
+    def _not_understood(self, statement: Statement, why: Unreadable) -> list[TableEvent]:
+        """Forget what the statement touches. Where it only depends on something that was there before the history
+        began, nobody need hear of it unless something that was known is lost.
+        """
+        names = touched_names(statement.text, self.server, statement.sql_mode or 0, statement.database)
+        first = [self._name(*name) for name in names.certain]
+        others = [self._name(*name) for name in names.possible]
+        rivals = [other for name in (*first, *others) if (other := self._spelling.rival(name)) is not None]
+        touched = list(dict.fromkeys([*first, *rivals, *(name for name in others if name in self._tables)]))
+        touched = [name for name in touched if name not in self._others]
+        lost = {name for name in touched if name in self._tables or told(name) in self._presence}
+        for name in touched:
+            if name in self._tables:
+                self._keep(name, None)
+            self._note({doubtful(name): True})
+            self._reasons[name] = f"{statement.text[:200]!r}: {why}"
+        captured = tuple(
+            name for name in touched if self._captured(*name) and (name in lost or not isinstance(why, Unseen))
+        )
+        return [Unknown(statement.text, str(why), captured)] if captured else []

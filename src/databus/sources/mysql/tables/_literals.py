@@ -1,0 +1,282 @@
+"""Literals: what a default is worth in a column of a type, exactly as the server stores it, or that we cannot tell.
+
+Used twice: for the value that existing rows get with a new column, and to spell a default in one way, wherever it is
+read (in a statement, in either server's catalogue).
+"""
+
+import datetime as dt
+import re
+import struct
+from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
+from typing import Any, Final
+
+from databus.sources.mysql._charsets import is_text
+from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
+from databus.sources.mysql._server_text import decoded, encoded
+from databus.sources.mysql.tables._column_clauses import bytes_of
+from databus.sources.mysql.tables._syntax import Literal
+
+ADDRESS_TYPES: Final = ("uuid", "inet4", "inet6")
+
+
+class ZeroDate:
+    """A date with a part that is zero: no value of any calendar. `text` is as MySQL spells it."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class CannotTell(Exception):
+    """The literal is one whose stored value we do not reckon; says why."""
+
+
+_EXACT: Final = Context(prec=200)
+_BITS: Final = {FieldType.TINY: 8, FieldType.SHORT: 16, FieldType.INT24: 24, FieldType.LONG: 32, FieldType.LONGLONG: 64}
+_BYTES: Final = frozenset({FieldType.VARCHAR, FieldType.VARCHAR_COMPRESSED, FieldType.BLOB, FieldType.BLOB_COMPRESSED})
+_COMPRESSED: Final = (FieldType.VARCHAR_COMPRESSED, FieldType.BLOB_COMPRESSED)
+_DATE: Final = r"(\d{4})-(\d{1,2})-(\d{1,2})"
+_CLOCK: Final = r"(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?"
+_DATE_TEXT: Final = re.compile(_DATE)
+_DATETIME_TEXT: Final = re.compile(rf"{_DATE}(?:[ T]{_CLOCK})?")
+_TIME_TEXT: Final = re.compile(r"(-?)(\d{1,3}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
+_HOURS_MAX: Final = 838
+
+
+def value_of(column: ColumnDefinition, literal: Literal) -> Any:
+    """The value that `literal` has in `column`, as Python has the bus's type: `ZeroDate` for what has none.
+
+    Raises `CannotTell`.
+    """
+    if literal.kind == "null":
+        return None
+    if literal.kind == "expression":
+        raise CannotTell(f"the default of {column.name} is an expression")
+    kind = column.type
+    if kind in _BITS:
+        return _integer(column, literal)
+    if kind is FieldType.NEWDECIMAL:
+        scale = column.meta & 0xFF
+        return _number(column, literal).quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, _EXACT)
+    if kind in (FieldType.FLOAT, FieldType.DOUBLE):
+        return _float(column, literal)
+    if kind is FieldType.BIT:
+        return _bit(column, literal)
+    if kind in (FieldType.ENUM, FieldType.SET):
+        return _members(column, literal)
+    if kind in _BYTES or (kind is FieldType.STRING and column.column_type not in ADDRESS_TYPES):
+        return _text(column, literal)
+    return _time(column, literal)
+
+
+def implicit_value(column: ColumnDefinition) -> Any:
+    """The value of a NOT NULL column without default in rows that were there before it. Raises `CannotTell`."""
+    kind = column.type
+    if kind is FieldType.ENUM:
+        return column.members[0]
+    if kind in (FieldType.DATE, FieldType.NEWDATE):
+        return ZeroDate("0000-00-00")
+    if kind in (FieldType.DATETIME2, FieldType.TIMESTAMP2):
+        return ZeroDate("0000-00-00 00:00:00")
+    if kind is FieldType.TIME2 or kind is FieldType.YEAR:
+        return 0
+    if kind in _BITS or kind in (FieldType.NEWDECIMAL, FieldType.FLOAT, FieldType.DOUBLE, FieldType.BIT):
+        return value_of(column, Literal("number", "0"))
+    if (
+        kind is FieldType.SET
+        or kind in _BYTES
+        or (kind is FieldType.STRING and column.column_type not in ADDRESS_TYPES)
+    ):
+        return "" if kind is FieldType.SET else _text(column, Literal("string", ""))
+    raise CannotTell(f"{column.name} has no default, and what a {column.column_type} then holds is not known")
+
+
+def spelled(column: ColumnDefinition, literal: Literal | None) -> str | None:
+    """A default in the one way that definitions have it; None for NULL, none, and what no literal of ours can say."""
+    if literal is None:
+        return None
+    try:
+        value = value_of(column, literal)
+    except CannotTell:
+        return None
+    if value is None or (column.type in _COMPRESSED and not value):  # the catalogue shows '' there where nothing is
+        return None
+    return _sql(column, value)
+
+
+def _sql(column: ColumnDefinition, value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, int) and column.type is FieldType.TIME2:
+        return _quoted(_clock(value))
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, bytes):
+        return f"x'{value.hex()}'"
+    if isinstance(value, ZeroDate):
+        return _quoted(value.text)
+    return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def _clock(microseconds: int) -> str:
+    seconds, fraction = divmod(abs(microseconds), 1_000_000)
+    text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}" + (
+        f".{fraction:06d}" if fraction else ""
+    )
+    return f"-{text}" if microseconds < 0 else text
+
+
+def _number(column: ColumnDefinition, literal: Literal) -> Decimal:
+    if literal.kind in ("hex", "bits"):
+        return Decimal(int.from_bytes(bytes_of(literal)))
+    try:
+        value = Decimal(literal.text.strip(" "))
+    except InvalidOperation as error:
+        raise CannotTell(f"the default {literal.text[:40]!r} of {column.name} is not a number") from error
+    if not value.is_finite() or value.adjusted() > 100 or len(value.as_tuple().digits) > 100:
+        raise CannotTell(f"the default {literal.text[:40]!r} of {column.name} is out of range")
+    return value
+
+
+def _integer(column: ColumnDefinition, literal: Literal) -> int:
+    value = int(_number(column, literal).to_integral_value(ROUND_HALF_UP))
+    bits = _BITS[column.type]
+    low, high = (0, (1 << bits) - 1) if column.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
+    if not low <= value <= high:
+        raise CannotTell(f"the default {value} of {column.name} is out of range")
+    return value
+
+
+def _float(column: ColumnDefinition, literal: Literal) -> float:
+    if "(" in column.column_type:
+        raise CannotTell(f"the default of {column.name} is rounded to its digits")
+    value = float(_number(column, literal))
+    if column.type is FieldType.DOUBLE:
+        return value
+    narrowed: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    return narrowed
+
+
+def _bit(column: ColumnDefinition, literal: Literal) -> int | bool:
+    is_text = literal.kind == "string"
+    value = int.from_bytes(encoded(literal.text, BINARY)) if is_text else int(_number(column, literal))
+    bits = (column.meta >> 8) * 8 + (column.meta & 0xFF)
+    if not 0 <= value < 1 << bits:
+        raise CannotTell(f"the default {value} of {column.name} is out of range")
+    return bool(value) if bits == 1 else value
+
+
+def _characters(column: ColumnDefinition, literal: Literal) -> str:
+    if literal.kind in ("string", "number"):
+        if literal.kind == "number" and not re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", literal.text):
+            raise CannotTell(f"the default {literal.text[:40]} of {column.name} is a number, spelled by the server")
+        return literal.text
+    text = decoded(bytes_of(literal), column.charset or BINARY)
+    if not is_text(text):
+        raise CannotTell(f"the default of {column.name} is given as bytes that are no {column.charset}")
+    return text
+
+
+def _members(column: ColumnDefinition, literal: Literal) -> str:
+    if literal.kind == "number":
+        raise CannotTell(f"the default of {column.name} is a number of members")
+    folded = {member.casefold(): member for member in reversed(column.members)}
+    exact = {member: member for member in column.members}
+    wanted = _characters(column, literal).rstrip(" ")
+    parts = [wanted] if column.type is FieldType.ENUM else [part for part in wanted.split(",") if part]
+    found = [exact.get(part) or folded.get(part.casefold()) for part in parts]
+    if (column.type is FieldType.ENUM and wanted not in exact and not found[0]) or None in found:
+        raise CannotTell(f"the default {wanted[:40]!r} of {column.name} is not among its members")
+    if column.type is FieldType.ENUM:
+        return found[0] or ""
+    return ",".join(member for member in column.members if member in found)
+
+
+def _text(column: ColumnDefinition, literal: Literal) -> str | bytes:
+    if column.charset == BINARY:
+        raw = bytes_of(literal) if literal.kind in ("hex", "bits") else encoded(_characters(column, literal), BINARY)
+        if column.type is not FieldType.STRING:
+            return raw
+        if len(raw) > column.meta:
+            raise CannotTell(f"the default of {column.name} is longer than it")
+        return raw.ljust(column.meta, b"\0")
+    text = _characters(column, literal)
+    return text.rstrip(" ") if column.type is FieldType.STRING else text
+
+
+def _time(column: ColumnDefinition, literal: Literal) -> Any:
+    kind, text = column.type, literal.text.strip(" ")
+    if kind is FieldType.YEAR:
+        return _year(column, literal)
+    is_zero = literal.kind == "number" and text == "0"
+    if kind in (FieldType.DATE, FieldType.NEWDATE) and (is_zero or (found := _DATE_TEXT.fullmatch(text[:10]))):
+        if is_zero or found is None:
+            return ZeroDate("0000-00-00")
+        if literal.kind == "string" and _DATETIME_TEXT.fullmatch(text):
+            return _date(*(int(part) for part in found.groups()))
+    if kind in (FieldType.DATETIME2, FieldType.TIMESTAMP2):
+        if is_zero:
+            return ZeroDate("0000-00-00 00:00:00")
+        matched = _DATETIME_TEXT.fullmatch(text) if literal.kind == "string" else None
+        if matched is not None:
+            return _datetime(column, matched)
+    if kind is FieldType.TIME2:
+        if is_zero:
+            return 0
+        clock = _TIME_TEXT.fullmatch(text) if literal.kind == "string" else None
+        if clock is not None:
+            return _duration(column, clock)
+    raise CannotTell(f"the default {literal.text[:40]!r} of {column.name} is not spelled plainly")
+
+
+def _year(column: ColumnDefinition, literal: Literal) -> int:
+    text = literal.text.strip(" ")
+    if column.column_type == "year(2)" or not re.fullmatch(r"\d{1,2}|\d{4}", text):
+        raise CannotTell(f"the default {text[:40]!r} of {column.name} is no year")
+    if len(text) == 4 or (int(text) == 0 and literal.kind == "number"):
+        return int(text)
+    return int(text) + (2000 if int(text) < 70 else 1900)
+
+
+def _date(year: int, month: int, day: int) -> dt.date | ZeroDate:
+    try:
+        return dt.date(year, month, day)
+    except ValueError:
+        return ZeroDate(f"{year:04d}-{month:02d}-{day:02d}")
+
+
+def _datetime(column: ColumnDefinition, matched: re.Match[str]) -> Any:
+    year, month, day, hour, minute, second, fraction = matched.groups()
+    microsecond = int((fraction or "").ljust(6, "0") or 0)
+    if microsecond % 10 ** (6 - column.meta):
+        raise CannotTell(f"the default of {column.name} has more digits than it, and is rounded")
+    date = _date(int(year), int(month), int(day))
+    clock = (int(hour or 0), int(minute or 0), int(second or 0))
+    if isinstance(date, ZeroDate):
+        return ZeroDate(f"{date.text} {clock[0]:02d}:{clock[1]:02d}:{clock[2]:02d}")
+    if column.type is FieldType.TIMESTAMP2:
+        raise CannotTell(f"the default of {column.name} is a time in the session's time zone")
+    try:
+        return dt.datetime.combine(date, dt.time(*clock, microsecond))
+    except ValueError as error:
+        raise CannotTell(f"the default {matched[0]!r} of {column.name} is no time") from error
+
+
+def _duration(column: ColumnDefinition, matched: re.Match[str]) -> int:
+    sign, hours, minutes, seconds, fraction = matched.groups()
+    microseconds = int((fraction or "").ljust(6, "0") or 0)
+    if microseconds % 10 ** (6 - column.meta):
+        raise CannotTell(f"the default of {column.name} has more digits than it, and is rounded")
+    if int(hours) > _HOURS_MAX or int(minutes) > 59 or int(seconds) > 59:
+        raise CannotTell(f"the default {matched[0]!r} of {column.name} is no time")
+    total = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + microseconds
+    return -total if sign else total

@@ -1,0 +1,51 @@
+"""What statements change in a history: what one does until all of it is understood, and what a store must keep."""
+
+import base64
+import json
+import zlib
+from dataclasses import dataclass, field
+
+from databus.sources.mysql.tables._apply import Outcome
+from databus.sources.mysql.tables._table_state import TableState
+from databus.sources.mysql.tables._unknown_tables import Note, TableName
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a store must keep: tables with their text (None: gone), databases with their character sets, other names,
+    and what is noted of tables that are not known.
+    """
+
+    tables: dict[TableName, bytes | None] = field(default_factory=dict)
+    databases: dict[str, str | None] = field(default_factory=dict)
+    others: dict[TableName, bool] = field(default_factory=dict)
+    notes: dict[Note, bool] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.tables or self.databases or self.others or self.notes)
+
+
+@dataclass(slots=True)
+class Work:
+    """What a statement does, until all of it is understood. origin: where the table of a name comes from: the name that
+    it had, None for a table made by the statement.
+    """
+
+    tables: dict[TableName, TableState | None] = field(default_factory=dict)
+    origin: dict[TableName, TableName | None] = field(default_factory=dict)
+    outcomes: dict[TableName, Outcome] = field(default_factory=dict)
+    filled: set[TableName] = field(default_factory=set)
+    truncated: set[TableName] = field(default_factory=set)
+    databases: dict[str, str | None] = field(default_factory=dict)
+    others: dict[TableName, bool] = field(default_factory=dict)
+    notes: dict[Note, bool] = field(default_factory=dict)
+
+
+def text_of(state: TableState) -> bytes:
+    """A table as one line of text, compressed: thousands that nobody captures stay in memory."""
+    raw = json.dumps(state.to_json(), separators=(",", ":")).encode()
+    return base64.b64encode(zlib.compress(raw, 1))
+
+
+def state_of(name: TableName, text: bytes) -> TableState:
+    return TableState.from_json(*name, json.loads(zlib.decompress(base64.b64decode(text))))

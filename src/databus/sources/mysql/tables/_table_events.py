@@ -1,0 +1,91 @@
+"""What became of a captured table by a statement of the log."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql.tables._change_class import METADATA, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """A table came to be. is_empty: its rows, if any, follow in the log; else it has rows that no log entry told of."""
+
+    after: TableDefinition
+    ddl: str
+    is_empty: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """A table changed. reasons: each with its class; the change's own is the highest.
+
+    renamed: old names of columns to new ones. fill: by new column, what the rows that were there hold in it, in the
+    bus's type (a TIME as microseconds); None for NULL. A class 3 change has neither: nothing is proven.
+    """
+
+    before: TableDefinition
+    after: TableDefinition
+    ddl: str
+    reasons: tuple[Reason, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    fill: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def number(self) -> int:
+        """Its class: 1 metadata only, 2 columns added with a known value, 3 everything else."""
+        return max((reason.number for reason in self.reasons), default=METADATA)
+
+    @property
+    def widened(self) -> tuple[str, ...]:
+        """The columns whose type changed while every value stayed the same."""
+        before = {self.renamed.get(column.name, column.name): column for column in self.before.columns}
+        proven = {reason.column for reason in self.reasons if reason.number == METADATA}
+        return tuple(
+            column.name
+            for column in self.after.columns
+            if column.name in proven and column.column_type != before[column.name].column_type
+        )
+
+    def without(self, excluded: frozenset[str]) -> Self:
+        """The same for consumers that never see these columns: what happens to them is no reason."""
+        if not excluded:
+            return self
+        return replace(
+            self,
+            reasons=tuple(reason for reason in self.reasons if reason.column not in excluded),
+            renamed={old: new for old, new in self.renamed.items() if old not in excluded and new not in excluded},
+            fill={name: value for name, value in self.fill.items() if name not in excluded},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A table is gone, or has a name that is not captured."""
+
+    before: TableDefinition
+    ddl: str
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """All rows of a table are gone."""
+
+    table: TableDefinition
+    ddl: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A statement that may have changed captured tables, and is not understood. tables: (database, name) of each.
+
+    The history has forgotten those tables: `definition` gives None until `put` says what they are.
+    """
+
+    ddl: str
+    why: str
+    tables: tuple[tuple[str, str], ...]
+
+
+TableEvent = Created | Altered | Dropped | Truncated | Unknown

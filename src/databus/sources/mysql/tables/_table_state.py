@@ -1,0 +1,159 @@
+"""TableState: all that must be known of a table to follow its DDL. A definition is a view of it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER
+from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
+from databus.sources.mysql.tables._syntax import KeyPart
+
+PRIMARY: Final = "PRIMARY"
+_KEY_BYTES_MAX: Final = 3072  # InnoDB; MariaDB keeps a hash of what is longer
+_HASH_COLUMN: Final = "DB_ROW_HASH_{}"
+_ROW_TIMES: Final = ("row_start", "row_end")
+_BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.JSON, FieldType.GEOMETRY})
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a table. kind: `primary`, `unique`, `index`. is_hashed: MariaDB keeps it in a hidden column."""
+
+    kind: str
+    name: str
+    parts: tuple[KeyPart, ...]
+    is_hashed: bool = False
+
+    def to_json(self) -> list[Any]:
+        """As a JSON array."""
+        parts = [[part.name, part.prefix] if part.prefix else part.name for part in self.parts]
+        return [self.kind, self.name, parts, *([1] if self.is_hashed else [])]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        """Read what `to_json` wrote."""
+        parts = tuple(KeyPart(part) if isinstance(part, str) else KeyPart(part[0], part[1]) for part in value[2])
+        return cls(value[0], value[1], parts, is_hashed=len(value) > 3)
+
+
+def same_name(left: str, right: str) -> bool:
+    """Whether two names of columns or keys are one: their case does not count."""
+    return left == right or left.casefold() == right.casefold()
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table at a position of the log. keys: in the server's order, which says which unique one stands for a primary.
+
+    row_times: of MariaDB's system versioned tables, `implicit` (two hidden columns) or `explicit`; else empty.
+    """
+
+    database: str
+    name: str
+    columns: tuple[ColumnDefinition, ...]
+    keys: tuple[Key, ...] = ()
+    charset: str = "utf8mb4"
+    row_times: str = ""
+
+    @property
+    def definition(self) -> TableDefinition:
+        """What rows are decoded by."""
+        columns = (*self.columns, *self._hidden())
+        return TableDefinition(
+            self.database, self.name, columns, self.row_key(), self.charset, is_versioned=bool(self.row_times)
+        )
+
+    def _hidden(self) -> Iterator[ColumnDefinition]:
+        if self.row_times == "implicit":
+            for name in _ROW_TIMES:
+                yield ColumnDefinition(
+                    name, FieldType.TIMESTAMP2, 6, "timestamp(6)", is_nullable=False, is_generated=True, is_hidden=True
+                )
+        hashed = [key for key in self.keys if key.is_hashed]
+        for number, key in enumerate(hashed, 1):
+            yield ColumnDefinition(
+                _HASH_COLUMN.format(number),
+                FieldType.LONGLONG,
+                0,
+                "bigint(20) unsigned",
+                is_unsigned=True,
+                is_nullable=self._has_null(key),
+                is_generated=True,
+                is_hidden=True,
+            )
+
+    def column(self, name: str) -> ColumnDefinition | None:
+        """The column of that name, in whatever case."""
+        return next((column for column in self.columns if same_name(column.name, name)), None)
+
+    def row_key(self) -> tuple[str, ...]:
+        """The columns that identify a row: as the server itself chooses them."""
+        for key in self.keys:
+            if key.kind == "primary" or (
+                key.kind == "unique" and not self._has_null(key) and not self._is_partial(key)
+            ):
+                found = [self.column(part.name) for part in key.parts]
+                return tuple(column.name for column in found if column is not None)
+        return ()
+
+    def _has_null(self, key: Key) -> bool:
+        found = [self.column(part.name) for part in key.parts]
+        return any(column is None or column.is_nullable for column in found)
+
+    def _is_partial(self, key: Key) -> bool:
+        return key.is_hashed or any(self._is_prefix(part) for part in key.parts)
+
+    def _is_prefix(self, part: KeyPart) -> bool:
+        column = self.column(part.name)
+        if column is None or column.type is FieldType.GEOMETRY:
+            return True  # of a geometry only its first bytes are indexed
+        if not part.prefix:
+            return False
+        if column.charset is None and column.type not in _BLOBS:
+            return False
+        return column.type in _BLOBS or part.prefix * BYTES_A_CHARACTER.get(column.charset or "", 1) < column.meta
+
+    def with_sorted_keys(self) -> Self:
+        """With keys as the server keeps them: the primary one, unique ones without NULL, other unique ones, others."""
+
+        def rank(key: Key) -> tuple[bool, bool, bool, bool]:
+            is_unique = key.kind != "index"
+            return (key.kind != "primary", not is_unique, is_unique and self._has_null(key), self._is_partial(key))
+
+        return replace(self, keys=tuple(sorted(self.keys, key=rank)))
+
+    def needs_hash(self, parts: Sequence[KeyPart]) -> bool:
+        """Whether MariaDB cannot index a unique key over `parts` but by a hash."""
+        size = 0
+        for part in parts:
+            column = self.column(part.name)
+            if column is None:
+                continue
+            if column.type in _BLOBS and not part.prefix:
+                return True
+            is_text = column.charset is not None and not column.members
+            each = BYTES_A_CHARACTER.get(column.charset or "", 1)
+            length = part.prefix * each if part.prefix else column.meta if is_text else 8
+            size += length
+        return size > _KEY_BYTES_MAX
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object, without its names."""
+        return {
+            "columns": [column.to_json() for column in self.columns],
+            "keys": [key.to_json() for key in self.keys],
+            "charset": self.charset,
+            **({"row_times": self.row_times} if self.row_times else {}),
+        }
+
+    @classmethod
+    def from_json(cls, database: str, name: str, value: dict[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        return cls(
+            database,
+            name,
+            tuple(ColumnDefinition.from_json(column) for column in value["columns"]),
+            tuple(Key.from_json(key) for key in value["keys"]),
+            value["charset"],
+            value.get("row_times", ""),
+        )

@@ -1,0 +1,60 @@
+"""Which tables a statement may touch that we cannot read: the names that stand where tables' names stand."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from databus.sources.mysql.tables._lexer import Server, Token, Unreadable, tokens_of
+
+_BEFORE_NAME: Final = {
+    "DELETE": frozenset({"FROM"}),
+    "UPDATE": frozenset({"UPDATE", "IGNORE", "LOW_PRIORITY"}),
+    "INSERT": frozenset({"INSERT", "INTO", "IGNORE", "DELAYED", "LOW_PRIORITY", "HIGH_PRIORITY"}),
+    "REPLACE": frozenset({"REPLACE", "INTO", "DELAYED", "LOW_PRIORITY"}),
+    "RENAME": frozenset({"TO"}),
+    "TRUNCATE": frozenset({"TRUNCATE"}),
+}
+"""By a statement's first word: after which words, besides TABLE, a table's name follows."""
+
+_LISTS: Final = frozenset({"DROP", "RENAME"})
+_PASSED: Final = frozenset({"IF", "NOT", "EXISTS", "TO", "AS", "INTO", "TABLE", "IGNORE", "LOW_PRIORITY", "DELAYED"})
+_ANY_NAME: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010FFFF]+")
+
+
+@dataclass(slots=True)
+class Touched:
+    """(database, name) pairs. certain: where only a table's name stands; possible: where something else may stand."""
+
+    certain: list[tuple[str, str]] = field(default_factory=list)
+    possible: list[tuple[str, str]] = field(default_factory=list)
+
+
+def touched_names(text: str, server: Server, sql_mode: int, database: str) -> Touched:
+    """The names, as far as tokens can be told; of a text that breaks off, every word before that is possible, too."""
+    found = Touched()
+    tokens: list[Token] = []
+    try:
+        for token in tokens_of(text, server, sql_mode):
+            tokens.append(token)  # noqa: PERF402 - those before the place where it fails are wanted
+    except Unreadable:
+        found.possible = [(database, word) for word in dict.fromkeys(_ANY_NAME.findall(text))]
+    first = tokens[0].upper if tokens else ""
+    before = _BEFORE_NAME.get(first, frozenset())
+    for index, token in enumerate(tokens):
+        is_next = first in _LISTS and token.kind == "other" and token.text == ","
+        is_new_name = token.upper in ("RENAME", "TO", "AS") and "RENAME" in (token.upper, tokens[index - 1].upper)
+        if token.upper in ("TABLE", "TABLES") or token.upper in before or is_next or is_new_name:
+            _add(tokens, index + 1, database, found.certain)
+        elif token.upper == "ON":
+            _add(tokens, index + 1, database, found.possible)
+    return found
+
+
+def _add(tokens: list[Token], index: int, database: str, names: list[tuple[str, str]]) -> None:
+    while index < len(tokens) and tokens[index].upper in _PASSED:
+        index += 1
+    if index >= len(tokens) or tokens[index].kind not in ("word", "quoted"):
+        return
+    is_qualified = index + 2 < len(tokens) and tokens[index + 1].kind == "other" and tokens[index + 1].text == "."
+    name = (tokens[index].text, tokens[index + 2].text) if is_qualified else (database, tokens[index].text)
+    names.append(name)
