@@ -1,5 +1,6 @@
 """Each command, as `curl` would see it."""
 
+import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from databus import __version__
 from databus.core import Checkpoint, SourceCheckpoint
 from databus.relay import Relay
 from databus.relay._commands import COMMANDS
+from databus.relay._stats import OpenStream, Stats
 from databus.schema import TableSchema
 from tests.relay.support import (
     AT_US,
@@ -203,11 +206,11 @@ def test_container_stats_count_what_came_in(relay: Relay) -> None:
 
 
 def test_control_sources_pauses_and_goes_on(relay: Relay, shop: Database) -> None:
-    assert post(relay, "/controlSources/pause", sources="shop").status == 200
-    until(lambda: get(relay, "/controlSources/status").json[0]["status"] == "paused")
+    assert post(relay, "/controlSources/pause", sources="shop").json[0]["status"] == "paused"
+    assert post(relay, "/controlSources/pause", sources="shop").json[0]["status"] == "paused"
     shop.add(order(5))
     assert get(relay, "/stream", output="frames", scn=4, wait_ms=100).body == b""
-    post(relay, "/controlSources/unpause")
+    assert post(relay, "/controlSources/unpause").json[0]["status"] == "running"
     assert [g.commit.last_scn for g in get(relay, "/stream", output="frames", scn=4).groups] == [5]
 
 
@@ -239,6 +242,36 @@ def test_metrics_show_lag_three_ways_and_counters(relay: Relay) -> None:
         'databus_requests_total{command="stream"} 1.0',
     ):
         assert line in text
+
+
+def test_metrics_name_the_version_and_each_help_text_stands_alone(relay: Relay) -> None:
+    get(relay, "/stream", output="frames")
+    text = get(relay, "/metrics").body.decode()
+    assert f'databus_build_info{{python="{platform.python_version()}",version="{__version__}"' in text
+    helps = [line.split(" ", 3)[3] for line in text.splitlines() if line.startswith("# HELP databus_")]
+    assert len(helps) == len(set(helps))
+    assert all(len(each.split()) >= 5 and "Of them" not in each for each in helps)
+
+
+def test_where_a_named_client_stood_stays_in_the_metrics_when_it_has_vanished(relay: Relay, shop: Database) -> None:
+    get(relay, "/stream", output="frames", scn=1, headers={"X-Dbus-Client": "copier"})
+    get(relay, "/stream", output="frames", scn=1)
+    shop.add(order(5))
+    published(relay, "shop", 5)
+    text = get(relay, "/metrics").body.decode()
+    assert 'databus_client_lag_scn{client="copier",physical="shop"} 1.0' in text
+    assert 'client="localhost"' not in text
+
+
+def test_clients_that_are_gone_are_forgotten_after_an_hour_and_beyond_a_number() -> None:
+    stats = Stats(clients_max=2)
+    streams = [OpenStream(name, "shop", "", "frames", 0, SourceCheckpoint(scn=7)) for name in ("a", "b", "c")]
+    for stream in streams:
+        stats.opened(stream)
+        stats.closed(stream, 100.0)
+    assert [key for key, _ in stats.positions(101.0)] == [("b", "shop"), ("c", "shop")]
+    stats.opened(streams[1])
+    assert [key for key, _ in stats.positions(4_000.0)] == [("b", "shop")]
 
 
 def test_help_names_every_command(relay: Relay) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from databus.core import ConfigError, Held, timeline_of
-from databus.relay import Relay
+from databus.relay import Relay, parse_relay
 from tests.relay.support import (
     Answer,
     Database,
@@ -102,6 +102,18 @@ def test_a_snapshot_of_an_ambiguous_table_is_400_and_named(two: Relay) -> None:
     answer = post(two, "/controlSources/snapshot", tables="main.orders")
     refusal(answer, 400, "MalformedRequest", "tables: 'main.orders'")
     refusal(post(two, "/controlSources/pause", sources="x"), 404, "UnknownSource", "no physical source called 'x'")
+
+
+def test_a_condition_that_a_source_does_not_take_is_400_and_named(tmp_path: Path) -> None:
+    config = parse_relay({"listen": "127.0.0.1:0", "sources": {"gen": {"type": "mock"}}}, folder=tmp_path)
+    with Relay(config) as relay:
+        until(lambda: get(relay, "/admin/ready", sources="gen").status == 200)
+        answer = post(relay, "/controlSources/snapshot", tables=relay_tables(relay)[0], where="id > 3")
+    refusal(answer, 400, "MalformedRequest", "where: ", "leave `where` out")
+
+
+def relay_tables(relay: Relay) -> list[str]:
+    return [each["table"] for each in get(relay, "/sources", v=2).json]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from databus.core import ConfigError
+from databus.core import ConfigError, Held
 from databus.relay import Relay
 from databus.relay import _relay as relay_module
 from databus.relay._capture import Capture
@@ -53,6 +54,16 @@ def test_a_start_that_fails_half_way_leaves_nothing_running(
     assert not (tmp_path / "relay" / "relay.json").exists()
     with relay_of(tmp_path) as again:
         assert get(again, "/sources").status == 200
+
+
+def test_a_relay_says_ready_only_where_it_captures(tmp_path: Path) -> None:
+    refused = Database(groups=[], errors=[Held("shop: owned by another relay")])
+    config = config_of(tmp_path, {"shop": refused})
+    with capture_logs() as logs, Relay(config, open_source=lambda name, _: ScriptedSource(name, refused)):
+        said = {each["event"]: each for each in logs}
+    assert "relay ready" not in said
+    why = said["relay answers, but does not capture"]["not_captured"]
+    assert "owned by another relay" in why["shop"]
 
 
 def test_a_folder_that_cannot_be_made_is_a_configuration_error_and_leaves_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ after `start`.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -25,6 +26,7 @@ from databus.client._subscription import Wanted, select
 from databus.core import (
     Checkpoint,
     Clock,
+    ConfigError,
     DatabusError,
     SourceCheckpoint,
     SystemClock,
@@ -59,7 +61,10 @@ class _Source:
 class Client:
     """A consumer and the sources that it follows. See the module's first lines.
 
-    relay: an address, or a `RelayClient`. sources: names and patterns (`shop/main.*`, `orders`); None for all.
+    relay: an address, or a `RelayClient`. token, token_file: what a relay with a token wants to be shown; without them
+    the environment variable DATABUS_TOKEN is looked at. name: how the relay's statistics and metrics call this client;
+    by it they still show where it stood when it has vanished.
+    sources: names and patterns (`shop/main.*`, `orders`); None for all.
     start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`.
     """
 
@@ -71,10 +76,17 @@ class Client:
         sources: Sequence[str] | None = None,
         start: Start = "beginning",
         checkpoints: Checkpoints | None = None,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        name: str | None = None,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._relay = (RelayClient(relay) if isinstance(relay, str) else relay).another()
+        if isinstance(relay, str):
+            relay = RelayClient(relay, token=token, token_file=token_file, name=name)
+        elif (token, token_file, name) != (None, None, None):
+            raise ConfigError("a RelayClient has its token and its name already; give them to it, not to the Client")
+        self._relay = relay.another()
         self._consumer = consumer
         self._names = sources
         self._start_at = start

@@ -7,6 +7,7 @@ waits on one of them. `Body` reads a response as it comes, straight into the cal
 import contextlib
 import http.client
 import json
+import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ from databus.core import (
 )
 
 PORT: Final = 11115
+TOKEN_VARIABLE: Final = "DATABUS_TOKEN"  # noqa: S105 - a name
+NAME_LENGTH_MAX: Final = 100
 JSON_BYTES_MAX: Final = 64 << 20
 _LINE_BYTES_MAX: Final = 1024
 _CHUNKED_BYTES_MAX: Final = 8192  # of a buffered stream
@@ -43,11 +46,18 @@ _BY_STATUS: Final[dict[int, type[DatabusError]]] = {
     410: PositionPurged,
     429: TooMany,
 }
+_HOW_TO_GIVE: Final = (
+    f"set the environment variable {TOKEN_VARIABLE}, or give `token_file` (at the command line --token-file) or `token`"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a relay is and how it is asked. token_file is read again for each request, so a token can be renewed."""
+    """Where a relay is and how it is asked. token_file is read again for each request, so a token can be renewed.
+
+    Without either the token is that of the environment variable DATABUS_TOKEN, if it is set. client: a name for the
+    relay's statistics.
+    """
 
     host: str
     port: int
@@ -56,9 +66,19 @@ class Endpoint:
     token_file: Path | None
     connect_ms_max: int
     read_ms_max: int
+    client: str | None = None
 
     @classmethod
-    def of(cls, url: str, *, token: str | None, token_file: Path | None, connect_ms_max: int, read_ms_max: int) -> Self:
+    def of(
+        cls,
+        url: str,
+        *,
+        token: str | None,
+        token_file: Path | None,
+        connect_ms_max: int,
+        read_ms_max: int,
+        client: str | None = None,
+    ) -> Self:
         """Parse `http://host:port`, `host:port` or `host`. Raises `ConfigError` for anything else."""
         parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
         try:
@@ -69,7 +89,12 @@ class Endpoint:
             raise ConfigError(f"relay {url!r}: expected http://host:port, such as http://127.0.0.1:{PORT}")
         if token is not None and token_file is not None:
             raise ConfigError("a token and a token_file: give one of them")
-        return cls(parts.hostname, port, parts.path.rstrip("/"), token, token_file, connect_ms_max, read_ms_max)
+        is_name = client is None or (client.isascii() and client.isprintable() and 0 < len(client) <= NAME_LENGTH_MAX)
+        if not is_name:
+            raise ConfigError(f"name {str(client)[:200]!r}: expected 1 to {NAME_LENGTH_MAX} printable ASCII characters")
+        if token is None and token_file is None:
+            token = os.environ.get(TOKEN_VARIABLE) or None
+        return cls(parts.hostname, port, parts.path.rstrip("/"), token, token_file, connect_ms_max, read_ms_max, client)
 
     @property
     def name(self) -> str:
@@ -79,6 +104,8 @@ class Endpoint:
     def headers(self, accept: str) -> dict[str, str]:
         """What each request carries. Raises `ConfigError` if the token's file cannot be read."""
         headers = {"Accept": accept, "Connection": "close"}
+        if self.client is not None:
+            headers["X-Dbus-Client"] = self.client
         token = self.token
         if self.token_file is not None:
             try:
@@ -210,6 +237,8 @@ class Body:
         if not (isinstance(kind, type) and issubclass(kind, DatabusError)):
             kind = _BY_STATUS.get(status, Unavailable)
             message = f"{self._where}: status {status}: {message}"
+        if kind is Unauthorized:
+            message = f"{self._where}: {message.partition(': send the header')[0]}; {_HOW_TO_GIVE}"
         raise kind(message)
 
     def read_into(self, space: memoryview) -> int:

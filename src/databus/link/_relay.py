@@ -165,6 +165,9 @@ class RelayClient:
         with relay.stream("shop", relay.position("shop", start="earliest"), follow=True) as stream:
             for groups in stream: ...
 
+    token, token_file: what the relay wants to be shown, or where it is; without them the environment variable
+    DATABUS_TOKEN is looked at. name: how the relay's statistics call this client.
+
     Errors come as the relay's own, by class: `PositionPurged`, `PositionForeign`, `Unauthorized`, `UnknownSource`...;
     `Unavailable` if it does not answer within `connect_ms_max`, or falls silent for `read_ms_max`.
     """
@@ -175,6 +178,7 @@ class RelayClient:
         *,
         token: str | None = None,
         token_file: str | Path | None = None,
+        name: str | None = None,
         connect_ms_max: int = 5_000,
         read_ms_max: int = 60_000,
     ) -> None:
@@ -184,6 +188,7 @@ class RelayClient:
             token_file=None if token_file is None else Path(token_file),
             connect_ms_max=connect_ms_max,
             read_ms_max=read_ms_max,
+            client=name,
         )
         self.url = url
         self._sockets = Sockets()

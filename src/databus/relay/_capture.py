@@ -165,19 +165,29 @@ class Capture:
             self._wishes += 1
             self._changed.notify_all()
 
-    def pause(self) -> None:
-        """Take no more changes until `unpause`; the source keeps them meanwhile."""
-        with self._changed:
-            self._is_paused = True
-            self._wishes += 1
-            self._changed.notify_all()
+    def pause(self) -> Status:
+        """Take no more changes until `unpause`; the source keeps them meanwhile. Returns the status before."""
+        return self._wish(is_paused=True)
 
-    def unpause(self) -> None:
-        """Go on after `pause`, or try again at once after an error, one that stopped the source included."""
+    def unpause(self) -> Status:
+        """Go on after `pause`, or try again at once after an error, one that stopped the source included. Returns the
+        status before.
+        """
+        return self._wish(is_paused=False)
+
+    def _wish(self, *, is_paused: bool) -> Status:
         with self._changed:
-            self._is_paused = False
+            self._is_paused = is_paused
             self._wishes += 1
             self._changed.notify_all()
+            return self._status
+
+    def wait_until_changed(self, before: Status, wait_s: float) -> None:
+        """Wait until the status is another than `before`, and not that of a source that begins; at most so long."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._status is not before and self._status.state is not State.INITIALIZING, wait_s
+            )
 
     def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
         """Have tables (`db.table`), or the rows of them that fit a condition, read anew. Raises `Unavailable` while the

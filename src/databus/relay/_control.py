@@ -1,9 +1,10 @@
 """What operators see and do: states, statistics, pausing, snapshots. Plain functions that return JSON."""
 
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from databus.core import MalformedRequest
+from databus.core import MalformedRequest, Unsupported
 from databus.log import Log
 from databus.relay._capture import Capture, State
 from databus.relay._catalog import Catalog, unknown
@@ -19,6 +20,8 @@ _STATE_WORDS: Final = {
 }
 ACTIONS: Final = ("pause", "unpause", "snapshot")
 """What changes something, under /controlSources."""
+_ACT_S_MAX: Final = 2.0
+"""How long an answer waits for the state that was asked for; a source that connects may take longer."""
 _WORST_FIRST: Final = (
     State.SUSPENDED_ON_ERROR,
     State.ERROR_RETRY,
@@ -83,7 +86,7 @@ def control(
     tables: Sequence[str] | None,
     where: str | None = None,
 ) -> list[dict[str, Any]]:
-    """/controlSources: look at physical sources, or have them do something; answers with their states."""
+    """/controlSources: look at physical sources, or have them do something; answers with their states after that."""
     verb = path[0] if len(path) == 1 else ""
     if verb not in ("status", *ACTIONS):
         raise MalformedRequest("/controlSources: there are status, pause, unpause and snapshot")
@@ -94,11 +97,16 @@ def control(
         )
     if where is not None and verb != "snapshot":
         raise MalformedRequest("where: goes with snapshot")
-    for capture in captures:
-        if verb == "pause":
-            capture.pause()
-        elif verb == "unpause":
-            capture.unpause()
+    wished = State.PAUSED if verb == "pause" else State.RUNNING
+    before = [
+        (capture, capture.pause() if verb == "pause" else capture.unpause())
+        for capture in captures
+        if verb in ("pause", "unpause")
+    ]
+    deadline = time.monotonic() + _ACT_S_MAX
+    for capture, status in before:
+        if status.state is not wished:
+            capture.wait_until_changed(status, max(deadline - time.monotonic(), 0.0))
     if verb == "snapshot":
         _snapshot(catalog, captures, tables or (), where)
     return [_capture_json(capture) for capture in captures]
@@ -118,7 +126,10 @@ def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[st
                 f"tables: {table[:100]!r} does not say of which physical source; write NAME/{table[:100]}"
             )
     for physical, names in wanted.items():
-        catalog.physical(physical).snapshot(names, where)
+        try:
+            catalog.physical(physical).snapshot(names, where)
+        except Unsupported as error:
+            raise MalformedRequest(f"where: {error}") from error
 
 
 def buffer_info(log: Log) -> dict[str, Any]:

@@ -21,7 +21,7 @@ import structlog
 
 from databus.core import Clock, SystemClock
 from databus.disk import FolderLock, make_folder, replace_file
-from databus.relay._capture import Capture, OpenSource
+from databus.relay._capture import Capture, OpenSource, State
 from databus.relay._catalog import Catalog
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig
@@ -95,8 +95,16 @@ class Relay:
             capture.wait_until_settled(_SETTLE_S_MAX)
         told = json.dumps({"url": self.url, "pid": os.getpid()}) + "\n"
         replace_file(folder / RELAY_FILE, [told.encode()], durable=False)
-        _logger.info("relay ready", url=self.url, sources=sorted(self.captures))
+        self._say_ready()
         return self
+
+    def _say_ready(self) -> None:
+        well = (State.RUNNING, State.PAUSED, State.INITIALIZING)
+        failing = {name: each.describe() for name, each in self.captures.items() if each.status.state not in well}
+        if failing:
+            _logger.warning("relay answers, but does not capture", url=self.url, not_captured=failing)
+        else:
+            _logger.info("relay ready", url=self.url, sources=sorted(self.captures))
 
     def stop(self) -> None:
         """End in good order: streams first, then capture, then the logs. Callable twice, and after half a start.

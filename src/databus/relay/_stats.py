@@ -1,5 +1,6 @@
 """Statistics of serving: what each client has asked for and been sent. All of it belongs to the event loop's thread."""
 
+import ipaddress
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -8,6 +9,10 @@ from databus.core import SourceCheckpoint
 
 NAME_LENGTH_MAX: Final = 100
 _CALLS: Final = ("sources", "register", "stream", "position", "range", "other")
+
+_GONE_S: Final = 3_600.0
+_Key = tuple[str, str]
+"""A client's name and a physical source."""
 
 
 @dataclass
@@ -69,6 +74,29 @@ class Stats:
         self.streams: set[OpenStream] = set()
         self._clients: OrderedDict[str, ClientStats] = OrderedDict()
         self._clients_max = clients_max
+        self._gone: OrderedDict[_Key, tuple[SourceCheckpoint, float]] = OrderedDict()
+
+    def opened(self, stream: OpenStream) -> None:
+        """A stream is being served from now on."""
+        self.streams.add(stream)
+        self._gone.pop((stream.client, stream.physical), None)
+
+    def closed(self, stream: OpenStream, now_s: float) -> None:
+        """A stream has ended. Where a client with a name stood is kept for an hour: it may have crashed, and its lag
+        grows while nobody sees it.
+        """
+        self.streams.discard(stream)
+        if _is_name(stream.client):
+            self._gone[stream.client, stream.physical] = (stream.position, now_s)
+            while len(self._gone) > self._clients_max:
+                self._gone.popitem(last=False)
+
+    def positions(self, now_s: float) -> list[tuple[_Key, SourceCheckpoint]]:
+        """Up to where each client has been sent each physical source: its open streams, else its last one."""
+        open_ = [((each.client, each.physical), each.position) for each in list(self.streams)]
+        here = {key for key, _ in open_}
+        gone = [(key, position) for key, (position, at_s) in list(self._gone.items()) if now_s - at_s <= _GONE_S]
+        return [*open_, *(each for each in gone if each[0] not in here)]
 
     def client(self, name: str) -> ClientStats:
         """The counters of a client, made at its first request."""
@@ -103,3 +131,14 @@ class Stats:
     def known(self, name: str) -> ClientStats | None:
         """The counters of a client, if it has ever asked."""
         return self._clients.get(name)
+
+
+def _is_name(client: str) -> bool:
+    """Whether a client gave itself this name; the others go by their address."""
+    if client in ("localhost", "unknown"):
+        return False
+    try:
+        ipaddress.ip_address(client)
+    except ValueError:
+        return True
+    return False

@@ -9,6 +9,7 @@ what came for the whole; the client asks again from where it is and is told what
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -181,11 +182,11 @@ class Streaming:
         self._stream.position = cursor.position
         if self._ask.is_json:
             self._renderer = Renderer(self._log, cursor.position.pair)
-        self._stats.streams.add(self._stream)
+        self._stats.opened(self._stream)
         try:
             return await self._serve(cursor)
         finally:
-            self._stats.streams.discard(self._stream)
+            self._stats.closed(self._stream, time.monotonic())
 
     async def _serve(self, cursor: Cursor) -> web.StreamResponse:
         if not self._ask.follow:
