@@ -1,6 +1,7 @@
 """Whether a server is still the one that a position is of, where only what stands at that place tells."""
 
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,29 @@ def test_a_place_is_known_from_any_other_in_the_file(server: Server, database: s
         wrong = [offset for offset in others if offset not in places and not is_found_out(offset)]
         assert wrong == [], f"of {len(others)} places"
         assert [offset for offset in sorted(places) if is_found_out(offset)] == []
+
+
+def test_bytes_that_reach_the_end_of_the_file_like_an_event_are_none(server: Server, database: str) -> None:
+    """A length that ends where the file does is found by chance now and then; the end that an event names is not."""
+    server.run(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v VARBINARY(30))")
+
+    def written(lengths: list[int]) -> tuple[str, int, list[int]]:
+        """A file that ends with headers of each kind of event; where it ends, and where they begin."""
+        headers = [
+            b"head" + struct.pack("<BIIIH", kind, 1, length, 0x20202020, 0) for kind, length in enumerate(lengths)
+        ]
+        rows = ", ".join(f"({number}, x'{header.hex()}')" for number, header in enumerate(headers))
+        server.run(f"TRUNCATE {database}.t", "FLUSH BINARY LOGS", f"INSERT INTO {database}.t VALUES {rows}")
+        file, end = server.position()
+        raw = (server.data_folder / file).read_bytes()[:end]
+        return file, end, [raw.index(header) for header in headers]
+
+    _, end, begins = written([19] * 42)
+    file, end, begins = written([end - begin for begin in begins])
+    with server.connect() as connection:
+        facts = server_facts(connection, f"{server.host}:{server.port}")
+        places = [Position(file, at, None, facts.uuid) for at in begins]
+        assert [at for at in places if hidden_reset(connection, facts, at) is None] == []
 
 
 def test_an_event_larger_than_max_allowed_packet_is_no_reset(server: Server, database: str, tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def place_to_ask(facts: ServerFacts, position: Position, offset_max: int = OFFSE
 
 _SIZE_MAX: Final = 1 << 32  # beyond, events themselves do not tell where they stand
 _GTID_BYTES_MAX: Final = 1_024  # of its event
+_ENCRYPTION_BYTES: Final = 512  # before the log in an encrypted file: they count in its size, not in places
 _DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
 
 
@@ -210,9 +211,12 @@ def _what_else_is_there(connection: "pymysql.Connection[Any]", facts: ServerFact
         rows, error = _events_from(connection, file, offset, 2)
         if error and _is_announced(_events_from(connection, file, offset, 1)[0], offset):
             return None  # the second event is one that the server does not show, larger than max_allowed_packet
+        is_event = _begins_with_an_event(rows, offset)
+        if is_event and len(rows) == 1:
+            is_event = _ends_the_file(connection, facts, file, int(rows[0]["End_log_pos"]))
     if error:
         return f"it cannot read what is there: {error}"
-    return None if _begins_with_an_event(rows, offset) else "no event begins there"
+    return None if is_event else "no event begins there"
 
 
 def _events_from(
@@ -254,6 +258,16 @@ def _begins_with_an_event(rows: Sequence[Mapping[str, Any]], offset: int) -> boo
         return True
     ends = int(rows[0]["End_log_pos"])
     return int(rows[0]["Pos"]) == offset and (int(rows[1]["Pos"]) == ends if len(rows) > 1 else ends > offset)
+
+
+def _ends_the_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: str, ends: int) -> bool:
+    """Whether the end that the only event listed names is that of the file, which may have grown since `facts`: some
+    bytes inside an event give a length that happens to reach the end of the file, but no such end.
+    """
+    size_now = next(
+        (int(row["File_size"]) for row in ask(connection, "SHOW BINARY LOGS") if str(row["Log_name"]) == file), 0
+    )
+    return _size(facts, file) - _ENCRYPTION_BYTES <= ends <= size_now
 
 
 def _errant(facts: ServerFacts, position: Position, own: str) -> Trouble | None:
