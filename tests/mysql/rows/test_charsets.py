@@ -61,9 +61,10 @@ def test_each_sequence_is_the_character_that_the_server_makes_of_it(server: Serv
         for start in range(0, len(every), 10_000):
             cursor.execute("INSERT INTO s VALUES " + ",".join(f"(x'{x.hex()}')" for x in every[start : start + 10_000]))
         for charset in sorted(known & {*SINGLE, *MULTIBYTE}):
-            cursor.execute(f"SELECT x, CAST(CONVERT(CONVERT(x USING {charset}) USING utf8mb4) AS BINARY) FROM s")
-            theirs = {bytes(x): None if text is None else bytes(text).decode() for x, text in cursor.fetchall()}
             wanted = list(sequences(charset))
+            text = f"CAST(CONVERT(CONVERT(x USING {charset}) USING utf8mb4) AS BINARY)"
+            cursor.execute(f"SELECT x, {text} FROM s WHERE LENGTH(x) <= {max(map(len, wanted))}")
+            theirs = {bytes(x): None if text is None else bytes(text).decode() for x, text in cursor.fetchall()}
             for sequence, ours in zip(wanted, convert(charset, wanted), strict=True):
                 assert ours is not None
                 text = theirs[sequence]
