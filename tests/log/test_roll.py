@@ -138,10 +138,10 @@ def test_a_segment_whose_head_is_untrue_is_not_believed(tmp_path):
         head = type(header)(
             **{name: getattr(header, name) for name in ("log", "physical", "identity", "timeline", "created_us")},
             number=2,
-            before=log._tail,
-            published=log._tail,
+            before=log._ends.tail,
+            published=log._ends.tail,
             previous_bytes=log._offset,
-            in_force=log._forces.in_force,
+            in_force=log._ends.forces.in_force,
         )
         create_segment(folder, head, log.schemas)
         log.append(group(last + 1))

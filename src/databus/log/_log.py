@@ -9,39 +9,37 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from databus.core import (
-    BUS_SEQ_MIN,
     Clock,
     Contains,
     Corrupt,
-    DiskFull,
     Identity,
-    SourceChanged,
     SourceCheckpoint,
     SystemClock,
     crash_point,
     is_armed,
     timeline_of,
 )
-from databus.disk import FolderLock, disk_full, is_no_room, make_folder, sync_folder, write_all
+from databus.disk import FolderLock, disk_full, is_no_room, make_folder, write_all
 from databus.log import _locate
 from databus.log._config import LogConfig, LogHead
 from databus.log._cursor import Cursor
+from databus.log._ends import Appended, Ends
 from databus.log._index import SparseIndex
 from databus.log._mark import Mark, MarkFile
 from databus.log._opening import begin, check_known, create_segment, renewed
-from databus.log._recover import Forces, Recovered, cut_segments, recover
+from databus.log._recover import Recovered, cut_segments, recover
 from databus.log._resume import Resume
+from databus.log._retention import expired, remove_up_to
+from databus.log._room import Room
 from databus.log._schemas import SchemaStore
-from databus.log._segment import End, Segment, SegmentFile, SegmentHeader, segment_numbers, segment_path
+from databus.log._segment import End, SegmentFile, SegmentHeader
+from databus.log._subscribers import Subscribers
 from databus.log._view import LogView
 from databus.wire import Commit, EncodedGroup, Group, encode_group
-
-_FREE_CHECKED_EVERY_BYTES: Final = 1 << 20
 
 
 class Log:
@@ -63,27 +61,21 @@ class Log:
         self._folder_lock = lock
         self._mark = mark
         self._view = view
-        self._forces = Forces(found.in_force, {})
+        self._ends = Ends(found.end, found.in_force)
         view.schemas.set_in_force(found.in_force)
         self._changed = threading.Condition()  # guards all below; notified when there is something to sync, or was
         self._sync_lock = threading.Lock()  # one fsync, or cutting back, at a time; taken before `_changed`
         self._retain_lock = threading.Lock()  # one retention at a time, so that segments go in order
         self._file = SegmentFile(view.segments[-1].path, os.O_RDWR)
         self._offset = found.offset  # in that file, behind the last group
-        self._tail = found.end  # the end of the last group appended
-        self._committed = found.end  # of the last whole transaction appended
-        self._durable = found.end  # of the last whole transaction fsynced
-        self._durable_forces = self._forces.published()
-        self._snapshot_place: tuple[int, int] | None = None  # behind the last snapshot group that is not fsynced
         self._unsynced_bytes = 0
         self._is_sync_urgent = False
         self._is_retention_due = False
-        self._is_untold = False  # published, and the subscribers do not know yet
         self._is_stopping = False
         self._failure: str | None = None
-        self._free_check_left = 0
+        self._room = Room(folder, config.free_bytes_min)
         self._rows = self._groups = self._appended_bytes = 0
-        self._callbacks: tuple[Callable[[], None], ...] = ()
+        self._subscribers = Subscribers()
         self._thread = threading.Thread(target=self._run, name=f"databus-log-{view.physical}", daemon=True)
         self._thread.start()
 
@@ -158,13 +150,13 @@ class Log:
     @property
     def timeline(self) -> int:
         """The timeline of the log's last transaction."""
-        return timeline_of(self._committed.commit.scn)
+        return timeline_of(self._ends.committed.commit.scn)
 
     def resume(self) -> Resume:
         """Where the source goes on: after the last whole transaction."""
-        commit = self._committed.commit
+        commit = self._ends.committed.commit
         return Resume(
-            position=None if self._committed.commit_offset < 0 else commit.position,
+            position=None if self._ends.committed.commit_offset < 0 else commit.position,
             scn=commit.scn,
             seq=commit.seq,
             txid=commit.txid,
@@ -178,7 +170,7 @@ class Log:
     @property
     def last_commit(self) -> Commit | None:
         """The commit of the last whole transaction, to be written again when nothing happens; None in a new log."""
-        return None if self._committed.commit_offset < 0 else self._committed.commit
+        return None if self._ends.committed.commit_offset < 0 else self._ends.committed.commit
 
     def append(self, group: Group) -> None:
         """Encode a group and append it; see `append_encoded`."""
@@ -195,7 +187,7 @@ class Log:
         try:
             with self._changed:
                 self._check_usable()
-                self._check_order(encoded)
+                self._ends.check_next(self.physical, encoded)
                 self._make_room(encoded.bytes_total)
                 self._write(encoded)
                 crash_point("log.append.after")
@@ -205,7 +197,7 @@ class Log:
                         lambda: self._unsynced_bytes < self.config.unsynced_bytes_max or self._failure is not None
                     )
         finally:
-            self._tell()
+            self._subscribers.tell()
 
     def _check_usable(self) -> None:
         if self._failure is not None:
@@ -213,37 +205,9 @@ class Log:
         if self._is_stopping:
             raise ValueError(f"{self.folder}: this log is closed")
 
-    def _check_order(self, encoded: EncodedGroup) -> None:
-        tail, commit, first = self._tail.commit, encoded.commit, encoded.first
-        if encoded.is_commit_alone:
-            is_next = commit.pair >= tail.pair
-        else:
-            is_next = first > tail.pair and (
-                first[0] > tail.scn or tail.continues or first[1] >= BUS_SEQ_MIN or self._tail.commit_offset < 0
-            )
-        if not is_next:
-            raise SourceChanged(
-                f"{self.physical}: transaction {commit.txid} at SCN {first[0]}, `_seq` {first[1]} comes after SCN "
-                f"{tail.scn}, `_seq` {tail.seq} in the log. SCNs only grow; the database was reset or restored, or it "
-                f"is another one. Start a new log in another folder, or raise the timeline"
-            )
-        if tail.continues and commit.scn != tail.scn:
-            raise ValueError(f"{self.physical}: SCN {commit.scn} inside the transaction at SCN {tail.scn}")
-        if commit.continues and first[0] != commit.scn:
-            raise ValueError(f"{self.physical}: a part of SCN {commit.scn} in one group with SCN {first[0]}")
-
     def _make_room(self, size: int) -> None:
         """Have a segment to write to, and room on the disk as far as that can be known."""
-        if self._free_check_left <= 0:
-            free_bytes = _free_bytes(self.folder)
-            if free_bytes - size < self.config.free_bytes_min:
-                raise DiskFull(
-                    f"{self.folder}: {free_bytes} bytes are free on this disk, and {size} more would leave less than "
-                    f"free_bytes_min={self.config.free_bytes_min}; nothing was written. Capture goes on when there is "
-                    f"room: free some, or lower retention_bytes_max"
-                )
-            self._free_check_left = _FREE_CHECKED_EVERY_BYTES
-        self._free_check_left -= size
+        self._room.check(size)
         is_empty = self._offset == self._view.segments[-1].first_offset
         if self._offset + size > self.config.segment_bytes_max and not is_empty:
             self._roll()
@@ -258,7 +222,7 @@ class Log:
         try:
             write_all(fd, encoded.buffers, offset)
         except OSError as error:
-            self._free_check_left = 0
+            self._room.forget()
             self._take_back(offset)
             if is_no_room(error):
                 raise disk_full(self._file.path, error) from error
@@ -274,25 +238,18 @@ class Log:
 
     def _note(self, encoded: EncodedGroup) -> None:
         """What has been written is part of the log now."""
-        tail, commit, offset = self._tail, encoded.commit, self._offset
+        tail, commit, offset = self._ends.tail, encoded.commit, self._offset
         number = self._view.segments[-1].number
         self._view.open_index.note(
             offset, tail.commit.pair, tail.max_commit_us, tail.commit_offset if tail.segment == number else -1
         )
         self._offset = end = offset + encoded.bytes_total
         max_commit_us = max(tail.max_commit_us, commit.commit_us)
-        self._tail = End(number, end, end - encoded.commit_bytes, commit, max_commit_us)
-        self._forces.use(encoded.schemas)
-        if encoded.has_snapshot:
-            self._snapshot_place = self._tail.place
-            self._is_sync_urgent = True
-        if not commit.continues:
-            self._committed = self._tail
-            if self._forces.undo:
-                self._forces.publish()
-                self.schemas.set_in_force(self._forces.in_force)
-            if self._snapshot_place is None:
-                self._publish(self._tail)
+        now_at = End(number, end, end - encoded.commit_bytes, commit, max_commit_us)
+        if self._ends.append(now_at, encoded):
+            self.schemas.set_in_force(self._ends.forces.in_force)
+        self._is_sync_urgent |= encoded.has_snapshot
+        self._publish()
         self._rows += encoded.rows
         self._groups += 1
         self._appended_bytes += encoded.bytes_total
@@ -301,17 +258,11 @@ class Log:
         if was_synced or self._is_sync_urgent or self._unsynced_bytes >= self.config.fsync_bytes:
             self._changed.notify_all()
 
-    def _publish(self, end: End) -> None:
-        if end.place > self._view.published.place:
-            self._view.published = end
-            self._is_untold = True
-
-    def _tell(self) -> None:
-        """Call the subscribers if something was published; with no lock held, for they may read at once."""
-        if self._is_untold:
-            self._is_untold = False
-            for callback in self._callbacks:
-                callback()
+    def _publish(self) -> None:
+        """Show readers what they may see now."""
+        if self._view.published is not self._ends.published:
+            self._view.published = self._ends.published
+            self._subscribers.note()
 
     def _roll(self) -> None:
         """End the open segment, durably, and begin the next.
@@ -327,13 +278,13 @@ class Log:
             physical=view.physical,
             identity=view.identity,
             number=old.number + 1,
-            timeline=timeline_of(self._tail.commit.scn),
+            timeline=timeline_of(self._ends.tail.commit.scn),
             created_us=self._clock.now_ns() // 1000,
-            before=self._tail,
-            published=self._committed,
+            before=self._ends.tail,
+            published=self._ends.committed,
             previous_bytes=self._offset,
-            in_force=self._forces.in_force,
-            undo=self._forces.undo,
+            in_force=self._ends.forces.in_force,
+            undo=self._ends.forces.undo,
         )
         try:
             new, file = create_segment(self.folder, header, self.schemas)
@@ -346,7 +297,7 @@ class Log:
         self._file, self._offset = file, new.first_offset
         view.open_index = SparseIndex(new.number, view.index_bytes_every, new.first_offset)
         view.segments = (*view.segments, new)
-        self._note_synced(self._tail, self._committed, self._forces.published(), 0)
+        self._note_synced(self._ends.appended(), 0)
         self._is_retention_due = True
         if index is not None:
             view.keep_index(old, index, save=True)
@@ -365,17 +316,11 @@ class Log:
                 self._changed.notify_all()
             raise Corrupt(self._failure) from error
 
-    def _note_synced(self, tail: End, committed: End, forces: Mapping[int, int], unsynced_bytes: int) -> None:
-        """Everything up to `tail` is on the disk.
-
-        committed: the last whole transaction in that. forces: the schemas in force there.
-        """
-        if committed.place > self._durable.place:
-            self._durable, self._durable_forces = committed, forces
+    def _note_synced(self, appended: Appended, unsynced_bytes: int) -> None:
+        """So much is on the disk; this many bytes behind it are not."""
+        self._ends.synced(appended)
         self._unsynced_bytes = unsynced_bytes
-        if self._snapshot_place is not None and (self._snapshot_place <= tail.place or tail.place == self._tail.place):
-            self._snapshot_place = None
-        self._publish(self._committed if self._snapshot_place is None else self._durable)
+        self._publish()
         self._changed.notify_all()
 
     def sync(self) -> None:
@@ -383,7 +328,7 @@ class Log:
         with self._sync_lock:
             with self._changed:
                 self._check_usable()
-                file, tail, committed, forces = self._file, self._tail, self._committed, self._forces.published()
+                file, appended = self._file, self._ends.appended()
                 appended_bytes = self._appended_bytes
                 self._is_sync_urgent = False
             crash_point("log.fsync.before")
@@ -391,14 +336,14 @@ class Log:
             crash_point("log.fsync.after")
             with self._changed:
                 left_bytes = min(self._unsynced_bytes, self._appended_bytes - appended_bytes)
-                self._note_synced(tail, committed, forces, left_bytes)
+                self._note_synced(appended, left_bytes)
             self._write_mark()
-        self._tell()
+        self._subscribers.tell()
 
     def _write_mark(self) -> None:
         """Say up to where the log is on the disk. Failing is allowed: the last mark stays a lower bound."""
         with self._changed:
-            end, forces = self._durable, self._durable_forces
+            end, forces = self._ends.durable, self._ends.durable_forces
         if end.commit_offset >= 0:
             with suppress(OSError):
                 self._mark.write(Mark(self.uuid, *end.place, end.commit_offset, end.max_commit_us, forces))
@@ -431,16 +376,16 @@ class Log:
         with self._sync_lock:
             with self._changed:
                 self._check_usable()
-                if self._tail is not self._committed:
+                if self._ends.tail is not self._ends.committed:
                     self._cut_back()
             self._write_mark()
-        self._tell()
+        self._subscribers.tell()
 
     def _cut_back(self) -> None:
         view = self._view
         with view.reopening():
             try:
-                kept, offset = cut_segments(view.segments, self._committed)
+                kept, offset = cut_segments(view.segments, self._ends.committed)
                 file = SegmentFile(kept[-1].path, os.O_RDWR)
             except OSError as error:
                 self._failure = f"{self.folder}: the log could not be cut back: {error}; restart, and it is done then"
@@ -453,26 +398,19 @@ class Log:
                 view.forget(kept[-1])  # its index: it is not sealed any more
                 view.open_index = SparseIndex(kept[-1].number, view.index_bytes_every, offset)
             view.segments = kept
-        self._file, self._offset, self._tail = file, offset, self._committed
-        self._forces.cut_back()
+        self._file, self._offset = file, offset
+        self._ends.cut_back()
         # all that is left is on the disk now, a snapshot that waited for it included
-        self._note_synced(self._tail, self._tail, self._forces.published(), 0)
+        self._note_synced(self._ends.appended(), 0)
 
     def durable(self) -> Mapping[str, Any] | None:
         """The source's own position after the last whole transaction that is fsynced; None before the first."""
-        end = self._durable
+        end = self._ends.durable
         return None if end.commit_offset < 0 else end.commit.position
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` at each publish, from the thread that appends or the log's own. Returns how to stop that."""
-        with self._changed:
-            self._callbacks = (*self._callbacks, callback)
-
-        def unsubscribe() -> None:
-            with self._changed:
-                self._callbacks = tuple(each for each in self._callbacks if each is not callback)
-
-        return unsubscribe
+        return self._subscribers.add(callback)
 
     def head(self) -> LogHead:
         """What the log holds now."""
@@ -482,53 +420,39 @@ class Log:
             return LogHead(
                 oldest=view.checkpoint(segments[0].header.before.commit),
                 published=view.checkpoint(view.published.commit),
-                bytes=sum(segment.sealed_bytes or 0 for segment in segments[:-1]) + self._offset,
+                bytes=self._bytes(),
                 segments=len(segments),
                 rows=self._rows,
                 groups=self._groups,
                 appended_bytes=self._appended_bytes,
                 unsynced_bytes=self._unsynced_bytes,
-                is_inside_transaction=self._tail.commit.continues,
+                is_inside_transaction=self._ends.tail.commit.continues,
             )
+
+    def _bytes(self) -> int:
+        return sum(segment.sealed_bytes or 0 for segment in self._view.segments[:-1]) + self._offset
 
     def retain(self) -> None:
         """Remove the oldest segments that are beyond the retention, never the last published group or what follows."""
         with self._retain_lock:
             with self._changed:
-                expired = self._expired()
-                self._view.segments = self._view.segments[len(expired) :]
+                view, ends = self._view, self._ends
+                gone = expired(
+                    view.segments,
+                    config=self.config,
+                    needed=min(ends.published.segment, ends.durable.segment),
+                    bytes_total=self._bytes(),
+                    now_us=self._clock.now_ns() // 1000,
+                )
+                view.segments = view.segments[len(gone) :]
                 self._changed.notify_all()
-            if expired:
+            if gone:
                 with self._sync_lock:
                     self._write_mark()  # so that it does not name one of these
-            for segment in expired:
-                self._view.forget(segment)
-            if expired:
-                self._remove_up_to(expired[-1].number)
-
-    def _remove_up_to(self, number: int) -> None:
-        """Remove the files of the segments up to this one from the front, with those that an earlier attempt left: one
-        that stays would be the far side of a hole.
-        """
-        for each in segment_numbers(self.folder):
-            if each <= number:
-                segment_path(self.folder, each).unlink(missing_ok=True)
-                crash_point("log.retention.between_unlinks")
-        sync_folder(self.folder)
-
-    def _expired(self) -> tuple[Segment, ...]:
-        segments, config = self._view.segments, self.config
-        needed = min(self._view.published.segment, self._durable.segment)
-        bytes_left = sum(segment.sealed_bytes or 0 for segment in segments[:-1]) + self._offset
-        ended_before_us = self._clock.now_ns() // 1000 - config.retention_ms_max * 1000
-        count = 0
-        for segment, following in pairwise(segments):
-            is_old = following.header.created_us < ended_before_us
-            if segment.number >= needed or not (is_old or bytes_left > config.retention_bytes_max):
-                break
-            bytes_left -= segment.sealed_bytes or 0
-            count += 1
-        return segments[:count]
+            for segment in gone:
+                view.forget(segment)
+            if gone:
+                remove_up_to(self.folder, gone[-1].number)
 
     def close(self) -> None:
         """Fsync, stop the log's thread, and let go of the folder; callable twice."""
@@ -572,8 +496,3 @@ class Log:
     def locate(self, position: SourceCheckpoint) -> Cursor:
         """After `position`. Raises `PositionForeign`, `PositionPurged`, `Unavailable` while it is ahead of the log."""
         return _locate.locate(self._view, position)
-
-
-def _free_bytes(folder: Path) -> int:
-    stat = os.statvfs(folder)
-    return stat.f_bavail * stat.f_frsize
