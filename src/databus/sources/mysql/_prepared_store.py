@@ -23,6 +23,7 @@ from databus.log import Resume
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._rolled_back_rows import selection_of
 from databus.sources.mysql.binlog._compressed import whole_events
+from databus.sources.mysql.snapshot import XaHistory
 
 _FILE: Final = "prepared"
 _MAGIC: Final = b"databus prepared 1\n"
@@ -58,7 +59,7 @@ class PreparedStore:
     """See `binlog.Prepared`. scn: where the relay's log ends; what was prepared later is forgotten.
 
     folder: nowhere durable without one. selection: what is captured, as text; a transaction of which something else was
-    left out is forgotten when that changes. bytes_max: what all of them may take.
+    left out is forgotten when that changes. bytes_max: what all of them may take. `history`: is told of each of them.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class PreparedStore:
         self._is_unsynced = False
         self._spool: IO[bytes] | None = None
         self._spool_crc = 0
+        self.history = XaHistory()
         self._file = self._opened()
         self._size = len(_MAGIC)
         self._load(scn)
@@ -136,6 +138,7 @@ class PreparedStore:
         assert spool is not None  # noqa: S101 - it was begun
         with spool:
             entry = _Entry(xid, make_scn(self._timeline, ordinal), is_whole, spool.tell(), self._spool_crc)
+            self.history.prepared(xid, entry.scn)
             spool.seek(0)
             if entry.size_bytes <= _MEMORY_BYTES_MAX:
                 entry.data = spool.read()
@@ -149,7 +152,9 @@ class PreparedStore:
 
     def commit(self, xid: str, ordinal: int) -> Iterator[bytes] | None:
         """See `Prepared.commit`."""
-        entry = self._end(xid, make_scn(self._timeline, ordinal))
+        scn = make_scn(self._timeline, ordinal)
+        self.history.committed(xid, scn)
+        entry = self._end(xid, scn)
         return None if entry is None else self._pieces(entry)
 
     def forget(self, xid: str, ordinal: int) -> None:

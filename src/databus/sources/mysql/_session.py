@@ -84,6 +84,8 @@ class Session:
         self._expire_ms = expire_ms
         self._taking_back = taking_back or TakingBack(physical, None, "")
         self._prepared = prepared
+        if prepared is not None and reader is not None:
+            prepared.history = reader.xa
         self._scheme = scheme
         # which tables wait is said of each commit where it goes out
         place = replace(place, position={name: each for name, each in place.position.items() if name != UNREAD_KEY})

@@ -4,6 +4,7 @@ from databus.sources.mysql.snapshot._chunk import BegunAnew, Placed, Progress, S
 from databus.sources.mysql.snapshot._reader import SnapshotReader
 from databus.sources.mysql.snapshot._tracker import KeyTracker
 from databus.sources.mysql.snapshot._watermarks import Watermark
+from databus.sources.mysql.snapshot._xa_history import XaHistory
 
 __all__ = [
     "BegunAnew",
@@ -14,4 +15,5 @@ __all__ = [
     "SnapshotReader",
     "TableTask",
     "Watermark",
+    "XaHistory",
 ]

@@ -56,7 +56,7 @@ class ReadChunk:
     after: the SCN up to which all that was logged is in it for certain; it rises as the log is followed, until the log
     has passed the low watermark (`is_passed`). low, high: None until the view is open. error: why it could not be read,
     where the log may still explain it. is_part: of a table read as a whole, and not the last. is_held: read under a
-    lock; whether it was held all the time is known of the last part.
+    lock; whether it was held all the time is known of the last part. prepared: XA transactions that it may lack.
     """
 
     source: str
@@ -73,6 +73,7 @@ class ReadChunk:
     is_passed: bool = False
     is_part: bool = False
     is_held: bool = False
+    prepared: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,7 +173,7 @@ class ChunkReader:
             first=first_query(reading.task.definition, reading.shape.key, index, chunk.part),
         )
         with self._host.changed:
-            chunk.low, chunk.high = view.low, view.high
+            chunk.low, chunk.high, chunk.prepared = view.low, view.high, view.prepared
             chunk.is_held = exact and reading.task.locks
         return view
 

@@ -4,7 +4,9 @@ How a view gets its watermarks depends on what the server can say; each half of 
 it (tests/mysql/snapshot/test_watermarks.py):
 
 - MariaDB: a consistent snapshot is opened in the order of commits, and `binlog_snapshot_file` and `_position` are its
-  exact place in the log: the low watermark is the high one.
+  exact place in the log: the high watermark. It would be the low one, too, but for XA transactions, which the engine
+  commits a moment after their commit is in the log. So the low one is the log's end before the view, with the
+  transactions that were prepared right after that: of those up to the low watermark, the view can lack no others.
 - MySQL with GTIDs: `gtid_executed`, read *before* the view is opened, grows only after the engine's commit, so all of
   it is visible: the low watermark. The log's end, read *after*, has moved before the engine's commit, so nothing beyond
   it is visible: the high watermark. The other way round both would be wrong.
@@ -91,13 +93,35 @@ def log_end(connection: pymysql.Connection) -> Watermark:
     return Watermark(str(rows[0][0]), int(rows[0][1]))
 
 
-class View:
-    """A consistent moment. low, high: its watermarks. Close it, also after an error."""
+def prepared_xids(connection: pymysql.Connection) -> frozenset[str]:
+    """The XA transactions that are prepared, or being committed, by the ids that `binlog.xid_of` gives."""
+    encoding, connection.encoding = connection.encoding, "latin-1"  # they are any bytes
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("XA RECOVER")
+            rows = cursor.fetchall()
+    finally:
+        connection.encoding = encoding
+    found = set()
+    for kind, gtrid_bytes, _, told in rows:
+        raw = told.encode("latin-1") if isinstance(told, str) else bytes(told)
+        found.add(f"{raw[:gtrid_bytes].hex()},{raw[gtrid_bytes:].hex()},{kind}")
+    return frozenset(found)
 
-    def __init__(self, low: Watermark, high: Watermark, close: Callable[[], None]) -> None:
+
+class View:
+    """A consistent moment. low, high: its watermarks. Close it, also after an error.
+
+    prepared: ids of XA transactions that it may lack, even where their commits are below `low`.
+    """
+
+    def __init__(
+        self, low: Watermark, high: Watermark, close: Callable[[], None], prepared: frozenset[str] = frozenset()
+    ) -> None:
         self.low = low
         self.high = high
         self.close = close
+        self.prepared = prepared
 
 
 class Views:
@@ -190,13 +214,16 @@ class Views:
             self._unlock(guard)
 
     def _in_commit_order(self) -> View:
+        before = log_end(self._connection)
+        prepared = prepared_xids(self._connection)
         query(self._connection, _OPEN)
         found = dict(query(self._connection, "SHOW STATUS LIKE 'binlog\\_snapshot\\_%'"))
         place = {str(name).lower(): value for name, value in found.items()}
         if not place.get("binlog_snapshot_file"):
             raise WrongInput("the server keeps no binary log: set `log_bin` and restart it")
         mark = Watermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
-        return View(mark, mark, self._commit)
+        low = before if before.precedes(mark) else mark  # the log's end runs ahead of what is visible
+        return View(low, mark, self._commit, prepared)
 
     def _guarded(self, definition: TableDefinition, first: str) -> View:
         guard = self._guarding()

@@ -24,6 +24,7 @@ from databus.sources.mysql.snapshot._read_views import LockBusy
 from databus.sources.mysql.snapshot._reading import Reading
 from databus.sources.mysql.snapshot._tracker import KeyTracker
 from databus.sources.mysql.snapshot._watermarks import Position
+from databus.sources.mysql.snapshot._xa_history import XaHistory
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,7 +39,8 @@ _WAITING_MAX: Final = 24  # tables that take no room while they wait
 class SnapshotReader:
     """Reads the tables that it is told to. All its methods belong to the thread that follows the log, `close` to any.
 
-    connect: makes a connection; called by several threads. on_ready: called by them when a chunk may be taken.
+    connect: makes a connection; called by several threads. on_ready: called by them when a chunk may be taken. `xa`: is
+    told of each XA transaction that is prepared or committed in the log, before the log is followed beyond that.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class SnapshotReader:
         self._on_ready = on_ready
         self._changed = threading.Condition()
         self._readings: dict[str, Reading] = {}
+        self.xa = XaHistory()
         self._tracker = KeyTracker(self._options.chunk_keys_max, self._options.chunk_keys_bytes_max)
         self._scn = -1
         self._position: Position | None = None
@@ -201,7 +204,7 @@ class SnapshotReader:
         names = list(reading.task.table.names)
         keys = [chunk.arrays[names.index(name)] for name in reading.task.table.key] if chunk.rows else []
         stays = None
-        if chunk.error is None:
+        if chunk.error is None and not self.xa.is_any_committed(chunk.prepared, chunk.after):
             stays = self._staying(chunk, keys)
         if stays is None:
             self._read_again(reading, chunk)

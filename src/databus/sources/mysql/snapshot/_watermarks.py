@@ -30,6 +30,10 @@ class Watermark:
         """As a high watermark: whether the log up to `position` holds everything that was read."""
         return _order(self.file, self.offset) <= _order(str(position["file"]), int(position["offset"]))
 
+    def precedes(self, other: "Watermark") -> bool:
+        """Whether it stands in the log before that one, or at the same place."""
+        return _order(self.file, self.offset) <= _order(other.file, other.offset)
+
 
 def _order(file: str, offset: int) -> tuple[int, int]:
     """Binary logs are numbered; the number outgrows its six digits."""
