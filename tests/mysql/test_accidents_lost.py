@@ -8,10 +8,11 @@ from databus.core import (
     PositionPurged,
     SourceChanged,
     make_scn,
+    ordinal_of,
     timeline_of,
 )
 from databus.testing.servers import Server
-from tests.mysql.following import purge
+from tests.mysql.following import create, purge
 
 MakeServer = Callable[..., Server]
 
@@ -71,6 +72,21 @@ def test_a_reset_server_is_followed_on_a_new_timeline(server, database, busy, fo
     (gap,) = [control for control in copy.controls if control["kind"] == "gap" and control["source"] == f"{database}.a"]
     assert gap["from"] == last
     assert gap["to"] >= make_scn(timeline_of(last) + 1, 0)
+
+
+def test_a_reset_server_that_has_grown_beyond_our_scn_is_on_a_new_timeline_all_the_same(plain_server, follow) -> None:
+    server = plain_server("mariadb-10.11")
+    server.reset_logs()
+    server.run("DROP DATABASE IF EXISTS grown", "CREATE DATABASE grown CHARACTER SET utf8mb4")
+    create(server, "grown")
+    follower = follow("grown", server, on_gap="resnapshot")
+    follower.check(server, "grown")
+    follower.kill()
+    last = follower.tape.groups[-1].commit.scn
+    server.reset_logs()
+    server.run(*[f"REPLACE INTO grown.a (id) VALUES ({number})" for number in range(ordinal_of(last) + 5)])
+    follower.check(server, "grown")
+    assert timeline_of(follower.tape.groups[-1].commit.scn) == timeline_of(last) + 1
 
 
 def test_a_reset_while_following_stops_at_once(server, database, busy, follow) -> None:

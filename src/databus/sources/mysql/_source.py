@@ -222,7 +222,12 @@ class MysqlSource:
         """
         server = self._hosts.connected()
         keeper = self._keeper(server.facts, resume.folder)
-        begin = self._begin_behind_a_gap(server, keeper, resume, start, f"moved to {start}", reads=reads)
+        assert resume.position is not None  # noqa: S101 - its caller has looked
+        trouble = self._hosts.trouble_at(Position.from_json(resume.position))
+        is_other = trouble is not None and trouble.is_other_history
+        begin = self._begin_behind_a_gap(
+            server, keeper, resume, start, f"moved to {start}", reads=reads, is_other=is_other
+        )
         return self._told(begin, keeper, {})
 
     def pass_over(self, resume: Resume, transactions: int, *, reads: bool) -> tuple[list[Group], list[str]]:
@@ -288,17 +293,26 @@ class MysqlSource:
             return self._go_on(server, keeper, resume)
         if trouble is not None:
             reason = f"{trouble.fault}: {trouble.missing}"
-            return self._begin_behind_a_gap(server, keeper, resume, "latest", reason, reads=True)
-        place, position, tables = self._anew(server, keeper, resume, self._config.start)
+            is_other = trouble.is_other_history
+            return self._begin_behind_a_gap(server, keeper, resume, "latest", reason, reads=True, is_other=is_other)
+        place, position, tables = self._anew(server, keeper, resume, self._config.start, is_other=False)
         reads = self._config.snapshot in {"initial", "when_needed", "only"}
         return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None, Unread(resume.folder))
 
     def _begin_behind_a_gap(
-        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, reason: str, *, reads: bool
+        self,
+        server: ConnectedServer,
+        keeper: HistoryKeeper,
+        resume: Resume,
+        start: str,
+        reason: str,
+        *,
+        reads: bool,
+        is_other: bool,
     ) -> _Start:
         """At another place than the log's end. reads: whether all tables are read again, or those at hand only."""
         forget_prepared(resume.folder)
-        place, position, tables = self._anew(server, keeper, resume, start)
+        place, position, tables = self._anew(server, keeper, resume, start, is_other=is_other)
         for name, schema in resume.schemas.items():
             tables.in_force.setdefault(name, schema)
         unread = unread_after(resume)
@@ -312,16 +326,18 @@ class MysqlSource:
         return _Start(place, position, tables, read, Gap(resume.scn, reason[:_REASON_CHARACTERS_MAX]), unread)
 
     def _anew(
-        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str
+        self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, *, is_other: bool
     ) -> tuple[Place, Position, Tables]:
-        """Where `start` is, on a new timeline if SCNs would not rise, and the tables as of there."""
+        """Where `start` is, and the tables as of there. On a new timeline if SCNs would not rise, or if what is there
+        does not follow what was captured (is_other): a server that was reset may have grown beyond our SCN since.
+        """
         scheme = scheme_of(server.facts)
         position = new_start(server.connection, server.facts, start, keeper)
         if start != "latest":  # else the catalogue has all that is there
             keeper.doubt_unknown(resume.schemas)
         timeline = resume.timeline
         ordinal = ordinal_at(position, scheme)
-        if resume.position is not None and ordinal <= ordinal_of(resume.scn):
+        if is_other or (resume.position is not None and ordinal <= ordinal_of(resume.scn)):
             timeline += 1
         scn = make_scn(timeline, ordinal)
         keeper.begin(scn)

@@ -112,6 +112,10 @@ class Hosts:
         self._held = taken
         return trouble
 
+    def trouble_at(self, position: Position) -> Trouble | None:
+        """What keeps the server at hand from going on at `position`."""
+        return _trouble_with(self.connected(), position)
+
     def hand_over(self) -> None:
         """The server's connection is somebody else's now."""
         self._held = None

@@ -47,6 +47,11 @@ class Trouble:
     missing: str
     message: str
 
+    @property
+    def is_other_history(self) -> bool:
+        """Whether what the server has next does not follow what was captured, whatever the numbers say."""
+        return self.fault not in {Fault.PURGED, Fault.ERRANT}
+
     def error(self, physical: str) -> DatabusError:
         """What to raise where nobody allowed to go on."""
         text = f"{physical}: {self.message}"
