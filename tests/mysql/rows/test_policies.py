@@ -135,6 +135,13 @@ def test_a_type_that_the_bus_does_not_have_is_refused_unless_excluded() -> None:
     assert describe(table, excluded=frozenset({"v"})).names == ("id",)
 
 
+def test_years_of_two_digits_are_refused_since_a_query_does_not_tell_them_apart() -> None:
+    table = TableDefinition("shop", "t", (ID, column("v", FieldType.YEAR, 0, "year(2)")))
+    with pytest.raises(Unsupported, match=r"shop\.t: column 'v' is a YEAR\(2\)"):
+        describe(table)
+    assert describe(table, excluded=frozenset({"v"})).names == ("id",)
+
+
 def test_excluded_columns_are_passed_over() -> None:
     table = TableDefinition("shop", "t", (ID, column("v", FieldType.VECTOR, 4, "vector(3)"), NAME))
     images = b"\xf8" + struct.pack("<i", 1) + struct.pack("<I", 5) + b"12345" + b"\x01a"

@@ -90,6 +90,12 @@ def bus_type(column: ColumnDefinition) -> str:
         return ("u" if column.is_unsigned else "") + _INTEGERS[kind]
     if kind in _DATED:
         return _DATED[kind]
+    if kind is FieldType.YEAR and column.column_type.lower() == "year(2)":
+        raise Unsupported(
+            f"column {column.name!r} is a YEAR(2), of which the log has four digits and a query two: 1901 and 2001 "
+            f"both are read as 1. Run ALTER TABLE ... MODIFY {column.name} YEAR on the server, or leave it out with "
+            f"`columns: {{<table>: {{exclude: [{column.name}]}}}}`"
+        )
     if kind in _PLAIN:
         return _PLAIN[kind]
     if kind is FieldType.NEWDECIMAL:
