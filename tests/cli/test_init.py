@@ -1,6 +1,7 @@
 """`databus init` for a server: a project that validates, and what a newcomer is told who follows it."""
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from databus.cli.init import free_port
+from databus.relay import load_relay
 from databus.testing.servers import ServerMissing, open_server
 
 
@@ -24,14 +27,34 @@ def databus(*arguments, cwd: Path, given: Mapping[str, str] | None = None) -> su
     )
 
 
-def run_without(packages: list[str], *arguments, cwd: Path) -> subprocess.CompletedProcess[str]:
+WITHOUT = """
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":  # pyarrow asks for it, and takes no None
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+for name in {packages!r}:
+    if name == "pandas":
+        sys.meta_path.insert(0, Without())
+    else:
+        sys.modules[name] = None
+sys.argv = ["databus", *{arguments!r}]
+from databus.cli import main
+main()
+"""
+
+
+def run_without(packages: list[str], *arguments, cwd: Path, **given: str) -> subprocess.CompletedProcess[str]:
     """The command line on a Python that lacks these packages."""
-    code = (
-        f"import sys\nfor name in {packages!r}: sys.modules[name] = None\n"
-        f"sys.argv = ['databus', *{list(map(str, arguments))!r}]\nfrom databus.cli import main\nmain()"
-    )
+    code = WITHOUT.format(packages=packages, arguments=[*map(str, arguments)])
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, check=False, timeout=120
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **given},
+        check=False,
+        timeout=120,
     )
 
 
@@ -89,6 +112,49 @@ def test_a_missing_extra_of_spark_is_told_with_the_command_that_installs_it(tmp_
     assert done.returncode == 2
     assert "pip install 'databus-cdc[spark]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+SPARK = ["pyspark", "py4j", "deltalake", "pandas"]
+
+
+@pytest.mark.parametrize("more", [(), ("--relay",)], ids=["pipeline", "relay"])
+def test_a_server_can_be_prepared_and_checked_without_spark(more, tmp_path):
+    assert run_without(SPARK, "init", "--source", "mysql", *more, cwd=tmp_path).returncode == 0
+    file = "relay.yml" if more else "databus.yml"
+    where = {"MYSQL_PASSWORD": "x", "MYSQL_PORT": "1"}
+    done = run_without(SPARK, "check-source", file, cwd=tmp_path, **where)
+    assert done.returncode == 1, done.stderr
+    assert "nothing listens there" in done.stdout
+    if not more:
+        assert run_without(SPARK, "validate", cwd=tmp_path, **where).stdout == "databus.yml: no errors\n"
+
+
+@pytest.mark.parametrize("source", ["sqlite", "mysql", "mariadb"])
+def test_a_relay_is_written_whole_with_the_other_kind_of_source_as_an_example(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("MYSQL_PASSWORD", "x")
+    assert databus("init", "--relay", "--source", source, cwd=tmp_path).returncode == 0
+    text = (tmp_path / "relay.yml").read_text()
+    config = load_relay(tmp_path / "relay.yml")
+    (used,) = (each.type for each in config.sources.values())
+    assert used == ("sqlite" if source == "sqlite" else "mysql")
+    assert "token_file" in text
+    lines = text.splitlines()
+    at = lines.index("  # Another source beside it:")
+    uncommented = [*lines[:at], *(line.replace("  # ", "  ", 1) for line in lines[at + 1 :])]
+    (tmp_path / "both.yml").write_text("\n".join(uncommented))
+    assert {each.type for each in load_relay(tmp_path / "both.yml").sources.values()} == {"sqlite", "mysql"}
+
+
+def test_projects_of_two_kinds_and_beside_one_that_runs_have_ports_of_their_own(tmp_path):
+    listens = []
+    for source in ("sqlite", "mysql", "mariadb"):
+        assert databus("init", source, "--source", source, cwd=tmp_path).returncode == 0
+        listens.append(yaml.safe_load((tmp_path / source / "databus.yml").read_text())["relay"]["listen"])
+        assert listens[-1].rpartition(":")[2] in (tmp_path / source / "README.md").read_text()
+    assert len(set(listens)) == 3
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert free_port(port) > port
 
 
 def test_mariadb_as_a_type_is_sent_to_mysql(tmp_path):

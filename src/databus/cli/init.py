@@ -1,7 +1,9 @@
 """`databus init`: a project that runs as it is, or as soon as a server is prepared."""
 
+import socket
 from enum import StrEnum
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated, Final
 
 import typer
@@ -16,7 +18,7 @@ name: shop
 
 relay:                          # the relay that `databus run` starts for the sources below
   folder: .databus/relay        # its logs: the stream, for as long as retention keeps it
-  listen: 127.0.0.1:11115
+  listen: 127.0.0.1:@PORT@
 
 sources:
   shop:
@@ -59,7 +61,7 @@ _SQLITE_README: Final = """\
 
     databus run                                  # captures shop.db and keeps the tables in lake/ up to date
     python -m databus.testing.shop shop.db       # in another terminal: somebody who keeps the shop busy
-    databus tail --relay http://127.0.0.1:11115  # every change, as it happens
+    databus tail --relay http://127.0.0.1:@PORT@  # every change, as it happens
     databus compare databus.yml copy             # is the copy identical?
 
 `databus.yml` says what is captured and where it goes.
@@ -76,7 +78,7 @@ name: shop
 
 relay:                          # the relay that `databus run` starts for the sources below
   folder: .databus/relay        # its logs: the stream, for as long as retention keeps it
-  listen: 127.0.0.1:11115
+  listen: 127.0.0.1:@PORT@
 
 sources:
   shop:
@@ -134,13 +136,67 @@ _MYSQL_README: Final = """\
     export MYSQL_PASSWORD=change-me              # what prepare.sql gave the user; MYSQL_HOST, MYSQL_PORT if not here
     databus check-source                         # is the server fit to be captured?
     databus run                                  # captures the tables and keeps those in lake/ up to date
-    databus tail --relay http://127.0.0.1:11115  # in another terminal: every change, as it happens
+    databus tail --relay http://127.0.0.1:@PORT@  # in another terminal: every change, as it happens
     databus compare databus.yml copy             # is the copy identical?
 
 `databus.yml` says what is captured and where it goes.
 """
 
+_RELAY: Final = """\
+# A relay of databus: it captures databases into logs and serves them over HTTP, to pipelines and programs anywhere.
+#   databus check-source relay.yml    asks each server what is missing, and names the statement that mends it
+#   databus relay relay.yml           runs it until it is stopped
+# A text may hold ${NAME}, ${NAME:default} and ${file:PATH}. Every option: docs/reference.md, "The relay".
+listen: 127.0.0.1:@PORT@        # beyond this machine, such as 0.0.0.0:@PORT@, it needs the token below
+# token_file: token             # what every request must carry; make one: head -c 24 /dev/urandom | base64 > token
+folder: relay                   # its logs: the streams, for as long as retention keeps them
+
+log:
+  retention_ms_max: 604800000   # a week
+  retention_bytes_max: 10737418240
+
+sources:
+"""
+
+_RELAY_SQLITE: Final = """\
+shop:
+  type: sqlite
+  path: shop.db
+  tables: [main.*]
+"""
+
+_RELAY_MYSQL: Final = """\
+orders:
+  type: mysql                   # MariaDB, too; prepare.sql makes the user
+  hosts: ["${MYSQL_HOST:127.0.0.1}:${MYSQL_PORT:3306}"]
+  user: ${MYSQL_USER:databus}
+  password: ${MYSQL_PASSWORD}   # or password_file: FILE
+  tables: [shop.*]              # database.table
+  # exclude: [shop.tmp_*]
+  # columns: {shop.users: {exclude: [ssn]}}
+"""
+
+_RELAY_README: Final = """\
+# A databus relay
+
+    databus relay relay.yml                                     # captures and serves until it is stopped
+    databus sources --relay http://127.0.0.1:@PORT@             # what it captures
+    databus tail --relay http://127.0.0.1:@PORT@                # every change, as it happens
+    curl http://127.0.0.1:@PORT@/admin/ready                    # for probes; /metrics is for Prometheus
+
+With a token, programs set the environment variable DATABUS_TOKEN or give `--token-file`. A pipeline reads the relay by
+
+    relay: {url: "http://127.0.0.1:@PORT@", token_file: token}
+
+in its file, instead of `sources`.
+"""
+
 _IGNORED: Final = ".databus/\nlake/\n"
+
+
+_PORTS: Final = {"relay": 11115, "sqlite": 11115, "mysql": 11116, "mariadb": 11117}
+"""Where the search for a free port begins: projects of two kinds do not meet, though neither runs yet."""
+_PORTS_TRIED: Final = 100
 
 
 class Source(StrEnum):
@@ -157,11 +213,16 @@ def init(
     source: Annotated[
         Source, typer.Option(help="What is captured: a small shop in SQLite that comes with it, or a server of yours.")
     ] = Source.sqlite,
+    relay: Annotated[
+        bool, typer.Option("--relay", help="A relay of its own, which pipelines and programs elsewhere read.")
+    ] = False,
 ) -> None:
-    """Write a project: a source and a pipeline that copies it. With SQLite it runs as it is."""
+    """Write a project: a source and a pipeline that copies it, or a relay. With SQLite it runs as it is."""
     from databus.core import WrongInput
 
-    written = _files(source)
+    port = free_port(_PORTS["relay" if relay else source.value])
+    texts = _relay_files(source) if relay else _files(source)
+    written = {name: text.replace("@PORT@", str(port)) for name, text in texts.items()}
     names = [*written, "shop.db"] if source is Source.sqlite else [*written]
     there = [name for name in names if (folder / name).exists()]
     if there:
@@ -174,18 +235,51 @@ def init(
         (folder / name).write_text(text)
     into = "" if folder == Path() else f"cd {folder} && "
     typer.echo(f"wrote {', '.join(names)}")
+    file = "relay.yml" if relay else "databus.yml"
+    runs = "databus relay relay.yml" if relay else "databus run"
+    checks = "databus check-source relay.yml" if relay else "databus check-source"
     if source is Source.sqlite:
         from databus.testing.shop import create_shop
 
         create_shop(folder / "shop.db")
-        typer.echo(f"next: {into}databus run")
+        typer.echo(f"next: {into}{runs}")
     else:
         typer.echo(
-            f"next: {into}${{EDITOR:-vi}} prepare.sql databus.yml   # a password; your database instead of shop\n"
+            f"next: {into}${{EDITOR:-vi}} prepare.sql {file}   # a password; your database instead of shop\n"
             f"      mysql -u root -p < prepare.sql\n"
             f"      export MYSQL_PASSWORD=...\n"
-            f"      databus check-source && databus run"
+            f"      {checks} && {runs}"
         )
+
+
+def free_port(first: int) -> int:
+    """The first port from here on where nobody listens now, so that a project runs beside those that do."""
+    for port in range(first, first + _PORTS_TRIED):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    return first
+
+
+def _relay_files(source: Source) -> dict[str, str]:
+    """The texts of a relay's project: the source that was asked for, and the other kind as an example."""
+    is_sqlite = source is Source.sqlite
+    used, other = (_RELAY_SQLITE, _RELAY_MYSQL) if is_sqlite else (_RELAY_MYSQL, _RELAY_SQLITE)
+    example = indent(other, "  # ", lambda line: bool(line.strip()))
+    files = {
+        "relay.yml": f"{_RELAY}{indent(used, '  ')}\n  # Another source beside it:\n{example}",
+        "README.md": _RELAY_README,
+        ".gitignore": "relay/\ntoken\n" + ("shop.db*\n" if is_sqlite else ""),
+    }
+    return files if is_sqlite else {**files, "prepare.sql": _prepare_of(source)}
+
+
+def _prepare_of(source: Source) -> str:
+    return _MARIADB_PREPARE if source is Source.mariadb else _MYSQL_PREPARE
 
 
 def _files(source: Source) -> dict[str, str]:
@@ -198,7 +292,7 @@ def _files(source: Source) -> dict[str, str]:
         }
     return {
         "databus.yml": _MYSQL_PIPELINE,
-        "prepare.sql": _MARIADB_PREPARE if source is Source.mariadb else _MYSQL_PREPARE,
+        "prepare.sql": _prepare_of(source),
         "README.md": _MYSQL_README,
         ".gitignore": _IGNORED,
     }

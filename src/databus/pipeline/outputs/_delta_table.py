@@ -9,22 +9,17 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
-from deltalake.exceptions import (
-    CommitFailedError,
-    DeltaError,
-    DeltaProtocolError,
-    SchemaMismatchError,
-    TableNotFoundError,
-)
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from databus.core import Corrupt, DatabusError, Held, Unsupported, crash_point
 from databus.pipeline.outputs._pairs import Stored
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
 
 SOURCE: Final = "_source"
 """The column of a table that several sources share, which says whose a row is (`physical/db.table`)."""
@@ -55,7 +50,7 @@ class Upkeep:
         }
 
 
-def _dataset_of(table: DeltaTable, path: Path, schema: pa.Schema | None = None) -> Any:
+def _dataset_of(table: "DeltaTable", path: Path, schema: pa.Schema | None = None) -> Any:
     # Arrow's own file system: threads of a dataset over the engine's, which calls back into Python, may still run when
     # the interpreter ends, and abort the process.
     files = SubTreeFileSystem(str(path.absolute()), LocalFileSystem())
@@ -69,6 +64,8 @@ def read_delta(path: Path, columns: Sequence[str] | None = None, *, source: str 
     """
     mine = None if source is None else pc.field(SOURCE) == source
     names = None if columns is None else [*columns]
+    from deltalake import DeltaTable
+
     found: pa.Table = _dataset_of(DeltaTable(str(path)), path).to_table(columns=names, filter=mine)
     return found
 
@@ -105,6 +102,8 @@ class DeltaTarget:
 
     def _open(self) -> None:
         if self._was_begun():
+            from deltalake import DeltaTable
+
             with self._errors("open"):
                 self._table = DeltaTable(self.path)
             self._check_owner(self._table)
@@ -127,7 +126,7 @@ class DeltaTarget:
         with self._errors("read"):
             self._table.update_incremental()
 
-    def _check_owner(self, table: DeltaTable) -> None:
+    def _check_owner(self, table: "DeltaTable") -> None:
         found = table.metadata().configuration.get(_OWNER)
         if found != self.owner:
             whose = f"the copy of {found}" if found else "a Delta table that databus did not make"
@@ -147,7 +146,7 @@ class DeltaTarget:
         return self._table is not None
 
     @property
-    def table(self) -> DeltaTable:
+    def table(self) -> "DeltaTable":
         """The open table; for a table that exists."""
         if self._table is None:
             raise RuntimeError(f"{self.path}: not created yet")
@@ -155,6 +154,8 @@ class DeltaTarget:
 
     def create(self, schema: pa.Schema) -> None:
         """Make an empty table."""
+        from deltalake import DeltaTable
+
         with self._errors("create"):
             self._table = DeltaTable.create(
                 self.path,
@@ -189,8 +190,10 @@ class DeltaTarget:
         """Whether the table has no files."""
         return not self.table.file_uris()
 
-    def commit(self, stored: Stored, **more: Any) -> CommitProperties:
+    def commit(self, stored: Stored, **more: Any) -> "CommitProperties":
         """Properties of a commit that stores the pair. `more`: words for the table's history."""
+        from deltalake import CommitProperties, Transaction
+
         scn, seq = stored.pair
         transactions = [Transaction(self._application, scn), Transaction(f"{self._application}/seq", seq)]
         if stored.log is not None:
@@ -200,11 +203,15 @@ class DeltaTarget:
 
     def append(self, rows: pa.Table, stored: Stored, **more: Any) -> None:
         """Add rows and store the pair."""
+        from deltalake import write_deltalake
+
         with self._committing("append to"):
             write_deltalake(self.table, rows, mode="append", commit_properties=self.commit(stored, **more))
 
     def add_columns(self, fields: Iterable[pa.Field], stored: Stored) -> None:
         """Add columns that are null in all rows, and store the pair."""
+        from deltalake import write_deltalake
+
         wider = pa.schema([*self.schema(), *(pa.field(f.name, f.type) for f in fields)])
         with self._committing("add columns to"):
             write_deltalake(
@@ -218,6 +225,8 @@ class DeltaTarget:
 
     def overwrite(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], stored: Stored) -> None:
         """Put other rows, in another schema, in the place of all rows, in one commit that stores the pair."""
+        from deltalake import write_deltalake
+
         reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
         with self._committing("rewrite"):
             write_deltalake(
@@ -273,6 +282,8 @@ class DeltaTarget:
 
     def maintain(self) -> None:
         """Join small files now and then, and remove files and log entries that nobody needs any more."""
+        from deltalake import PostCommitHookProperties
+
         if self._commits < self.upkeep.compact_every_commits:
             return
         self._commits = 0
@@ -299,6 +310,14 @@ class DeltaTarget:
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
         """Turn the engine's errors into ours, which say what to do."""
+        from deltalake.exceptions import (
+            CommitFailedError,
+            DeltaError,
+            DeltaProtocolError,
+            SchemaMismatchError,
+            TableNotFoundError,
+        )
+
         try:
             yield
         except DatabusError:
