@@ -23,9 +23,10 @@ from benchmarks._mysql import source_of
 from benchmarks._peers import run
 from benchmarks.figures import Figure, median_of
 from databus.sources.mysql.rows import describe
-from databus.sources.mysql.snapshot import Placed, SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import SnapshotReader, TableTask
 from databus.sources.mysql.tables import Server as Dialect
 from databus.sources.mysql.tables import read_catalogue
+from databus.sources.snapshots import Placed
 from databus.testing.servers import Server, open_server
 
 ROWS = 10_000_000

@@ -13,7 +13,8 @@ import pymysql
 import pytest
 
 from databus.core import LimitExceeded, SourceChanged, Unrepresentable, Unsupported
-from databus.sources.mysql.snapshot import BegunAnew, Placed, SnapshotOptions, SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import SnapshotReader, TableTask
+from databus.sources.snapshots import BegunAnew, Placed, SnapshotOptions
 from databus.testing.servers import Server
 from tests.mysql.snapshot.support import log_position, task_of
 

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from databus.sources.mysql.rows import Policies, describe
-from databus.sources.mysql.snapshot import Placed, SnapshotOptions, SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import SnapshotReader, TableTask
+from databus.sources.snapshots import Placed, SnapshotOptions
 from databus.testing.servers import Server
 from tests.mysql.rows import test_types_on_servers as types
 from tests.mysql.rows.walker import decode_all

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from databus.sources.mysql.snapshot import Placed, SnapshotReader, XaHistory, _read_views
+from databus.sources.mysql.snapshot import SnapshotReader, XaHistory, _read_views
 from databus.sources.mysql.snapshot._read_session import prepare
 from databus.sources.mysql.snapshot._read_views import Views, prepared_xids, query, way_of
+from databus.sources.snapshots import Placed
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create
 from tests.mysql.snapshot.support import definition_of, log_position, task_of

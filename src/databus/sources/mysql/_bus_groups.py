@@ -22,8 +22,9 @@ from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._session_position import Gap, Here, as_one
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
-from databus.sources.mysql.snapshot import BegunAnew, Placed, Progress, SnapshotReader, TableTask
+from databus.sources.mysql.snapshot import SnapshotReader, TableTask
 from databus.sources.mysql.tables import Altered, Created, TableEvent
+from databus.sources.snapshots import BegunAnew, Placed, Progress
 from databus.wire import Group, OpenSnapshot, Rows
 
 READ: Final = ("read",)

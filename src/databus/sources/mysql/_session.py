@@ -43,8 +43,9 @@ from databus.sources.mysql.binlog import (
 )
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.rows import Plan
-from databus.sources.mysql.snapshot import Progress, SnapshotReader
+from databus.sources.mysql.snapshot import SnapshotReader
 from databus.sources.mysql.tables import TableState
+from databus.sources.snapshots import Progress
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
 

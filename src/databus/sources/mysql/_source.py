@@ -64,9 +64,10 @@ from databus.sources.mysql.server import (
     scheme_of,
     server_facts,
 )
-from databus.sources.mysql.snapshot import Progress, SnapshotOptions, SnapshotReader
+from databus.sources.mysql.snapshot import SnapshotReader
 from databus.sources.mysql.snapshot._condition import check_condition
 from databus.sources.mysql.tables import History, Server
+from databus.sources.snapshots import Progress, SnapshotOptions
 from databus.wire import Group, OpenSnapshot
 
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")

@@ -1,26 +1,25 @@
 """ChunkReader: reads chunks on a connection of its own. One thread uses it; any may interrupt it."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, cast
 
 import pymysql
 
-from databus.core import DatabusError, SourceChanged, TryAgain, Unavailable
-from databus.sources.mysql.server import close_quietly, socket_of
-from databus.sources.mysql.snapshot._chunk import ReadChunk, SnapshotOptions
+from databus.core import DatabusError, SourceChanged, Unavailable
+from databus.sources.mysql.server import close_quietly, server_error, socket_of
 from databus.sources.mysql.snapshot._keys import Place, Range
 from databus.sources.mysql.snapshot._queries import bounds_query, first_query, place_query, rows_query
 from databus.sources.mysql.snapshot._read_session import facts_of, prepare
 from databus.sources.mysql.snapshot._read_views import LockBusy, View, Views, log_end, query, way_of
-from databus.sources.mysql.snapshot._reading import Reading
 from databus.sources.mysql.snapshot._result_shape import Columns
 from databus.sources.mysql.snapshot._results import RowReader, Statement
-from databus.sources.mysql.snapshot._watermarks import Position, Watermark
+from databus.sources.mysql.snapshot._task import ReadableTable
+from databus.sources.mysql.snapshot._watermarks import Watermark
+from databus.sources.snapshots import Host, ReadAnew, ReadChunk, Reading, SnapshotOptions
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
@@ -29,52 +28,12 @@ _SPLIT_CHUNKS: Final = 16
 _SPLIT_ROWS_MIN: Final = 4  # chunks that a table must have by the estimate
 
 
-class Host(Protocol):
-    """Who has chunks read."""
-
-    @property
-    def changed(self) -> threading.Condition:
-        """Guards the books, and tells of changes."""
-        ...
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it is over."""
-        ...
-
-    @property
-    def is_full(self) -> bool:
-        """Whether enough chunks are held."""
-        ...
-
-    @property
-    def somebody_idles(self) -> bool:
-        """Whether a thread has nothing to read."""
-        ...
-
-    @property
-    def position(self) -> Position | None:
-        """Up to where the log has been followed."""
-        ...
-
-    @property
-    def scn(self) -> int:
-        """The same as an SCN."""
-        ...
-
-    def holds_many(self, source: str) -> bool:
-        """Whether the keys that are held of a table are half of what may be."""
-        ...
-
-    def read(self, reading: Reading, chunk: ReadChunk) -> None:
-        """A chunk has been read."""
-        ...
-
-
 class ChunkReader:
     """Reads what it is told to, each chunk in a view of its own."""
 
-    def __init__(self, connect: Callable[[], pymysql.Connection], options: SnapshotOptions, host: Host) -> None:
+    def __init__(
+        self, connect: Callable[[], pymysql.Connection], options: SnapshotOptions, host: Host[ReadableTable]
+    ) -> None:
         self._connect = connect
         self._options = options
         self._host = host
@@ -85,12 +44,18 @@ class ChunkReader:
         self._opened_s = 0.0
         self._who: list[tuple[Any, ...]] = []
 
-    def read(self, reading: Reading, chunk: ReadChunk) -> None:
-        """Read a chunk and hand it over. Raises what PyMySQL and sockets raise: then `drop` it all and try again."""
+    def read(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
+        """Read a chunk and hand it over. Raises `TryAgain` or OSError where waiting may help: then `drop` it first."""
+        try:
+            self._read(reading, chunk)
+        except pymysql.MySQLError as error:
+            raise server_error(error, f"reading {chunk.source}") from error
+
+    def _read(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
         connection, views = self._session()
         try:
-            if reading.facts is None:
-                reading.learn(facts_of(connection, reading.task.definition))
+            if reading.table.facts is None:
+                reading.table.learn(facts_of(connection, reading.table.task.definition))
             if reading.is_whole:
                 self._read_whole(reading, chunk, connection, views)
             else:
@@ -156,47 +121,49 @@ class ChunkReader:
         prepare(self._guard)
         return self._guard
 
-    def _open(self, reading: Reading, chunk: ReadChunk, views: Views, *, exact: bool) -> View:
-        is_transactional = reading.facts is not None and reading.facts.is_transactional
+    def _open(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: Views, *, exact: bool) -> View:
+        is_transactional = reading.table.facts is not None and reading.table.facts.is_transactional
         floor, low = self._host.position, None
         if views.need_low and is_transactional and not exact:
             low = self._base(reading, chunk, views)
             floor = None
-        index = reading.facts.index if reading.facts is not None else ""
+        index = reading.table.facts.index if reading.table.facts is not None else ""
         view = views.open(
-            reading.task.definition,
+            reading.table.task.definition,
             floor,
             transactional=is_transactional,
             exact=exact,
-            held=exact and reading.task.locks,
+            held=exact and reading.table.task.locks,
             low=low,
-            first=first_query(reading.task.definition, reading.shape.key, index, chunk.part),
+            first=first_query(reading.table.task.definition, reading.table.shape.key, index, chunk.part),
         )
         with self._host.changed:
             chunk.low, chunk.high, chunk.prepared = view.low, view.high, view.prepared
-            chunk.is_held = exact and reading.task.locks
+            chunk.is_held = exact and reading.table.task.locks
         return view
 
-    def _base(self, reading: Reading, chunk: ReadChunk, views: Views) -> Watermark:
+    def _base(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: Views) -> Watermark:
         """The low watermark that the table's chunks share; a new one when much has been changed since."""
         base = reading.base
         if base is not None and base.low is not None and not self._host.holds_many(reading.source):
-            return base.low
+            return cast("Watermark", base.low)
         scn = self._host.scn
         try:
-            low = views.low_of(reading.task.definition)
+            low = views.low_of(reading.table.task.definition)
         except LockBusy:
             if base is None or base.low is None:
                 raise
-            return base.low
+            return cast("Watermark", base.low)
         with self._host.changed:
             reading.set_base(chunk, low, scn)
         return low
 
-    def _read_part(self, reading: Reading, chunk: ReadChunk, connection: pymysql.Connection, views: Views) -> None:
+    def _read_part(
+        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: Views
+    ) -> None:
         view = self._open(reading, chunk, views, exact=False)
-        part, rows_max, shape = chunk.part, reading.rows_max, reading.shape
-        if reading.task.where and (place := self._ask_place(reading, connection, part, rows_max)) is not None:
+        part, rows_max, shape = chunk.part, reading.rows_max, reading.table.shape
+        if reading.table.task.where and (place := self._ask_place(reading, connection, part, rows_max)) is not None:
             part = Range(part.after, place)
         statement = self._rows_of(reading, connection, part, rows_max)
         shape.check(statement.columns)
@@ -209,7 +176,7 @@ class ChunkReader:
             view.close()
         else:
             self.drop()
-        if last is not None and (not rows.has_ended or (columns.rows >= rows_max and not reading.task.where)):
+        if last is not None and (not rows.has_ended or (columns.rows >= rows_max and not reading.table.task.where)):
             part = Range(part.after, last)
         self._finish(chunk, columns, rows.bytes, where)
         with self._host.changed:
@@ -219,12 +186,12 @@ class ChunkReader:
         self._host.read(reading, chunk)
 
     def _rows_of(
-        self, reading: Reading, connection: pymysql.Connection, part: Range, rows_max: int | None
+        self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range, rows_max: int | None
     ) -> Statement:
-        task, facts = reading.task, reading.facts
-        names = [column.name for column in reading.shape.columns]
+        task, facts = reading.table.task, reading.table.facts
+        names = [column.name for column in reading.table.shape.columns]
         index = facts.index if facts is not None else ""
-        sql = rows_query(task.definition, names, reading.shape.key, index, part, task.where, rows_max)
+        sql = rows_query(task.definition, names, reading.table.shape.key, index, part, task.where, rows_max)
         return Statement(connection, sql, self._charsets)
 
     def _finish(self, chunk: ReadChunk, columns: Columns, size: int, where: str) -> None:
@@ -232,14 +199,16 @@ class ChunkReader:
         chunk.rows = columns.rows
         chunk.bytes = size
 
-    def _ask_place(self, reading: Reading, connection: pymysql.Connection, part: Range, rows: int) -> Place | None:
-        index = reading.facts.index if reading.facts is not None else ""
-        sql = place_query(reading.task.definition, reading.shape.key, index, part, rows)
-        return Statement(connection, sql, self._charsets).one_place(reading.shape.key)
+    def _ask_place(
+        self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range, rows: int
+    ) -> Place | None:
+        index = reading.table.facts.index if reading.table.facts is not None else ""
+        sql = place_query(reading.table.task.definition, reading.table.shape.key, index, part, rows)
+        return Statement(connection, sql, self._charsets).one_place(reading.table.shape.key)
 
-    def _split(self, reading: Reading, chunk: ReadChunk, connection: pymysql.Connection) -> None:
+    def _split(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
         """Leave a part of the range to a thread that has nothing to do."""
-        estimate = reading.facts.rows_estimate if reading.facts is not None else None
+        estimate = reading.table.facts.rows_estimate if reading.table.facts is not None else None
         if estimate is not None and estimate - reading.rows < _SPLIT_ROWS_MIN * reading.rows_max:
             return
         place = self._middle(reading, connection, chunk.part)
@@ -251,27 +220,29 @@ class ChunkReader:
                 chunk.part = Range(chunk.part.after, place)
                 self._host.changed.notify_all()
 
-    def _middle(self, reading: Reading, connection: pymysql.Connection, part: Range) -> Place | None:
+    def _middle(self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range) -> Place | None:
         """A place inside the range: halfway by number where keys are numbers, else some chunks ahead."""
-        key = reading.shape.key
+        key = reading.table.shape.key
         first = key[0]
         if first.is_plain_number and len(key) == 1:
-            ((low, high),) = query(connection, bounds_query(reading.task.definition, first, part))
+            ((low, high),) = query(connection, bounds_query(reading.table.task.definition, first, part))
             if low is not None and int(high) - int(low) > 2 * reading.rows_max:
                 return ((int(low) + int(high)) // 2,)
             return None
         return self._ask_place(reading, connection, part, _SPLIT_CHUNKS * reading.rows_max)
 
-    def _read_whole(self, reading: Reading, chunk: ReadChunk, connection: pymysql.Connection, views: Views) -> None:
+    def _read_whole(
+        self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: Views
+    ) -> None:
         """The whole table in one view; its parts are handed over as they come."""
-        view = self._open(reading, chunk, views, exact=not reading.task.table.key)
+        view = self._open(reading, chunk, views, exact=not reading.table.task.table.key)
         statement = self._rows_of(reading, connection, chunk.part, None)
         where = f"{chunk.source}, read as a whole"
         rows = RowReader.of(connection, self._options.row_bytes_max, where)
-        reading.shape.check(statement.columns)
+        reading.table.shape.check(statement.columns)
         begun = 0
         while True:
-            columns = Columns(reading.shape, reading.rows_max)
+            columns = Columns(reading.table.shape, reading.rows_max)
             rows.take(columns, self._options.chunk_bytes_max)
             chunk.is_part = not rows.has_ended
             self._finish(chunk, columns, rows.bytes - begun, where)
@@ -291,14 +262,14 @@ class ChunkReader:
         self._wait_until_placed(reading, chunk)
         view.close()
 
-    def _wait_for_room(self, reading: Reading, chunk: ReadChunk) -> None:
+    def _wait_for_room(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
         with self._host.changed:
             while self._host.is_full and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
             if not reading.owns(chunk) or self._host.is_closed:
-                raise Abandoned(f"{chunk.source} is read anew")
+                raise ReadAnew(f"{chunk.source} is read anew")
 
-    def _confirm(self, reading: Reading, chunk: ReadChunk, connection: pymysql.Connection) -> None:
+    def _confirm(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
         """Under a lock, what has been followed by now of the log is in the table as it was read, if the lock is still
         held then: the connection answers, so it is.
         """
@@ -316,13 +287,13 @@ class ChunkReader:
         position = self._host.position
         return position is not None and chunk.high is not None and chunk.high.is_in(position)
 
-    def _wait_until_placed(self, reading: Reading, chunk: ReadChunk) -> None:
+    def _wait_until_placed(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
         """Under a lock, nobody writes the table until its last row has its place."""
         with self._host.changed:
-            while reading.task.locks and reading.owns(chunk) and not self._host.is_closed:
+            while reading.table.task.locks and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
 
-    def _leave_to_the_log(self, reading: Reading, chunk: ReadChunk, error: SourceChanged) -> None:
+    def _leave_to_the_log(self, reading: Reading[ReadableTable], chunk: ReadChunk, error: SourceChanged) -> None:
         """The table is not as it was: if the log says why, all is well; if it does not, the error stands.
 
         What changed it may have come after the view was opened, so the log is followed to where it ends now.
@@ -339,7 +310,3 @@ class ChunkReader:
 def _inside(connection: pymysql.Connection) -> Any:
     """PyMySQL's methods that have no types."""
     return connection
-
-
-class Abandoned(TryAgain):
-    """What was being read is wanted no more."""

@@ -35,11 +35,12 @@ from typing import Any, Final
 
 import pymysql
 
-from databus.core import TryAgain, Unavailable, WrongInput
+from databus.core import Unavailable, WrongInput
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.snapshot._keys import Range
 from databus.sources.mysql.snapshot._queries import first_query, table_name
 from databus.sources.mysql.snapshot._watermarks import Position, Watermark
+from databus.sources.snapshots import Locked
 
 _OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 _BEGIN: Final = "START TRANSACTION READ ONLY"
@@ -50,7 +51,7 @@ _BEHIND_S: Final = 0.002
 _BEHIND_S_MAX: Final = 10.0
 
 
-class LockBusy(TryAgain):
+class LockBusy(Locked):
     """Transactions that wrote the table are open; nobody knows for how long."""
 
 

@@ -3,20 +3,25 @@
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from databus.sources.mysql.snapshot._chunk import Progress, ReadChunk, SnapshotOptions, TableTask
-from databus.sources.mysql.snapshot._keys import Range, key_columns
-from databus.sources.mysql.snapshot._read_session import Facts
-from databus.sources.mysql.snapshot._result_shape import Shape
-from databus.sources.mysql.snapshot._watermarks import Position, Watermark
+from databus.sources.snapshots._chunks import (
+    Position,
+    Progress,
+    Readable,
+    ReadChunk,
+    SnapshotOptions,
+    Watermark,
+)
+
+TableT = TypeVar("TableT", bound=Readable)
 
 _FIRST_ROWS: Final = 1_024  # until it is known how large rows are
 _FILL: Final = 0.8  # of a chunk's bytes, by the size of the rows so far
 _PAUSE_S_MAX: Final = 60.0
 
 
-class Reading:
+class Reading(Generic[TableT]):
     """What of a table has been read, is being read and remains.
 
     Each range of the table is in exactly one place: `todo`, the part of a chunk that is being read or waits to be
@@ -24,7 +29,7 @@ class Reading:
     base: where a guard gave it, the low watermark that all chunks share.
     """
 
-    def __init__(self, task: TableTask, remains: tuple[Any, ...] | None, options: SnapshotOptions) -> None:
+    def __init__(self, table: TableT, remains: tuple[Any, ...] | None, options: SnapshotOptions) -> None:
         self._options = options
         self.generation = 0
         self.chunks: list[ReadChunk] = []
@@ -38,49 +43,40 @@ class Reading:
         self._read_rows = 0
         self._read_bytes = 0
         self._rows_max = options.chunk_rows_max
-        self._define(task)
-        self.todo = deque([Range()])
+        self._define(table)
+        self.todo: deque[Any] = deque([table.everything()])
         if remains:
-            self.todo = deque(Range.from_json(self.shape.key, each) for each in remains)
+            self.todo = deque(table.part_of(each) for each in remains)
 
-    def _define(self, task: TableTask) -> None:
-        self.task = task
-        self.shape = Shape(task.definition, task.table, key_columns(task.definition), task.policies)
-        self.facts: Facts | None = None
+    def _define(self, table: TableT) -> None:
+        self.table = table
         self.is_parked = False
         self.base: ReadChunk | None = None
 
-    def use(self, task: TableTask) -> bool:
+    def use(self, table: TableT) -> bool:
         """From now on the table is defined so; what has no place yet is read again.
 
         Whether that is all of it: what was placed already is of no use either.
         """
-        key, was_whole = self.shape.key, self.is_whole
-        self._define(task)
-        if was_whole or self.shape.key != key:
-            self.todo = deque([Range()])
+        is_begun_anew = self.is_whole or table.order != self.table.order
+        self._define(table)
+        if is_begun_anew:
+            self.todo = deque([table.everything()])
         else:
             self.todo.extend(chunk.part for chunk in self.chunks)
-        is_begun_anew = was_whole or self.shape.key != key
         self.chunks = []
         self.generation += 1
         return is_begun_anew
 
-    def learn(self, facts: Facts) -> None:
-        """What the server says about the table."""
-        self.facts = facts
-        if not facts.index:
-            self.shape = Shape(self.task.definition, self.task.table, (), self.task.policies)
-
     @property
     def source(self) -> str:
         """`db.table`."""
-        return self.task.source
+        return self.table.task.source
 
     @property
     def is_whole(self) -> bool:
         """Whether the table is read as a whole, for want of a key to read it in the order of."""
-        return self.facts is not None and not self.facts.index
+        return self.table.is_whole
 
     @property
     def rows_max(self) -> int:
@@ -105,7 +101,7 @@ class Reading:
         """From now on the table's views have this low watermark, beginning with `chunk`'s; it contains `scn`."""
         if self.owns(chunk):
             chunk.after = scn
-            self.base = ReadChunk(self.source, self.generation, Range(), scn, low)
+            self.base = ReadChunk(self.source, self.generation, self.table.everything(), scn, low)
 
     def add_part(self, chunk: ReadChunk) -> None:
         """Another part of a whole table, read in the same view."""
@@ -130,7 +126,7 @@ class Reading:
     def begin_anew(self) -> None:
         """Read a whole table again from its beginning, after a pause that grows."""
         self.chunks = []
-        self.todo = deque([Range()])
+        self.todo = deque([self.table.everything()])
         self.generation += 1
         self.rereads += 1
         self.not_before_s = time.monotonic() + self._pause_s
@@ -156,7 +152,7 @@ class Reading:
         """As JSON, the ranges that have no place yet; nothing for a table that is read as a whole."""
         if self.is_whole:
             return ()
-        return tuple(part.to_json() for part in (*(chunk.part for chunk in self.chunks), *self.todo))
+        return tuple(self.table.json_of(part) for part in (*(chunk.part for chunk in self.chunks), *self.todo))
 
     def follow(self, scn: int, position: Position) -> None:
         """The log has been followed so far: what is in a chunk for certain needs no key of it."""
@@ -183,6 +179,7 @@ class Reading:
 
     def progress(self) -> Progress:
         """How far it is."""
-        estimate = None if self.facts is None else self.facts.rows_estimate
         elapsed_s = time.monotonic() - self._began_s
-        return Progress(self.source, self.rows, self.bytes, estimate, elapsed_s, self.rereads, self.said)
+        return Progress(
+            self.source, self.rows, self.bytes, self.table.rows_estimate, elapsed_s, self.rereads, self.said
+        )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.sources.mysql.snapshot import KeyTracker
+from databus.sources.snapshots import KeyTracker
 
 KEYS = 12
 SOURCE = "shop.orders"

@@ -1,35 +1,83 @@
 """What the parts of a snapshot hand to each other: tasks, options, chunks, progress."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from databus.core import DatabusError
 from databus.schema import TableSchema
-from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.rows import Policies
-from databus.sources.mysql.snapshot._keys import Range
-from databus.sources.mysql.snapshot._watermarks import Watermark
+
+Position = Mapping[str, Any]
+"""The log's position after a transaction, as commits carry it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableTask:
-    """A table to read. table: its schema, without excluded columns. where: a condition in SQL on the rows to read.
+class Watermark(Protocol):
+    """A place in a database's log, as its own session sees it before or after a read view."""
 
-    locks: read it while nobody may write it; only for a table without a key that is never left in peace.
-    """
+    def contains(self, position: Position) -> bool:
+        """As a low watermark: whether everything logged up to `position` is in what was read."""
+        ...
 
-    definition: TableDefinition
-    table: TableSchema
-    where: str | None = None
-    policies: Policies = field(default_factory=Policies)
-    locks: bool = False
+    def is_in(self, position: Position) -> bool:
+        """As a high watermark: whether the log up to `position` holds everything that was read."""
+        ...
+
+
+class Task(Protocol):
+    """A table that is to be read. locks: while nobody may write it."""
 
     @property
     def source(self) -> str:
         """`db.table`."""
-        return self.definition.source
+        ...
+
+    @property
+    def table(self) -> TableSchema:
+        """Its schema."""
+        ...
+
+    @property
+    def locks(self) -> bool:
+        """Whether it is read while nobody may write it."""
+        ...
+
+
+class Readable(Protocol):
+    """How a table can be read, in its database's own words. A part of it is what the database reads a chunk of."""
+
+    @property
+    def task(self) -> Task:
+        """What is wanted."""
+        ...
+
+    @property
+    def order(self) -> object:
+        """What its parts are ordered by: parts mean the same as long as this is equal."""
+        ...
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is read as a whole, for want of a key to read it in the order of."""
+        ...
+
+    @property
+    def rows_estimate(self) -> int | None:
+        """How many rows it has, as the database estimates; None before that is known, or if it has no estimate."""
+        ...
+
+    def everything(self) -> Any:
+        """The part that is all of it."""
+        ...
+
+    def part_of(self, value: object) -> Any:
+        """The part of which `json_of` made this. Raises `Corrupt`."""
+        ...
+
+    def json_of(self, part: Any) -> object:
+        """A part as JSON."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +101,16 @@ class SnapshotOptions:
 class ReadChunk:
     """Rows of one part of a table, read at one moment.
 
-    after: the SCN up to which all that was logged is in it for certain; it rises as the log is followed, until the log
-    has passed the low watermark (`is_passed`). low, high: None until the view is open. error: why it could not be read,
-    where the log may still explain it. is_part: of a table read as a whole, and not the last. is_held: read under a
-    lock; whether it was held all the time is known of the last part. prepared: XA transactions that it may lack.
+    part: see `Readable`. after: the SCN up to which all that was logged is in it for certain; it rises as the log is
+    followed, until the log has passed the low watermark (`is_passed`). low, high: None until the view is open. error:
+    why it could not be read, where the log may still explain it. is_part: of a table read as a whole, and not the last.
+    is_held: read under a lock; whether it was held all the time is known of the last part. prepared: ids of
+    transactions that it may lack, even where their commits are below `low`.
     """
 
     source: str
     generation: int
-    part: Range
+    part: Any
     after: int
     low: Watermark | None = None
     high: Watermark | None = None

@@ -1,0 +1,442 @@
+"""SnapshotReader: threads that read tables in chunks, and the rule that places the chunks in the log.
+
+The session that follows the log tells it everything (`images`, `control`, `advance`) and takes chunks when it stands
+between two transactions (`take`). It never waits for a chunk: what cannot be placed yet, or has to be read again, is
+this class's own affair.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from databus.core import Corrupt, DatabusError, TryAgain, Unavailable
+from databus.sources.snapshots._chunks import BegunAnew, Placed, Position, Progress, ReadChunk, SnapshotOptions
+from databus.sources.snapshots._reading import Reading, TableT
+from databus.sources.snapshots._tracker import KeyTracker
+
+Ints = npt.NDArray[np.int64]
+
+_HELD_MORE: Final = 2  # chunks that wait for their place, besides one for each connection
+_PAUSE_S: Final = 0.05
+_PAUSE_S_MAX: Final = 5.0
+_JOIN_S: Final = 1.0
+_LOCK_PAUSE_S: Final = 2.0
+_WAITING_MAX: Final = 24  # tables that take no room while they wait
+
+
+class ReadAnew(TryAgain):
+    """What was being read is wanted no more."""
+
+
+class Locked(TryAgain):
+    """Somebody else's transactions are in the way, for as long as they like."""
+
+
+class Host(Protocol[TableT]):
+    """Who has chunks read, as a `ChunkReader` sees it."""
+
+    @property
+    def changed(self) -> threading.Condition:
+        """Guards the books, and tells of changes."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is over."""
+        ...
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough chunks are held."""
+        ...
+
+    @property
+    def somebody_idles(self) -> bool:
+        """Whether a thread has nothing to read."""
+        ...
+
+    @property
+    def position(self) -> Position | None:
+        """Up to where the log has been followed."""
+        ...
+
+    @property
+    def scn(self) -> int:
+        """The same as an SCN."""
+        ...
+
+    def holds_many(self, source: str) -> bool:
+        """Whether the keys that are held of a table are half of what may be."""
+        ...
+
+    def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
+        """A chunk has been read."""
+        ...
+
+
+class ChunkReader(Protocol[TableT]):
+    """Reads chunks on a connection of its own. One thread uses it; any may interrupt it."""
+
+    def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
+        """Read a chunk and hand it over to the host. Raises `TryAgain` or OSError where waiting may help."""
+        ...
+
+    def drop(self) -> None:
+        """Give the connections up, whatever state they are in."""
+        ...
+
+    def interrupt(self) -> None:
+        """Have whatever it waits for fail at once. Any thread."""
+        ...
+
+    def end(self) -> None:
+        """Give it all up."""
+        ...
+
+
+class SnapshotReader(Generic[TableT]):
+    """Reads the tables that it is told to. All its methods belong to the thread that follows the log, `close` to any.
+
+    make_reader: makes what reads chunks; called by several threads. on_ready: called by them when a chunk may be taken.
+    """
+
+    def __init__(
+        self,
+        make_reader: Callable[["SnapshotReader[TableT]"], ChunkReader[TableT]],
+        options: SnapshotOptions | None = None,
+        on_ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._make_reader = make_reader
+        self._options = options or SnapshotOptions()
+        self._on_ready = on_ready
+        self._changed = threading.Condition()
+        self._readings: dict[str, Reading[TableT]] = {}
+        self._tracker = KeyTracker(self._options.chunk_keys_max, self._options.chunk_keys_bytes_max)
+        self._scn = -1
+        self._position: Position | None = None
+        self._begun_anew: list[BegunAnew] = []
+        self._error: DatabusError | None = None
+        self._is_closed = False
+        self._idle = 0
+        self._threads: list[threading.Thread] = []
+        self._readers: set[ChunkReader[TableT]] = set()
+
+    # What the log's follower says
+
+    def begin_table(self, table: TableT, remains: tuple[Any, ...] | None = None) -> None:
+        """Read a table, or what `remains` of it (a `last_key` of before). `advance` has been called before.
+
+        Its `snapshot_begin` stands in the log at or before the position of the last `advance`.
+        """
+        if self._position is None:
+            raise AssertionError("a snapshot begins before its place in the log is known")
+        with self._changed:
+            source = table.task.source
+            self.drop(source)
+            self._readings[source] = Reading(table, remains, self._options)
+            self._start_threads()
+            self._changed.notify_all()
+
+    def redefine_table(self, table: TableT) -> None:
+        """The table has another definition from here on, but what was placed of it stays right."""
+        with self._changed:
+            reading = self._readings.get(table.task.source)
+            if reading is not None:
+                if reading.use(table):
+                    self._begun_anew.append(BegunAnew(reading.source))
+                self._changed.notify_all()
+
+    def drop(self, source: str) -> None:
+        """Do not read this table any more."""
+        with self._changed:
+            reading = self._readings.pop(source, None)
+            if reading is not None:
+                reading.end()
+            self._tracker.drop(source)
+            self._changed.notify_all()
+
+    def has_room(self, tables_max: int) -> bool:
+        """Whether another table may begin: one that only waits, to be left in peace or for a lock, takes no room."""
+        now_s = time.monotonic()
+        with self._changed:
+            waiting = sum(each.not_before_s > now_s for each in self._readings.values())
+            return len(self._readings) < tables_max + min(waiting, _WAITING_MAX)
+
+    def watches(self, source: str) -> bool:
+        """Whether the table is being read, so that its images are wanted."""
+        return source in self._readings
+
+    def images(self, source: str, scns: Ints, keys: Sequence[pa.Array]) -> None:
+        """Images of a table were logged, before and after ones. keys: its key's columns; none if it has no key."""
+        with self._changed:
+            if source in self._readings:
+                self._tracker.add(source, scns, keys)
+
+    def control(self, source: str, scn: int) -> None:
+        """The table was truncated, dropped or altered."""
+        with self._changed:
+            if source in self._readings:
+                self._tracker.control(source, scn)
+
+    def advance(self, scn: int, position: Position) -> None:
+        """Everything up to here has been told; `position` lies between two transactions.
+
+        Called at the end of each group, and where only the log's position moves (rotation, heartbeat).
+        """
+        with self._changed:
+            self._scn, self._position = scn, position
+            for source, reading in self._readings.items():
+                reading.follow(scn, position)
+                self._tracker.forget(source, reading.horizon(scn))
+            if any(reading.table.task.locks for reading in self._readings.values()):
+                self._changed.notify_all()
+
+    # What it gets
+
+    def take(self, wait_s: float = 0.0) -> Placed | BegunAnew | None:
+        """A chunk whose place is here, between the transaction of the last `advance` and the next; None if none comes.
+
+        Raises what only somebody can mend: `WrongInput`, `Unrepresentable`, `SourceChanged`, `LimitExceeded`...; and
+        `Unavailable` if the server did not answer several times in a row.
+        """
+        until_s = time.monotonic() + wait_s
+        with self._changed:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                if self._begun_anew:
+                    return self._begun_anew.pop(0)
+                found = self._take()
+                if found is not None:
+                    return found
+                left_s = until_s - time.monotonic()
+                if left_s <= 0 or self._begun_anew:
+                    return self._begun_anew.pop(0) if self._begun_anew else None
+                self._changed.wait(left_s)
+
+    def progress(self) -> list[Progress]:
+        """How far each table is."""
+        with self._changed:
+            return [reading.progress() for reading in self._readings.values()]
+
+    def close(self) -> None:
+        """End all threads and connections, within a second or so. Any thread; callable twice."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            for reader in self._readers:
+                reader.interrupt()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def _take(self) -> Placed | None:
+        for reading in list(self._readings.values()):
+            while (chunk := reading.ready(self._is_reached)) is not None:
+                placed = self._place(reading, chunk)
+                if placed is not None:
+                    self._changed.notify_all()
+                    return placed
+        return None
+
+    def _is_reached(self, chunk: ReadChunk) -> bool:
+        return self._position is not None and chunk.high is not None and chunk.high.is_in(self._position)
+
+    def _place(self, reading: Reading[TableT], chunk: ReadChunk) -> Placed | None:
+        """The chunk, if it can be placed here; else it is to be read again."""
+        source = reading.source
+        if chunk.error is not None and not self._tracker.has_control(source, chunk.after):
+            self._error = chunk.error
+            raise chunk.error
+        names = list(reading.table.task.table.names)
+        keys = [chunk.arrays[names.index(name)] for name in reading.table.task.table.key] if chunk.rows else []
+        stays = None
+        if chunk.error is None and not self.lacks(chunk):
+            stays = self._staying(chunk, keys)
+        if stays is None:
+            self._read_again(reading, chunk)
+            return None
+        reading.placed(chunk)
+        arrays, rows = chunk.arrays, int(stays.sum())
+        if rows < chunk.rows:
+            arrays = [array.filter(pa.array(stays)) for array in arrays]
+        is_last = not reading.todo and not reading.chunks and not chunk.is_part
+        remains = reading.remains()
+        if is_last:
+            self.drop(source)
+        return Placed(source, reading.table.task.table, arrays, rows, remains, is_last)
+
+    def _staying(self, chunk: ReadChunk, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
+        """Which of its rows stay if it is placed now; None if it must be read again.
+
+        What was read under a lock can have no images, unless the lock was lost: then the last part finds it out, and
+        what was placed before is worth nothing.
+        """
+        if chunk.is_held and chunk.is_part and not self._tracker.has_control(chunk.source, chunk.after):
+            return np.ones(chunk.rows, np.bool_)
+        if chunk.is_held and self._tracker.has_images(chunk.source, chunk.after):
+            return None
+        return self._tracker.place(chunk.source, chunk.after, keys, chunk.rows)
+
+    def lacks(self, chunk: ReadChunk) -> bool:
+        """Whether the chunk lacks one of the transactions that it may lack: it is read again then."""
+        return bool(chunk.prepared)
+
+    def _read_again(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
+        if reading.is_whole:
+            reading.begin_anew()
+            self._begun_anew.append(BegunAnew(reading.source))
+        else:
+            if self._tracker.is_lost(reading.source, chunk.after):
+                reading.smaller()
+            reading.give_back(chunk)
+        self._changed.notify_all()
+
+    # Threads
+
+    def _start_threads(self) -> None:
+        while len(self._threads) < self._options.connections and not self._is_closed:
+            name = f"databus-snapshot-{len(self._threads)}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self) -> None:
+        reader = self._make_reader(self)
+        with self._changed:
+            self._readers.add(reader)
+        failures = 0
+        while (job := self.next_job()) is not None:
+            reading, chunk = job
+            try:
+                reader.read(reading, chunk)
+                failures = 0
+            except ReadAnew:
+                reader.drop()
+            except Locked as error:
+                reader.drop()
+                self._postpone(reading, chunk, error)
+            except (OSError, TryAgain) as error:
+                if self._is_closed:
+                    break
+                reader.drop()
+                failures += 1
+                self._failed(reading, chunk, error, failures)
+            except DatabusError as error:
+                reader.drop()
+                self._stop(reading, chunk, error)
+            except BaseException as error:
+                self._stop(reading, chunk, Corrupt(f"{chunk.source}: reading it failed: {error!r}"))
+                raise
+        reader.end()
+
+    def next_job(self) -> tuple[Reading[TableT], ReadChunk] | None:
+        """The next range to read; waits for one. None at the end."""
+        with self._changed:
+            self._idle += 1
+            try:
+                while not self._is_closed:
+                    found = self._claim()
+                    if found is not None:
+                        return found
+                    self._changed.wait(self._until_due_s())
+                return None
+            finally:
+                self._idle -= 1
+
+    def _claim(self) -> tuple[Reading[TableT], ReadChunk] | None:
+        if self._error is not None or self.is_full:
+            return None
+        now_s = time.monotonic()
+        ready = [each for each in self._readings.values() if each.todo and not each.is_parked]
+        ready = [each for each in ready if each.not_before_s <= now_s]
+        if not ready:
+            return None
+        reading = min(ready, key=lambda each: len(each.chunks))
+        return reading, reading.claim(self._scn)
+
+    def _until_due_s(self) -> float | None:
+        due_s = [each.not_before_s for each in self._readings.values() if each.todo and each.not_before_s]
+        return max(min(due_s) - time.monotonic(), 0.01) if due_s else None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough chunks are held."""
+        held = sum(len(each.chunks) for each in self._readings.values())
+        return held >= self._options.connections + _HELD_MORE
+
+    @property
+    def changed(self) -> threading.Condition:
+        """Guards everything here, and tells of changes."""
+        return self._changed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it is over."""
+        return self._is_closed
+
+    @property
+    def somebody_idles(self) -> bool:
+        """Whether a thread has nothing to read."""
+        return self._idle > 0 and not any(each.todo for each in self._readings.values()) and not self.is_full
+
+    @property
+    def position(self) -> Position | None:
+        """Up to where the log has been followed."""
+        return self._position
+
+    @property
+    def scn(self) -> int:
+        """The same as an SCN."""
+        return self._scn
+
+    def holds_many(self, source: str) -> bool:
+        """Whether the keys that are held of a table are half of what may be."""
+        return self._tracker.held(source) * 2 > self._options.chunk_keys_max
+
+    def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
+        """A thread has read a chunk."""
+        with self._changed:
+            if not reading.owns(chunk):
+                return
+            chunk.is_read = True
+            if chunk.error is None:
+                reading.measured(chunk)
+            else:
+                reading.is_parked = True
+            self._changed.notify_all()
+        self._on_ready()
+
+    def _postpone(self, reading: Reading[TableT], chunk: ReadChunk, error: Locked) -> None:
+        """Somebody else's transactions are in the way, for as long as they like."""
+        with self._changed:
+            reading.give_back(chunk)
+            reading.said = str(error)
+            reading.not_before_s = time.monotonic() + _LOCK_PAUSE_S
+            self._changed.notify_all()
+
+    def _failed(self, reading: Reading[TableT], chunk: ReadChunk, error: Exception, failures: int) -> None:
+        """Waiting may help: the chunk is read again on a new connection."""
+        with self._changed:
+            if reading.is_whole and reading.generation == chunk.generation:  # parts of it may have their places
+                if self._readings.get(chunk.source) is reading:  # else it was read to its end
+                    self._read_again(reading, chunk)
+            else:
+                reading.give_back(chunk)
+            if failures >= self._options.connect_attempts_max and not self._is_closed:
+                self._error = Unavailable(f"{chunk.source}: reading it failed {failures} times in a row: {error}")
+            self._changed.notify_all()
+            pause_s = min(_PAUSE_S * 2**failures, _PAUSE_S_MAX) * random.uniform(0.5, 1.0)
+            self._changed.wait_for(lambda: self._is_closed, pause_s)
+
+    def _stop(self, reading: Reading[TableT], chunk: ReadChunk, error: DatabusError) -> None:
+        with self._changed:
+            if reading.owns(chunk) and not self._is_closed and self._readings.get(reading.source) is reading:
+                self._error = error
+            self._changed.notify_all()
+        self._on_ready()
