@@ -2,20 +2,24 @@
 
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
+from contextlib import closing
+from itertools import islice, pairwise
 from pathlib import Path
 
 import pytest
 
+from databus.client import windows
 from databus.core import CRASH_POINTS, Held, PositionPurged, SourceChanged, Unavailable
 from databus.log import Resume
 from databus.sources.sqlite import install, remove, status
+from databus.testing import RelayProcess
 from databus.wire import Commit, EncodedGroup, FrameParser, Group, OpenSnapshot, encode_group
 from tests.sqlite.conftest import Shop
 from tests.sqlite.model import (
@@ -128,6 +132,50 @@ def test_another_relay_is_refused_and_the_first_is_named(shop: Shop) -> None:
     shop.log = ModelLog(log_id="log-2")
     drain(shop.start(), shop.log)
     assert status(shop.path)["log"] == "log-2"
+
+
+def test_starting_over_in_the_same_folder_reads_everything_again(tmp_path) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        db.execute("INSERT INTO t VALUES (1), (2)")
+    relay = RelayProcess(tmp_path / "state", {"shop": {"type": "sqlite", "path": str(path)}})
+    seen = []
+    for _ in range(2):
+        with relay, windows(relay.url) as following:
+            rows = (row.key for window in following for row in window.rows())
+            seen.append(sorted(islice(rows, 2)))
+        shutil.rmtree(relay.folder / "relay")
+    assert seen == [[(1,), (2,)]] * 2
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("log-1 at /a on here", "log-2 at /b on here"),
+        ("log-1 at /a on here", "log-2 at /a on elsewhere"),
+        ("log-1 at /a", "log-2 at /a"),
+        ("log-1", "log-2"),
+    ],
+)
+def test_a_log_takes_no_place_but_that_of_one_in_its_own_folder_on_its_own_machine(shop: Shop, before, now) -> None:
+    shop.run(TABLE)
+    shop.log = ModelLog(log_id=before)
+    drain(shop.start(), shop.log)
+    with pytest.raises(Held):
+        shop.start(Resume(log_id=now))
+
+
+def test_a_log_that_goes_on_does_not_take_the_place_of_a_newer_one(shop: Shop) -> None:
+    """The folder was put back from a copy: its log was followed by another, which has trimmed what this one needs."""
+    shop.run(TABLE)
+    shop.log = old = ModelLog(log_id="log-1 at /a on here")
+    drain(shop.start(), shop.log)
+    shop.log = ModelLog(log_id="log-2 at /a on here")
+    drain(shop.start(), shop.log)
+    with pytest.raises(Held, match="captured into log log-2"):
+        shop.start(old.resume())
 
 
 def test_another_database_is_detected_by_its_cuts(make_shop) -> None:

@@ -6,6 +6,7 @@ because a snapshot would not come out the same again.
 """
 
 import os
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -163,7 +164,7 @@ class Log:
             timeline=timeline_of(commit.scn),
             schemas=self.schemas.in_force(),
             snapshots=commit.snapshots,
-            log_id=f"{self.uuid} at {self.folder}",
+            log_id=f"{self.uuid} at {self.folder.resolve()} on {socket.gethostname()}",
             folder=self.folder / "source",
         )
 

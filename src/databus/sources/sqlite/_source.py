@@ -163,7 +163,7 @@ def _begin(
 ) -> tuple[Cut, int]:
     """Claim the database for this log, find the cut to go on from, and bring the triggers up to date."""
     with write_lock(db, config.busy_ms_max):
-        is_new = _claim(physical, db, config, resume.log_id)
+        is_new = _claim(physical, db, config, resume)
         if resume.position is not None:
             cut = _cut_at(physical, config, db, resume)
             generation = int(resume.position.get("generation", 0))
@@ -177,10 +177,15 @@ def _begin(
     return cut, generation
 
 
-def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, log_id: str) -> bool:
-    """Record which log captures this database. Returns whether it was none. Raises `Held`."""
-    holder = get_state(db, "log") or ""
-    if not holder:
+def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, resume: Resume) -> bool:
+    """Record which log captures this database. Returns whether that is another than before. Raises `Held`.
+
+    A new log in the folder of the one before, on the same machine, takes its place: who owns the folder now knows that
+    the old log is gone, and that no relay writes it.
+    """
+    holder, log_id = get_state(db, "log") or "", resume.log_id
+    is_in_its_place = resume.position is None and _place_of(holder) == _place_of(log_id) != ""
+    if not holder or (is_in_its_place and holder != log_id):
         set_state(db, "log", log_id)
         return True
     if holder.split()[0] != (log_id.split() or [""])[0]:
@@ -190,6 +195,12 @@ def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, log_id: 
             f"`databus sqlite install {config.path} --take-over`, or follow that relay"
         )
     return False
+
+
+def _place_of(log_id: str) -> str:
+    """Folder and machine of a log; empty where they are not known."""
+    place = log_id.partition(" at ")[2]
+    return place if " on " in place else ""
 
 
 def _cut_at(physical: str, config: SqliteConfig, db: sqlite3.Connection, resume: Resume) -> Cut:
