@@ -53,7 +53,7 @@ bench: $(STAMP) java servers ## All benchmarks; see docs/benchmarks.md. The peer
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group bench
 	@$(BIN)/databus bench all
 
-docs: $(STAMP) ## Writes docs/reference.md anew from the code.
+docs: $(STAMP) ## Writes the pages of docs/ that come from the code.
 	@$(BIN)/python scripts/write_reference.py
 
 clean: ## Removes the environment and caches.

@@ -1,14 +1,20 @@
-"""Write docs/reference.md anew from the option models. `--check` exits with 1 if it is not as the code says."""
+"""Write the pages that come from the code. `--check` exits with 1 if one is not as the code says."""
 
 import sys
 from pathlib import Path
 
+from cli_page import cli_markdown
+from client_page import client_markdown
+
 from databus.pipeline import reference_markdown
 
-PATH = Path(__file__).parents[1] / "docs" / "reference.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = {"reference.md": reference_markdown, "cli.md": cli_markdown, "client-api.md": client_markdown}
 
 if __name__ == "__main__":
-    text = reference_markdown()
-    if "--check" in sys.argv[1:]:
-        sys.exit(0 if PATH.is_file() and PATH.read_text() == text else "docs/reference.md is stale; run: make docs")
-    PATH.write_text(text)
+    for name, made in PAGES.items():
+        path, text = DOCS / name, made()
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text)
+        elif not path.is_file() or path.read_text() != text:
+            sys.exit(f"docs/{name} is stale; run: make docs")

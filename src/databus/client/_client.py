@@ -59,7 +59,7 @@ class _Source:
 
 
 class Client:
-    """A consumer and the sources that it follows. See the module's first lines.
+    """A consumer and the sources that it follows. Call `run`, or `start` and later `stop`.
 
     relay: an address, or a `RelayClient`. token, token_file: what a relay with a token wants to be shown; without them
     the environment variable DATABUS_TOKEN is looked at. name: how the relay's statistics and metrics call this client;
