@@ -171,7 +171,7 @@ def test_a_server_prepared_by_the_project_has_no_errors(kind, name, tmp_path):
     with server:
         assert databus("init", "project", "--source", name, cwd=tmp_path).returncode == 0
         project = tmp_path / "project"
-        server.run("DROP USER databus", "CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
+        server.run("CREATE DATABASE shop", "CREATE TABLE shop.orders (id INT PRIMARY KEY)")
         lines = (project / "prepare.sql").read_text().splitlines()
         text = "\n".join(line.partition("--")[0] for line in lines)
         server.run(*(each.strip() for each in text.split(";") if each.strip()))

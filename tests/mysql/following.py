@@ -38,7 +38,7 @@ def config_of(database: str, *servers: Server, **options: Any) -> MysqlConfig:
     settings: dict[str, Any] = {
         "type": "mysql",
         "hosts": hosts(*servers),
-        "user": servers[0].capture_user if servers else "databus",
+        "user": servers[0].capture_user if servers else "databus_test",
         "password": servers[0].capture_password if servers else "databus-of-tests",
         "tables": [f"{database}.*"],
         "group_bytes_max": 4096,

@@ -31,7 +31,7 @@ _LINES_MAX: Final = 30
 _server_ids: Final = itertools.count(101)
 
 ADMIN: Final = ("admin", "admin-of-tests")  # no server makes a user of this name by itself
-CAPTURE: Final = ("databus", "databus-of-tests")
+CAPTURE: Final = ("databus_test", "databus-of-tests")  # `databus` is for who follows the documentation
 
 
 class Server(ABC):

@@ -8,7 +8,7 @@ from typing import Final
 from databus.testing.servers._fetch import ServerMissing, kept
 from databus.testing.servers._server import ADMIN, CAPTURE, Server
 
-_VERSION: Final = "v1"  # to be counted up when the way a data folder is made changes
+_VERSION: Final = "v2"  # to be counted up when the way a data folder is made changes
 _INIT_S_MAX: Final = 180
 
 
