@@ -15,15 +15,24 @@ from pathlib import Path
 from typing import Any, Self
 
 import pymysql
+import pytest
 
 from databus.core import ChangeType, ControlKind, DatabusError, TryAgain
 from databus.formats import from_json_value
 from databus.sources.mysql import MysqlConfig, MysqlSource
 from databus.testing._source_suite import Tape
-from databus.testing.servers import Server
+from databus.testing.servers import SOAK_KINDS, Server
 from databus.wire import Control, Group, Rows
 
 ARRIVE_S_MAX = 60.0
+FAMILIES = [
+    "mariadb-10.11",
+    "mysql-8.0",
+    *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("mysql-5.7", *SOAK_KINDS)),
+]
+"""Servers for tests of whole relays, in which releases of one family do not differ; what differs is tried on all, by
+tests that need no process of their own.
+"""
 _marks = itertools.count(1)
 Row = dict[str, Any]
 

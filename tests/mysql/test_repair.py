@@ -14,8 +14,8 @@ import pytest
 from databus.core import timeline_of
 from databus.testing import RelayProcess
 from databus.testing.servers import Server
-from tests.mysql.following import ARRIVE_S_MAX, create
-from tests.mysql.test_accidents_relay import copy_of, options_of, wait_until_identical
+from tests.mysql.following import ARRIVE_S_MAX, FAMILIES, Copy, create
+from tests.mysql.test_accidents_relay import options_of, wait_until_identical, wait_until_published
 
 
 def databus(*arguments: object, code: int = 0, stdin: str = "") -> str:
@@ -40,6 +40,10 @@ def wait_until_stopped(relay: RelayProcess) -> str:
     return str(told["message"])
 
 
+def keys_of(copy: Copy, database: str) -> set[str]:
+    return {row["k"] for _, row in copy.tables[f"{database}.b"].values()}
+
+
 @pytest.fixture
 def relay(server: Server, database: str, tmp_path: Path) -> Iterator[RelayProcess]:
     """A relay that has captured the tables so far."""
@@ -53,6 +57,7 @@ def relay(server: Server, database: str, tmp_path: Path) -> Iterator[RelayProces
         made.stop()
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_skipping_the_transaction_that_capture_stopped_at(server, database, relay) -> None:
     config = relay.folder / "relay.yml"
     assert "owned by" in databus("skip", config, "shop", "--yes", code=2)
@@ -66,14 +71,7 @@ def test_skipping_the_transaction_that_capture_stopped_at(server, database, rela
     assert "Aborted" in databus("skip", config, "shop", stdin="n\n", code=1)
     said = databus("skip", config, "shop", "--yes")
     relay.start()
-    end = time.monotonic() + ARRIVE_S_MAX
-    while True:
-        copy, _ = copy_of(relay.url)
-        rows = {row["k"] for _, row in copy.tables[f"{database}.b"].values()}
-        if {"before", "after"} <= rows:
-            break
-        assert time.monotonic() < end, relay.log_end()
-        time.sleep(0.05)
+    copy, _ = wait_until_published(relay, lambda copy, _: sorted({"before", "after"} - keys_of(copy, database)))
     gaps = [each for each in copy.controls if each["kind"] == "gap"]
     assert {gap["source"] for gap in gaps} == {f"{database}.{name}" for name in ("a", "b", "mark")}
     assert all(gap["reason"].removeprefix("skipped: ") in said for gap in gaps)
@@ -82,6 +80,7 @@ def test_skipping_the_transaction_that_capture_stopped_at(server, database, rela
     wait_until_identical(relay, server, database)
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_going_on_at_the_end_of_a_log_that_was_reset(server, database, relay) -> None:
     config = relay.folder / "relay.yml"
     relay.stop()
@@ -99,6 +98,7 @@ def test_going_on_at_the_end_of_a_log_that_was_reset(server, database, relay) ->
     assert copy.kinds(f"{database}.a") == ["gap"]
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_going_on_at_a_named_place(server, database, relay) -> None:
     config = relay.folder / "relay.yml"
     relay.stop()
@@ -112,13 +112,6 @@ def test_going_on_at_a_named_place(server, database, relay) -> None:
     place = f"{file}:{offset}" if "maria" in server.kind else f"gtid:{gtids}"
     databus("position", "set", config, "shop", place, "--yes")
     relay.start()
-    end = time.monotonic() + ARRIVE_S_MAX
-    while True:
-        copy, _ = copy_of(relay.url)
-        rows = {row["k"] for _, row in copy.tables[f"{database}.b"].values()}
-        if "kept" in rows:
-            break
-        assert time.monotonic() < end, relay.log_end()
-        time.sleep(0.05)
-    assert "lost" not in rows
+    copy, _ = wait_until_published(relay, lambda copy, _: sorted({"kept"} - keys_of(copy, database)))
+    assert "lost" not in keys_of(copy, database)
     assert copy.kinds(f"{database}.b") == ["gap"]
