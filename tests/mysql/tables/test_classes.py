@@ -2,7 +2,7 @@
 """Classes of changes: each claim that values stay, or become a known one, holds on real servers, row by row."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pymysql
 import pytest
@@ -146,13 +146,13 @@ FILLED = [
 class _Table:
     """A table with rows on a real server, and the history that follows it."""
 
-    def __init__(self, server: Server, database: str) -> None:
+    def __init__(self, server: Server, database: str, **options: Any) -> None:
         self._connection = server.connect(charset="utf8mb4")
         self.run(f"DROP DATABASE IF EXISTS {database}")
         self.run(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
         self.run(f"USE {database}")
         self._tail = LogTail(server)
-        self._history = new_history(server, captured=lambda db, _: db == database)
+        self._history = new_history(server, captured=lambda db, _: db == database, **options)
         self._history.begin(read_catalogue(server.query, server_of(server)))
 
     def renew(self) -> None:
@@ -261,6 +261,26 @@ def _clock(microseconds: int, digits: int) -> str:
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     text += f".{fraction:06d}"[: digits + 1] if digits else ""
     return f"-{text}" if microseconds < 0 else text
+
+
+@pytest.mark.parametrize(
+    "actions",
+    ["MODIFY ts TIMESTAMP", "CHANGE ts tt TIMESTAMP", "MODIFY ts TIMESTAMP, ADD z INT", "ADD c TIMESTAMP NOT NULL"],
+)
+@pytest.mark.parametrize("zero_dates", ["null", "error"])
+def test_what_a_mariadb_session_decides_about_timestamps_is_class_3(
+    plain_server: Callable[[str], Server], actions: str, zero_dates: Literal["null", "error"]
+) -> None:
+    """The session fills NULLs with the time of the change, and its log does not say that it does."""
+    table = _Table(plain_server("mariadb-10.11"), "db_sessions", zero_dates=zero_dates)
+    table.run("CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP NULL)")
+    table.run("INSERT INTO t VALUES (1, NULL)")
+    table.alter("COMMENT 'followed'")
+    table.run("SET explicit_defaults_for_timestamp = OFF, sql_mode = ''")
+    (event,) = table.alter(actions)
+    assert isinstance(event, Altered)
+    assert event.number == 3
+    table.close()
 
 
 def test_without_excluded_columns_their_changes_are_no_reason(table: _Table) -> None:

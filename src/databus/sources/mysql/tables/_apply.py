@@ -38,6 +38,7 @@ from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState, 
 _ENGINES: Final = frozenset({"INNODB", "MYISAM", "ARIA", "MEMORY", "HEAP", "ROCKSDB", "TOKUDB", "ARCHIVE", "NDB"})
 """Engines that keep the rows they are given; a change to any other may lose them."""
 
+_BY_SESSION: Final = "depends on the session's explicit_defaults_for_timestamp, which no log says"
 _ZERO_TIMESTAMP: Final = Literal("string", "0000-00-00 00:00:00")
 
 
@@ -380,6 +381,15 @@ class _Alteration:
             if column.name in self._spelled_anew or column != origin:
                 found = reason_of(origin, column, self._setting.sql_mode, ignores=self._statement.ignores)
                 outcome.reasons += [] if found is None else [found]
+            if origin.is_nullable and self._depends_on_session(column):
+                outcome.reasons.append(Reason(column.name, UNPROVEN, f"whether it may be NULL {_BY_SESSION}"))
+
+    def _depends_on_session(self, column: ColumnDefinition) -> bool:
+        """Whether a setting that MariaDB logs with no statement decides if the column may be NULL."""
+        text = self._texts.get(column.name)
+        if text is None or text.is_nullable is not None or text.is_generated or text.is_row_time:
+            return False
+        return column.type is FieldType.TIMESTAMP2 and self._setting.server.is_mariadb
 
     def _explain_added(self, outcome: Outcome, column: ColumnDefinition, old_names: set[str]) -> None:
         if column.name in old_names:
@@ -401,11 +411,9 @@ class _Alteration:
             is_bare = not column.is_nullable and text.default is None
             if is_bare:
                 raise CannotTell(f"{column.name} may be filled with the time of the change")
-        is_unsaid = text.is_nullable is None and text.default is None
+        is_unsaid = text.default is None and text.is_nullable is not True
         if column.type is FieldType.TIMESTAMP2 and self._setting.server.is_mariadb and is_unsaid:
-            raise CannotTell(
-                f"{column.name} depends on the session's explicit_defaults_for_timestamp, which no log says"
-            )
+            raise CannotTell(f"{column.name} {_BY_SESSION}")
         default = self._setting.literal(column, text.default)
         if default is not None and default.kind != "null":
             value = value_of(column, default)
