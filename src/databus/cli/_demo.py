@@ -19,7 +19,8 @@ from typing import Final
 
 from databus.cli._demo_copy import Copy
 from databus.cli._demo_stage import Stage
-from databus.cli._screen import Line, Meter, Screen
+from databus.cli._run_view import source_line
+from databus.cli._screen import Line, Meter, Screen, SourceLine
 from databus.client import Client, ClientState
 from databus.core import Stop, Unavailable
 from databus.link import RelayClient
@@ -59,6 +60,7 @@ class Demo:
         self._outputs = {name: Meter() for name in ("copy", "history")}
         self._positions: dict[str, int] = {}
         self._client: Client | None = None
+        self._waits_for: list[SourceLine] = []
         self._kills = 0
 
     def run(self) -> str:
@@ -69,6 +71,7 @@ class Demo:
             self._stop_all()
 
     def _play(self) -> str:
+        self._explain()
         self._relay.start()
         self._screen.say(f"relay answers at {self._relay.url}")
         (self._folder / "databus.yml").write_text(_PIPELINE.format(url=self._relay.url, tables=self._tables))
@@ -99,6 +102,12 @@ class Demo:
         arguments = ["run", "databus.yml", "--progress", str(self._progress), "--log-format", "json"]
         self._pipeline = self._spawn("pipeline", ["-m", "databus.cli", *arguments])
         self._screen.say("pipeline started: Spark needs some seconds; its log is in pipeline.log")
+
+    def _explain(self) -> None:
+        self._screen.say(
+            "rows are row images, of which an update has two; the readers begin at different times, and what a killed "
+            "pipeline had not finished is counted again, so their counts differ. The tables are compared at the end"
+        )
 
     def _spawn(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
@@ -162,7 +171,8 @@ class Demo:
         for each in told:
             if each["state"] == "SUSPENDED_ON_ERROR":
                 raise Stop(f"the relay does not capture: {each['message']}")
-        return all(each["state"] == "RUNNING" for each in told)
+        self._waits_for = [source_line(each) for each in told if each["state"] != "RUNNING"]
+        return not self._waits_for
 
     def _copied(self) -> int:
         status = self._client.status().get("shop") if self._client else None
@@ -216,7 +226,7 @@ class Demo:
                 raise Unavailable(f"the {name} ended by itself; see {self._folder / name}.log")
         if self._client is not None and self._client.state is ClientState.FAILED:
             self._client.join()
-        self._screen.show(self._lines())
+        self._screen.show(self._lines(), self._waits_for)
         time.sleep(_TICK_S)
 
     def _read_progress(self) -> None:
@@ -235,12 +245,19 @@ class Demo:
 
     def _lines(self) -> list[Line]:
         meter = self._copy.meter
-        lines = [Line("callback", meter.rows, meter.rate(), "", meter.percentiles())]
+        capturing = "waits for capture" if self._waits_for else "follows"
+        lines = [Line("callback", meter.rows, meter.rate(), "", meter.percentiles(), capturing)]
         for name, output in self._outputs.items():
             behind = self._copied() - self._positions[name] if name in self._positions else None
-            told = "starting" if behind is None else f"{max(behind, 0)} {self._stage.unit}"
-            lines.append(Line(f"Delta {name}", output.rows, output.rate(), told, output.percentiles()))
+            told = "-" if behind is None else f"{max(behind, 0)} {self._stage.unit}"
+            state = self._state_of_outputs() if behind is None else "follows"
+            lines.append(Line(f"Delta {name}", output.rows, output.rate(), told, output.percentiles(), state))
         return lines
+
+    def _state_of_outputs(self) -> str:
+        if self._pipeline is None:
+            return "not started yet"
+        return "waits for its first batch: Spark starts" if not self._kills else "starts again"
 
     def _stop_all(self) -> None:
         if self._client is not None:

@@ -91,7 +91,8 @@ class Screen:
 
         self._console = Console()
         self.is_live = self._console.is_terminal
-        self._board = board or (lambda: Board(lines=self._lines))
+        self._board = board or (lambda: Board(sources=self._sources, lines=self._lines))
+        self._sources: Sequence[SourceLine] = ()
         self._lines: Sequence[Line] = ()
         self._events: deque[str] = deque(maxlen=_EVENTS_SHOWN)
         self._live = (
@@ -118,13 +119,14 @@ class Screen:
         if not self.is_live:
             self._console.print(line, highlight=False, soft_wrap=True)
 
-    def show(self, lines: Sequence[Line]) -> None:
+    def show(self, lines: Sequence[Line], sources: Sequence[SourceLine] = ()) -> None:
         """The state of things; may be called often."""
+        self._sources = sources
         self._lines = lines
         if self._live is None and time.monotonic() - self._shown_at >= _LINE_EVERY_S:
             self._shown_at = time.monotonic()
-            told = "   ".join(f"{each.name} {each.rows:,} rows, {each.rate:,.0f}/s" for each in lines)
-            self.say(told)
+            told = [f"{each.name} {each.state}: {each.detail}" for each in sources]
+            self.say("   ".join([*told, *(_as_text(each) for each in lines)]))
 
     def _render(self) -> "RenderableType":
         from rich.console import Group
@@ -139,6 +141,11 @@ class Screen:
         if board.lines:
             parts.append(_lines_table(board.lines))
         return Group(*parts, *(Text(line) for line in self._events.copy()))
+
+
+def _as_text(line: Line) -> str:
+    state = f" ({line.state})" if line.state else ""
+    return f"{line.name} {line.rows:,} rows, {line.rate:,.0f}/s{state}"
 
 
 def _sources_table(sources: Sequence[SourceLine]) -> "RenderableType":
