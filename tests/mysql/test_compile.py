@@ -88,11 +88,11 @@ def test_a_kernel_is_compiled_anew_when_a_part_of_it_in_another_file_has_changed
     package = copy / "src" / "databus" / "sources" / "mysql"
     assert told(start(copy)) == "compiled"
     append(package / "_session.py", "# nothing of a kernel\n")
-    append(package / "binlog" / "_walk.py", "# nor this\n")
+    append(package / "binlog" / "_scan_buffer.py", "# nor this\n")
     assert told(start(copy)) == "kept"
-    append(package / "binlog" / "_machine.py", "# a part of it\n")
+    append(package / "binlog" / "_kernel_types.py", "# a part of it\n")
     assert told(start(copy)) == "compiled"
-    append(package / "binlog" / "_state.py", "SPLIT_MANY = 9\n")
+    append(package / "binlog" / "_kernel_state.py", "SPLIT_MANY = 9\n")
     assert told(start(copy)) == "compiled"
     assert told(start(copy)) == "kept"
 
@@ -123,12 +123,26 @@ def test_checked_kernels_are_kept_apart_and_find_one_byte_beyond_an_array(copy: 
 @pytest.mark.parametrize(
     ("module", "some"),
     [
-        ("binlog/_kernels.py", ["binlog/_state.py", "binlog/_crc_kernels.py", "binlog/_transaction_kernels.py"]),
         (
-            "rows/_kernels.py",
-            ["rows/_columns.py", "rows/_opcodes.py", "rows/_numbers.py", "rows/_utf8.py", "rows/_machine.py"],
+            "binlog/_scan_kernels.py",
+            [
+                "binlog/_kernel_state.py",
+                "binlog/_table_kernels.py",
+                "binlog/_crc_kernels.py",
+                "binlog/_transaction_kernels.py",
+            ],
         ),
-        ("snapshot/_kernels.py", ["snapshot/_opcodes.py", "rows/_numbers.py", "rows/_machine.py"]),
+        (
+            "rows/_image_kernels.py",
+            [
+                "rows/_column_kernels.py",
+                "rows/_program.py",
+                "rows/_number_kernels.py",
+                "rows/_utf8_kernels.py",
+                "rows/_memory.py",
+            ],
+        ),
+        ("snapshot/_result_kernels.py", ["snapshot/_result_codes.py", "rows/_number_kernels.py", "rows/_memory.py"]),
     ],
 )
 def test_what_a_kernel_is_made_of_is_found_through_its_imports(module: str, some: list[str]) -> None:

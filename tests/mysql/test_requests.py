@@ -60,10 +60,10 @@ def test_how_far_a_reading_is_stands_in_the_log_of_the_process(server, database,
     assert follower.source is not None
     follower.source.request_snapshot([f"{database}.a"])
     said = structlog.testing.CapturingLogger()
-    follower.source._logger = said
+    follower.source._notices._logger = said
     begun = len(follower.tape.groups)
     follower.until(lambda: any(group.snapshot and group.rows for group in follower.tape.groups[begun:]))
-    follower.source._progress_due_s = 0.0  # something may have been said just now
+    follower.source._notices.progress_due_s = 0.0  # something may have been said just now
     follower.source.lag()
     told = [call.kwargs for call in said.calls if call.args == ("reading a table",)][-1]
     assert told["table"] == f"{database}.a"

@@ -20,6 +20,7 @@ from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._dispatcher import Call, Dispatcher, Kind
+from databus.client._followed_source import FollowedSource
 from databus.client._lane import Lane
 from databus.client._saving import Saving
 from databus.client._subscription import Wanted, select
@@ -28,7 +29,6 @@ from databus.core import (
     Clock,
     ConfigError,
     DatabusError,
-    SourceCheckpoint,
     SystemClock,
     TryAgain,
     Unavailable,
@@ -38,24 +38,6 @@ from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
 
 _STOP_MS_MAX: Final = 30_000
 _logger = structlog.get_logger("databus.client")
-
-
-class _Source:
-    """One physical source in the client: its lane, which is renewed at each replay, and what has been counted."""
-
-    def __init__(self, wanted: Wanted, lane: Lane) -> None:
-        self.wanted = wanted
-        self.lane: Lane | None = lane
-        self.replay_from: SourceCheckpoint | None = None
-        self.replay_at = 0.0
-        self.is_known = False
-        self.is_left = False
-        self.last: AnyWindow | None = None
-        self.windows = 0
-        self.rows = 0
-        self.failures = 0
-        self.last_error: BaseException | None = None
-        self.checkpointed_at = 0.0
 
 
 class Client:
@@ -96,8 +78,8 @@ class Client:
         self._bell = threading.Condition()
         self._wants_stop = False
         self._wants_pause = False
-        self._sources: dict[str, _Source] = {}
-        self._order: list[_Source] = []
+        self._sources: dict[str, FollowedSource] = {}
+        self._order: list[FollowedSource] = []
         self._knows_starts = False
         self._next_look = 0.0
         self._saving = Saving(self._config.retry_first_ms, self._config.retry_ms_max)
@@ -192,7 +174,7 @@ class Client:
         """Each physical source as it is now; from any thread."""
         return {physical: self._status_of(source) for physical, source in list(self._sources.items())}
 
-    def _status_of(self, source: _Source) -> SourceStatus:
+    def _status_of(self, source: FollowedSource) -> SourceStatus:
         lane = source.lane
         reader = ReaderState.WAITING if lane is None else lane.reader.state
         waiting = 0 if lane is None else lane.reader.channel.bytes_waiting
@@ -260,7 +242,7 @@ class Client:
             return
         for each in wanted:
             start = saved.sources.get(each.physical, self._start_at)
-            source = _Source(each, self._lane(each, start))
+            source = FollowedSource(each, self._lane(each, start))
             self._sources[each.physical] = source
             self._order.append(source)
 
@@ -296,7 +278,7 @@ class Client:
                 if time.monotonic() >= self._next_look and self._inside() is None:
                     self._checkpoint_due()
 
-    def _pick(self) -> _Source | None:
+    def _pick(self) -> FollowedSource | None:
         """The next source that has something, in turn; while one has an open window, that one."""
         source = self._ready()
         if source is None or len(self._order) == 1:
@@ -309,11 +291,11 @@ class Client:
         self._order.append(source)
         return source
 
-    def _inside(self) -> _Source | None:
+    def _inside(self) -> FollowedSource | None:
         """The source of which a window is open."""
         return next((each for each in self._order if self._dispatcher.is_open(each.wanted.physical)), None)
 
-    def _ready(self) -> _Source | None:
+    def _ready(self) -> FollowedSource | None:
         """The source that has something to do and may do it."""
         waiting = [each for each in self._order if self._has_work(each)]
         if not self._knows_starts:  # a checkpoint that lacked one would begin it at a later `latest`
@@ -326,13 +308,13 @@ class Client:
         is_away = inside.lane is None or inside.lane.reader.state is ReaderState.WAITING
         return waiting[0] if is_away else None
 
-    def _has_work(self, source: _Source) -> bool:
+    def _has_work(self, source: FollowedSource) -> bool:
         """Whether there is something to do with it; its windows wait until a crash would find where it began."""
         if source.lane is None or not source.lane.has_work:
             return False
         return not source.is_known or self._dispatcher.is_start_saved(source.wanted.physical)
 
-    def _step(self, source: _Source) -> None:
+    def _step(self, source: FollowedSource) -> None:
         lane, physical = source.lane, source.wanted.physical
         if lane is None:
             return
@@ -353,7 +335,7 @@ class Client:
             lane.is_restarted = False
             self._dispatcher.interrupted(physical)
 
-    def _deliver(self, source: _Source, lane: Lane) -> None:
+    def _deliver(self, source: FollowedSource, lane: Lane) -> None:
         window: AnyWindow = lane.windows.popleft()
         if self._config.batch_rows_max and lane.windows:
             lane.windows.appendleft(window)  # type: ignore[arg-type]
@@ -448,7 +430,7 @@ class Client:
         source.is_left = True
         self._close_lane(source)
 
-    def _close_lane(self, source: _Source) -> None:
+    def _close_lane(self, source: FollowedSource) -> None:
         if source.lane is not None:
             source.lane.reader.close()
             source.lane = None
@@ -460,7 +442,7 @@ class Client:
                 source.lane = self._lane(source.wanted, source.replay_from)
                 source.replay_from = None
 
-    def _unsaved(self) -> list[_Source]:
+    def _unsaved(self) -> list[FollowedSource]:
         is_unsaved = self._dispatcher.is_unsaved
         return [each for each in self._order if not each.is_left and is_unsaved(each.wanted.physical)]
 
@@ -478,7 +460,7 @@ class Client:
             self._bell.wait_for(lambda: self._wants_stop or self._wants_pause is not paused, timeout)
         self.state = state if self._wants_pause else ClientState.RUNNING
 
-    def _checkpoint_all(self, sources: list[_Source]) -> None:
+    def _checkpoint_all(self, sources: list[FollowedSource]) -> None:
         for source in sources:
             if not self._saving.may_try:
                 return

@@ -153,6 +153,11 @@ class MysqlConfig(SourceConfig):
             raise ValueError("password and password_file: give one of them")
         return self
 
+    @property
+    def row_bytes_read_max(self) -> int:
+        """How large a row, or both images of an updated one, may be where it is read, whatever consumers get of it."""
+        return max(2 * self.row_bytes_max, self.buffer_bytes_max)
+
 
 class BinlogConfig(SourceConfig):
     """A binary log file, or a folder of them, without a server: for replay, for tests, for archives."""

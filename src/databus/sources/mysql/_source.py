@@ -4,15 +4,12 @@ What happens between `start` and `close` is in `_session`; here is how a session
 one that the log is of and still has what comes next, and at which place to go on.
 """
 
-import hashlib
-import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import pymysql
 import structlog
 
 from databus.core import (
@@ -34,6 +31,7 @@ from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._definition_lookup import TableLookup
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._notices import Notices
 from databus.sources.mysql._omitted_values import OmissionReport
 from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared, open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
@@ -56,28 +54,24 @@ from databus.sources.mysql.server import (
     check,
     close_quietly,
     connect_again,
-    error_of,
-    log_end,
+    open_dump,
     pass_over,
-    place_to_ask,
     refuse,
+    replica_id,
     scheme_of,
+    second_replica_id,
     server_facts,
+    watch_end,
 )
 from databus.sources.mysql.snapshot import SnapshotReader
-from databus.sources.mysql.snapshot._condition import check_condition
+from databus.sources.mysql.snapshot._condition import check_condition, try_condition
 from databus.sources.mysql.tables import History, Server
-from databus.sources.snapshots import Progress, SnapshotOptions
+from databus.sources.snapshots import SnapshotOptions
 from databus.wire import Group, OpenSnapshot
 
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
 _REASON_CHARACTERS_MAX: Final = 1_000
 _EVENT_SLACK_BYTES: Final = 1 << 20
-_WARN_EVERY_S: Final = 600.0
-_PROGRESS_EVERY_S: Final = 10.0
-_WATCH_HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes
-_WATCH_READ_MS_MAX: Final = 5_000
-_SERVER_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that people give
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +104,7 @@ class MysqlSource:
         self._folder: Path | None = None
         self._timeline = 0
         self._tables: Tables | None = None
-        self._warn_due_s = 0.0
-        self._progress_due_s = 0.0
+        self._notices = Notices(self._logger, config.retention_warn_ms)
         self._watch: EndWatch | None = None
         self._facts: ServerFacts | None = None  # of the server that the session follows
         self._omissions = OmissionReport(self._logger, None)
@@ -136,7 +129,7 @@ class MysqlSource:
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
         load_kernels(self.physical, self._say)
-        server_id = self._config.server_id or _made_up_id(self.physical, resume.log_id)
+        server_id = replica_id(self._config, self.physical, resume.log_id)
         trouble: Trouble | None = None
         if resume.position is not None:
             trouble = self._hosts.settle(Position.from_json(resume.position))
@@ -152,7 +145,7 @@ class MysqlSource:
 
             def dump(position: Position) -> Dump:
                 again = ConnectedServer(connect_again(self._config, server.facts), server.facts)
-                return self._dump(again, position, server_id, by_file=True)
+                return open_dump(self._config, again, position, server_id, by_file=True)
 
             reads_from, trouble = look_for_prepared(self.physical, self._config, server.facts, resume, dump)
         start = self._begin_at(server, keeper, resume, trouble)
@@ -160,7 +153,7 @@ class MysqlSource:
         self._omissions = OmissionReport(self._logger, start.tables.omitter)
         self._folder, self._timeline = resume.folder, start.place.timeline
         self._session = self._make_session(server, keeper, resume, start, server_id, reads_from)
-        self._watch = self._watch_of(server.facts)
+        self._watch = watch_end(server.facts, config=self._config)
         self._facts = server.facts
         self._hosts.hand_over()  # the connection is the session's now
 
@@ -199,9 +192,9 @@ class MysqlSource:
         if self._session is None:
             return SourceLag()
         lag = replace(self._session.lag(), values_omitted=self._omissions.counts)
-        self._warn_of_purge(lag)
+        self._notices.of_purge(lag)
         self._omissions.tell()
-        self._tell_progress(self._session.progress(), self._session.tables_unread)
+        self._notices.of_progress(self._session.progress(), self._session.tables_unread)
         if self._watch is not None:
             self._watch.look(self._session.rests_at())
         return lag
@@ -244,7 +237,7 @@ class MysqlSource:
         keeper = self._keeper(server.facts, resume.folder)
         begin = self._go_on(server, keeper, resume)
         scanner = self._scanner(server.facts, begin.position, _nothing, _nothing)
-        dump = self._dump(server, begin.position, self._config.server_id or _made_up_id(self.physical, resume.log_id))
+        dump = open_dump(self._config, server, begin.position, replica_id(self._config, self.physical, resume.log_id))
 
         def learn(statement: Statement) -> None:
             keeper.apply(statement, make_scn(resume.timeline, statement.scn))
@@ -412,30 +405,7 @@ class MysqlSource:
             wants_database=wants_database,
             prepared=prepared,
             holds_skipped=holds_skipped,
-            event_bytes_max=_row_bytes_read_max(config) + _EVENT_SLACK_BYTES,
-        )
-
-    def _dump(
-        self,
-        server: ConnectedServer,
-        position: Position,
-        server_id: int,
-        *,
-        is_listed: bool = True,
-        by_file: bool = False,
-    ) -> Dump:
-        config = self._config
-        by_gtid = scheme_of(server.facts) != "file-offset" and not by_file
-        return Dump(
-            server.connection,
-            server.facts.server,
-            position if by_gtid else place_to_ask(server.facts, position),
-            is_mariadb=server.facts.is_mariadb,
-            is_listed=is_listed and server.facts.lists_replicas_safely,
-            by_gtid=by_gtid,
-            server_id=server_id,
-            heartbeat_ms=max(config.heartbeat_ms, server.facts.heartbeat_ms_min),
-            buffer_bytes_max=config.buffer_bytes_max,
+            event_bytes_max=config.row_bytes_read_max + _EVENT_SLACK_BYTES,
         )
 
     def _make_session(
@@ -456,15 +426,17 @@ class MysqlSource:
             facts, start.position, tables.wants, tables.selection.may_select_in, prepared, reads_from is not None
         )
         if reads_from is None:
-            dump = self._dump(server, start.position, server_id)
+            dump = open_dump(self._config, server, start.position, server_id)
         else:
-            dump = self._dump(server, Position(reads_from, FIRST_OFFSET, None, facts.uuid), server_id, by_file=True)
+            dump = open_dump(
+                self._config, server, Position(reads_from, FIRST_OFFSET, None, facts.uuid), server_id, by_file=True
+            )
         options = SnapshotOptions(
             connections=config.snapshot_connections,
             chunk_rows_max=config.chunk_rows_max,
             chunk_bytes_max=config.chunk_bytes_max,
             chunk_keys_max=config.chunk_keys_max,
-            row_bytes_max=config.row_bytes_max if tables.omitter is None else _row_bytes_read_max(config),
+            row_bytes_max=config.row_bytes_max if tables.omitter is None else config.row_bytes_read_max,
         )
         session = Session(
             self.physical,
@@ -494,13 +466,15 @@ class MysqlSource:
             connection = connect_again(self._config, facts)
             return ConnectedServer(connection, server_facts(connection, facts.server))
 
-        def open_dump(server: ConnectedServer, position: Position) -> Dump:
-            return self._dump(server, position, _beside(server_id, facts.server_id), is_listed=False)
+        def open_second(server: ConnectedServer, position: Position) -> Dump:
+            return open_dump(
+                self._config, server, position, second_replica_id(server_id, facts.server_id), is_listed=False
+            )
 
         def open_scanner(position: Position) -> Scanner:
             return self._scanner(facts, position, _nothing, _nothing)
 
-        return TableLookup(keeper, open_server, open_dump, open_scanner)
+        return TableLookup(keeper, open_server, open_second, open_scanner)
 
     def _started(self) -> Session:
         if self._session is None:
@@ -510,82 +484,17 @@ class MysqlSource:
     def _try_condition(self, sources: Sequence[str], where: str) -> None:
         """Raise `WrongInput` if the server does not understand it: once begun, a reading that fails stops capture."""
         facts = self._facts
-        if facts is None:
-            raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+        assert facts is not None  # noqa: S101 - its caller has looked
+        check_condition(where, Server(facts.flavor, facts.version))
         connection = connect_again(self._config, facts)
         try:
-            check_condition(where, Server(facts.flavor, facts.version))
-            for source in sources:
-                table = ".".join("`" + name.replace("`", "``") + "`" for name in source.split(".", 1))
-                with connection.cursor() as cursor:
-                    cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
-        except pymysql.MySQLError as error:
-            raise WrongInput(
-                f"{self.physical}: where: the server does not take {where!r}: {error_of(error)[1]}"
-            ) from error
+            try_condition(connection, sources, where)
+        except WrongInput as error:
+            raise WrongInput(f"{self.physical}: {error}") from error
         finally:
             close_quietly(connection)
-
-    def _watch_of(self, facts: ServerFacts) -> EndWatch:
-        config = self._config
-
-        def ask() -> tuple[str, int]:
-            connection = connect_again(config, facts, read_ms_max=_WATCH_READ_MS_MAX)
-            try:
-                return log_end(connection, facts.server)
-            finally:
-                close_quietly(connection)
-
-        return EndWatch(facts.server, ask, max(config.heartbeat_ms * _WATCH_HEARTBEATS, 1_000) / 1e3)
-
-    def _tell_progress(self, tables: Sequence[Progress], unread: int) -> None:
-        """Say now and then how far the tables are that are being read."""
-        if not tables or time.monotonic() < self._progress_due_s:
-            return
-        self._progress_due_s = time.monotonic() + _PROGRESS_EVERY_S
-        for each in tables:
-            self._logger.info(
-                "reading a table",
-                table=each.source,
-                rows=each.rows,
-                bytes=each.bytes,
-                percent_estimated=None if each.percent is None else round(each.percent, 1),
-                left_s_estimated=None if each.left_s is None else int(each.left_s),
-                elapsed_s=int(each.elapsed_s),
-                tables_waiting=unread,
-                **({"waits": each.said} if each.said else {}),
-            )
-
-    def _warn_of_purge(self, lag: SourceLag) -> None:
-        """Say in time that the server will soon purge what is not captured yet; once in ten minutes."""
-        left_ms = lag.retention_left_ms
-        if left_ms is None or left_ms >= self._config.retention_warn_ms or time.monotonic() < self._warn_due_s:
-            return
-        self._warn_due_s = time.monotonic() + _WARN_EVERY_S
-        self._logger.warning(
-            "the server purges what is not captured yet in less than retention_warn_ms",
-            left_s=int(left_ms / 1e3),
-            behind_s=int((lag.behind_ms or 0) / 1e3),
-            mend="let capture catch up, or raise binlog_expire_logs_seconds on the server",
-        )
 
 
 def _nothing(_: object) -> bool:
     """Nothing of the log is wanted."""
     return False
-
-
-def _row_bytes_read_max(config: MysqlConfig) -> int:
-    """How large a row, or both images of an updated one, may be where it is read, whatever consumers get of it."""
-    return max(2 * config.row_bytes_max, config.buffer_bytes_max)
-
-
-def _beside(ours: int, theirs: int) -> int:
-    """An id for a second connection that reads the log: with the same one, the server would end the first."""
-    return next(each for each in (ours ^ 1, ours ^ 2, ours ^ 4) if each and each != theirs)
-
-
-def _made_up_id(physical: str, log_id: str) -> int:
-    """Our id as a replica where none is given: the same for one log, and hardly that of another."""
-    digest = hashlib.blake2b(f"{physical} {log_id.partition(' ')[0]}".encode(), digest_size=4).digest()
-    return _SERVER_ID_MIN | int.from_bytes(digest, "little") & (_SERVER_ID_MIN - 1)

@@ -8,8 +8,9 @@ from databus.sources.mysql.server._check_finding import Finding, refuse
 from databus.sources.mysql.server._connection import close_quietly, connect, socket_of
 from databus.sources.mysql.server._dump import BlockQueue, Dump
 from databus.sources.mysql.server._errors import error_of, server_error, telling
-from databus.sources.mysql.server._heartbeats import EndWatch
+from databus.sources.mysql.server._heartbeats import EndWatch, watch_end
 from databus.sources.mysql.server._hosts import AnotherServer, ConnectedServer, Hosts, connect_again
+from databus.sources.mysql.server._replica import open_dump, replica_id, second_replica_id
 from databus.sources.mysql.server._replication_filters import Hidden, like
 from databus.sources.mysql.server._resumable import Fault, Trouble, hidden_reset, place_to_ask, scheme_of
 from databus.sources.mysql.server._skip import NoFeed, pass_over
@@ -50,13 +51,17 @@ __all__ = [
     "hidden_reset",
     "like",
     "log_end",
+    "open_dump",
     "pass_over",
     "place_to_ask",
     "refuse",
+    "replica_id",
     "scheme_of",
+    "second_replica_id",
     "server_error",
     "server_facts",
     "socket_of",
     "telling",
     "version_of",
+    "watch_end",
 ]

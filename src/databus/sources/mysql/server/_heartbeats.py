@@ -6,11 +6,18 @@ and nothing of the new one. So, while nothing comes, the end of its log is asked
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from databus.core import TryAgain, Unavailable
-from databus.sources.mysql.server._hosts import AnotherServer
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql.server._connection import close_quietly
+from databus.sources.mysql.server._hosts import AnotherServer, connect_again
+from databus.sources.mysql.server._status import ServerFacts, log_end
 
 Place = tuple[str, int]
+
+_HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes
+_READ_MS_MAX: Final = 5_000
 
 
 class EndWatch:
@@ -48,3 +55,16 @@ class EndWatch:
                 f"anew"
             )
         self._doubt = here
+
+
+def watch_end(facts: ServerFacts, *, config: MysqlConfig) -> EndWatch:
+    """A watch that asks the server that these facts are of, on a connection of its own each time."""
+
+    def ask() -> Place:
+        connection = connect_again(config, facts, read_ms_max=_READ_MS_MAX)
+        try:
+            return log_end(connection, facts.server)
+        finally:
+            close_quietly(connection)
+
+    return EndWatch(facts.server, ask, max(config.heartbeat_ms * _HEARTBEATS, 1_000) / 1e3)

@@ -1,6 +1,11 @@
 """Conditions: text that an operator gives, to stand between brackets in our own statements."""
 
+from collections.abc import Sequence
+
+import pymysql
+
 from databus.core import WrongInput
+from databus.sources.mysql.server import error_of
 from databus.sources.mysql.tables import Server, Unreadable, tokens_of
 
 
@@ -23,3 +28,14 @@ def check_condition(where: str, server: Server) -> None:
         raise WrongInput(f"where: {where!r} is not one condition: {error}") from error
     if depth:
         raise WrongInput(f"where: {where!r} is not one condition: a bracket is not closed")
+
+
+def try_condition(connection: pymysql.Connection, sources: Sequence[str], where: str) -> None:
+    """Raise `WrongInput` if the server does not understand it for these tables. Checked by `check_condition` before."""
+    try:
+        for source in sources:
+            table = ".".join("`" + name.replace("`", "``") + "`" for name in source.split(".", 1))
+            with connection.cursor() as cursor:
+                cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
+    except pymysql.MySQLError as error:
+        raise WrongInput(f"where: the server does not take {where!r}: {error_of(error)[1]}") from error

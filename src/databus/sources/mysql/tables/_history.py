@@ -305,12 +305,9 @@ class History:
 
     def _missing(self, name: TableName, work: Work) -> Unreadable:
         """The error for a table that must be there, and is not known."""
-        if self._may_be_there(name, work):
+        if self._presence.may_be_there(name, work.notes):
             return Unseen(f"{name[0]}.{name[1]} was made before the history begins, or in a way that is not known")
         return _not_known(name)
-
-    def _may_be_there(self, name: TableName, work: Work) -> bool:
-        return self._presence.may_be_there(name, work.notes)
 
     def _is_other(self, name: TableName, work: Work) -> bool:
         return work.others.get(name, name in self._others)
@@ -338,7 +335,7 @@ class History:
         there = self._now(name, work)
         if parsed.is_optional and (there is not None or self._is_other(name, work)):
             return
-        if parsed.is_optional and self._may_be_there(name, work):
+        if parsed.is_optional and self._presence.may_be_there(name, work.notes):
             raise Unseen(
                 f"whether CREATE TABLE IF NOT EXISTS made {name[0]}.{name[1]} or found another table of that name is "
                 f"not known, since the history begins in the middle of the log"
@@ -362,7 +359,7 @@ class History:
         state = self._now(name, work)
         if state is None and self._is_other(name, work):
             return
-        if state is None and parsed.is_optional and not self._may_be_there(name, work):
+        if state is None and parsed.is_optional and not self._presence.may_be_there(name, work.notes):
             return
         if state is None and any(_moves_rows(action) for action in parsed.actions):
             raise _not_known(name)
@@ -394,7 +391,7 @@ class History:
             return
         state = self._now(old, work)
         if state is None:
-            if is_optional and not self._may_be_there(old, work):
+            if is_optional and not self._presence.may_be_there(old, work.notes):
                 return
             raise _not_known(old)  # it may bring rows under a captured name, and nobody would hear of them
         if old == new:
@@ -424,7 +421,7 @@ class History:
         if self._is_other(name, work):
             return
         is_told = told(name) in self._presence
-        if not is_told and self._now(name, work) is None and self._may_be_there(name, work):
+        if not is_told and self._now(name, work) is None and self._presence.may_be_there(name, work.notes):
             return  # nobody was told of a row of it
         if not is_told:
             self._known(name, work)

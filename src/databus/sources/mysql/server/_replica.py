@@ -1,0 +1,49 @@
+"""As which replica we ask a server for its log, and from where. Start with `open_dump`."""
+
+import hashlib
+from typing import Final
+
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.server._dump import Dump
+from databus.sources.mysql.server._hosts import ConnectedServer
+from databus.sources.mysql.server._resumable import place_to_ask, scheme_of
+
+_ID_MIN: Final = 1 << 30  # ids that we make up are larger than those that people give
+
+
+def open_dump(
+    config: MysqlConfig,
+    server: ConnectedServer,
+    position: Position,
+    server_id: int,
+    *,
+    is_listed: bool = True,
+    by_file: bool = False,
+) -> Dump:
+    """The server's log from `position` on. is_listed: the server may name us among its replicas. by_file: ask by file
+    and offset also where GTIDs rule.
+    """
+    by_gtid = scheme_of(server.facts) != "file-offset" and not by_file
+    return Dump(
+        server.connection,
+        server.facts.server,
+        position if by_gtid else place_to_ask(server.facts, position),
+        is_mariadb=server.facts.is_mariadb,
+        is_listed=is_listed and server.facts.lists_replicas_safely,
+        by_gtid=by_gtid,
+        server_id=server_id,
+        heartbeat_ms=max(config.heartbeat_ms, server.facts.heartbeat_ms_min),
+        buffer_bytes_max=config.buffer_bytes_max,
+    )
+
+
+def replica_id(config: MysqlConfig, physical: str, log_id: str) -> int:
+    """Our id as a replica; where none is given, the same for one log, and hardly that of another."""
+    digest = hashlib.blake2b(f"{physical} {log_id.partition(' ')[0]}".encode(), digest_size=4).digest()
+    return config.server_id or _ID_MIN | int.from_bytes(digest, "little") & (_ID_MIN - 1)
+
+
+def second_replica_id(ours: int, theirs: int) -> int:
+    """An id for a second connection that reads the log: with the same one, the server would end the first."""
+    return next(each for each in (ours ^ 1, ours ^ 2, ours ^ 4) if each and each != theirs)
