@@ -233,11 +233,13 @@ class Client:
             try:
                 wanted = select(self._relay.sources(), self._names)
                 break
-            except TryAgain:
+            except TryAgain as error:
                 if time.monotonic() > deadline:
                     raise
+                wait_ms = backoff.next_ms()
+                _logger.warning("waiting for the relay", error=str(error), again_in_ms=round(wait_ms))
                 with self._bell:
-                    self._bell.wait_for(lambda: self._wants_stop, backoff.next_ms() / 1e3)
+                    self._bell.wait_for(lambda: self._wants_stop, wait_ms / 1e3)
         else:
             return
         for each in wanted:

@@ -192,13 +192,15 @@ def _of_locks(
     severity: Severity,
     why: str,
 ) -> Iterator[Finding]:
-    """Whether tables may be locked that are to be. why: what wants that."""
+    """Whether tables may be locked that are to be. why: what wants that. A warning where only snapshots want it: a
+    capture that has read its tables goes on without.
+    """
     grants = grants_of(connection, facts)
     if has_global(grants, "LOCK TABLES"):
         return
     refused = [each for each in tables if not _may_lock(grants, each.database)]
     if refused:
-        what = f"the user may not lock {_listed(refused)}, which {why}"
+        what = f"the user may not lock {_listed(refused)}, which {why}; capture stops when it comes to read them"
         databases = sorted({each.database for each in refused})
         mend = "; ".join(f"GRANT LOCK TABLES ON {_identifier(each)}.* TO {account}" for each in databases)
         yield Finding(severity, "privileges", facts.server, what, mend)

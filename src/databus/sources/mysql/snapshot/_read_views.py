@@ -262,10 +262,9 @@ class Views:
             except pymysql.OperationalError as error:
                 if error.args[0] in _DENIED:
                     raise WrongInput(
-                        f"{definition.source}: reading it needs LOCK TABLES, since it is to be locked "
-                        f"(`lock_tables_without_key`, or an engine without transactions), or since this server cannot "
-                        f"say otherwise where in its log a row was read; GRANT LOCK TABLES ON {definition.database}.* "
-                        f"to the user"
+                        f"{definition.source}: a snapshot of it needs the privilege LOCK TABLES: GRANT LOCK TABLES ON "
+                        f"{definition.database}.* to the user. It is locked because the server has no GTIDs, because "
+                        f"its engine has no transactions, or because of `lock_tables_without_key`"
                     ) from error
                 if error.args[0] not in _BUSY:
                     raise
