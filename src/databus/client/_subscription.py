@@ -284,7 +284,7 @@ def windows(
     sources: names and patterns; None for all there are. checkpoint: where to go on, for the physical sources in it;
     the others begin at `start`. follow: stay on for ever; else end at what is published now.
 
-    Raises `Unavailable` where the relay does not answer now; once it has, the iterator waits and connects anew by itself.
+    Raises `Unavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
     """
     client = RelayClient(relay, token=token) if isinstance(relay, str) else relay
     wanted = select(client.sources(), sources)
