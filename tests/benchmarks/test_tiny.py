@@ -18,6 +18,7 @@ SMALLER = {
     "catchup": {"BYTES": 6_000_000 / SCALE, "RUNS": 1},
     "crowd": {"CROWDS": [[3, 100, 25.0]], "JSON_RATE": 100, "SECONDS_MIN": 1.0},
     "decode": {"NAMES": ["mixed"]},
+    "dry_run": {"ROWS_A_BATCH": 20_000},
     "latency": {"RATE": 100, "RATES": [200], "RATE_SECONDS": 1},
     "latency_mysql": {"RATE": 100},
     "live_mysql": {"RATES": [200]},
@@ -27,19 +28,16 @@ SMALLER = {
     "relay": {"STARTS": 1, "IDLE_SECONDS_MIN": 0.2},
     "spark_delta": {"MIRROR_ROWS": 2_000, "CHANGES_A_BATCH": 1_000, "BATCHES": 2, "HISTORY_ROWS_MIN": 1_200_000},
     "spark_latency": {"WARM_UP": 4, "CHANGES_A_SECOND": 20},
+    "spark_read": {"RUNS": 1},
     "start": {"BEGINS_COLD": False},
     "windows": {"RUNS": 1},
 }
 """What else is smaller than at scale 1, by module: its own constants."""
 
-SPARK = {"spark_delta", "spark_latency"}
-NOT_SMALL = {"dry_run", "spark_read", "two_day"}
-"""Not run here. `dry_run` sends at least six micro-batches of 4,000,000 rows three times over, whatever the scale; the
-other two have not been tried at this scale.
-"""
+SPARK = {"dry_run", "spark_delta", "spark_latency", "spark_read", "two_day"}
 
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
-NAMES = [name for name in NAMES if name not in NOT_SMALL | {"figures"}]
+NAMES = [name for name in NAMES if name != "figures"]
 PROGRAM = """
 import importlib, json, sys
 import benchmarks._peers
