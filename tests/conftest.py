@@ -35,10 +35,13 @@ idle.
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, the others in their order."""
+    """The longest files first, the others in their order; each in one piece, whatever fixtures it shares."""
     folder = Path(__file__).parent
     ranks = {folder / name: rank for rank, name in enumerate(LONGEST_FIRST)}
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
+    firsts: dict[Path, int] = {}
+    for index, item in enumerate(items):
+        firsts.setdefault(item.path, index)
+    items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), firsts[item.path]))
 
 
 @pytest.fixture
