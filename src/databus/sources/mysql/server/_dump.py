@@ -38,7 +38,8 @@ _HEARTBEATS_MISSED_MAX: Final = 3
 _RECEIVE_BYTES: Final = 4 << 20
 _BULK_BYTES: Final = 512 << 10  # a block of so much costs hardly more than its bytes
 _BULK_WAIT_MS: Final = 1  # for more of it, while the server sends without a pause
-_GATHER_S: Final = 0.002  # where changes came while others were worked on: more of them cost hardly more than one
+_GATHER_S: Final = 0.002  # where many changes came while others were worked on: more of them cost hardly more
+_MANY_BYTES: Final = 2 << 10
 _TAKEN_BYTES: Final = 1 << 20  # of small blocks, taken together; more costs as much by byte
 _AWAY_S: Final = 1.0  # nobody asked for the log for so long: the socket is drained for them, or the server gives up
 _JOIN_S_MAX: Final = 10.0
@@ -184,6 +185,7 @@ class Dump:
         self._roles = threading.Condition()
         self._reads = _Reads.THREAD
         self._takes = 0
+        self._were_many = False
         self._thread = threading.Thread(target=self._run, name="mysql-dump", daemon=True)
         self._thread.start()
         self._wait_until_accepted()
@@ -230,7 +232,7 @@ class Dump:
 
     def _read_events(self, deadline: float) -> Bytes | None:
         """The first whole events; None if none came in time. A reader that is behind waits for some more of them."""
-        if self._is_readable():
+        if self._were_many and self._is_readable():
             time.sleep(_GATHER_S)
         while not self.queue.has_news and self._waits_for_bytes(deadline):
             events = self._read_once()
@@ -238,6 +240,7 @@ class Dump:
             if ended is not None:
                 self.queue.fail(ended)  # behind these
             if len(events):
+                self._were_many = len(events) >= _MANY_BYTES
                 return events
         return None
 
