@@ -108,36 +108,37 @@ class StatementWalk(Walk):
         self._end(query)
 
     def _set_savepoint(self, query: Query) -> None:
-        state = self._state
-        if self._is_held():
-            if self._prepared is not None:
-                self._add_held(self._event())
-        elif state[s.TX_STATE] == s.INSIDE and not state[s.TX_SKIP]:
-            self._take_marks()
-            name = _after(query, "SAVEPOINT")
-            self._savepoints.set(name, int(state[s.TX_ROWS_SEEN]))
+        if self._marks_count():
+            self._savepoints.set(_after(query, "SAVEPOINT"), int(self._state[s.TX_ROWS_SEEN]))
         self._pass(query)
 
     def _roll_back_to(self, query: Query) -> None:
-        state = self._state
-        if self._is_held():
-            if self._prepared is not None:
-                self._add_held(self._event())
-        elif state[s.TX_STATE] == s.INSIDE and not state[s.TX_SKIP]:
-            self._take_marks()
+        if self._marks_count():
             name = _after(query, "TO")
             if name[:9].upper() == b"SAVEPOINT" and name[9:10].isspace():
                 name = name[9:].strip()
             stay = self._savepoints.roll_back(name)
             if stay is not None:
                 self._take_back(stay)
-            elif state[s.TX_ROWS_EVENTS]:
+            elif self._state[s.TX_ROWS_EVENTS]:
                 raise Unsupported(
                     f"{self._where()}: {query.text[:200]!r}, and the log does not say where that savepoint was set: "
                     f"which rows of the transaction were rolled back is not known. Pass it over with `databus skip`, "
                     f"and snapshot the tables that it changes"
                 )
         self._pass(query)
+
+    def _marks_count(self) -> bool:
+        """Whether a savepoint means something now, with those before it taken; one of a held transaction is held."""
+        state = self._state
+        if self._is_held():
+            if self._prepared is not None:
+                self._add_held(self._event())
+            return False
+        if state[s.TX_STATE] != s.INSIDE or state[s.TX_SKIP]:
+            return False
+        self._take_marks()
+        return True
 
     def _take_marks(self) -> None:
         """The savepoints that the kernel has noted since Python asked last."""

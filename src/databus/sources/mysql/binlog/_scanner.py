@@ -358,15 +358,16 @@ class Scanner(StatementWalk):
         state = self._state
         reader = Reader(self._body())
         count = reader.integer(4)
+        is_artificial = bool(self._flags() & FLAG_ARTIFICIAL) or count >> 28 != 0
+        if state[s.SCHEME] != s.BY_DOMAINS or (is_artificial and state[s.SET_KNOWN]):
+            self._consume()  # servers send these often, and they may be long
+            return
         found: dict[int, tuple[int, int]] = {}
         for _ in range(count & 0x0FFFFFFF):
             domain, server, number = reader.integer(4), reader.integer(4), reader.integer(8)
             if domain not in found or found[domain][1] < number:
                 found[domain] = (server, number)
-        is_artificial = bool(self._flags() & FLAG_ARTIFICIAL) or count >> 28 != 0
         self._consume()
-        if state[s.SCHEME] != s.BY_DOMAINS or (is_artificial and state[s.SET_KNOWN]):
-            return
         before = GtidState(found)
         if not state[s.SET_KNOWN]:
             self._take_for_executed(before)

@@ -233,7 +233,7 @@ class Dump:
     def _read_events(self, deadline: float) -> Bytes | None:
         """The first whole events; None if none came in time. A reader that is behind waits for some more of them."""
         if self._were_many and self._is_readable():
-            time.sleep(_GATHER_S)
+            time.sleep(_GATHER_S)  # the socket is readable already: no wait on it could say when there is more
         while not self.queue.has_news and self._waits_for_bytes(deadline):
             events = self._read_once()
             ended = self._splitter.ended
