@@ -12,7 +12,7 @@ from typer.models import ArgumentInfo
 
 import databus.cli  # noqa: F401 - adds the commands
 from databus.cli._app import app
-from databus.core import Stop, TryAgain, WrongInput
+from databus.core import FatalError, InputError, TransientError
 
 _HEAD: Final = """\
 # Command line
@@ -26,9 +26,12 @@ prints goes to stdout, errors and logs to stderr. `--json` prints JSON, for scri
 _CODES: Final = (
     ("0", "done"),
     ("1", "`compare` found a difference, `check-source` found an error, or a question was answered with no"),
-    (str(WrongInput.exit_code), "wrong input: an option, a configuration, a name; or another process holds the folder"),
-    (str(Stop.exit_code), "stopped: going on would lose changes or guess; somebody has to decide"),
-    (str(TryAgain.exit_code), "not now: a relay or database does not answer, or the disk is full; try again later"),
+    (str(InputError.exit_code), "wrong input: an option, a configuration, a name; or another process holds the folder"),
+    (str(FatalError.exit_code), "stopped: going on would lose changes or guess; somebody has to decide"),
+    (
+        str(TransientError.exit_code),
+        "not now: a relay or database does not answer, or the disk is full; try again later",
+    ),
     ("130", "Ctrl-C"),
 )
 

@@ -87,7 +87,7 @@ class Stub:
             status, headers, body = self.fail
             return self.send(to, body, status, headers)
         if parts.path == "/stream" and query["physical"] in self.away:
-            return self.send(to, b"", 503, {"x-dbus-error": "Unavailable"})
+            return self.send(to, b"", 503, {"x-dbus-error": "ServiceUnavailable"})
         if parts.path == "/stream":
             return self.stream(to, query)
         return self.send(to, json.dumps(self.told(parts.path, query)).encode())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from databus.client import Client, Consumer
-from databus.core import ConfigError, Unauthorized
+from databus.core import AccessDenied, ConfigError
 from databus.link import RelayClient
 from databus.testing import RelayProcess
 
@@ -58,13 +58,13 @@ def test_a_client_takes_a_token_as_text_or_as_a_file(relay: RelayProcess, tmp_pa
 def test_without_either_the_environment_is_looked_at(relay: RelayProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABUS_TOKEN", TOKEN)
     assert consumed(relay) == 1
-    with pytest.raises(Unauthorized):
+    with pytest.raises(AccessDenied):
         consumed(relay, token="another-token")  # noqa: S106 - of a test
 
 
 def test_who_has_no_token_or_a_wrong_one_is_told_the_option(relay: RelayProcess) -> None:
     for token in (None, "another-token"):
-        with pytest.raises(Unauthorized) as caught:
+        with pytest.raises(AccessDenied) as caught:
             RelayClient(relay.url, token=token).sources()
         said = str(caught.value)
         assert "DATABUS_TOKEN" in said

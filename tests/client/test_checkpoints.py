@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from databus.client import FileCheckpoints, load_checkpoint
-from databus.core import Checkpoint, Corrupt, DiskFull, Held, SourceCheckpoint
+from databus.core import Checkpoint, CorruptData, DiskFull, LockHeld, SourceCheckpoint
 
 CHECKPOINT = Checkpoint({"shop": SourceCheckpoint("u", 17, None, "tx17", 99, None, {})})
 
@@ -69,7 +69,7 @@ def test_a_torn_or_changed_file_is_an_error_that_names_it_and_never_another_posi
         broken = bytearray(content)
         broken[at] ^= 1 << data.draw(st.integers(0, 7))
     path.write_bytes(bytes(broken))
-    with pytest.raises(Corrupt, match=r"c\.json"):
+    with pytest.raises(CorruptData, match=r"c\.json"):
         load_checkpoint(path)
 
 
@@ -82,7 +82,7 @@ def test_a_second_consumer_on_the_same_file_is_refused_and_the_first_is_named(tm
     holder = subprocess.Popen([sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(Held, match=rf"c\.json.*process {holder.pid} on"):
+        with pytest.raises(LockHeld, match=rf"c\.json.*process {holder.pid} on"):
             FileCheckpoints(path).open()
         holder.kill()
         holder.wait()
@@ -95,7 +95,7 @@ def test_a_second_consumer_on_the_same_file_is_refused_and_the_first_is_named(tm
 def test_a_second_consumer_in_the_same_process_is_refused_too(tmp_path):
     first = FileCheckpoints(tmp_path / "c.json")
     first.open()
-    with pytest.raises(Held):
+    with pytest.raises(LockHeld):
         FileCheckpoints(tmp_path / "c.json").open()
     first.close()
     second = FileCheckpoints(tmp_path / "c.json")

@@ -16,7 +16,7 @@ from databus.client import (
     ReaderState,
     Result,
 )
-from databus.core import Checkpoint, PositionForeign, SourceCheckpoint, Unauthorized, UnknownSource
+from databus.core import AccessDenied, Checkpoint, PositionForeign, SourceCheckpoint, UnknownSource
 from databus.link import RelayClient
 from databus.testing import RelayProcess, TcpProxy
 from tests.client.conftest import Collector, captured, mock, wait_for
@@ -309,9 +309,9 @@ def test_a_wrong_token_is_refused_and_the_right_one_is_read_from_its_file(relay_
     token.write_text("s3cret-" * 4 + "\n")
     token.chmod(0o600)
     relay = relay_of(token_file=str(token), shop=mock(transactions_total=1))
-    with pytest.raises(Unauthorized):
+    with pytest.raises(AccessDenied):
         RelayClient(relay.url, token="wrong").sources()  # noqa: S106
-    with pytest.raises(Unauthorized):
+    with pytest.raises(AccessDenied):
         RelayClient(relay.url).sources()
     assert RelayClient(relay.url, token_file=token).sources()
 

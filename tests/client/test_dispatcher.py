@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from databus.client import Call, ConsumerFailed, Dispatcher, Kind, Result
-from databus.core import SEQ_DONE, Checkpoint, Held, SourceCheckpoint
+from databus.core import SEQ_DONE, Checkpoint, LockHeld, SourceCheckpoint
 from databus.schema import Column, TableSchema
 
 TABLE = TableSchema("main.t", (Column("id", "int64"),), ("id",))
@@ -415,7 +415,7 @@ def test_a_checkpoint_that_cannot_be_saved_ends_nothing_and_counts_as_not_saved(
 
 def test_a_store_that_says_somebody_must_decide_ends_the_source():
     model, dispatcher = quiet(FakeWindow("a", 0, 1))
-    model.outcome = lambda call: Held("another has it") if call.kind is Kind.SAVE else Result.SUCCESS
+    model.outcome = lambda call: LockHeld("another has it") if call.kind is Kind.SAVE else Result.SUCCESS
     dispatcher.feed(FakeWindow("a", 0, 1), is_due=True)
     model.perform()
-    assert [type(error) for _, error in model.told] == [Held]
+    assert [type(error) for _, error in model.told] == [LockHeld]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from databus.client import FollowConfig, tail_lines, windows
-from databus.core import Checkpoint, ControlKind, Corrupt, PositionForeign, PositionPurged, SourceCheckpoint
+from databus.core import Checkpoint, ControlKind, CorruptData, PositionForeign, PositionPurged, SourceCheckpoint
 from databus.link import RelayClient
 from databus.wire import Group, Rows
 from tests.client.conftest import captured, mock, wait_for
@@ -226,7 +226,7 @@ def test_an_error_comes_after_the_windows_that_came_before_it():
     with Stub(source, groups) as stub, windows(stub.url) as following:
         wait_for(lambda: len(stub.requests) > 1, "the stream")
         seen, batches = [], following.batches()
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptData):
             for batch in batches:
                 seen += [window.scn for window in batch.windows]
         assert seen == [1, 2, 3, 4, 5]

@@ -14,7 +14,7 @@ from databus.core import (
     UNREAD_TABLES,
     ChangeType,
     ControlKind,
-    Corrupt,
+    CorruptData,
     SourceCheckpoint,
 )
 from databus.schema import Column, TableSchema, frame_schema
@@ -300,7 +300,7 @@ def test_the_same_log_goes_on_inside_a_transaction():
 
 def test_rows_out_of_order_are_an_error_that_names_the_row():
     rows = [(ChangeType.INSERT, 2, 1, 1), (ChangeType.INSERT, 1, 1, 2)]
-    with pytest.raises((Corrupt, ValueError), match=r"row 1|rows up to"):
+    with pytest.raises((CorruptData, ValueError), match=r"row 1|rows up to"):
         splitter().split(parsed([rows_group(rows, commit_of(3, 9))])[0])
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from databus.client import Client, ClientConfig, FollowConfig, ReaderState, windows
-from databus.core import Corrupt, PositionPurged, SourceCheckpoint, StreamCut, Unauthorized, Unavailable
+from databus.core import AccessDenied, CorruptData, PositionPurged, ServiceUnavailable, SourceCheckpoint, StreamCut
 from databus.link import RelayClient
 from databus.testing import TcpProxy
 from databus.wire import Group, Rows
@@ -37,10 +37,10 @@ def test_every_window_arrives_whole_and_in_order(chunk_bytes):
     ("status", "name", "expected"),
     [
         (410, "PositionPurged", PositionPurged),
-        (401, "Unauthorized", Unauthorized),
+        (401, "AccessDenied", AccessDenied),
         (410, "", PositionPurged),
-        (500, "NoSuchClass", Unavailable),
-        (502, "", Unavailable),
+        (500, "NoSuchClass", ServiceUnavailable),
+        (502, "", ServiceUnavailable),
     ],
 )
 def test_errors_of_the_relay_arrive_as_their_own_class_with_its_message(status, name, expected):
@@ -53,7 +53,7 @@ def test_errors_of_the_relay_arrive_as_their_own_class_with_its_message(status, 
 
 
 def test_a_relay_that_is_not_there_is_unavailable_and_named():
-    with pytest.raises(Unavailable, match=r"127.0.0.1:1 does not answer.*databus relay"):
+    with pytest.raises(ServiceUnavailable, match=r"127.0.0.1:1 does not answer.*databus relay"):
         RelayClient("http://127.0.0.1:1").sources()
 
 
@@ -86,10 +86,10 @@ def test_rows_that_no_relay_sends_are_told_to_the_consumer_and_stop_the_source()
     two = pa.concat_batches([backwards, groups[0].rows[0].batch])
     groups[1] = Group(groups[1].commit, (Rows(rows.table, two),))
     consumer = Collector()
-    with Stub(source, groups) as stub, pytest.raises(Corrupt, match="is not after the row before it"):
+    with Stub(source, groups) as stub, pytest.raises(CorruptData, match="is not after the row before it"):
         Client(stub.url, consumer).run()
     assert consumer.scns == {"shop": [1]}
-    assert [type(error) for error in consumer.errors] == [Corrupt]
+    assert [type(error) for error in consumer.errors] == [CorruptData]
 
 
 def test_nobody_waits_for_the_rest_of_a_transaction_whose_source_is_away():

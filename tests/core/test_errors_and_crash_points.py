@@ -1,4 +1,4 @@
-"""A caller tells wrong input, try again and stop apart by type; crash points kill where they say."""
+"""A caller tells input, transient and fatal errors apart by type; crash points kill where they say."""
 
 import os
 import signal
@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from databus import core
-from databus.core import CRASH_POINTS, DatabusError, Stop, TryAgain, WrongInput
+from databus.core import CRASH_POINTS, DatabusError, FatalError, InputError, TransientError
 
 
-def test_every_error_is_wrong_input_try_again_or_stop():
+def test_every_error_is_an_input_a_transient_or_a_fatal_error_and_says_whether_to_retry():
     leaves = [each for each in vars(core).values() if isinstance(each, type) and issubclass(each, DatabusError)]
     for each in leaves:
         if each is not DatabusError:
-            assert sum(issubclass(each, kind) for kind in (WrongInput, TryAgain, Stop)) == 1
-    assert len({kind.exit_code for kind in (WrongInput, TryAgain, Stop)}) == 3
+            assert sum(issubclass(each, kind) for kind in (InputError, TransientError, FatalError)) == 1
+            assert each.retryable is issubclass(each, TransientError)
+    assert len({kind.exit_code for kind in (InputError, TransientError, FatalError)}) == 3
 
 
 def run(point: str, passes: int) -> int:

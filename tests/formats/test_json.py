@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from databus.core import Unrepresentable
+from databus.core import UnrepresentableValue
 from databus.formats import from_json_value, json_lines, to_json_value
 from databus.schema import forms_of
 from tests.schema.test_schema import EXTREMES
@@ -38,7 +38,7 @@ def test_numbers_that_json_has_not_are_strings_and_come_back(value, text):
     ],
 )
 def test_what_is_not_a_value_of_the_type_is_refused(value, type_name):
-    with pytest.raises(Unrepresentable, match=type_name.split("(")[0]):
+    with pytest.raises(UnrepresentableValue, match=type_name.split("(")[0]):
         from_json_value(value, type_name)
 
 

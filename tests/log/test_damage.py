@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.core import Corrupt, DatabusError, PositionPurged, SourceCheckpoint
+from databus.core import CorruptData, DatabusError, PositionPurged, SourceCheckpoint
 from databus.log import LogConfig
 from databus.log._mark import MarkFile
 from tests.log.make import ORDERS, STOCK, bytes_of, group, open_log, pairs_of, parse, read, us_of
@@ -112,7 +112,7 @@ def test_nothing_durable_is_ever_lost_or_wrong_in_silence(closed, whole, data):
     elif isinstance(error, PositionPurged):
         assert path.name == "000000000001.seg"  # gone without a trace, as retention leaves it
     else:
-        assert isinstance(error, Corrupt)
+        assert isinstance(error, CorruptData)
         assert str(folder) in str(error)
         assert path.name in str(error)
 
@@ -134,7 +134,7 @@ def test_after_a_kill_the_tail_is_cut_back_and_what_was_durable_is_whole(killed,
     elif isinstance(error, PositionPurged):
         assert path.name == "000000000001.seg"
     else:
-        assert isinstance(error, Corrupt)
+        assert isinstance(error, CorruptData)
         assert path.name in str(error)
 
 
@@ -230,12 +230,12 @@ def test_a_corrupt_middle_is_reported_with_its_place_and_what_is_before_it_serve
         flip(segment.path, hurt)
         cursor = log.beginning()
         served = []
-        with pytest.raises(Corrupt, match=rf"{segment.path.name} at {segment.first_offset}: the body's checksum"):
+        with pytest.raises(CorruptData, match=rf"{segment.path.name} at {segment.first_offset}: the body's checksum"):
             while spans := cursor.read(1 << 20):
                 served += [scn for _, scn, _, _ in pairs_of(parse(bytes_of(spans)))]
         assert served[-1] == first - 1
         assert cursor.position.scn == first - 1
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptData):
             cursor.read(1)
         after = log.locate(SourceCheckpoint(scn=first))  # what is behind the damage is still there for who needs it
         assert pairs_of(read(after))[-1][1] == 99
@@ -248,7 +248,7 @@ def test_a_segment_cut_under_a_running_log_is_an_error_not_a_crash(tmp_path):
         path = log._view.segments[1].path
         os.truncate(path, path.stat().st_size // 2)
         cursor = log.beginning()
-        with pytest.raises(Corrupt, match=rf"{path.name} at \d+: the file ends here"):
+        with pytest.raises(CorruptData, match=rf"{path.name} at \d+: the file ends here"):
             read(cursor)
         log.append(group(100))
         assert log.resume().scn == 100
@@ -284,6 +284,6 @@ def test_a_newest_segment_with_frames_behind_a_broken_header_is_not_thrown_away(
         if not mark_is_there:
             (tmp_path / "durable.mark").unlink()
         flip(path, 40) if mark_is_there else None
-        with pytest.raises(Corrupt, match=f"{path.name} at 0: the segment header's checksum"):
+        with pytest.raises(CorruptData, match=f"{path.name} at 0: the segment header's checksum"):
             open_log(tmp_path)
         assert path.exists()

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from databus.core import Corrupt, DiskFull
+from databus.core import CorruptData, DiskFull
 from databus.log import LogConfig
 from tests.log.make import ORDERS, SMALL, STOCK, group, open_log, pairs_of, read, scns_of
 
@@ -119,9 +119,9 @@ def test_a_failed_fsync_is_never_forgotten(tmp_path, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", fail)  # no file system here can be made to fail one
-            with pytest.raises(Corrupt, match="fsync failed"):
+            with pytest.raises(CorruptData, match="fsync failed"):
                 log.sync()
         for call in (log.sync, log.cut_back, lambda: log.append(group(3))):
-            with pytest.raises(Corrupt, match="fsync failed"):
+            with pytest.raises(CorruptData, match="fsync failed"):
                 call()
         assert log.durable() == {"cut": 1}

@@ -13,8 +13,8 @@ from databus.core import (
     Identity,
     PositionForeign,
     PositionPurged,
+    ServiceUnavailable,
     SourceCheckpoint,
-    Unavailable,
     make_scn,
 )
 from databus.log import LogConfig
@@ -157,7 +157,7 @@ def test_a_timeline_that_the_log_never_had_is_409(log):
 def test_ahead_of_the_log_waits_until_the_log_is_there(log):
     log.append(group(1))
     for position in (at(2), at(7, txid="tx-7"), at(1, BUS_SEQ_MIN, log=log.uuid)):
-        with pytest.raises(Unavailable, match="ahead of this log"):
+        with pytest.raises(ServiceUnavailable, match="ahead of this log"):
             log.locate(position)
     for scn in range(2, 9):
         log.append(group(scn))
@@ -169,12 +169,12 @@ def test_ahead_of_the_log_waits_until_the_log_is_there(log):
 def test_an_unfinished_transaction_is_ahead_too(log):
     log.append(group(1))
     log.append(group(2, continues=True))
-    with pytest.raises(Unavailable):
+    with pytest.raises(ServiceUnavailable):
         log.locate(at(2, 1, log=log.uuid))
 
 
 def test_a_new_log_says_that_it_does_not_hold_what_came_before_it(log):
-    with pytest.raises(Unavailable):
+    with pytest.raises(ServiceUnavailable):
         log.locate(at(50, txid="tx-50"))
     log.append(group(60))
     log.append(group(61))

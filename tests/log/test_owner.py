@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Held
+from databus.core import LockHeld
 from tests.log.make import group, open_log, read, scns_of
 
 OWNER = """
@@ -27,7 +27,7 @@ def test_a_second_process_is_refused_and_told_the_first_ones_name(tmp_path):
     ) as owner:
         try:
             assert owner.stdout.readline() == b"open\n"
-            with pytest.raises(Held, match=rf"process {owner.pid} on \S+ since \S+ \(\S*python\S* -c import sys"):
+            with pytest.raises(LockHeld, match=rf"process {owner.pid} on \S+ since \S+ \(\S*python\S* -c import sys"):
                 open_log(tmp_path)
         finally:
             owner.send_signal(signal.SIGKILL)
@@ -39,7 +39,7 @@ def test_a_second_process_is_refused_and_told_the_first_ones_name(tmp_path):
 def test_a_second_log_of_the_same_process_is_refused_too(tmp_path):
     with open_log(tmp_path) as log:
         log.append(group(1))
-        with pytest.raises(Held, match="owned by process"):
+        with pytest.raises(LockHeld, match="owned by process"):
             open_log(tmp_path)
         log.append(group(2))
     open_log(tmp_path).close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Corrupt, DiskFull, Unavailable
+from databus.core import CorruptData, DiskFull, ServiceUnavailable
 from databus.log import LogConfig
 from databus.log._opening import create_segment
 from databus.log._segment import segment_numbers
@@ -64,7 +64,7 @@ def test_what_is_appended_after_a_failed_roll_survives_a_kill(tmp_path, spare):
         last = fill_first_segment(log)
         with no_more_files(spare):
             is_rolled = spare >= 2
-            with nullcontext() if is_rolled else pytest.raises(Unavailable, match=os.strerror(errno.EMFILE)):
+            with nullcontext() if is_rolled else pytest.raises(ServiceUnavailable, match=os.strerror(errno.EMFILE)):
                 log.append(group(last + 1, count=50))
             last += is_rolled
             log.append(group(last + 1))
@@ -98,7 +98,7 @@ def test_a_roll_that_fails_at_any_step_leaves_the_log_as_it_was(tmp_path, monkey
             try:
                 log.append(group(last + 1, count=50))
                 last += 1
-            except (DiskFull, Unavailable) as error:
+            except (DiskFull, ServiceUnavailable) as error:
                 assert isinstance(error, DiskFull) == (number == errno.ENOSPC)  # noqa: PT017 - at a step that is none
         log.append(group(last + 1))
         log.sync()
@@ -121,9 +121,9 @@ def test_a_segment_that_cannot_be_removed_again_stops_the_log(tmp_path, monkeypa
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", fail)
-            with pytest.raises(Corrupt, match=r"000000000002\.seg: this segment was begun"):
+            with pytest.raises(CorruptData, match=r"000000000002\.seg: this segment was begun"):
                 log.append(group(last + 1, count=50))
-        with pytest.raises(Corrupt, match="this segment was begun"):
+        with pytest.raises(CorruptData, match="this segment was begun"):
             log.append(group(last + 1))
     check_after_a_kill(folder, tmp_path / "killed", last, 1)
 

@@ -5,7 +5,7 @@ from threading import Thread
 
 import pytest
 
-from databus.core import ConfigError, Corrupt
+from databus.core import ConfigError, CorruptData
 from databus.log import LogConfig
 from databus.schema import Column, TableSchema
 from tests.log.make import ORDERS, ORDERS_2, SMALL, STOCK, group, open_log
@@ -79,5 +79,5 @@ def test_a_missing_store_is_named_when_frames_need_it(tmp_path):
     with open_log(tmp_path) as log:
         log.append(group(1))
     (tmp_path / "schemas.json").unlink()
-    with pytest.raises(Corrupt, match=r"schemas\.json: the definition [0-9a-f]{16} of source 1"):
+    with pytest.raises(CorruptData, match=r"schemas\.json: the definition [0-9a-f]{16} of source 1"):
         open_log(tmp_path)

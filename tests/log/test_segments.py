@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Corrupt, PositionPurged
+from databus.core import CorruptData, PositionPurged
 from databus.log import LogConfig
 from databus.log._index import SparseIndex
 from databus.log._segment import SegmentHeader, segment_numbers
@@ -261,5 +261,5 @@ def test_a_stretch_that_was_checked_before_and_is_gone_is_an_error_before_it_is_
         assert scns_of(read(log.beginning())) == list(range(1, 60))
         path = log._view.segments[0].path
         os.truncate(path, path.stat().st_size // 2)
-        with pytest.raises(Corrupt, match="the file ends here"):
+        with pytest.raises(CorruptData, match="the file ends here"):
             log.beginning().read(1 << 20)

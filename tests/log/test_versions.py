@@ -3,7 +3,7 @@
 import pytest
 from crc32c import crc32c
 
-from databus.core import SourceCheckpoint, Unsupported
+from databus.core import SourceCheckpoint, UnsupportedFeature
 from databus.log._mark import NAME as MARK
 from databus.log._segment import SegmentHeader
 from databus.wire import OpenSnapshot, header_length, unpack_header
@@ -93,7 +93,7 @@ def test_a_segment_of_a_later_version_is_refused_and_left_as_it_is(tmp_path, has
     if not has_mark:
         (tmp_path / MARK).unlink()
     with pytest.raises(
-        Unsupported, match=r"000000000001\.seg at 4: segment version 3; this databus reads versions 1 to 2"
+        UnsupportedFeature, match=r"000000000001\.seg at 4: segment version 3; this databus reads versions 1 to 2"
     ):
         open_log(tmp_path)
     assert path.read_bytes() == content
@@ -112,7 +112,7 @@ def test_frames_of_a_later_version_are_no_torn_tail(tmp_path, has_mark):
     frame = content[SegmentHeader.load(path).header_bytes :]
     assert header_length(memoryview(frame), "") == 128
     path.write_bytes(content + resealed(frame, {5: b"\x03"}))
-    with pytest.raises(Unsupported, match=rf"at {end}: frame version 3"):
+    with pytest.raises(UnsupportedFeature, match=rf"at {end}: frame version 3"):
         open_log(tmp_path)
     assert path.read_bytes() == content + resealed(frame, {5: b"\x03"})
 

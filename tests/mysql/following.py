@@ -17,7 +17,7 @@ from typing import Any, Self
 import pymysql
 import pytest
 
-from databus.core import ChangeType, ControlKind, DatabusError, TryAgain
+from databus.core import ChangeType, ControlKind, DatabusError, TransientError
 from databus.formats import from_json_value
 from databus.sources.mysql import MysqlConfig, MysqlSource
 from databus.testing._source_suite import Tape
@@ -183,7 +183,7 @@ class Follower:
             if time.monotonic() >= self._lag_due_s:
                 self._lag_due_s = time.monotonic() + 1
                 self.source.lag()
-        except TryAgain as error:
+        except TransientError as error:
             self.tried.append(error)
             self.kill()
             time.sleep(0.02)

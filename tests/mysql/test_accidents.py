@@ -9,9 +9,9 @@ import pymysql
 import pytest
 
 from databus.core import (
-    Corrupt,
-    Stop,
-    Unavailable,
+    CorruptData,
+    FatalError,
+    ServiceUnavailable,
 )
 from databus.sources.mysql.binlog import DumpEnded
 from databus.testing import TcpProxy
@@ -32,7 +32,7 @@ def test_server_killed_under_load_loses_and_doubles_nothing(server, database, bu
         load.wait_for(20, follower)
         load.stop()
         assert follower.tried, "the source did not notice"
-        assert all(isinstance(error, Unavailable) for error in follower.tried)
+        assert all(isinstance(error, ServiceUnavailable) for error in follower.tried)
         follower.check(server, database)
 
 
@@ -57,7 +57,7 @@ def test_dumps_that_end_without_an_error_lose_and_double_nothing(server, databas
             load.wait_for(10, follower)
         load.stop()
         assert follower.tried, "the source did not notice"
-        assert all(isinstance(error, Unavailable) for error in follower.tried)
+        assert all(isinstance(error, ServiceUnavailable) for error in follower.tried)
         follower.check(server, database)
 
 
@@ -145,7 +145,7 @@ def test_a_flipped_bit_is_found_by_the_logs_checksum(server, database, busy, fol
         follower.catch_up(server, database)
         proxy.flip_after(700)
         server.run(f"UPDATE {database}.a SET name = REPEAT('x', 50)")
-        with suppress(Corrupt, Stop):  # or the connection's own packets are broken, and it is tried again
+        with suppress(CorruptData, FatalError):  # or the connection's own packets are broken, and it is tried again
             follower.check(server, database)
         follower.check(server, database)
         follower.kill()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from databus.core import (
+    ServiceUnavailable,
     SourceChanged,
-    Unavailable,
 )
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, Load, create, hosts
@@ -74,7 +74,7 @@ def test_a_replica_behind_us_is_waited_for(two, follow, seed) -> None:
     try:
         follower.kill()
         follower.config.hosts[:] = hosts(replica)
-        with pytest.raises(Unavailable, match="behind us"):
+        with pytest.raises(ServiceUnavailable, match="behind us"):
             follower.start()
     finally:
         server.resume()
@@ -99,7 +99,7 @@ def test_a_new_primary_that_lacks_what_we_have_is_not_followed(two, follow) -> N
     replica.promote()
     replica.run(*[f"INSERT INTO {database}.b VALUES ('new', {n}, 1)" for n in range(6)])
     before = len(follower.tape.groups)
-    with pytest.raises((SourceChanged, Unavailable)) as raised:
+    with pytest.raises((SourceChanged, ServiceUnavailable)) as raised:
         follower.start()
     lost = "never logged" if "maria" in primary.kind else "has not executed"
     assert lost in str(raised.value), raised.value

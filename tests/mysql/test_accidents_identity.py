@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 from databus.sources.mysql import MysqlSource
-from databus.sources.mysql.server import AnotherServer, Hosts, check_source, close_quietly, connect_again
+from databus.sources.mysql.server import Hosts, ServerMismatch, check_source, close_quietly, connect_again
 from databus.testing import TcpProxy
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create
@@ -54,7 +54,7 @@ def test_a_snapshot_never_reads_another_server_than_the_one_whose_log_is_read(tw
         proxy.turn_to(other.host, other.port)
         source.tables()
         source.start(replace(follower.tape.resume(), folder=tmp_path / "source"))
-        with pytest.raises(Unavailable, match="another server than the one whose log is read"):
+        with pytest.raises(ServiceUnavailable, match="another server than the one whose log is read"):
             while True:
                 group = source.poll(100)
                 if group is not None:
@@ -76,7 +76,7 @@ def test_a_condition_is_tried_on_the_server_that_is_captured(two, tmp_path: Path
             follower.check(first, "shop")
             assert follower.source is not None
             proxy.turn_to(other.host, other.port)
-            with pytest.raises(AnotherServer, match="Let each of `hosts` name one server"):
+            with pytest.raises(ServerMismatch, match="Let each of `hosts` name one server"):
                 follower.source.request_snapshot(["shop.a"], "here IS NULL")
             proxy.turn_to(first.host, first.port)
             follower.source.request_snapshot(["shop.a"], "here IS NULL")
@@ -102,7 +102,7 @@ def test_an_address_that_has_moved_is_followed_to_where_it_leads_now(kind, new_s
             follower.check(replica, "shop")
         finally:
             follower.kill()
-    assert any(isinstance(error, AnotherServer) for error in follower.tried)
+    assert any(isinstance(error, ServerMismatch) for error in follower.tried)
 
 
 def test_one_server_is_the_same_by_every_connection(server: Server, database: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import CRASH_POINTS, ControlKind, TryAgain, Unavailable
+from databus.core import CRASH_POINTS, ControlKind, ServiceUnavailable, TransientError
 from databus.disk import _files
 from databus.link import RelayClient
 from databus.log import _log as log_module
@@ -81,7 +81,7 @@ def wait_until_published(
                     return copy, groups
                 last, end = published.pair, time.monotonic() + ARRIVE_S_MAX
                 told = f"{len(groups)} groups up to {groups[-1].commit if groups else 'nothing'}"
-        except TryAgain as error:
+        except TransientError as error:
             told = str(error)
         time.sleep(0.1)
     lines = ["nothing has come for so long, and what is wanted is missing:", *lines, told, str(_state(relay))]
@@ -125,7 +125,7 @@ def test_relay_killed_at_crash_points_and_random_moments(server, database, tmp_p
             for number, point in enumerate(points):
                 is_last = number == len(points) - 1
                 relay.env = {"DATABUS_CRASH_AT": f"{point}:{1 if is_last else dice.randint(1, 4)}"}
-                with suppress(Unavailable):  # it died before it answered
+                with suppress(ServiceUnavailable):  # it died before it answered
                     relay.start()
                     _wait_until_running(relay)
                     end = time.monotonic() + (ARRIVE_S_MAX if is_last else dice.uniform(0, 2))

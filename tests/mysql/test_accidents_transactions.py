@@ -7,8 +7,8 @@ import pytest
 
 from databus.core import (
     DatabusError,
-    Unrepresentable,
-    Unsupported,
+    UnrepresentableValue,
+    UnsupportedFeature,
 )
 from databus.testing.servers import Server
 from tests.mysql.following import Load, config_of, create
@@ -90,7 +90,7 @@ def test_a_file_loaded_as_a_statement_into_a_captured_table_stops_by_name(
     groups = len(follower.tape.groups)
     _load_as_a_statement(server, database if is_inside else "outside", f"{database}.a", tmp_path / "rows.txt")
     server.run(f"UPDATE {database}.mark SET n = n + 1")
-    with pytest.raises(Unsupported, match=r"a statement was logged instead of the rows.*LOAD DATA"):
+    with pytest.raises(UnsupportedFeature, match=r"a statement was logged instead of the rows.*LOAD DATA"):
         follower.until(lambda: False, 20)
     assert not [row for group in follower.tape.groups[groups:] for row in group.rows]
     follower.kill()
@@ -180,7 +180,7 @@ def test_capture_stops_right_before_a_transaction_that_it_cannot_capture(server,
         cursor.execute("INSERT INTO b VALUES ('later', 1, 1)")
     server.run("DROP DATABASE outside")
     for _ in range(2):
-        with pytest.raises(Unrepresentable):
+        with pytest.raises(UnrepresentableValue):
             follower.until(lambda: False, 20)
         goods = [row for _, row in follower.copy().tables[f"{database}.b"].values()]
         assert [row["n"] for row in goods if row["k"] == "good"] == list(range(5))
@@ -194,7 +194,7 @@ def test_a_class_3_change_that_may_not_be_read_again_stops_at_each_start(server,
     follower.check(server, database)
     server.run(f"ALTER TABLE {database}.a MODIFY price DECIMAL(9,1)", f"DELETE FROM {database}.a WHERE id < 9")
     for _ in range(3):
-        with pytest.raises(Unsupported, match="on_class3: resnapshot"):
+        with pytest.raises(UnsupportedFeature, match="on_class3: resnapshot"):
             follower.until(lambda: False, 20)
     assert "schema" not in follower.copy().kinds(f"{database}.a")
     follower.config = config_of(database, server)

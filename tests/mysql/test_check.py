@@ -6,7 +6,7 @@ import struct
 import pymysql
 import pytest
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server import check, check_source, connect, refuse, server_facts
 
@@ -109,7 +109,7 @@ def test_a_server_without_a_binary_log_is_refused(fresh):
     server.restart(lines=["skip-log-bin"])
     findings = check_source(config_of(server))
     assert [each.name for each in findings] == ["log_bin"]
-    with pytest.raises(WrongInput, match="log-bin=binlog"):
+    with pytest.raises(InputError, match="log-bin=binlog"):
         refuse(findings)
 
 

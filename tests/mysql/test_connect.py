@@ -5,7 +5,7 @@ import socket
 import pymysql
 import pytest
 
-from databus.core import ConfigError, Unavailable, WrongInput
+from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server import account_of, ask, connect, gtids_at, server_facts, socket_of, telling
 from databus.testing import TcpProxy
@@ -62,25 +62,25 @@ def test_each_way_to_log_in_works_over_plain_tcp(plain_server, kind, plugin):
 
 
 def test_a_wrong_password_is_wrong_input_and_is_not_shown(server):
-    with pytest.raises(WrongInput, match="Access denied") as raised:
+    with pytest.raises(InputError, match="Access denied") as raised:
         connect(config_of(server, password=SECRET))
     assert f"127.0.0.1:{server.port}: connecting" in str(raised.value)
     assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r}"
 
 
 def test_an_unknown_host_is_wrong_input_and_a_dead_one_is_not():
-    with pytest.raises(WrongInput, match="no such host"):
+    with pytest.raises(InputError, match="no such host"):
         connect(MysqlConfig(hosts=["no-such-host.invalid:3306"], user="x"))
-    with pytest.raises(Unavailable, match="connection refused"):
+    with pytest.raises(ServiceUnavailable, match="connection refused"):
         connect(MysqlConfig(hosts=[f"127.0.0.1:{free_port()}"], user="x"))
 
 
 def test_the_first_host_that_answers_is_taken_and_all_failures_are_told(server):
     dead, alive = f"127.0.0.1:{free_port()}", f"127.0.0.1:{server.port}"
     connect(config_of(server, hosts=[dead, alive])).close()
-    with pytest.raises(Unavailable, match=r"connection refused.*Access denied"):
+    with pytest.raises(ServiceUnavailable, match=r"connection refused.*Access denied"):
         connect(config_of(server, hosts=[dead, alive], password=SECRET))
-    with pytest.raises(WrongInput, match="Access denied"):
+    with pytest.raises(InputError, match="Access denied"):
         connect(config_of(server, hosts=[alive, alive], password=SECRET))
 
 
@@ -89,9 +89,9 @@ def test_a_server_that_says_nothing_is_unavailable_in_time(server):
         config = config_of(server, hosts=[f"127.0.0.1:{proxy.port}"], connect_ms_max=300)
         with connect(config, read_ms_max=300) as connection:
             proxy.is_silent = True
-            with pytest.raises(Unavailable), telling("here", "asking"):
+            with pytest.raises(ServiceUnavailable), telling("here", "asking"):
                 ask(connection, "SELECT 1")
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             connect(config)
 
 
@@ -99,24 +99,24 @@ def test_a_connection_that_is_cut_is_unavailable(server):
     with TcpProxy("127.0.0.1", server.port) as proxy:
         connection = connect(config_of(server, hosts=[f"127.0.0.1:{proxy.port}"]))
         proxy.cut()
-        with pytest.raises(Unavailable, match="here: asking"), telling("here", "asking"):
+        with pytest.raises(ServiceUnavailable, match="here: asking"), telling("here", "asking"):
             ask(connection, "SELECT 1")
         proxy.truncate_after(30)
-        with pytest.raises(Unavailable):
+        with pytest.raises(ServiceUnavailable):
             connect(config_of(server, hosts=[f"127.0.0.1:{proxy.port}"]))
 
 
 def test_a_session_that_is_killed_is_unavailable(server):
     connection = connect(config_of(server))
     server.query(f"KILL {connection.thread_id()}")
-    with pytest.raises(Unavailable), telling("here", "asking"):
+    with pytest.raises(ServiceUnavailable), telling("here", "asking"):
         ask(connection, "SELECT 1")
 
 
 def test_a_server_that_has_too_many_connections_is_unavailable(kind, new_server):
     server = new_server(kind, lines=["max-connections=10"])
     held = []
-    with pytest.raises(Unavailable, match="Too many connections"):
+    with pytest.raises(ServiceUnavailable, match="Too many connections"):
         while len(held) < 20:
             held.append(connect(config_of(server)))
     for each in held:
@@ -125,7 +125,7 @@ def test_a_server_that_has_too_many_connections_is_unavailable(kind, new_server)
 
 def test_what_the_user_may_not_do_is_wrong_input(server):
     connection = connect(config_of(server))
-    with pytest.raises(WrongInput, match="denied"), telling("here", "asking"):
+    with pytest.raises(InputError, match="denied"), telling("here", "asking"):
         ask(connection, "CREATE DATABASE forbidden")
 
 
@@ -159,11 +159,11 @@ def test_tls_is_verified_by_default_and_a_wrong_name_is_refused(secure):
         assert cipher(connection)
     with connect(config_of(server, tls="on", tls_ca=ca, tls_server_name="localhost")) as connection:
         assert cipher(connection)
-    with pytest.raises(WrongInput, match=r"not trusted.*127\.0\.0\.1"):
+    with pytest.raises(InputError, match=r"not trusted.*127\.0\.0\.1"):
         connect(config_of(server, tls="on", tls_ca=ca))
-    with pytest.raises(WrongInput, match=r"not trusted.*tls_ca"):
+    with pytest.raises(InputError, match=r"not trusted.*tls_ca"):
         connect(config_of(server, hosts=by_name, tls="on"))
-    with pytest.raises(WrongInput, match="not trusted"):
+    with pytest.raises(InputError, match="not trusted"):
         connect(config_of(server, hosts=by_name, tls_ca=ca, tls="on", tls_server_name="elsewhere"))
 
 
@@ -180,7 +180,7 @@ def test_a_server_that_insists_on_tls_says_so(secure):
     server.query("SET GLOBAL require_secure_transport = ON")
     try:
         # MariaDB says no more than that.
-        with pytest.raises(WrongInput, match="Access denied" if server.flavor == "mariadb" else "tls: on"):
+        with pytest.raises(InputError, match="Access denied" if server.flavor == "mariadb" else "tls: on"):
             connect(config_of(server))
         connect(config_of(server, tls_ca=ca, tls_server_name="localhost")).close()
     finally:
@@ -191,7 +191,7 @@ def test_a_server_that_insists_on_tls_says_so(secure):
 def test_a_server_without_tls_gets_no_password_when_tls_is_on(kind, new_server):
     without = {"mariadb-10.11": [], "mysql-5.7": ["skip-ssl"]}  # MariaDB has none without a certificate
     server = new_server(kind, lines=without.get(kind, ["tls-version="]))
-    with pytest.raises(WrongInput, match=r"TLS|SSL"):
+    with pytest.raises(InputError, match=r"TLS|SSL"):
         connect(config_of(server, tls="unverified"))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import ConfigError, Unsupported
+from databus.core import ConfigError, UnsupportedFeature
 from databus.testing._source_suite import Tape
 from databus.testing.servers import SOAK_KINDS, Server, ServerMissing
 from tests.mysql.following import Follower, Load, config_of, create
@@ -72,8 +72,8 @@ def test_an_encrypted_log_is_read_through_its_server_and_refused_as_a_file(
         shutil.copy(path, both)
     shutil.copy(last, alone)
     tape = Tape()
-    with pytest.raises(Unsupported, match=f"{first.name}.*encrypted.*through its server only"):
+    with pytest.raises(UnsupportedFeature, match=f"{first.name}.*encrypted.*through its server only"):
         read(source_of(both, "shop"), tape, tmp_path / "state")
     assert {group.commit.position["file"] for group in tape.groups if group.rows} == {plain.name}
-    with pytest.raises((Unsupported, ConfigError), match=f"{last.name}.*encrypted.*through its server only"):
+    with pytest.raises((UnsupportedFeature, ConfigError), match=f"{last.name}.*encrypted.*through its server only"):
         read(source_of(alone, "shop"), Tape(), tmp_path / "state2")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import Corrupt, PositionPurged, SourceChanged, Stop
+from databus.core import CorruptData, FatalError, PositionPurged, SourceChanged
 from databus.sources.mysql import BinlogSource
 from databus.sources.mysql.binlog import FIRST_OFFSET
 from databus.sources.mysql.binlog._file_ends import beyond, file_end, file_head, together
@@ -46,10 +46,10 @@ def ids(tape: Tape, database: str) -> set[int]:
     return {key[0] for key in copied(tape).tables.get(f"{database}.t", {})}
 
 
-def read_until_error(source: BinlogSource, tape: Tape, state: Path) -> Stop | None:
+def read_until_error(source: BinlogSource, tape: Tape, state: Path) -> FatalError | None:
     try:
         read(source, tape, state)
-    except Stop as error:
+    except FatalError as error:
         return error
     return None
 
@@ -105,7 +105,7 @@ def test_without_gtids_a_file_that_does_not_end_is_passed_only_by_order(
     paths = copies(fill(server, "shop", 2), tmp_path / "logs")
     paths[0].write_bytes(paths[0].read_bytes()[: boundaries(paths[0])[-2]])  # its transactions are all there
     tape = Tape()
-    with pytest.raises(Corrupt, match=r"ends without naming the next file.*set `unfinished_files: pass`"):
+    with pytest.raises(CorruptData, match=r"ends without naming the next file.*set `unfinished_files: pass`"):
         read(source_of(paths[0].parent, "shop"), tape, tmp_path / "state")
     assert max(ids(tape, "shop")) < 100
     read(source_of(paths[0].parent, "shop", unfinished_files="pass"), tape, tmp_path / "state")

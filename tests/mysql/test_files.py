@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import ConfigError, Corrupt, PositionPurged, SourceChanged, UnknownSource, Unsupported
+from databus.core import ConfigError, CorruptData, PositionPurged, SourceChanged, UnknownSource, UnsupportedFeature
 from databus.sources import parse_source
 from databus.sources.mysql import BinlogConfig, BinlogSource
 from databus.sources.mysql._source import MysqlSource
@@ -170,7 +170,7 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no binary log files"):
         source_of(tmp_path, "db").identify()
     (tmp_path / "binlog.000001").write_bytes(b"nothing of the kind" * 10)
-    with pytest.raises(Corrupt, match=r"binlog\.000001: is no binary log"):
+    with pytest.raises(CorruptData, match=r"binlog\.000001: is no binary log"):
         source_of(tmp_path, "db").tables()
     (tmp_path / "other.000001").write_bytes(b"")
     with pytest.raises(ConfigError, match="files of several servers"):
@@ -200,7 +200,7 @@ def test_files_that_are_gone_or_others_are_told_apart(database: str, logs: tuple
 def test_a_cut_file_before_another_is_an_error_with_its_place(database: str, logs: tuple[Path, Path]) -> None:
     first = sorted(logs[0].iterdir())[0]
     first.write_bytes(first.read_bytes()[:-10])
-    with pytest.raises(Corrupt, match=first.name):
+    with pytest.raises(CorruptData, match=first.name):
         read(source_of(logs[0], database), Tape(), logs[1])
 
 
@@ -210,5 +210,5 @@ def test_ddl_that_needs_the_table_stops(server: Server, database: str, logs: tup
     for path in server.binlogs():
         if (logs[0] / sorted(logs[0].iterdir())[0].name).name <= path.name:
             shutil.copy(path, logs[0] / path.name)
-    with pytest.raises(Unsupported, match=r"the data of .* changed in a way that the log does not show"):
+    with pytest.raises(UnsupportedFeature, match=r"the data of .* changed in a way that the log does not show"):
         read(source_of(logs[0], database), Tape(), logs[1])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from databus.core import ChangeType, LimitExceeded, Stop
+from databus.core import ChangeType, FatalError, LimitExceeded
 from databus.sources.mysql import BinlogConfig, BinlogSource
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
@@ -240,6 +240,6 @@ def test_an_event_above_what_may_be_read_stops_and_names_the_options(server, dat
     followed = follow(database, server, snapshot="never", buffer_bytes_max=4 << 20)
     followed.step()
     big.execute(f"INSERT INTO t VALUES (1, '', REPEAT('x', {6 * MB}), NULL, NULL, NULL)")
-    with pytest.raises(Stop, match=r"event_bytes_max.*buffer_bytes_max") as caught, suppress(AssertionError):
+    with pytest.raises(FatalError, match=r"event_bytes_max.*buffer_bytes_max") as caught, suppress(AssertionError):
         followed.catch_up(server, database)
     assert isinstance(caught.value, LimitExceeded)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import ConfigError, SourceChanged, Unsupported
+from databus.core import ConfigError, SourceChanged, UnsupportedFeature
 from databus.sources import parse_source
 from databus.sources.mysql import MysqlSource
 from databus.testing._source_suite import Tape
@@ -124,7 +124,7 @@ def test_whether_the_case_of_names_counts_is_an_option(new_server: Callable[...,
         "ALTER TABLE shop.ORDERS ADD COLUMN n INT UNSIGNED",
         "INSERT INTO shop.oRDERS VALUES (1, 4000000000)",
     )
-    with pytest.raises((SourceChanged, Unsupported), match="lower_case_table_names"):
+    with pytest.raises((SourceChanged, UnsupportedFeature), match="lower_case_table_names"):
         read(source_of(path, "shop"), Tape(), tmp_path / "first")
     tape = Tape()
     read(source_of(path, "shop", lower_case_table_names=1), tape, tmp_path / "second")

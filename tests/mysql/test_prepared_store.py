@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Corrupt, LimitExceeded
+from databus.core import CorruptData, LimitExceeded
 from databus.sources.mysql import _prepared_store
 from databus.sources.mysql._prepared_store import PreparedStore
 
@@ -86,7 +86,7 @@ def test_a_damaged_transaction_is_named(tmp_path: Path) -> None:
     store.close()
     path = tmp_path / "prepared"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    with pytest.raises(Corrupt, match="remove the file"):
+    with pytest.raises(CorruptData, match="remove the file"):
         committed(opened(tmp_path, 11), "a", 20)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.core import Unavailable, WrongInput
+from databus.core import InputError, ServiceUnavailable
 from databus.sources.mysql import MysqlConfig
 from databus.sources.mysql._captured_tables import Selection
 from databus.sources.mysql.server import Hidden, check_source, like
@@ -87,7 +87,7 @@ def test_a_filtered_replica_is_not_turned_to(two, follow) -> None:
     replica.catch_up(primary)
     primary.kill()
     follower.until(lambda: any("replicate_ignore_table" in str(error) for error in follower.tried))
-    assert all(isinstance(error, Unavailable) for error in follower.tried)
+    assert all(isinstance(error, ServiceUnavailable) for error in follower.tried)
     primary.start()
     follower.check(primary, "shop")
 
@@ -98,7 +98,7 @@ def test_a_filtered_replica_is_refused_as_the_first_host_too(two, follow) -> Non
     for order in ([replica], [replica, primary]):
         follower = follow("shop", *order)
         if len(order) == 1:
-            with pytest.raises(WrongInput, match=r"replicate_ignore_table = shop.b keeps .*shop.b from its log"):
+            with pytest.raises(InputError, match=r"replicate_ignore_table = shop.b keeps .*shop.b from its log"):
                 follower.start()
         else:
             follower.check(primary, "shop")

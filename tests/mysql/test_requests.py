@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create
 
@@ -51,7 +51,7 @@ def test_a_reading_by_a_condition_outlives_a_restart_and_is_not_complete(server,
 def test_a_condition_that_the_server_does_not_take_is_refused_at_once(server, database, follower) -> None:
     assert follower.source is not None
     for wrong in ("no_such_column = 1", "id = ", "1) OR (", "1) OR (1", "1; SELECT 2", "name = 'x", "id = (1 /* ) */"):
-        with pytest.raises(WrongInput, match="where"):
+        with pytest.raises(InputError, match="where"):
             follower.source.request_snapshot([f"{database}.a"], wrong)
     follower.check(server, database)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from databus.core import Unrepresentable
+from databus.core import UnrepresentableValue
 from databus.testing.servers import Server
 from tests.mysql.following import Copy, Follower
 
@@ -82,7 +82,7 @@ def test_a_member_that_nothing_shows_is_refused_where_a_row_has_it(server, marke
     for each in (follower, replacing):
         check(each, server, marked)
     server.run(f"INSERT INTO {marked}.t VALUES (3, 2)")
-    with pytest.raises(Unrepresentable, match=r"member 2.*binlog_row_metadata"):
+    with pytest.raises(UnrepresentableValue, match=r"member 2.*binlog_row_metadata"):
         follower.catch_up(server, marked)
     replacing.catch_up(server, marked)
     assert replacing.copy().tables[f"{marked}.t"][3,][1]["e"] == "\N{REPLACEMENT CHARACTER}"
@@ -172,7 +172,7 @@ def test_members_that_are_no_text_are_refused_or_replaced_in_snapshot_and_log(se
         ((_, row),) = copy.tables[f"{marked}.{name}"].values()
         assert row["e"] == "\N{REPLACEMENT CHARACTER}", name
     refusing = follow(marked, server, tables=[f"{marked}.t", f"{marked}.mark"])
-    with pytest.raises(Unrepresentable, match="invalid_text"):
+    with pytest.raises(UnrepresentableValue, match="invalid_text"):
         refusing.catch_up(server, marked)
 
 

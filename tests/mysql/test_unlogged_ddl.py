@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import ControlKind, Unsupported
+from databus.core import ControlKind, UnsupportedFeature
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, create
@@ -84,11 +84,11 @@ def test_rows_before_the_change_are_captured_where_it_stops(shop, follow) -> Non
     follower.check(server, database)
     follower.kill()
     three_forms(server, database)
-    with pytest.raises(Unsupported, match="on_class3"):
+    with pytest.raises(UnsupportedFeature, match="on_class3"):
         follower.catch_up(server, database)
     found = told(follower.tape, f"{database}.t")
     assert [what for _, _, what in found] == [(number, ("id", "v")) for number in range(3)]
-    with pytest.raises(Unsupported, match="on_class3"):
+    with pytest.raises(UnsupportedFeature, match="on_class3"):
         follower.catch_up(server, database)
 
 

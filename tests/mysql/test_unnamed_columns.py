@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from databus.core import SourceChanged, Unsupported
+from databus.core import SourceChanged, UnsupportedFeature
 from databus.testing.servers import Server
 from tests.mysql.following import create
 from tests.mysql.test_unlogged_ddl import alter_unlogged, told
@@ -110,6 +110,6 @@ def test_it_stops_before_the_row_where_the_policy_says_so(shop, follow) -> None:
     alter_unlogged(server, f"ALTER TABLE {database}.t ADD COLUMN w INT")
     server.run(f"INSERT INTO {database}.t VALUES (3, 2, 'x', 4)")
     for _ in range(2):
-        with pytest.raises(Unsupported, match="on_class3"):
+        with pytest.raises(UnsupportedFeature, match="on_class3"):
             follower.catch_up(server, database)
     assert [what[0] for kind, _, what in told(follower.tape, f"{database}.t") if kind == "row"] == [2]

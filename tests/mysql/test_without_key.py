@@ -9,7 +9,7 @@ from typing import Any, Self
 import pymysql
 import pytest
 
-from databus.core import ChangeType, ControlKind, WrongInput
+from databus.core import ChangeType, ControlKind, InputError
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Server
 from tests.mysql.following import ARRIVE_S_MAX
@@ -130,7 +130,7 @@ def test_a_connection_that_is_lost_leaves_no_table_unread(written, follow, locks
 def test_without_the_grant_a_start_says_so(written, follow) -> None:
     server, database = written
     server.run(f"REVOKE LOCK TABLES ON {database}.* FROM '{server.capture_user}'@'%'")
-    with pytest.raises(WrongInput, match=rf"may not lock {database}\.t.*GRANT LOCK TABLES ON `{database}`"):
+    with pytest.raises(InputError, match=rf"may not lock {database}\.t.*GRANT LOCK TABLES ON `{database}`"):
         follow(database, server, lock_tables_without_key=True).start()
     server.run(f"GRANT LOCK TABLES ON {database}.* TO '{server.capture_user}'@'%'")
 

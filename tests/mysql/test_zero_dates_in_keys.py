@@ -2,7 +2,7 @@
 
 import pytest
 
-from databus.core import Unrepresentable
+from databus.core import UnrepresentableValue
 from databus.testing.servers import Server
 from tests.mysql.following import create
 
@@ -29,7 +29,7 @@ def test_an_invalid_date_in_a_key_is_refused_in_the_log_and_the_rest_is_null(dat
     follower.catch_up(server, database)
     assert [row["other"] for _, row in follower.copy().tables[f"{database}.t"].values()] == [None, None]
     insert(server, database, "(0, 1, NULL)", "('2020-02-31', 1, NULL)")
-    with pytest.raises(Unrepresentable, match=rf"{database}\.t: column 'day' .* is part of the table's key"):
+    with pytest.raises(UnrepresentableValue, match=rf"{database}\.t: column 'day' .* is part of the table's key"):
         follower.catch_up(server, database)
 
 
@@ -37,5 +37,5 @@ def test_an_invalid_date_in_a_key_is_refused_in_a_snapshot(dated, follow) -> Non
     server, database = dated
     insert(server, database, "('2020-01-01', 1, 0)", "(0, 1, NULL)", "('2020-00-10', 1, NULL)")
     follower = follow(database, server, zero_dates="null")
-    with pytest.raises(Unrepresentable, match=rf"{database}\.t: column 'day' .* is part of the table's key"):
+    with pytest.raises(UnrepresentableValue, match=rf"{database}\.t: column 'day' .* is part of the table's key"):
         follower.catch_up(server, database)

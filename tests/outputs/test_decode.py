@@ -7,7 +7,15 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, ControlKind, Corrupt, SourceCheckpoint, StreamCut, Unrepresentable
+from databus.core import (
+    BUS_SEQ_MIN,
+    SEQ_DONE,
+    ControlKind,
+    CorruptData,
+    SourceCheckpoint,
+    StreamCut,
+    UnrepresentableValue,
+)
 from databus.log import Resume
 from databus.pipeline import TableControl, TableRows
 from databus.pipeline._decode import (
@@ -162,7 +170,7 @@ def test_cut_or_flipped_bytes_are_errors_that_name_the_run(made):
         decode_frames(collected([frames[0][:-1]], groups[:1]), tables.__getitem__)
     broken = bytearray(frames[0])
     broken[len(broken) // 2] ^= 1
-    with pytest.raises(Corrupt, match=r"shop, run up to .*checksum"):
+    with pytest.raises(CorruptData, match=r"shop, run up to .*checksum"):
         decode_frames(collected([bytes(broken)], groups[:1]), tables.__getitem__)
 
 
@@ -194,7 +202,7 @@ def test_typed_rows_in_any_order_are_cut_at_their_controls():
 def test_typed_value_that_its_column_cannot_hold_is_an_error():
     wide = typed([{"id": 1, "_commit_version": 1, "_seq": 1, "_change_type": "insert"}])
     wide = wide.set_column(2, "d", pa.array([Decimal("1.005")], pa.decimal128(12, 3)))
-    with pytest.raises(Unrepresentable, match=r"main\.a\.d"):
+    with pytest.raises(UnrepresentableValue, match=r"main\.a\.d"):
         decode_typed(wide, TABLE, "shop", SourceCheckpoint(), SourceCheckpoint(scn=1, log="log-1"))
 
 
@@ -209,7 +217,7 @@ def test_table_of_a_result_has_its_columns_and_the_key_if_it_is_left():
     ]
     assert table.key == ("id",)
     assert result_table("main.a", schema.remove(0), ("id",)).key == ()
-    with pytest.raises(Unrepresentable, match="cast it in the filter"):
+    with pytest.raises(UnrepresentableValue, match="cast it in the filter"):
         result_table("main.a", pa.schema([("x", pa.list_(pa.int8()))]), ())
 
 

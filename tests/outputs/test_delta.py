@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from databus.core import ConfigError, ControlKind, Corrupt, Held, LimitExceeded, Unsupported
+from databus.core import ConfigError, ControlKind, CorruptData, LimitExceeded, LockHeld, UnsupportedFeature
 from databus.pipeline import ChangeBatch
 from databus.pipeline.outputs import DeltaConfig
 from databus.pipeline.outputs._delta_mirror import last_images
@@ -162,7 +162,7 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(either):
         if outcome == "goes on":
             either.make().write(log.batch(0, 2))
             continue
-        with pytest.raises(Unsupported, match=r"part of .* at SCN 1 .*another log.*databus snapshot"):
+        with pytest.raises(UnsupportedFeature, match=r"part of .* at SCN 1 .*another log.*databus snapshot"):
             either.make().write(log.batch(0, 4))
 
 
@@ -178,7 +178,7 @@ def test_second_writer_is_refused_and_nothing_is_doubled(either):
     first.write(log.batch(0, 1))
     second.write(log.batch(0, 1))
     first.write(log.batch(1, 2))
-    with pytest.raises(Held, match="another process"):
+    with pytest.raises(LockHeld, match="another process"):
         second.write(log.batch(1, 2))
     assert ids(either) == [1, 2]
 
@@ -250,9 +250,9 @@ def test_table_without_key_is_refused_unless_one_is_named(tmp_path):
     log = ChangeLog().begin()
     for a in (1, 1, 2):
         log.insert(table, {"a": a, "b": "x"})
-    with pytest.raises(Unsupported, match=r"main.t has no key.*mode: history"):
+    with pytest.raises(UnsupportedFeature, match=r"main.t has no key.*mode: history"):
         DeltaHarness(tmp_path / "1", "mirror").make().write(log.batch(0, 3))
-    with pytest.raises(Unsupported, match="no column 'c'"):
+    with pytest.raises(UnsupportedFeature, match="no column 'c'"):
         DeltaHarness(tmp_path / "2", "mirror", key=["c"]).make().write(log.batch(0, 3))
     named = DeltaHarness(tmp_path / "3", "mirror", key={"main.t": ["a"]})
     named.make().write(log.batch(0, 3))
@@ -285,7 +285,7 @@ def gap_log(**body):
 
 
 def test_gap_stops_a_mirror_and_says_what_to_do(mirror):
-    with pytest.raises(Unsupported, match=r"binlog purged.*databus snapshot.*on_gap: continue"):
+    with pytest.raises(UnsupportedFeature, match=r"binlog purged.*databus snapshot.*on_gap: continue"):
         mirror.make().write(gap_log().batch(0, 3))
     assert ids(mirror) == [1]
 
@@ -388,7 +388,7 @@ def test_class_3_keeps_values_that_convert_exactly(mirror):
 
 def test_class_1_that_would_change_values_stops(mirror):
     log = schema_log(table(("v", "int32"), ("w", "string")), 1)
-    with pytest.raises(Unsupported, match="do not become the new type exactly"):
+    with pytest.raises(UnsupportedFeature, match="do not become the new type exactly"):
         mirror.make().write(log.batch(0, 3))
     assert sorted(row["v"] for row in mirror.read("shop", NARROW)) == [1.0, 2.5]
 
@@ -405,7 +405,7 @@ def test_rows_in_another_schema_without_its_control_stop_a_mirror(mirror):
     log.insert(NARROW, {"id": 1, "v": 1.5, "w": ""})
     log.begin().insert(other, {"id": 2, "v": 1.5, "w": "", "more": ""})
     mirror.make().write(log.batch(0, 1))
-    with pytest.raises(Unsupported, match=r"more string.*without the `schema` control"):
+    with pytest.raises(UnsupportedFeature, match=r"more string.*without the `schema` control"):
         mirror.make().write(log.batch(1, 2))
 
 
@@ -426,7 +426,7 @@ def test_history_keeps_dropped_columns_and_takes_renamed_ones_as_new(tmp_path):
 def test_history_stops_at_a_type_that_does_not_widen(tmp_path):
     harness = DeltaHarness(tmp_path, "history")
     log = schema_log(table(("v", "string"), ("w", "string")), 3)
-    with pytest.raises(Unsupported, match=r"v of main.t became string.*holds double.*databus snapshot"):
+    with pytest.raises(UnsupportedFeature, match=r"v of main.t became string.*holds double.*databus snapshot"):
         harness.make().write(log.batch(0, 3))
     assert len(harness.read("shop", NARROW)) == 2
 
@@ -459,7 +459,7 @@ def test_table_that_is_gone_is_missed(either):
     log = log_of(1, 2)
     either.make().write(log.batch(0, 1))
     shutil.rmtree(either.make().table_path("shop", ORDERS.source))
-    with pytest.raises(Corrupt, match=r"is gone.*Restore it; or have the table read anew"):
+    with pytest.raises(CorruptData, match=r"is gone.*Restore it; or have the table read anew"):
         either.make().write(log.batch(1, 2))
 
 
@@ -477,7 +477,7 @@ def test_snapshot_makes_a_table_that_is_gone_again(mirror):
 
 def test_mirror_that_would_lack_its_first_rows_is_refused(mirror):
     log = log_of(1, 2)
-    with pytest.raises(Unsupported, match="from SCN 1 on, without the rows from before"):
+    with pytest.raises(UnsupportedFeature, match="from SCN 1 on, without the rows from before"):
         mirror.make().write(log.batch(1, 2))
 
 
@@ -492,7 +492,7 @@ def test_broken_log_of_a_table_is_an_error_with_the_way_out(either):
     path = either.make().table_path("shop", ORDERS.source)
     for file in (path / "_delta_log").glob("*.json"):
         file.write_text("{not json")
-    with pytest.raises(Corrupt, match="Restore the folder"):
+    with pytest.raises(CorruptData, match="Restore the folder"):
         either.make().write(log_of(1, 2).batch(1, 2))
 
 
@@ -510,7 +510,7 @@ def test_a_table_that_has_lost_its_log_is_an_error_with_the_way_out(either):
     either.make().write(log_of(1, 2).batch(0, 1))
     for file in (either.make().table_path("shop", ORDERS.source) / "_delta_log").iterdir():
         file.unlink()
-    with pytest.raises(Corrupt, match="Restore"):
+    with pytest.raises(CorruptData, match="Restore"):
         either.make().write(log_of(1, 2).batch(1, 2))
 
 
@@ -522,7 +522,7 @@ def test_missing_file_of_a_mirror_is_an_error_and_commits_nothing(mirror):
     version = versions(mirror)
     for file in path.glob("*.parquet"):
         file.unlink()
-    with pytest.raises(Corrupt, match=r"Nothing was committed\. Restore"):
+    with pytest.raises(CorruptData, match=r"Nothing was committed\. Restore"):
         mirror.make().write(log.batch(1, 3))
     assert versions(mirror) == version
 
@@ -531,7 +531,7 @@ def test_table_of_another_source_or_program_is_refused(tmp_path):
     harness = DeltaHarness(tmp_path, "mirror")
     path = harness.make().table_path("shop", ORDERS.source)
     write_deltalake(path, pa.table({"id": [1]}))
-    with pytest.raises(Unsupported, match="did not make"):
+    with pytest.raises(UnsupportedFeature, match="did not make"):
         harness.make().write(log_of(1).batch(0, 1))
 
 
@@ -546,7 +546,7 @@ def test_renamed_pipeline_does_not_write_over_rows_whose_place_it_does_not_know(
     mirror.make().write(log_of(1).batch(0, 1))
     output = mirror.make()
     output.context = type(output.context)("renamed", "copy", output.context.folder)
-    with pytest.raises(Unsupported, match="renamed pipeline"):
+    with pytest.raises(UnsupportedFeature, match="renamed pipeline"):
         output.write(log_of(1, 2).batch(0, 2))
 
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 import pytest
 from deltalake import DeltaTable
 
-from databus.core import ControlKind, Corrupt, Held, LimitExceeded, Unsupported
+from databus.core import ControlKind, CorruptData, LimitExceeded, LockHeld, UnsupportedFeature
 from databus.pipeline.outputs import read_delta
 from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, mirror_of, random_log
@@ -311,7 +311,7 @@ def test_a_column_has_a_type_that_holds_everybodys_values(tmp_path, mode, first)
 def test_types_that_do_not_go_together_stop_the_one_that_comes_later(tmp_path, mode):
     harness = SharedHarness(tmp_path, mode)
     write_all(harness, t_log(EAST, WIDE, 1))
-    with pytest.raises(Unsupported, match=r"shard-west|main\.t"):
+    with pytest.raises(UnsupportedFeature, match=r"shard-west|main\.t"):
         write_all(harness, t_log(WEST, TEXT, "one"))
     assert t_values(harness, EAST) == [1]
     assert harness.read(WEST, TEXT) == []
@@ -323,7 +323,7 @@ def test_values_that_do_not_become_the_new_type_stop_or_wait_for_the_snapshot(mi
     stops.begin().schema(NARROW, 1)
     empties.begin().schema(NARROW, 3)
     empties.begin().insert(NARROW, {"id": 7, "v": 7})
-    with pytest.raises(Unsupported, match=r"v, and the values .* do not become the new type exactly"):
+    with pytest.raises(UnsupportedFeature, match=r"v, and the values .* do not become the new type exactly"):
         write_all(mirror, stops)
     write_all(mirror, empties)
     assert (t_values(mirror, EAST), t_values(mirror, WEST)) == ([7], [2**40])
@@ -358,13 +358,13 @@ def test_a_table_that_is_gone_is_missed_by_each_of_its_sources(tmp_path, mode):
     shutil.rmtree(harness.make().table_path(EAST, ORDERS.source))
     write_all(harness, shard("a new shard", 1))
     for physical in (EAST, WEST):
-        with pytest.raises(Corrupt, match="is gone"):
+        with pytest.raises(CorruptData, match="is gone"):
             harness.make().write(shard(physical, 1, 2).batch(1, 2))
 
 
 def test_a_shard_that_would_lack_its_first_rows_is_refused_whoever_was_there_before(mirror):
     write_all(mirror, shard(EAST, 1))
-    with pytest.raises(Unsupported, match=f"would mirror {WEST}/main.orders from SCN 1 on"):
+    with pytest.raises(UnsupportedFeature, match=f"would mirror {WEST}/main.orders from SCN 1 on"):
         mirror.make().write(shard(WEST, 1, 2).batch(1, 2))
 
 
@@ -387,7 +387,7 @@ def test_a_second_process_is_refused_and_nothing_is_doubled(mirror, monkeypatch)
     second.write(west.batch(0, 1))
     target = second._copies[WEST, ORDERS.source].target
     monkeypatch.setattr(target, "refresh", lambda: first.write(east.batch(1, 2)))  # between reading and committing
-    with pytest.raises(Held, match="another process"):
+    with pytest.raises(LockHeld, match="another process"):
         second.write(west.batch(1, 2))
     assert (set(notes(mirror, EAST)), set(notes(mirror, WEST))) == ({1, 2}, {1})
 
@@ -395,11 +395,11 @@ def test_a_second_process_is_refused_and_nothing_is_doubled(mirror, monkeypatch)
 def test_a_table_of_one_source_is_not_shared_and_a_shared_one_not_taken(tmp_path):
     alone, shared = DeltaHarness(tmp_path, "mirror"), SharedHarness(tmp_path, "mirror")
     write_all(alone, shard(EAST, 1))
-    with pytest.raises(Unsupported, match=r"is the copy of shard-east/main\.orders"):
+    with pytest.raises(UnsupportedFeature, match=r"is the copy of shard-east/main\.orders"):
         write_all(shared, shard(WEST, 1))
     shutil.rmtree(tmp_path / "lake")
     write_all(shared, shard(EAST, 1))
-    with pytest.raises(Unsupported, match="is the copy of several, by shop/copy"):
+    with pytest.raises(UnsupportedFeature, match="is the copy of several, by shop/copy"):
         write_all(alone, shard(EAST, 1, 2))
 
 
@@ -407,5 +407,5 @@ def test_a_column_called_source_is_refused(mirror):
     table = columns(("_source", "string"))
     log = ChangeLog().begin()
     log.insert(table, {**order(1), "_source": "mine"})
-    with pytest.raises(Unsupported, match="has a column '_source'"):
+    with pytest.raises(UnsupportedFeature, match="has a column '_source'"):
         write_all(mirror, log)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.dataset import dataset
 
-from databus.core import ControlKind, Unsupported, WrongInput
+from databus.core import ControlKind, InputError, UnsupportedFeature
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.outputs.harnesses import FilesHarness
 
@@ -91,11 +91,11 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(tmp_path)
             log.insert(ORDERS, {"id": number, "note": None, "total": None})
         if uuid == "log-1":
             harness.make().write(log.batch(0, 2))
-    with pytest.raises(Unsupported, match=r"Move the files away.*databus snapshot"):
+    with pytest.raises(UnsupportedFeature, match=r"Move the files away.*databus snapshot"):
         harness.make().write(log.batch(0, 4))
 
 
 def test_folder_that_cannot_be_is_named(tmp_path):
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(WrongInput, match="is not a folder to write to"):
+    with pytest.raises(InputError, match="is not a folder to write to"):
         FilesHarness(tmp_path, "parquet").make().write(log_of(1).batch(0, 1))

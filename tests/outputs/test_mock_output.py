@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from databus.core import Corrupt, TryAgain
+from databus.core import CorruptData, TransientError
 from databus.log import Resume
 from databus.pipeline import ChangeBatch, TableRows
 from databus.pipeline._decode import decode_frames
@@ -41,7 +41,7 @@ def test_complete_log_passes_whole_and_cut_and_repeated(tmp_path):
 @pytest.mark.parametrize("drop", [0, 3, 9])
 def test_missing_row_is_found(tmp_path, drop):
     log = random_log(4, transactions=30)
-    with pytest.raises(Corrupt, match="missing or came twice"):
+    with pytest.raises(CorruptData, match="missing or came twice"):
         mock(tmp_path, check="complete").write(without_rows(log.batch(0, len(log.entries)), drop))
 
 
@@ -49,7 +49,7 @@ def test_missing_batch_is_found(tmp_path):
     log = random_log(4, transactions=30)
     output = mock(tmp_path, check="complete")
     output.write(log.batch(0, 20))
-    with pytest.raises(Corrupt, match="a batch begins after"):
+    with pytest.raises(CorruptData, match="a batch begins after"):
         output.write(log.batch(30, 40))
 
 
@@ -58,7 +58,7 @@ def test_wrong_order_is_found(tmp_path):
     batch = log.batch(0, 30)
     first = batch.items[0]
     turned = TableRows(first.table, first.rows.take(list(range(first.rows.num_rows))[::-1]))
-    with pytest.raises(Corrupt, match="came after"):
+    with pytest.raises(CorruptData, match="came after"):
         mock(tmp_path).write(ChangeBatch(batch.physical, batch.start, batch.end, (turned,)))
 
 
@@ -66,7 +66,7 @@ def test_fails_at_a_chosen_row_once(tmp_path):
     log = random_log(4, transactions=30)
     output = mock(tmp_path, fail_at_row=25)
     output.write(log.batch(0, 20))
-    with pytest.raises(TryAgain, match="fails at row 25"):
+    with pytest.raises(TransientError, match="fails at row 25"):
         output.write(log.batch(20, 40))
     output.write(log.batch(20, 40))
     assert output.counts.rows == 40

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from databus.core import ConfigError, Held, Unavailable
+from databus.core import ConfigError, LockHeld, ServiceUnavailable
 from databus.link import RelayClient
 from databus.pipeline import load_pipeline
 from databus.pipeline._own_relay import OwnRelay
@@ -107,7 +107,7 @@ def test_one_that_does_not_start_says_why(config):
     (config.relay_folder.parent).mkdir(parents=True, exist_ok=True)
     config.relay_folder.write_text("a file where the folder should be")
     config.sections.run.start_ms_max = 2_000
-    with pytest.raises(Unavailable, match="did not start within start_ms_max=2000; the end of"):
+    with pytest.raises(ServiceUnavailable, match="did not start within start_ms_max=2000; the end of"):
         OwnRelay(config, lambda: None).start()
 
 
@@ -124,7 +124,7 @@ def test_what_it_is_told_is_for_its_owner_alone_and_comes_back_as_it_was(config)
 def test_a_second_pipeline_on_the_same_state_is_refused_and_named(tmp_path):
     first, second = StateLock(tmp_path / "state", "shop"), StateLock(tmp_path / "state", "shop")
     first.take()
-    with pytest.raises(Held, match=f"the pipeline shop runs already, as .*{os.getpid()}"):
+    with pytest.raises(LockHeld, match=f"the pipeline shop runs already, as .*{os.getpid()}"):
         second.take()
     assert json.loads((tmp_path / "state" / "lock").read_text())["pid"] == os.getpid()
     first.release()

@@ -7,7 +7,7 @@ import signal
 import pytest
 from deltalake.exceptions import TableNotFoundError
 
-from databus.core import Held
+from databus.core import LockHeld
 from databus.pipeline import compare, load_pipeline, run
 from databus.pipeline._registry import Kind, plugin_class
 from tests.pipeline.projects import Project
@@ -136,7 +136,7 @@ def test_a_running_pipeline_follows_a_new_column_survives_its_relays_death_and_r
     with project.running(spark) as running:
         relay = running.event(event="relay")
         running.event(event="batch", output="open")
-        with pytest.raises(Held, match=f"runs already, as .*{os.getpid()}"):
+        with pytest.raises(LockHeld, match=f"runs already, as .*{os.getpid()}"):
             run(project.path, session=spark)
 
         os.kill(relay["pid"], signal.SIGKILL)
@@ -184,7 +184,7 @@ def test_an_output_that_fails_for_good_stops_alone_and_one_that_fails_once_goes_
     code = run(project.path, once=True, session=spark, on_event=events.append)
     assert code == 3
     (failed,) = [event for event in events if event["event"] == "failed"]
-    assert (failed["outputs"], failed["error"]) == (["keyless"], "Unsupported")
+    assert (failed["outputs"], failed["error"]) == (["keyless"], "UnsupportedFeature")
     assert "main.log has no key" in failed["message"]
     assert {tuple(event["outputs"]) for event in events if event["event"] == "retry"} == {("shaky",)}
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical

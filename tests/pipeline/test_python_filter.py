@@ -5,7 +5,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from databus.core import ConfigError, WrongInput
+from databus.core import ConfigError, InputError
 from databus.pipeline.filters._python import _Mapper
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -83,6 +83,6 @@ MISTAKES = {
 
 @pytest.mark.parametrize("text", MISTAKES)
 def test_errors_name_the_function(text):
-    with pytest.raises((WrongInput, ConfigError)) as found:
+    with pytest.raises((InputError, ConfigError)) as found:
         run(text, batch((1, "x")))
     assert MISTAKES[text] in str(found.value)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 from databus.pipeline._source_watch import SourceWatch
 
 
@@ -22,7 +22,7 @@ class Relay:
 
     def states(self) -> list[Mapping[str, Any]]:
         if self.now is None:
-            raise Unavailable("it does not answer")
+            raise ServiceUnavailable("it does not answer")
         return self.now
 
 

@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from databus.core import Corrupt, PositionPurged, SourceChanged, SourceCheckpoint, Unavailable, Unrepresentable
+from databus.core import (
+    CorruptData,
+    PositionPurged,
+    ServiceUnavailable,
+    SourceChanged,
+    SourceCheckpoint,
+    UnrepresentableValue,
+)
 from databus.disk import _files
 from databus.link import RelayClient
 from databus.log import _log as log_module
@@ -59,7 +66,7 @@ def wait_for_state(relay: Relay, state: State, physical: str = "shop") -> dict[s
     return found
 
 
-@pytest.mark.parametrize("error", [Unrepresentable("orders.total, row 7: too large"), RuntimeError("a defect")])
+@pytest.mark.parametrize("error", [UnrepresentableValue("orders.total, row 7: too large"), RuntimeError("a defect")])
 def test_one_source_stops_and_the_others_go_on(tmp_path: Path, error: Exception) -> None:
     good, bad = Database(groups=[order(1)]), Database(uuid=OTHER, groups=[order(1)], errors=[error])
     with scripted(tmp_path, {"good": good, "bad": bad}) as relay:
@@ -82,7 +89,7 @@ def test_one_source_stops_and_the_others_go_on(tmp_path: Path, error: Exception)
 
 
 def test_a_database_that_does_not_answer_is_asked_again_until_it_does(tmp_path: Path) -> None:
-    shop = Database(groups=[order(1)], errors=[Unavailable("shop: no route to it")] * 5)
+    shop = Database(groups=[order(1)], errors=[ServiceUnavailable("shop: no route to it")] * 5)
     with scripted(tmp_path, {"shop": shop}) as relay:
         shop.add(order(2))
         published(relay, "shop", 2)
@@ -103,7 +110,7 @@ def test_errors_of_long_ago_make_no_wait_longer(tmp_path: Path) -> None:
         def warning(self, _event: str, *, retry_ms: int, **_more: object) -> None:
             waits.append(retry_ms)
 
-    shop = Database(errors=[Unavailable(f"shop: gone {number}") for number in range(12)])
+    shop = Database(errors=[ServiceUnavailable(f"shop: gone {number}") for number in range(12)])
     options = {"retry_ms_min": 1, "retry_ms_max": 200}
     with scripted(tmp_path, {"shop": shop}, capture=options) as relay:
         capture = relay.captures["shop"]
@@ -112,7 +119,7 @@ def test_errors_of_long_ago_make_no_wait_longer(tmp_path: Path) -> None:
         shop.wait_for(lambda: not shop.errors)
         wait_for_state(relay, State.RUNNING)
         time.sleep(2 * options["retry_ms_max"] / 1e3)
-        shop.fail(Unavailable("shop: gone again"))
+        shop.fail(ServiceUnavailable("shop: gone again"))
         until(lambda: waits[-1] <= 1, "a short wait")
 
 
@@ -120,7 +127,7 @@ def test_a_database_that_is_away_is_shown_and_what_the_log_holds_is_served(tmp_p
     shop = Database(groups=[order(1), order(2)])
     with scripted(tmp_path, {"shop": shop}) as relay:
         published(relay, "shop", 2)
-    shop.identify_errors = [Unavailable("shop: connection refused")] * 1000
+    shop.identify_errors = [ServiceUnavailable("shop: connection refused")] * 1000
     with scripted(tmp_path, {"shop": shop}, capture={"retry_ms_max": 60_000}) as relay:
         status = wait_for_state(relay, State.ERROR_RETRY)
         assert status["message"] == "shop: connection refused"
@@ -160,10 +167,10 @@ def test_what_a_source_does_while_it_begins_is_shown(tmp_path: Path, monkeypatch
 
 
 def test_a_source_that_has_never_answered_is_503_and_says_why(tmp_path: Path) -> None:
-    shop = Database(identify_errors=[Unavailable("shop: connection refused")] * 1000)
+    shop = Database(identify_errors=[ServiceUnavailable("shop: connection refused")] * 1000)
     with scripted(tmp_path, {"shop": shop}) as relay:
         answer = get(relay, "/stream")
-        assert (answer.status, answer.json["error"]) == (503, "Unavailable")
+        assert (answer.status, answer.json["error"]) == (503, "ServiceUnavailable")
         assert "connection refused" in answer.json["message"]
         snapshot = post(relay, "/controlSources/snapshot", tables="main.orders")
         assert snapshot.status in (200, 503)  # between two attempts there is no source to ask
@@ -171,7 +178,7 @@ def test_a_source_that_has_never_answered_is_503_and_says_why(tmp_path: Path) ->
 
 def test_a_transaction_that_is_cut_off_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     first, second, last = parts(2, 3)
-    shop = Database(groups=[order(1), first, second], errors=[Unavailable("connection lost")])
+    shop = Database(groups=[order(1), first, second], errors=[ServiceUnavailable("connection lost")])
     with scripted(tmp_path, {"shop": shop}) as relay:
         shop.wait_for(lambda: len(shop.resumes) >= 2)
         assert shop.resumes[1].scn == 1
@@ -196,7 +203,7 @@ def test_a_database_that_is_swapped_while_it_was_away_is_refused(tmp_path: Path)
     with scripted(tmp_path, {"shop": shop}) as relay:
         published(relay, "shop", 1)
         shop.uuid = OTHER
-        shop.fail(Unavailable("restarting"))
+        shop.fail(ServiceUnavailable("restarting"))
         status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
         assert status["error"] == SourceChanged.__name__
         assert scns(get(relay, "/stream", output="frames")) == [1]
@@ -230,7 +237,7 @@ def test_a_damaged_log_stops_its_source_and_no_other(tmp_path: Path) -> None:
     segment.write_bytes(content)
     with scripted(tmp_path, {"shop": shop, "east": east}) as relay:
         status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
-        assert status["error"] == Corrupt.__name__
+        assert status["error"] == CorruptData.__name__
         assert str(segment) in status["message"]
         wait_for_state(relay, State.RUNNING, "east")
 
@@ -330,7 +337,7 @@ def test_groups_behind_one_that_fails_come_after_it(
         if group is shop.groups[fails_at - 1] and not failed:
             failed.append(group)
             shop.wait_for(lambda: shop.polls > min(fails_at, 4) or _capture._BEHIND_BYTES_MIN > 0)
-            raise Unavailable("the disk is away")
+            raise ServiceUnavailable("the disk is away")
         return really(group, *more)
 
     monkeypatch.setattr(_capture, "encode_group", encode)
@@ -432,7 +439,7 @@ def test_progress_goes_on_after_a_restart_and_while_paused(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "error", [Unavailable("shop: no route to it"), Unrepresentable("orders.total, row 7: too large")]
+    "error", [ServiceUnavailable("shop: no route to it"), UnrepresentableValue("orders.total, row 7: too large")]
 )
 @pytest.mark.parametrize("cut", [0, 2])
 def test_a_source_that_waits_or_is_suspended_shows_consumers_that_the_relay_is_alive(

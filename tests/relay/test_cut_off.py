@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Corrupt, SourceCheckpoint, StreamCut
+from databus.core import CorruptData, SourceCheckpoint, StreamCut
 from databus.link import RelayClient
 from databus.log._segment import segment_path
 from databus.relay import Relay
@@ -57,5 +57,5 @@ def test_an_error_in_mid_stream_takes_nothing_back_that_was_sent_before_it(tmp_p
                 for groups in stream:
                     seen += [group.commit.last_scn for group in groups]
         assert seen == list(range(1, BAD))
-        with pytest.raises(Corrupt):
+        with pytest.raises(CorruptData):
             RelayClient(relay.url).stream("shop", SourceCheckpoint(scn=BAD - 1))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from databus.core import ConfigError, Held, timeline_of
+from databus.core import ConfigError, LockHeld, timeline_of
 from databus.relay import Relay, parse_relay
 from tests.relay.support import (
     Answer,
@@ -171,7 +171,7 @@ def test_a_timeline_that_this_log_never_had_is_409(two: Relay) -> None:
 
 
 def test_a_position_that_the_log_has_not_reached_again_is_503(two: Relay) -> None:
-    refusal(get(two, "/stream", physical="shop", scn=99), 503, "Unavailable", "99", "5")
+    refusal(get(two, "/stream", physical="shop", scn=99), 503, "ServiceUnavailable", "99", "5")
 
 
 def test_what_has_left_the_log_is_410_with_what_is_still_there(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_one_stream_too_many_is_429_and_a_place_is_free_again_when_one_goes(tmp_
             connection.request("GET", "/stream?output=frames&follow=1")
             open_streams.append(connection.getresponse())  # which holds the connection from here on
             assert open_streams[-1].status == 200
-        refusal(get(relay, "/stream", follow=1), 429, "TooMany", "streams_max=2")
+        refusal(get(relay, "/stream", follow=1), 429, "TooManyRequests", "streams_max=2")
         assert get(relay, "/sources").status == 200
         open_streams[0].close()
         until(lambda: get(relay, "/stream", wait_ms=0).status == 200, "a place is free")
@@ -240,7 +240,7 @@ ALL_COMMANDS = [
 
 @pytest.mark.parametrize("path", [*ALL_COMMANDS, "/nothing"])
 def test_without_the_token_everything_is_401(guarded: Relay, path: str) -> None:
-    refusal(get(guarded, path), 401, "Unauthorized", "Authorization: Bearer")
+    refusal(get(guarded, path), 401, "AccessDenied", "Authorization: Bearer")
     for wrong in ("", TOKEN[:-1], TOKEN + "x", "ä"):
         assert get(guarded, path, headers=bearer(wrong)).status == 401
     assert get(guarded, path, headers={"Authorization": TOKEN}).status == 401
@@ -273,8 +273,8 @@ def test_the_configuration_is_shown_without_secrets(tmp_path: Path, monkeypatch:
 
 
 def test_without_a_token_only_programs_of_this_machine_are_answered(two: Relay) -> None:
-    refusal(get(two, "/sources", headers={"Host": "evil.example:11115"}), 401, "Unauthorized", "localhost")
-    refusal(get(two, "/sources", headers={"Origin": "http://localhost:3000"}), 401, "Unauthorized", "Origin")
+    refusal(get(two, "/sources", headers={"Host": "evil.example:11115"}), 401, "AccessDenied", "localhost")
+    refusal(get(two, "/sources", headers={"Origin": "http://localhost:3000"}), 401, "AccessDenied", "Origin")
     for host in ("localhost", "127.0.0.1:1", "[::1]:1"):
         assert get(two, "/sources", headers={"Host": host}).status == 200
 
@@ -305,7 +305,7 @@ def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> None:
 
 def test_a_second_relay_on_the_same_folder_is_refused_and_told_by_whom(tmp_path: Path) -> None:
     with scripted(tmp_path, {"shop": Database()}) as first:
-        with pytest.raises(Held, match=r"owned by process \d+"), scripted(tmp_path, {"shop": Database()}):
+        with pytest.raises(LockHeld, match=r"owned by process \d+"), scripted(tmp_path, {"shop": Database()}):
             pass
         assert get(first, "/admin").status == 200
         assert json.loads((tmp_path / "relay" / "relay.json").read_text())["url"] == first.url

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from databus.core import ConfigError, Held
+from databus.core import ConfigError, LockHeld
 from databus.relay import Relay
 from databus.relay import _relay as relay_module
 from databus.relay._capture import Capture
@@ -57,7 +57,7 @@ def test_a_start_that_fails_half_way_leaves_nothing_running(
 
 
 def test_a_relay_says_ready_only_where_it_captures(tmp_path: Path) -> None:
-    refused = Database(groups=[], errors=[Held("shop: owned by another relay")])
+    refused = Database(groups=[], errors=[LockHeld("shop: owned by another relay")])
     config = config_of(tmp_path, {"shop": refused})
     with capture_logs() as logs, Relay(config, open_source=lambda name, _: ScriptedSource(name, refused)):
         said = {each["event"]: each for each in logs}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 from databus.link import RelayClient
 from databus.relay import Relay, State
 from databus.relay._audit import Audit
@@ -90,7 +90,7 @@ def test_beyond_connections_max_operators_are_answered_and_the_others_told_to_co
             each.request("GET", "/admin")
             each.getresponse().read()
         refused = get(relay, "/sources")
-        assert (refused.status, refused.headers["x-dbus-error"]) == (429, "TooMany")
+        assert (refused.status, refused.headers["x-dbus-error"]) == (429, "TooManyRequests")
         assert refused.headers["connection"] == "close"
         for path in ("/admin", "/admin/ready", "/metrics", "/controlSources/status"):
             assert get(relay, path).status == 200
@@ -228,12 +228,12 @@ def test_an_action_that_cannot_be_written_down_is_done_and_the_failure_logged(
 
 
 def test_a_relay_without_its_databases_lives_and_is_ready_once_a_log_can_be_served(tmp_path: Path) -> None:
-    shop = Database(groups=[order(1)], identify_errors=[Unavailable("no route to it")] * 100_000)
+    shop = Database(groups=[order(1)], identify_errors=[ServiceUnavailable("no route to it")] * 100_000)
     with scripted(tmp_path, {"shop": shop}) as relay:
         assert (get(relay, "/admin").status, get(relay, "/admin/live").status) == (200, 200)
         ready = get(relay, "/admin/ready")
         assert (ready.status, ready.body.splitlines()[0]) == (503, b"BAD")
-        assert b"shop: ERROR_RETRY: Unavailable: no route to it" in ready.body
+        assert b"shop: ERROR_RETRY: ServiceUnavailable: no route to it" in ready.body
         shop.identify_errors.clear()
         until(lambda: get(relay, "/admin/ready", sources="shop").status == 200, "it is captured")
         assert get(relay, "/admin/ready").status == 200

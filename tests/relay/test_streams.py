@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from databus.core import Corrupt, DatabusError
+from databus.core import CorruptData, DatabusError
 from databus.relay import Relay
 from databus.wire import FrameGroup, FrameParser
 from tests.relay.support import (
@@ -281,7 +281,7 @@ def test_a_flipped_byte_in_the_log_is_told_and_never_served(tmp_path: Path) -> N
         assert good
         assert [group.commit.last_scn for group in good] == list(range(1, len(good) + 1))
         answer = get(relay, "/stream", output="frames", scn=len(good))
-        assert (answer.status, answer.headers["x-dbus-error"]) == (500, Corrupt.__name__)
+        assert (answer.status, answer.headers["x-dbus-error"]) == (500, CorruptData.__name__)
         assert str(segment) in answer.json["message"]
         assert get(relay, "/stream", output="frames", scn=38).status == 200
 
@@ -309,7 +309,7 @@ def test_who_waits_while_the_relay_stops_is_told_to_ask_again(tmp_path: Path, sh
         until(lambda: _waiting(relay) == 1)
     asking.join(WAIT_S)
     (answer,) = answers
-    assert (answer.status, answer.headers["x-dbus-error"]) == (503, "Unavailable")
+    assert (answer.status, answer.headers["x-dbus-error"]) == (503, "ServiceUnavailable")
     assert "stops" in answer.json["message"]
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.core import ChangeType, Corrupt, SchemaChanged
+from databus.core import ChangeType, CorruptData, SchemaChanged
 from databus.schema import Column, TableSchema
 from databus.spark._cast import Caster, between, join_frames
 from databus.spark._schema import arrow_schema, typed_schema
@@ -79,9 +79,9 @@ def test_a_body_that_is_no_arrow_stream_is_corrupt_and_named(damage: str) -> Non
         bad = Frame(bad.header, memoryview(b"\xab" * len(bad.body)), "the place")
     else:
         bad = Frame(bad.header._replace(rows=7), bad.body, "the place")
-    with pytest.raises(Corrupt, match="the place"):
+    with pytest.raises(CorruptData, match="the place"):
         join_frames([frames[0], bad])
-    with pytest.raises(Corrupt, match="the place"):
+    with pytest.raises(CorruptData, match="the place"):
         join_frames([bad, frames[0]])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from databus.core import Corrupt, SourceCheckpoint, Unavailable
+from databus.core import CorruptData, ServiceUnavailable, SourceCheckpoint
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import Planner, RangePartition
 from databus.spark._read import RangeReader
@@ -97,7 +97,7 @@ def test_a_relay_that_stays_away_is_an_error_that_names_it(start_relay: StartRel
     planner = Planner(options(relay.url, retryMs=50), None)
     start = planner.initial()
     relay.kill()
-    with pytest.raises(Unavailable, match=relay.url.removeprefix("http://")):
+    with pytest.raises(ServiceUnavailable, match=relay.url.removeprefix("http://")):
         end_after(planner, start)
 
 
@@ -161,7 +161,7 @@ def test_a_flipped_bit_is_an_error_and_never_a_row(busy: RelayProcess) -> None:
     with TcpProxy("127.0.0.1", port) as proxy:
         reader, (partition,), _ = _plan(options(proxy.url, meta="full"), _typed_schema)
         proxy.flip_after(50_000)
-        with pytest.raises(Corrupt, match=r"byte \d+"):
+        with pytest.raises(CorruptData, match=r"byte \d+"):
             list(reader.read(partition))
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.core import Corrupt, StreamCut
+from databus.core import CorruptData, StreamCut
 from databus.schema import Column, TableSchema
 from databus.spark._runs import Run, RunCutter
 from databus.wire import Commit, Rows
@@ -71,5 +71,5 @@ def test_a_stream_that_ends_inside_a_group_is_cut_and_says_where(kept: int) -> N
 
 def test_bytes_that_no_relay_wrote_are_corrupt_and_say_where() -> None:
     whole = _group(1, 5)
-    with pytest.raises(Corrupt, match=f"relay, byte {len(whole)}"):
+    with pytest.raises(CorruptData, match=f"relay, byte {len(whole)}"):
         _cut(whole + b"<html>" * 100, [333], 1 << 20)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import SchemaChanged, Unsupported
+from databus.core import SchemaChanged, UnsupportedFeature
 from databus.schema import Column, TableSchema
 from tests.spark.conftest import StartRelay, drain, load_batch, load_stream, offsets_in, wait_until_captured
 from tests.spark.script import control, insert, schema, transaction, write
@@ -111,9 +111,9 @@ def test_a_control_stops_typed_rows_unless_it_is_asked_for_or_ignored(
 ) -> None:
     truncated = [*BEFORE, transaction(control(OLD, "truncate"), insert(OLD, id=9, name="z"))]
     relay = start_relay({"shop": write(tmp_path / "script.jsonl", truncated)}, 4)
-    with pytest.raises(Unsupported, match=r"(?s)shop/main\.t.*'truncate'.*SCN 4.*meta=full.*controls=ignore"):
+    with pytest.raises(UnsupportedFeature, match=r"(?s)shop/main\.t.*'truncate'.*SCN 4.*meta=full.*controls=ignore"):
         drain(load_stream(spark, relay, **TYPED), tmp_path / "c1")
-    with pytest.raises(Exception, match=r"Unsupported: shop/main\.t: a control of kind 'truncate'"):
+    with pytest.raises(Exception, match=r"UnsupportedFeature: shop/main\.t: a control of kind 'truncate'"):
         load_batch(spark, relay, **TYPED).collect()
     passed = drain(load_stream(spark, relay, **TYPED, controls="ignore"), tmp_path / "c2")
     assert passed.rows.column("id").to_pylist() == [1, 2, 9]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from databus.core import ControlKind, Unrepresentable, Unsupported, WrongInput
+from databus.core import ControlKind, InputError, UnrepresentableValue, UnsupportedFeature
 from databus.schema import TableSchema
 from databus.sources.sqlite import alter, status
 from tests.sqlite.conftest import Shop
@@ -82,7 +82,7 @@ def test_class_3_stops_where_the_policy_says_so_until_it_says_otherwise(shop: Sh
     source = begin(shop, on_class3="stop")
     shop.run("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 7", "UPDATE t SET c = 9 WHERE id = 1")
     for _ in range(2):
-        with pytest.raises(Unsupported, match=r"main\.t changed.*on_class3: resnapshot"):
+        with pytest.raises(UnsupportedFeature, match=r"main\.t changed.*on_class3: resnapshot"):
             drain(source, shop.log)
         source.close()
         source = shop.start(on_class3="stop")
@@ -165,7 +165,7 @@ def test_drop_table_is_told(shop: Shop) -> None:
 def test_a_refused_statement_changes_nothing(shop: Shop) -> None:
     source = begin(shop)
     before = shop.db.execute("SELECT name, sql FROM sqlite_schema").fetchall()
-    with pytest.raises(WrongInput, match="SQLite refused"):
+    with pytest.raises(InputError, match="SQLite refused"):
         alter(shop.path, "ALTER TABLE t ADD COLUMN id INTEGER")
     assert shop.db.execute("SELECT name, sql FROM sqlite_schema").fetchall() == before
     assert drain(source, shop.log) == []
@@ -174,7 +174,7 @@ def test_a_refused_statement_changes_nothing(shop: Shop) -> None:
 def test_a_default_that_its_type_cannot_hold_is_named(shop: Shop) -> None:
     source = begin(shop)
     shop.run("ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 'many'")
-    with pytest.raises(Unrepresentable, match=r"main\.t\.c: its default 'many'.*any"):
+    with pytest.raises(UnrepresentableValue, match=r"main\.t\.c: its default 'many'.*any"):
         drain(source, shop.log)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from databus.client import windows
-from databus.core import CRASH_POINTS, Held, PositionPurged, SourceChanged, Unavailable
+from databus.core import CRASH_POINTS, LockHeld, PositionPurged, ServiceUnavailable, SourceChanged
 from databus.log import Resume
 from databus.sources.sqlite import install, remove, status
 from databus.testing import RelayProcess
@@ -126,7 +126,7 @@ def test_killed_at_any_point_it_goes_on_without_loss_or_repetition(
 def test_another_relay_is_refused_and_the_first_is_named(shop: Shop) -> None:
     shop.run(TABLE)
     drain(shop.start(), shop.log)
-    with pytest.raises(Held, match=r"captured into log log-1, this is log log-2.*--take-over"):
+    with pytest.raises(LockHeld, match=r"captured into log log-1, this is log log-2.*--take-over"):
         shop.start(Resume(log_id="log-2 /somewhere/else"))
     install(shop.path, take_over=True)
     shop.log = ModelLog(log_id="log-2")
@@ -163,7 +163,7 @@ def test_a_log_takes_no_place_but_that_of_one_in_its_own_folder_on_its_own_machi
     shop.run(TABLE)
     shop.log = ModelLog(log_id=before)
     drain(shop.start(), shop.log)
-    with pytest.raises(Held):
+    with pytest.raises(LockHeld):
         shop.start(Resume(log_id=now))
 
 
@@ -174,7 +174,7 @@ def test_a_log_that_goes_on_does_not_take_the_place_of_a_newer_one(shop: Shop) -
     drain(shop.start(), shop.log)
     shop.log = ModelLog(log_id="log-2 at /a on here")
     drain(shop.start(), shop.log)
-    with pytest.raises(Held, match="captured into log log-2"):
+    with pytest.raises(LockHeld, match="captured into log log-2"):
         shop.start(old.resume())
 
 
@@ -302,7 +302,7 @@ def test_installing_beforehand_captures_from_then_on_and_twice_changes_nothing(s
 
 
 def test_a_missing_file_is_unavailable_and_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="no such database file"):
+    with pytest.raises(ServiceUnavailable, match="no such database file"):
         make_source(str(tmp_path / "none.db")).identify()
     assert not (tmp_path / "none.db").exists()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from databus.core import ConfigError, Unsupported
+from databus.core import ConfigError, UnsupportedFeature
 from databus.sources.sqlite import install
 from tests.sqlite.conftest import Shop
 from tests.sqlite.model import assert_identical, controls_of, drain, kinds_of, make_source
@@ -172,7 +172,7 @@ def test_replacement_over_a_generated_column(shop: Shop, kind: str) -> None:
 
 def test_a_unique_key_computed_from_the_rowid_is_refused_by_name(shop: Shop) -> None:
     shop.run("CREATE TABLE t(id INTEGER PRIMARY KEY, v)", "CREATE UNIQUE INDEX i ON t(id % 10)")
-    with pytest.raises(Unsupported, match=r"main\.t: the unique index over id % 10"):
+    with pytest.raises(UnsupportedFeature, match=r"main\.t: the unique index over id % 10"):
         shop.start()
 
 
@@ -376,7 +376,7 @@ def test_views_and_virtual_tables_are_left_out_and_a_named_virtual_table_refused
     shop.run(UNIQUE, "CREATE VIEW w AS SELECT * FROM t", "CREATE VIRTUAL TABLE f USING fts5(x)")
     source = shop.start()
     assert [table.source for table in source.tables()] == ["main.t"]
-    with pytest.raises(Unsupported, match=r"main\.f is a virtual table"):
+    with pytest.raises(UnsupportedFeature, match=r"main\.f is a virtual table"):
         shop.start(tables=["main.t", "main.F"])
 
 

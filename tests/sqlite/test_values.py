@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from databus.core import ConfigError, Unrepresentable
+from databus.core import ConfigError, UnrepresentableValue
 from tests.sqlite.conftest import Shop
 from tests.sqlite.model import changes_of, controls_of, drain, drain_until, kinds_of
 
@@ -105,13 +105,13 @@ def test_a_value_that_its_type_cannot_hold_is_named_with_what_mends_it(
     drain(source, shop.log)
     put(shop, id=1, i=1)
     put(shop, **{"id": 7, column: value})
-    with pytest.raises(Unrepresentable) as error:
+    with pytest.raises(UnrepresentableValue) as error:
         drain(source, shop.log)
     for words in ("main.t", repr(column), "id=7", found, f"types: {{main.t: {{{column}: any}}}}"):
         assert words in str(error.value)
     source.close()
     source = shop.start()  # nothing is skipped by starting again
-    with pytest.raises(Unrepresentable):
+    with pytest.raises(UnrepresentableValue):
         drain(source, shop.log)
     source.close()
     source = shop.start(types={"main.T": {column.upper(): "any"}})
@@ -127,7 +127,7 @@ def test_a_value_that_cannot_be_held_stops_a_snapshot_too(shop: Shop) -> None:
     make(shop)
     put(shop, id=3, i="text")
     source = shop.start()
-    with pytest.raises(Unrepresentable, match=r"main\.t, column 'i', .*id=3"):
+    with pytest.raises(UnrepresentableValue, match=r"main\.t, column 'i', .*id=3"):
         drain(source, shop.log)
 
 
@@ -141,7 +141,7 @@ def test_text_that_is_not_utf8_is_an_error(shop: Shop, by: str) -> None:
     if by == "change":
         drain(source, shop.log)
         shop.run(bad)
-    with pytest.raises(Unrepresentable, match=r"'s'.*id=4.*not UTF-8 \(byte 1\)"):
+    with pytest.raises(UnrepresentableValue, match=r"'s'.*id=4.*not UTF-8 \(byte 1\)"):
         drain(source, shop.log)
 
 
@@ -150,7 +150,7 @@ def test_null_in_a_declared_key_is_refused_since_such_rows_have_no_identity(shop
     source = shop.start()
     drain(source, shop.log)
     shop.run("INSERT INTO t VALUES (NULL, 1)")
-    with pytest.raises(Unrepresentable, match="NULL in a key column"):
+    with pytest.raises(UnrepresentableValue, match="NULL in a key column"):
         drain(source, shop.log)
 
 

@@ -9,7 +9,7 @@ import time
 import pymysql
 import pytest
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 from databus.testing.servers import KINDS, SOAK_KINDS, ServerMissing, make_certificates, open_server
 from databus.testing.servers._ports import Port
 
@@ -121,7 +121,7 @@ def test_a_suspended_server_keeps_connections_and_answers_nothing(make):
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_server_that_cannot_start_says_what_its_log_says(make):
     server = make()
-    with pytest.raises(Unavailable, match=r"no.such.option"):
+    with pytest.raises(ServiceUnavailable, match=r"no.such.option"):
         server.restart(lines=["no-such-option=1"])
 
 

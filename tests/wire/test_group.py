@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 
-from databus.core import BUS_SEQ_MIN, ControlKind, Corrupt, LimitExceeded, StreamCut
+from databus.core import BUS_SEQ_MIN, ControlKind, CorruptData, LimitExceeded, StreamCut
 from databus.schema import Column, TableSchema, frame_schema
 from databus.wire import (
     BODY_BYTES_MAX,
@@ -116,7 +116,7 @@ def test_a_flipped_byte_anywhere_is_never_a_wrong_row(each, data, sizes):
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] ^= data.draw(st.integers(1, 255))
     # a length that was made longer looks like a cut stream; all else is named, with the offset of the frame
-    with pytest.raises((Corrupt, StreamCut), match=r"relay at test, byte \d+") as caught:
+    with pytest.raises((CorruptData, StreamCut), match=r"relay at test, byte \d+") as caught:
         parse(bytes(content), sizes)
     assert int(str(caught.value).split("byte ")[1].split(":")[0]) <= at
 
@@ -177,14 +177,14 @@ def test_a_control_is_the_first_frame_of_its_group(kind):
 def test_a_control_that_is_no_object_is_corrupt():
     header = unpack_header(memoryview(pack_header(3, first=(1, 1), last=(1, 1), commit_us=0, capture_us=0)), "")
     for body in (b"[]", b"{", b"\xff"):
-        with pytest.raises(Corrupt, match="relay, byte 7"):
+        with pytest.raises(CorruptData, match="relay, byte 7"):
             _ = Frame(header, memoryview(body), "relay, byte 7").control
 
 
 def test_a_body_that_is_no_arrow_stream_is_corrupt():
     for body, count in ((b"no arrow here..", 1), (b"".join(encode_body(rows(ORDERS, [(1, 1)]).batch)), 2), (b"", 0)):
         header = pack_header(ROWS, rows=count, first=(1, 1), last=(1, 1), commit_us=0, capture_us=0)
-        with pytest.raises(Corrupt, match="relay, byte 7"):
+        with pytest.raises(CorruptData, match="relay, byte 7"):
             _ = Frame(unpack_header(memoryview(header), ""), memoryview(body), "relay, byte 7").batch
 
 
@@ -202,7 +202,7 @@ def test_a_commit_with_open_snapshots_comes_back_equal(position, generation):
 @pytest.mark.parametrize("position", [b"", b"{", b"[]", b'{"txid": 1}', b'{"txid": "a", "position": 5}', b"\xff"])
 def test_a_position_that_nobody_wrote_is_corrupt(position):
     packed = pack_header(2, first=(1, 1), last=(1, 1), commit_us=0, capture_us=0, position=position)
-    with pytest.raises(Corrupt, match="there: its position is not readable"):
+    with pytest.raises(CorruptData, match="there: its position is not readable"):
         Commit.from_header(unpack_header(memoryview(packed), ""), "there")
 
 
@@ -286,7 +286,7 @@ def test_open_snapshots_stand_in_the_header_where_only_gtids_do_not_fit():
 def test_a_flipped_byte_in_a_commits_body_is_noticed():
     content = bytearray(encode(Group(Commit(5, 2, "tx", {"gtids": "g" * 5_000}, 7))))
     content[-3_000] ^= 1
-    with pytest.raises(Corrupt, match="relay at test, byte 0: the body's checksum"):
+    with pytest.raises(CorruptData, match="relay at test, byte 0: the body's checksum"):
         parse(bytes(content))
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.core import Corrupt, LimitExceeded, Unsupported
+from databus.core import CorruptData, LimitExceeded, UnsupportedFeature
 from databus.wire import (
     COMMIT,
     CONTINUES,
@@ -64,7 +64,7 @@ def test_any_flipped_byte_is_noticed_and_its_place_named(fields, data):
     packed = bytearray(pack_header(**fields))
     at = data.draw(st.integers(0, len(packed) - 1))
     packed[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(Corrupt, match="seg-17 at 8192"):
+    with pytest.raises(CorruptData, match="seg-17 at 8192"):
         unpack_header(memoryview(packed), "seg-17 at 8192")
 
 
@@ -72,13 +72,13 @@ def test_any_flipped_byte_is_noticed_and_its_place_named(fields, data):
 def test_any_truncation_is_noticed(fields, data):
     packed = pack_header(**fields)
     left = packed[: data.draw(st.integers(0, len(packed) - 1))]
-    with pytest.raises(Corrupt, match="here"):
+    with pytest.raises(CorruptData, match="here"):
         unpack_header(memoryview(left), "here")
 
 
 @given(st.binary(min_size=HEADER_BYTES_MIN, max_size=400))
 def test_what_no_relay_wrote_is_no_header(content):
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptData):
         unpack_header(memoryview(content), "here")
 
 
@@ -125,7 +125,7 @@ def test_a_body_that_readers_refuse_is_not_written_either(kind):
     with pytest.raises(LimitExceeded, match=f"{largest + 1} bytes"):
         pack_header(kind, body_bytes=largest + 1, **FIELDS)
     larger = resealed(packed, {24: (largest + 1).to_bytes(8, "little")})
-    with pytest.raises(Corrupt, match="there: impossible header"):
+    with pytest.raises(CorruptData, match="there: impossible header"):
         unpack_header(memoryview(larger), "there")
 
 
@@ -148,7 +148,7 @@ def test_a_header_that_readers_refuse_is_not_written_either(wrong):
 def test_a_frame_of_a_form_that_is_not_read_is_refused_by_name(changes, said):
     """Not as damage: nothing is cut off for it."""
     packed = resealed(pack_header(ROWS, rows=1, **FIELDS), changes)
-    with pytest.raises(Unsupported, match=f"there: {said}"):
+    with pytest.raises(UnsupportedFeature, match=f"there: {said}"):
         unpack_header(memoryview(packed), "there")
 
 
@@ -157,5 +157,5 @@ def test_frames_of_version_1_are_read():
     packed = pack_header(COMMIT, flags=CONTINUES, position=position, **FIELDS)
     assert unpack_header(memoryview(resealed(packed, {5: b"\x01"})), "") == unpack_header(memoryview(packed), "")
     with_body = resealed(pack_header(COMMIT, body_bytes=8, **FIELDS), {5: b"\x01"})
-    with pytest.raises(Corrupt, match="impossible header"):
+    with pytest.raises(CorruptData, match="impossible header"):
         unpack_header(memoryview(with_body), "there")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from databus import __version__
-from databus.core import ConfigError, DatabusError, WrongInput
+from databus.core import ConfigError, DatabusError, InputError
 
 app = typer.Typer(
     name="databus",
@@ -109,4 +109,4 @@ def run_app() -> None:
     except OSError as error:
         if error.filename is None:  # not about a file: a mistake of ours
             raise
-        fail(WrongInput(f"{error.filename}: {error.strerror}; databus needs to write there or read from there"))
+        fail(InputError(f"{error.filename}: {error.strerror}; databus needs to write there or read from there"))

@@ -22,7 +22,7 @@ from databus.cli._demo_stage import Stage
 from databus.cli._run_view import source_line
 from databus.cli._screen import Line, Meter, Screen, SourceLine
 from databus.client import Client, ClientState
-from databus.core import Stop, Unavailable
+from databus.core import FatalError, ServiceUnavailable
 from databus.link import RelayClient
 from databus.testing import RelayProcess
 from databus.testing.shop import TABLES
@@ -64,7 +64,7 @@ class Demo:
         self._kills = 0
 
     def run(self) -> str:
-        """Play it all; returns the last line. Raises `Stop` for any difference."""
+        """Play it all; returns the last line. Raises `FatalError` for any difference."""
         try:
             return self._play()
         finally:
@@ -170,7 +170,7 @@ class Demo:
             told = json.load(answer)
         for each in told:
             if each["state"] == "SUSPENDED_ON_ERROR":
-                raise Stop(f"the relay does not capture: {each['message']}")
+                raise FatalError(f"the relay does not capture: {each['message']}")
         self._waits_for = [source_line(each) for each in told if each["state"] != "RUNNING"]
         return not self._waits_for
 
@@ -186,11 +186,11 @@ class Demo:
         found = compare(load_pipeline(self._folder / "databus.yml"), "copy", sources={"shop": source})
         self._screen.say(f"compared the Delta tables: {found.summary()}")
         if not found.is_identical:
-            raise Stop(f"source and copy differ:\n{found.details()}")
+            raise FatalError(f"source and copy differ:\n{found.details()}")
         held = read_source("shop", source)
         for name in TABLES:
             if held[f"{self._stage.database}.{name}"] != self._copy.rows(name):
-                raise Stop(f"the callback's copy of {name} differs from the source")
+                raise FatalError(f"the callback's copy of {name} differs from the source")
         self._check_history()
         return (
             f"source and copy identical: {len(found.tables)} tables, {found.rows:,} rows, "
@@ -204,7 +204,7 @@ class Demo:
         for name in TABLES:
             history = read_delta(self._folder / "lake" / "history" / name, ["_commit_version", "_seq"])
             if history.num_rows != history.group_by(["_commit_version", "_seq"]).aggregate([]).num_rows:
-                raise Stop(f"the history of {name} holds a change twice")
+                raise FatalError(f"the history of {name} holds a change twice")
 
     def _pass(self, seconds: float) -> None:
         """Let time pass on the screen."""
@@ -216,14 +216,16 @@ class Demo:
         end = time.monotonic() + seconds_max
         while not is_there():
             if time.monotonic() > end:
-                raise Unavailable(f"{what} did not arrive within {seconds_max:.0f} s; the logs are in {self._folder}")
+                raise ServiceUnavailable(
+                    f"{what} did not arrive within {seconds_max:.0f} s; the logs are in {self._folder}"
+                )
             self._tick()
 
     def _tick(self) -> None:
         self._read_progress()
         for name, process in (("workload", self._workload), ("pipeline", self._pipeline)):
             if process is not None and process.poll() not in (None, 0):
-                raise Unavailable(f"the {name} ended by itself; see {self._folder / name}.log")
+                raise ServiceUnavailable(f"the {name} ended by itself; see {self._folder / name}.log")
         if self._client is not None and self._client.state is ClientState.FAILED:
             self._client.join()
         self._screen.show(self._lines(), self._waits_for)

@@ -5,7 +5,7 @@ from typing import Any
 
 from databus.cli._screen import Meter
 from databus.client import AnyWindow, Changes, Consumer, ControlEvent, Window
-from databus.core import ChangeType, SourceCheckpoint, Stop
+from databus.core import ChangeType, FatalError, SourceCheckpoint
 from databus.testing.shop import TABLES
 
 
@@ -49,7 +49,7 @@ class Copy(Consumer):
 
     def on_rollback(self, physical: str, position: SourceCheckpoint) -> None:
         """Nothing in here fails, so nothing comes again."""
-        raise Stop(f"{physical}: the callback was rolled back to SCN {position.scn}")
+        raise FatalError(f"{physical}: the callback was rolled back to SCN {position.scn}")
 
     def has(self, name: str, column: str, value: Any) -> bool:
         """Whether a row has this value. The dictionary is kept by another thread, so a copy of it is looked at."""

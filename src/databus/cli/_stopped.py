@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def stopped_log(config: Path, physical: str) -> "Iterator[tuple[Log, SourceConfig]]":
     """Own the log of one physical source of a pipeline's file or a relay's, and its options.
 
-    Raises `Held` naming the relay while it runs, `UnknownSource`, and `WrongInput` where there is no log yet.
+    Raises `LockHeld` naming the relay while it runs, `UnknownSource`, and `InputError` where there is no log yet.
     """
-    from databus.core import UnknownSource, WrongInput
+    from databus.core import InputError, UnknownSource
     from databus.log import Log
     from databus.relay import held_identity
 
@@ -26,7 +26,7 @@ def stopped_log(config: Path, physical: str) -> "Iterator[tuple[Log, SourceConfi
         raise UnknownSource(f"{config}: no physical source called {physical!r}; there are {', '.join(sources)}")
     identity = held_identity(folder / physical)
     if identity is None:
-        raise WrongInput(f"{folder / physical}: there is no log yet; say where it begins by the option `start`")
+        raise InputError(f"{folder / physical}: there is no log yet; say where it begins by the option `start`")
     with Log.open(
         folder / physical, physical=physical, identity=identity, config=log_config, ids=sources[physical].ids
     ) as log:
@@ -35,15 +35,16 @@ def stopped_log(config: Path, physical: str) -> "Iterator[tuple[Log, SourceConfi
 
 @contextmanager
 def mysql_source(log: "Log", config: "SourceConfig") -> "Iterator[MysqlSource]":
-    """The source of that log, connected. Raises `WrongInput` unless it is of type mysql, `SourceChanged` unless it is
-    the one that the log is of.
+    """The source of that log, connected.
+
+    Raises `InputError` unless it is of type mysql, `SourceChanged` unless it is the one that the log is of.
     """
-    from databus.core import WrongInput
+    from databus.core import InputError
     from databus.relay import check_identity
     from databus.sources.mysql import MysqlConfig, MysqlSource
 
     if not isinstance(config, MysqlConfig):
-        raise WrongInput(f"{log.physical}: is of type {config.type}; this works for mysql only")
+        raise InputError(f"{log.physical}: is of type {config.type}; this works for mysql only")
     source = MysqlSource(log.physical, config)
     try:
         check_identity(log.physical, log.identity, source.identify())

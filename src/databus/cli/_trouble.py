@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import TryAgain
+from databus.core import TransientError
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -31,7 +31,7 @@ def trouble_told(relay: "RelayClient", tables: Sequence[str] | None, say: Callab
         while not ended.wait(_LOOK_S):
             try:
                 _tell(client.states(), tables, told, say)
-            except TryAgain:
+            except TransientError:
                 continue
 
     threading.Thread(target=look, name="trouble", daemon=True).start()

@@ -10,13 +10,13 @@ from databus.cli._app import AsJson, app, say_json
 
 
 def _benchmarks() -> dict[str, str]:
-    """Names of benchmarks to their modules. Raises `WrongInput` where there is no checkout around us."""
+    """Names of benchmarks to their modules. Raises `InputError` where there is no checkout around us."""
     import databus
-    from databus.core import WrongInput
+    from databus.core import InputError
 
     root = Path(databus.__file__).parents[2]
     if not (root / "benchmarks" / "figures.py").is_file():
-        raise WrongInput("benchmarks are not installed with databus; run this from a checkout with `make env`")
+        raise InputError("benchmarks are not installed with databus; run this from a checkout with `make env`")
     sys.path.insert(0, str(root))
     names = sorted(path.stem for path in (root / "benchmarks").glob("[a-z]*.py") if path.stem != "figures")
     return {name.replace("_", "-"): f"benchmarks.{name}" for name in names}
@@ -38,7 +38,7 @@ def bench(
     from importlib import import_module
     from inspect import signature
 
-    from databus.core import WrongInput
+    from databus.core import InputError
     from databus.operate import configure_logs
 
     known = _benchmarks()
@@ -47,14 +47,14 @@ def bench(
             typer.echo(each)
         return
     if name != "all" and name not in known:
-        raise WrongInput(f"no benchmark called {name!r}; there are {', '.join(known)}")
+        raise InputError(f"no benchmark called {name!r}; there are {', '.join(known)}")
     options = {key: value for key, value in (("workload", workload), ("server", server)) if value is not None}
     configure_logs(level="warning")  # what is measured may run in this process; the output is figures alone
     for each in known if name == "all" else [name]:
         figures = import_module(known[each]).figures
         unknown = options.keys() - signature(figures).parameters.keys()
         if unknown:
-            raise WrongInput(f"the benchmark {each} has no --{min(unknown)}")
+            raise InputError(f"the benchmark {each} has no --{min(unknown)}")
         if not as_json:
             typer.echo(each)
         for figure in figures(scale, **options):

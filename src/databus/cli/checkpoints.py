@@ -18,17 +18,17 @@ def checkpoints(
     as_json: AsJson = False,
 ) -> None:
     """Show where a consumer, or each query of a pipeline, stands in each physical source."""
-    from databus.core import WrongInput
+    from databus.core import InputError
 
     if not path.exists():
-        raise WrongInput(f"{path}: there is no such file or folder")
+        raise InputError(f"{path}: there is no such file or folder")
     if path.suffix in (".yml", ".yaml"):
         from databus.pipeline import load_pipeline
 
         path = load_pipeline(path).config.state
     found = list(_of_pipeline(path) if path.is_dir() else _of_file(path))
     if not found:
-        raise WrongInput(
+        raise InputError(
             f"{path}: no checkpoint is there. A pipeline writes its first one with its first batch, a consumer "
             f"where its program says; name the pipeline's file, its state folder, or the consumer's file"
         )

@@ -32,10 +32,10 @@ def demo(
     from databus.cli._demo import Demo
     from databus.cli._demo_stage import stage_of
     from databus.cli._screen import Screen
-    from databus.core import WrongInput
+    from databus.core import InputError
 
     if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise WrongInput(f"--keep {keep}: the folder is not empty")
+        raise InputError(f"--keep {keep}: the folder is not empty")
     folder = (keep or Path(tempfile.mkdtemp(prefix="databus-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     stage = stage_of(source, folder)

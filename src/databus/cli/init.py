@@ -218,7 +218,7 @@ def init(
     ] = False,
 ) -> None:
     """Write a project: a source and a pipeline that copies it, or a relay. With SQLite it runs as it is."""
-    from databus.core import WrongInput
+    from databus.core import InputError
 
     port = free_port(_PORTS["relay" if relay else source.value])
     texts = _relay_files(source) if relay else _files(source)
@@ -226,11 +226,11 @@ def init(
     names = [*written, "shop.db"] if source is Source.sqlite else [*written]
     there = [name for name in names if (folder / name).exists()]
     if there:
-        raise WrongInput(f"{folder}: {', '.join(there)} is already there; choose an empty folder")
+        raise InputError(f"{folder}: {', '.join(there)} is already there; choose an empty folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise WrongInput(f"{folder}: there is a file of that name; choose a folder") from error
+        raise InputError(f"{folder}: there is a file of that name; choose a folder") from error
     for name, text in written.items():
         (folder / name).write_text(text)
     into = "" if folder == Path() else f"cd {folder} && "

@@ -57,7 +57,7 @@ def set_(
     rise, a new timeline begins.
     """
     from databus.cli._stopped import mysql_source, note, stopped_log
-    from databus.core import ConfigError, WrongInput
+    from databus.core import ConfigError, InputError
 
     with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
         from databus.sources.mysql import check_start
@@ -68,7 +68,7 @@ def set_(
             raise ConfigError(str(error)) from error
         resume = log.resume()
         if resume.position is None:
-            raise WrongInput(f"{physical}: the log holds nothing yet; say where it begins by the option `start`")
+            raise InputError(f"{physical}: the log holds nothing yet; say where it begins by the option `start`")
         _confirm(f"{physical}: go on at {place} instead of {dict(resume.position)}?", yes=yes)
         for group in source.move(resume, place, reads=resnapshot):
             log.append(group)
@@ -90,12 +90,12 @@ def skip(
     Consumers get a `gap` that names them for each captured table; --resnapshot makes their copies right.
     """
     from databus.cli._stopped import mysql_source, note, stopped_log
-    from databus.core import WrongInput
+    from databus.core import InputError
 
     with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
         resume = log.resume()
         if resume.position is None:
-            raise WrongInput(f"{physical}: the log holds nothing yet; there is nothing to skip")
+            raise InputError(f"{physical}: the log holds nothing yet; there is nothing to skip")
         groups, ids = source.pass_over(resume, transactions, reads=resnapshot)
         named = ", ".join(ids[:10]) + (f" and {len(ids) - 10} more" if len(ids) > 10 else "")
         _confirm(f"{physical}: leave out {named}?", yes=yes)

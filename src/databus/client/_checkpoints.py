@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from crc32c import crc32c
 
-from databus.core import Checkpoint, Corrupt, DiskFull, Held, MalformedRequest, crash_point
+from databus.core import Checkpoint, CorruptData, DiskFull, LockHeld, MalformedRequest, crash_point
 
 _BYTES_MAX: Final = 64 << 20
 _HOLDER_BYTES_MAX: Final = 4096
@@ -21,13 +21,14 @@ class Checkpoints(Protocol):
     """Keeps one consumer's checkpoint. One client has it open at a time."""
 
     def open(self) -> Checkpoint | None:
-        """Take it, and say what was saved last; None if nothing was. Raises `Held`, `Corrupt`."""
+        """Take it, and say what was saved last; None if nothing was. Raises `LockHeld`, `CorruptData`."""
         ...
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep it: when this returns, it is what the next `open` finds, whatever happens.
 
-        What it raises is logged, and it is tried again, unless it is a `Stop` or `WrongInput`: those end the source.
+        What it raises is logged, and it is tried again, unless it is a `FatalError` or `InputError`: those end the
+        source.
         """
         ...
 
@@ -78,14 +79,14 @@ class FileCheckpoints:
 
     def _take_lock(self) -> None:
         if self._lock_fd >= 0:
-            raise Held(f"{self.path}: this object has it open already")
+            raise LockHeld(f"{self.path}: this object has it open already")
         fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(fd, _HOLDER_BYTES_MAX, 0).decode(errors="replace").strip()
             os.close(fd)
-            raise Held(
+            raise LockHeld(
                 f"{self.path}: another consumer keeps its checkpoint here ({holder or 'it is just starting'}); "
                 f"stop that one, or give this one a file of its own"
             ) from None
@@ -102,19 +103,19 @@ class FileCheckpoints:
         text, _, check = content.partition(b"\n")
         found = check.strip().decode(errors="replace")
         if found != f"{crc32c(text):08x}":
-            raise Corrupt(
+            raise CorruptData(
                 f"{self.path}: the checkpoint is torn or was edited: its checksum is {crc32c(text):08x}, the file says "
                 f"{found or 'nothing'!r}. Put a good copy there; or remove it, and the consumer starts from its `start`"
             )
         try:
             return Checkpoint.from_json(text, str(self.path))
         except MalformedRequest as error:
-            raise Corrupt(f"{error}; put a good copy there, or remove it") from error
+            raise CorruptData(f"{error}; put a good copy there, or remove it") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
         """See `Checkpoints.save`. Raises `DiskFull`, and then the one before stays."""
         if self._lock_fd < 0:
-            raise Held(f"{self.path}: not open")
+            raise LockHeld(f"{self.path}: not open")
         text = checkpoint.dumps().encode()
         new = self.path.with_name(f"{self.path.name}.new")
         try:
@@ -161,5 +162,5 @@ def _sync_folder(folder: Path) -> None:
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint | None:
-    """What a checkpoint file holds, without taking it: for looking at it. Raises `Corrupt`."""
+    """What a checkpoint file holds, without taking it: for looking at it. Raises `CorruptData`."""
     return FileCheckpoints(path)._load()  # noqa: SLF001 - the same module

@@ -29,9 +29,9 @@ from databus.core import (
     Clock,
     ConfigError,
     DatabusError,
+    ServiceUnavailable,
     SystemClock,
-    TryAgain,
-    Unavailable,
+    TransientError,
     crash_point,
 )
 from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
@@ -142,12 +142,12 @@ class Client:
         self.join(wait_ms)
 
     def join(self, wait_ms: int | None = None) -> None:
-        """Wait until it has ended, after `start`. Raises what it ended with, `Unavailable` if it goes on."""
+        """Wait until it has ended, after `start`. Raises what it ended with, `ServiceUnavailable` if it goes on."""
         if self._thread is None or self._thread is threading.current_thread():
             return
         self._thread.join(None if wait_ms is None else wait_ms / 1e3)
         if self._thread.is_alive():
-            raise Unavailable(f"the client is still in a callback after {wait_ms} ms")
+            raise ServiceUnavailable(f"the client is still in a callback after {wait_ms} ms")
         if self._error is not None:
             raise self._error
 
@@ -233,7 +233,7 @@ class Client:
             try:
                 wanted = select(self._relay.sources(), self._names)
                 break
-            except TryAgain as error:
+            except TransientError as error:
                 if time.monotonic() > deadline:
                     raise
                 wait_ms = backoff.next_ms()
@@ -323,11 +323,11 @@ class Client:
         if lane.windows:
             try:
                 self._deliver(source, lane)
-            except DatabusError as error:  # rows that cannot be opened: `Corrupt`
+            except DatabusError as error:  # rows that cannot be opened: `CorruptData`
                 self._dispatcher.lost(physical, error)
             return
         if lane.is_ended:
-            self._dispatcher.lost(physical, lane.error or Unavailable(f"{physical}: the reader ended"))
+            self._dispatcher.lost(physical, lane.error or ServiceUnavailable(f"{physical}: the reader ended"))
             return
         lane.advance()
         if lane.start is not None and not source.is_known:

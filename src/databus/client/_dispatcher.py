@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from databus.client._consumer import AnyWindow, Result
 from databus.client._window import Changes
-from databus.core import Checkpoint, DatabusError, Pair, SourceCheckpoint, Stop, TryAgain
+from databus.core import Checkpoint, DatabusError, FatalError, Pair, SourceCheckpoint, TransientError
 
 
 class Kind(IntEnum):
@@ -55,7 +55,7 @@ class Call(NamedTuple):
     attempt: int = 0
 
 
-class ConsumerFailed(Stop):
+class ConsumerFailed(FatalError):
     """A consumer failed again and again at the same place, or said that it cannot go on."""
 
 
@@ -267,7 +267,7 @@ class Dispatcher:
         """What was reached stays unsaved and is tried again when it is due, for as long as it takes: waiting may be
         enough, unless the store says otherwise.
         """
-        if isinstance(error, DatabusError) and not isinstance(error, TryAgain):
+        if isinstance(error, DatabusError) and not isinstance(error, TransientError):
             self._give_up(physical, progress, error)
         elif self._is_ending:
             self.error = self.error or error

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, SEQ, ChangeType, Pair, Unrepresentable
+from databus.core import CHANGE_TYPE, SEQ, ChangeType, Pair, UnrepresentableValue
 from databus.schema import TableSchema
 from databus.wire import Frame
 
@@ -122,8 +122,8 @@ def merged_rows(cells: list[Cells], frame_numbers: list[int], row_numbers: list[
 def python_values(array: pa.Array, place: str) -> list[Any]:
     """A column's values as Python holds them.
 
-    Timestamps, dates apart, take a way that is twenty times faster than Arrow's own. Raises `Unrepresentable` naming
-    `place` for one that lies outside Python's years 1 to 9999.
+    Timestamps, dates apart, take a way that is twenty times faster than Arrow's own. Raises `UnrepresentableValue`
+    naming `place` for one that lies outside Python's years 1 to 9999.
     """
     if not pa.types.is_timestamp(array.type):
         values: list[Any] = array.to_pylist()
@@ -134,9 +134,11 @@ def python_values(array: pa.Array, place: str) -> list[Any]:
         if value is None:
             nulls += 1
         elif not isinstance(value, dt.datetime):
-            raise Unrepresentable(f"{place}, row {index}: {np.datetime64(value, 'us')} is beyond Python's datetime")
+            raise UnrepresentableValue(
+                f"{place}, row {index}: {np.datetime64(value, 'us')} is beyond Python's datetime"
+            )
     if nulls != array.null_count:
-        raise Unrepresentable(f"{place}: the smallest 64-bit timestamp is beyond Python's datetime")
+        raise UnrepresentableValue(f"{place}: the smallest 64-bit timestamp is beyond Python's datetime")
     if array.type.tz is None:
         return times
     return [value if value is None else value.replace(tzinfo=dt.UTC) for value in times]

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from databus.client._window import Int, Keys, TableOf, View, Window
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, Corrupt, Pair, SourceCheckpoint
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, SourceCheckpoint
 from databus.wire import Frame, FrameGroup, done_by, snapshots_after, snapshots_at
 
 NO_PAIR: Final[Pair] = (0, -1)
@@ -54,7 +54,7 @@ class Splitter:
         return True
 
     def split(self, group: FrameGroup) -> list[Window]:
-        """The group's windows. Raises `Corrupt` if its rows are not in order or lie beyond its commit."""
+        """The group's windows. Raises `CorruptData` if its rows are not in order or lie beyond its commit."""
         commit = group.commit
         end = done_by(commit)
         if end <= self._after or self.is_done:
@@ -122,7 +122,9 @@ def _whole(view: View, after: Pair, until: Pair | None) -> list[int] | None:
         if until is not None and header.last > until:
             return None
         if header.last > view.group.commit.last:
-            raise Corrupt(f"{frame.place}: rows up to {header.last} in a group that ends at {view.group.commit.last}")
+            raise CorruptData(
+                f"{frame.place}: rows up to {header.last} in a group that ends at {view.group.commit.last}"
+            )
     view.starts = [[0] for _ in view.frames]
     view.stops = [[frame.header.rows] for frame in view.frames]
     return [key]
@@ -156,9 +158,9 @@ def _check_order(frame: Frame, scns: Int, seqs: Int, end: Pair) -> None:
     falls = (scns[1:] < scns[:-1]) | ((scns[1:] == scns[:-1]) & (seqs[1:] <= seqs[:-1]))
     if falls.any():
         row = int(np.flatnonzero(falls)[0]) + 1
-        raise Corrupt(f"{frame.place}: row {row} is not after the row before it")
+        raise CorruptData(f"{frame.place}: row {row} is not after the row before it")
     if len(scns) and (int(scns[-1]), int(seqs[-1])) > end:
-        raise Corrupt(f"{frame.place}: rows up to {(int(scns[-1]), int(seqs[-1]))} in a group that ends at {end}")
+        raise CorruptData(f"{frame.place}: rows up to {(int(scns[-1]), int(seqs[-1]))} in a group that ends at {end}")
 
 
 def windows_of(

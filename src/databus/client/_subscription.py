@@ -21,7 +21,7 @@ from typing import Final, Self
 from databus.client._batches import Batcher, WindowBatch
 from databus.client._lane import Lane
 from databus.client._window import Window
-from databus.core import Checkpoint, Pair, SourceCheckpoint, Unavailable, UnknownSource
+from databus.core import Checkpoint, Pair, ServiceUnavailable, SourceCheckpoint, UnknownSource
 from databus.link import Channel, FollowConfig, Reader, RelayClient, SourceInfo, Start
 
 ROWS_MAX: Final = 100_000
@@ -40,12 +40,12 @@ def select(known: Sequence[SourceInfo], sources: Sequence[str] | None) -> list[W
     """Which physical sources a list of names and patterns speaks of.
 
     `shop/main.orders` and `shop/*` name theirs; `orders`, `main.orders` and patterns without a slash stand for every
-    physical source that has such a table. Raises `UnknownSource` for a name that nothing answers to, `Unavailable`
-    while the relay has no sources at all.
+    physical source that has such a table. Raises `UnknownSource` for a name that nothing answers to,
+    `ServiceUnavailable` while the relay has no sources at all.
     """
     physicals = list(dict.fromkeys(each.physical for each in known))
     if not physicals:
-        raise Unavailable("the relay serves no source yet; it has none, or could not connect to any so far")
+        raise ServiceUnavailable("the relay serves no source yet; it has none, or could not connect to any so far")
     if sources is None:
         return [Wanted(physical, None) for physical in physicals]
     chosen: dict[str, list[str]] = {}
@@ -284,7 +284,7 @@ def windows(
     sources: names and patterns; None for all there are. checkpoint: where to go on, for the physical sources in it;
     the others begin at `start`. follow: stay on for ever; else end at what is published now.
 
-    Raises `Unavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
+    Raises `ServiceUnavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
     """
     client = RelayClient(relay, token=token) if isinstance(relay, str) else relay
     wanted = select(client.sources(), sources)

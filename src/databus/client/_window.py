@@ -24,7 +24,7 @@ from databus.core import (
     ControlKind,
     Pair,
     SourceCheckpoint,
-    Unsupported,
+    UnsupportedFeature,
 )
 from databus.schema import TableSchema
 from databus.wire import Commit, Frame, FrameGroup, position_at
@@ -244,7 +244,8 @@ class Window:
     def tables(self) -> dict[str, pa.RecordBatch]:
         """Its rows as Arrow by source, zero-copy slices in `databus.schema.frame_schema`.
 
-        Raises `Unsupported` in the rare window in which a table changed its schema without a control: see `changes`.
+        Raises `UnsupportedFeature` in the rare window in which a table changed its schema without a control: see
+        `changes`.
         """
         index = self._index
         out: dict[str, pa.RecordBatch] = {}
@@ -254,7 +255,7 @@ class Window:
             if not count:
                 continue
             if source in out:
-                raise Unsupported(
+                raise UnsupportedFeature(
                     f"{source}: window {self.scn} has rows in two schemas; take them apart with `window.changes()`"
                 )
             out[source] = batch if count == rows else batch.slice(start, count)

@@ -1,25 +1,27 @@
-"""Errors: one tree, in which a caller tells *wrong input*, *try again* and *stop* apart by type.
+"""Errors: one tree, in which a caller tells *wrong input*, *transient* and *fatal* apart by type, or by `retryable`.
+
+A general error ends in `Error`; a particular one is named by the thing and what is wrong with it.
 
 DatabusError
-├── WrongInput            the caller must change something            exit code 2
+├── InputError            the caller must change something            exit code 2
 │   ├── ConfigError           a configuration file or option
 │   ├── MalformedRequest      a request over HTTP (400)
-│   ├── Unauthorized          no token, or a wrong one (401)
+│   ├── AccessDenied          no token, or a wrong one (401)
 │   ├── UnknownSource         a name that the relay does not have (404)
-│   └── Held                  another process owns this log or state (names it)
-├── TryAgain              waiting may be enough                        exit code 75
-│   ├── Unavailable           a relay or a database does not answer (503)
-│   ├── TooMany               a limit on connections or requests (429)
+│   └── LockHeld              another process owns this log or state (names it)
+├── TransientError        waiting may be enough: `retryable`           exit code 75
+│   ├── ServiceUnavailable    a relay or a database does not answer (503)
+│   ├── TooManyRequests       a limit on connections or requests (429)
 │   ├── StreamCut             a response ended inside a group
 │   └── DiskFull              no room; capture waits for some
-└── Stop                  somebody has to decide before it goes on     exit code 3
+└── FatalError            somebody has to decide before it goes on     exit code 3
     ├── PositionPurged        what was asked for has left the log (410)
     ├── PositionForeign       another history than the one asked for (409)
     ├── SourceChanged         the database is not the one that we knew
-    ├── Corrupt               bytes that are not what was written; names the place
-    ├── Unrepresentable       a value that its column cannot hold exactly
+    ├── CorruptData           bytes that are not what was written; names the place
+    ├── UnrepresentableValue  a value that its column cannot hold exactly
     ├── SchemaChanged         the shape of a table changed under a typed reader
-    ├── Unsupported           a change, or a form of frames, that this version cannot follow
+    ├── UnsupportedFeature    a change, or a form of frames, that this version cannot follow
     └── LimitExceeded         a named bound was hit
 """
 
@@ -31,103 +33,106 @@ class DatabusError(Exception):
 
     exit_code: ClassVar[int] = 1
     http_status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    """Whether the same may succeed later without anybody changing anything."""
 
 
-class WrongInput(DatabusError):
+class InputError(DatabusError):
     """The caller asked for something that cannot be; asking again changes nothing."""
 
     exit_code = 2
     http_status = 400
 
 
-class ConfigError(WrongInput):
+class ConfigError(InputError):
     """A configuration is wrong; the message names file and path in it."""
 
 
-class MalformedRequest(WrongInput):
+class MalformedRequest(InputError):
     """A request's parameters are wrong; the message names the parameter."""
 
 
-class Unauthorized(WrongInput):
+class AccessDenied(InputError):
     """A request carries no token, or a wrong one."""
 
     http_status = 401
 
 
-class UnknownSource(WrongInput):
+class UnknownSource(InputError):
     """No source of that name or id; the message names the nearest ones."""
 
     http_status = 404
 
 
-class Held(WrongInput):
+class LockHeld(InputError):
     """Another process owns this log, database or pipeline state; the message names it."""
 
     http_status = 409
 
 
-class TryAgain(DatabusError):
+class TransientError(DatabusError):
     """It failed now and may work later without anybody changing anything."""
 
     exit_code = 75
     http_status = 503
+    retryable = True
 
 
-class Unavailable(TryAgain):
+class ServiceUnavailable(TransientError):
     """A relay or a database does not answer."""
 
 
-class TooMany(TryAgain):
+class TooManyRequests(TransientError):
     """A limit on connections or requests is reached."""
 
     http_status = 429
 
 
-class StreamCut(TryAgain):
+class StreamCut(TransientError):
     """A response ended before the group that it was in the middle of did."""
 
 
-class DiskFull(TryAgain):
+class DiskFull(TransientError):
     """There is no room to write; nothing was half-written."""
 
 
-class Stop(DatabusError):
+class FatalError(DatabusError):
     """Going on would lose or invent something; somebody has to decide first."""
 
     exit_code = 3
 
 
-class PositionPurged(Stop):
+class PositionPurged(FatalError):
     """What comes after the position asked for is no longer held."""
 
     http_status = 410
 
 
-class PositionForeign(Stop):
+class PositionForeign(FatalError):
     """The position belongs to another history: another transaction at its SCN, another timeline, another server."""
 
     http_status = 409
 
 
-class SourceChanged(Stop):
+class SourceChanged(FatalError):
     """The database is not the one that we knew, or lost what we knew of it."""
 
 
-class Corrupt(Stop):
+class CorruptData(FatalError):
     """Bytes are not what was written; the message names file or response and the offset in it."""
 
 
-class Unrepresentable(Stop):
+class UnrepresentableValue(FatalError):
     """A value cannot be held exactly by its column's type; the message names table, column and row."""
 
 
-class SchemaChanged(Stop):
+class SchemaChanged(FatalError):
     """A typed reader reached a change of its table's schema."""
 
 
-class Unsupported(Stop):
+class UnsupportedFeature(FatalError):
     """A change, or a form of frames, that this source, sink or reader cannot follow; the message says what to run."""
 
 
-class LimitExceeded(Stop):
+class LimitExceeded(FatalError):
     """A bound with a name was hit; the message names it and its value."""

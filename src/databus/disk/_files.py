@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import ConfigError, DiskFull, Unavailable
+from databus.core import ConfigError, DiskFull, ServiceUnavailable
 
 BUFFERS_A_CALL_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -26,11 +26,11 @@ def disk_full(path: Path, error: OSError) -> DiskFull:
     )
 
 
-def write_failure(path: Path, error: OSError) -> DiskFull | Unavailable:
+def write_failure(path: Path, error: OSError) -> DiskFull | ServiceUnavailable:
     """The error that becomes of one in making a file: waiting may help, for room or for whatever else is short."""
     if is_no_room(error):
         return disk_full(path, error)
-    return Unavailable(
+    return ServiceUnavailable(
         f"{path}: cannot be written now: {error.strerror}; the file is as it was, and this is tried again"
     )
 
@@ -76,8 +76,8 @@ def replace_file(
 ) -> None:
     """Put a file of these bytes in the place of `path`, whole or not at all.
 
-    durable: fsync it and its folder before returning. Raises `DiskFull`, or `Unavailable` for any other trouble that
-    may pass, such as too many open files; the old file is then as it was, unless only the folder's fsync failed.
+    durable: fsync it and its folder before returning. Raises `DiskFull`, or `ServiceUnavailable` for any other trouble
+    that may pass, such as too many open files; the old file is then as it was, unless only the folder's fsync failed.
     """
     beside = path.with_name(f"{path.name}.tmp")
     try:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from databus.core import Held
+from databus.core import LockHeld
 
 NAME: Final = "LOCK"
 _HOLDER_BYTES_MAX: Final = 4096
@@ -28,7 +28,7 @@ class FolderLock:
 
     @classmethod
     def take(cls, folder: Path) -> "FolderLock":
-        """Own `folder`. Raises `Held`, naming pid, host and command of the process that does."""
+        """Own `folder`. Raises `LockHeld`, naming pid, host and command of the process that does."""
         path = folder / NAME
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -38,7 +38,7 @@ class FolderLock:
             os.close(fd)
             if not isinstance(error, BlockingIOError):
                 raise
-            raise Held(f"{folder}: owned by {holder}; stop that process first, or use another folder") from None
+            raise LockHeld(f"{folder}: owned by {holder}; stop that process first, or use another folder") from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, _own_description()[:_HOLDER_BYTES_MAX], 0)
         return cls(fd)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, ChangeType, Unrepresentable
+from databus.core import CHANGE_TYPE, ChangeType, UnrepresentableValue
 from databus.schema import forms_of
 
 _CHANGE_LABELS = {kind.value: kind.label for kind in ChangeType}
@@ -49,7 +49,8 @@ def _name_of_non_finite(value: float) -> str:
 
 
 def from_json_value(value: Any, type_name: str) -> Any:
-    """The value of a column of type `type_name` that `to_json_value` wrote. Raises `Unrepresentable` for anything else.
+    """The value of a column of type `type_name` that `to_json_value` wrote. Raises `UnrepresentableValue` for anything
+    else.
 
     >>> from_json_value("1.50", "decimal(4,2)")
     Decimal('1.50')
@@ -60,7 +61,7 @@ def from_json_value(value: Any, type_name: str) -> Any:
     try:
         return _parse(value, arrow)
     except (ValueError, TypeError, InvalidOperation) as error:
-        raise Unrepresentable(f"{value!r} is not the JSON form of a {type_name}") from error
+        raise UnrepresentableValue(f"{value!r} is not the JSON form of a {type_name}") from error
 
 
 def _parse(value: Any, arrow: pa.DataType) -> Any:

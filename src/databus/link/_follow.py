@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from databus.core import Pair, PositionForeign, SourceCheckpoint, TryAgain, Unavailable
+from databus.core import Pair, PositionForeign, ServiceUnavailable, SourceCheckpoint, TransientError
 from databus.link._relay import RelayClient, Start
 from databus.wire import Commit, FrameGroup, Header, done_by, position_at, snapshots_after, snapshots_at
 
@@ -24,7 +24,7 @@ class FollowConfig:
 
     buffer_bytes_max: what may wait for the consumer, for each physical source (one group may always wait).
     backoff_first_ms, backoff_ms_max: how long to wait before connecting again, doubled each time. outage_ms_max: how
-    long the relay may be away before `Unavailable` is raised.
+    long the relay may be away before `ServiceUnavailable` is raised.
     """
 
     buffer_bytes_max: int = 32 << 20
@@ -215,20 +215,20 @@ class Reader:
                     is_started = True
                 if self._stream_once():
                     return
-            except TryAgain as error:
+            except TransientError as error:
                 if self._closing.is_set():
                     return
                 self._note_outage(error)
             if self._closing.wait(self._backoff.next_ms() / 1e3):
                 return
 
-    def _note_outage(self, error: TryAgain) -> None:
+    def _note_outage(self, error: TransientError) -> None:
         now = time.monotonic()
         self.last_error, self.state = error, ReaderState.WAITING
         self.channel.ring()
         self._away_since = self._away_since or now
         if (now - self._away_since) * 1e3 > self._config.outage_ms_max:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"{self.physical}: no relay for outage_ms_max={self._config.outage_ms_max} ms; last: {error}"
             ) from error
 

@@ -18,18 +18,18 @@ from urllib.parse import urlencode, urlsplit
 
 import databus.core
 from databus.core import (
+    AccessDenied,
     ConfigError,
     DatabusError,
+    InputError,
     LimitExceeded,
     MalformedRequest,
     PositionForeign,
     PositionPurged,
+    ServiceUnavailable,
     StreamCut,
-    TooMany,
-    Unauthorized,
-    Unavailable,
+    TooManyRequests,
     UnknownSource,
-    WrongInput,
 )
 
 PORT: Final = 11115
@@ -40,11 +40,11 @@ _LINE_BYTES_MAX: Final = 1024
 _CHUNKED_BYTES_MAX: Final = 8192  # of a buffered stream
 _BY_STATUS: Final[dict[int, type[DatabusError]]] = {
     400: MalformedRequest,
-    401: Unauthorized,
+    401: AccessDenied,
     404: UnknownSource,
     409: PositionForeign,
     410: PositionPurged,
-    429: TooMany,
+    429: TooManyRequests,
 }
 _HOW_TO_GIVE: Final = (
     f"set the environment variable {TOKEN_VARIABLE}, or give `token_file` (at the command line --token-file) or `token`"
@@ -128,10 +128,10 @@ class Sockets:
         self.is_closed = False
 
     def add(self, sock: socket.socket) -> None:
-        """Keep it. Raises `Unavailable` after `close`."""
+        """Keep it. Raises `ServiceUnavailable` after `close`."""
         with self._lock:
             if self.is_closed:
-                raise Unavailable("this relay client has been closed")
+                raise ServiceUnavailable("this relay client has been closed")
             self._open.add(sock)
 
     def discard(self, sock: socket.socket) -> None:
@@ -175,7 +175,7 @@ class Body:
         try:
             connection.connect()
         except OSError as error:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"{endpoint.name} does not answer: {error.strerror or error}; it is started with `databus relay FILE`"
             ) from error
         self._sock: socket.socket = connection.sock
@@ -193,19 +193,19 @@ class Body:
         except (http.client.BadStatusLine, http.client.LineTooLong) as error:
             self._release(connection)
             if isinstance(error, http.client.RemoteDisconnected):
-                raise Unavailable(f"{self._where}: no answer: {error}") from error
-            raise WrongInput(
+                raise ServiceUnavailable(f"{self._where}: no answer: {error}") from error
+            raise InputError(
                 f"{endpoint.name}: what answers there is no relay, for it does not speak HTTP; is that the port of a "
                 f"database? A relay listens on {PORT} unless its file says otherwise"
             ) from error
         except TimeoutError as error:
             self._release(connection)
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"{self._where}: connected, but no answer within {read_s_max:g} s; is that a relay?"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self._release(connection)
-            raise Unavailable(f"{self._where}: no answer: {error or type(error).__name__}") from error
+            raise ServiceUnavailable(f"{self._where}: no answer: {error or type(error).__name__}") from error
         except BaseException:
             self._release(connection)
             raise
@@ -235,16 +235,17 @@ class Body:
             self.close()
         kind = getattr(databus.core, name, None)
         if not (isinstance(kind, type) and issubclass(kind, DatabusError)):
-            kind = _BY_STATUS.get(status, Unavailable)
+            kind = _BY_STATUS.get(status, ServiceUnavailable)
             message = f"{self._where}: status {status}: {message}"
-        if kind is Unauthorized:
+        if kind is AccessDenied:
             message = f"{self._where}: {message.partition(': send the header')[0]}; {_HOW_TO_GIVE}"
         raise kind(message)
 
     def read_into(self, space: memoryview) -> int:
         """Receive what is there, waiting for at least one byte; 0 at the end of the response.
 
-        Raises `StreamCut` if the connection ended before the response did, `Unavailable` if nothing came in time.
+        Raises `StreamCut` if the connection ended before the response did, `ServiceUnavailable` if nothing came in
+        time.
         """
         try:
             if self._is_chunked and not self._left:
@@ -256,7 +257,7 @@ class Body:
             wanted = space if self._left is None or self._left >= len(space) else space[: self._left]
             count = self._receive(wanted)
         except TimeoutError as error:
-            raise Unavailable(f"{self._where}: nothing came within {self._sock.gettimeout()} s") from error
+            raise ServiceUnavailable(f"{self._where}: nothing came within {self._sock.gettimeout()} s") from error
         except (OSError, ValueError) as error:
             raise StreamCut(f"{self._where}: the connection broke: {error}") from error
         if self._left is None:
@@ -320,7 +321,7 @@ class Body:
         try:
             return json.loads(self.read_all())
         except ValueError as error:
-            raise Unavailable(f"{self._where}: the answer is not JSON: {error}; is this a relay?") from error
+            raise ServiceUnavailable(f"{self._where}: the answer is not JSON: {error}; is this a relay?") from error
         finally:
             self.close()
 

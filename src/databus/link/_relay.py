@@ -8,7 +8,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from databus.core import Corrupt, Pair, SourceCheckpoint, StreamCut, TryAgain, Unavailable, UnknownSource
+from databus.core import (
+    CorruptData,
+    Pair,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    StreamCut,
+    TransientError,
+    UnknownSource,
+)
 from databus.link._http import Body, Endpoint, Sockets
 from databus.schema import TableSchema
 from databus.wire import VERSION, FrameGroup, FrameParser
@@ -101,7 +109,7 @@ class FrameStream:
     """A response of frames: iterate it for lists of groups. Every checksum is checked.
 
     Ends at the end of the response, or when `close` is called, by any thread. Raises `StreamCut` if the response ended
-    before it was complete, `Unavailable` if nothing came in time, `Corrupt` for bytes that no relay wrote.
+    before it was complete, `ServiceUnavailable` if nothing came in time, `CorruptData` for bytes that no relay wrote.
     """
 
     def __init__(self, body: Body, where: str, physical: str) -> None:
@@ -124,7 +132,7 @@ class FrameStream:
                 if groups:
                     return groups
             parser.finish()
-        except TryAgain:
+        except TransientError:
             if not body.is_closed:
                 self.close()
                 raise
@@ -137,7 +145,7 @@ class FrameStream:
     def read_into(self, space: memoryview) -> int:
         """Instead of iterating: the bytes as they come, unchecked, for who hands them on. 0 at the end of the response.
 
-        Raises `StreamCut` and `Unavailable` as iterating does.
+        Raises `StreamCut` and `ServiceUnavailable` as iterating does.
         """
         return self._body.read_into(space)
 
@@ -168,8 +176,8 @@ class RelayClient:
     token, token_file: what the relay wants to be shown, or where it is; without them the environment variable
     DATABUS_TOKEN is looked at. name: how the relay's statistics call this client.
 
-    Errors come as the relay's own, by class: `PositionPurged`, `PositionForeign`, `Unauthorized`, `UnknownSource`...;
-    `Unavailable` if it does not answer within `connect_ms_max`, or falls silent for `read_ms_max`.
+    Errors come as the relay's own, by class: `PositionPurged`, `PositionForeign`, `AccessDenied`, `UnknownSource`...;
+    `ServiceUnavailable` if it does not answer within `connect_ms_max`, or falls silent for `read_ms_max`.
     """
 
     def __init__(
@@ -211,7 +219,7 @@ class RelayClient:
         try:
             return Body(self._endpoint, self._sockets, path, given, wait_ms=wait_ms, method=method).json()
         except StreamCut as error:
-            raise Unavailable(str(error)) from error
+            raise ServiceUnavailable(str(error)) from error
 
     def sources(self) -> list[SourceInfo]:
         """The sources that the relay serves."""
@@ -256,7 +264,7 @@ class RelayClient:
             raise UnknownSource(f"{self._endpoint.name} knows no schema {fingerprint:016x}")
         table = TableSchema.from_json(told[0]["table"])
         if table.fingerprint != fingerprint:
-            raise Corrupt(
+            raise CorruptData(
                 f"{self._endpoint.name}: asked for schema {fingerprint:016x}, was told {table.fingerprint:016x}"
             )
         with self._tables_lock:
@@ -377,7 +385,7 @@ class RelayClient:
                 self._endpoint, self._sockets, "/stream", given, accept=ACCEPTED, wait_ms=0 if follow else wait_ms
             )
         except StreamCut as error:
-            raise Unavailable(str(error)) from error
+            raise ServiceUnavailable(str(error)) from error
         return FrameStream(body, f"{self._endpoint.name}, {physical}", physical)
 
 

@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from databus.core import Corrupt, Pair, SourceCheckpoint
-from databus.log._measure import GroupSize, Measure, MeasureLimits, Stop, Tally, size_of
+from databus.core import CorruptData, Pair, SourceCheckpoint
+from databus.log._measure import GroupSize, Measure, MeasureLimits, SplitPoint, Tally, size_of
 from databus.log._reader import BUFFER_BYTES, FrameReader
 from databus.log._scan import Allowance, Scanned, scan
 from databus.log._segment import End, Segment, SegmentFile
@@ -100,8 +100,8 @@ class Cursor:
 
         sources: ids whose frames are wanted; commit frames come always. to: the last group is the one that reaches
         this pair. until: not beyond this published place. allowance: how far this step may go at most, whatever it
-        finds. Every checksum of what is returned has been checked, now or by an earlier reader. Raises `Corrupt` naming
-        segment and offset, with the cursor before the group concerned; `PositionPurged`.
+        finds. Every checksum of what is returned has been checked, now or by an earlier reader. Raises `CorruptData`
+        naming segment and offset, with the cursor before the group concerned; `PositionPurged`.
         """
         published = self._view.published if until is None else until
         allowance = allowance or Allowance()
@@ -111,7 +111,7 @@ class Cursor:
             segment, limit = found
             try:
                 span = None if sources is not None else self._leap(segment, limit, published, left, to)
-            except Corrupt:
+            except CorruptData:
                 if not spans:
                     raise
                 break
@@ -122,7 +122,7 @@ class Cursor:
             run = _Run(self._view.file(segment), self._offset, limit)
             try:
                 run.read(left, sources, to, allowance)
-            except Corrupt:
+            except CorruptData:
                 if not spans and run.commit is None:
                     raise
                 left = 0
@@ -198,7 +198,7 @@ class Cursor:
         commit = Commit.from_header(group.commit, f"{group.segment.path} at {group.commit_offset}")
         self.position = self._view.checkpoint_after(commit, start, sources)
 
-    def checkpoint_at(self, stop: Stop, sources: frozenset[int] | None) -> SourceCheckpoint:
+    def checkpoint_at(self, stop: SplitPoint, sources: frozenset[int] | None) -> SourceCheckpoint:
         """The position at a place ahead of this cursor."""
         commit = self._view.commit_before(self._view.segment(stop.segment), stop.commit_offset)
         return self._view.checkpoint_after(commit, self.position, sources)
@@ -287,7 +287,7 @@ _scratch: Final = threading.local()
 def _touch(span: Span) -> None:
     """Have the span's bytes in the page cache, so that whoever sends them does not wait for a disk in the event loop.
 
-    Raises `Corrupt` if they cannot be read, or are not there any more.
+    Raises `CorruptData` if they cannot be read, or are not there any more.
     """
     buffer = getattr(_scratch, "buffer", None)
     if buffer is None:
@@ -298,9 +298,9 @@ def _touch(span: Span) -> None:
         try:
             count = os.preadv(span.fd, [buffer[: span.length - done]], at)
         except OSError as error:
-            raise Corrupt(f"{span.file.path} at {at}: {error.strerror}") from error
+            raise CorruptData(f"{span.file.path} at {at}: {error.strerror}") from error
         if count == 0:
-            raise Corrupt(f"{span.file.path} at {at}: the file ends here, {span.length - done} bytes too early")
+            raise CorruptData(f"{span.file.path} at {at}: the file ends here, {span.length - done} bytes too early")
         done += count
 
 

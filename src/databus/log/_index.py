@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from databus.core import DiskFull, Pair, Unavailable
+from databus.core import DiskFull, Pair, ServiceUnavailable
 from databus.disk import replace_file
 from databus.log._reader import FrameReader
 from databus.log._segment import Segment, SegmentFile
@@ -116,7 +116,7 @@ class SparseIndex:
         key = _KEY.pack(segment.number, segment.sealed_bytes or 0, uuid.UUID(segment.header.log).bytes)
         entries = self._numbers.tobytes()
         fixed = _FIXED.pack(MAGIC, VERSION, crc32c(entries, crc32c(key)), len(self))
-        with suppress(DiskFull, Unavailable):
+        with suppress(DiskFull, ServiceUnavailable):
             replace_file(segment.index_path(), [fixed, key, entries], durable=False)
 
     @classmethod
@@ -140,7 +140,10 @@ class SparseIndex:
 
     @classmethod
     def build(cls, segment: Segment, file: SegmentFile, until: int, bytes_every: int) -> "SparseIndex":
-        """Make the index from the headers of the groups up to `until`. Raises `Corrupt` where they are not whole."""
+        """Make the index from the headers of the groups up to `until`.
+
+        Raises `CorruptData` where they are not whole.
+        """
         index = cls(segment.number, bytes_every, segment.first_offset)
         before = segment.header.before
         pair, max_commit_us, commit_offset = before.commit.pair, before.max_commit_us, -1

@@ -19,8 +19,8 @@ from databus.core import (
     Pair,
     PositionForeign,
     PositionPurged,
+    ServiceUnavailable,
     SourceCheckpoint,
-    Unavailable,
     timeline_of,
 )
 from databus.log._cursor import Cursor
@@ -76,7 +76,10 @@ def at_time(view: LogView, time_us: int) -> Cursor:
 
 
 def locate(view: LogView, position: SourceCheckpoint) -> Cursor:
-    """After `position`. Raises `PositionForeign`, `PositionPurged`, `Unavailable` while the log has not reached it."""
+    """After `position`.
+
+    Raises `PositionForeign`, `PositionPurged`, `ServiceUnavailable` while the log has not reached it.
+    """
     published = view.published
     what = f"SCN {position.scn}" + (f" of transaction {position.txid}" if position.txid else "")
     if position.uuid and position.uuid != view.identity.uuid:
@@ -236,8 +239,8 @@ def _purged(view: LogView, what: str, oldest: Segment) -> PositionPurged:
     )
 
 
-def _ahead(view: LogView, what: str, published: End) -> Unavailable:
-    return Unavailable(
+def _ahead(view: LogView, what: str, published: End) -> ServiceUnavailable:
+    return ServiceUnavailable(
         f"{view.physical}: {what} is ahead of this log, which ends at SCN {published.commit.scn}; it is served as soon "
         f"as the log has reached it again"
     )

@@ -16,7 +16,7 @@ from typing import Any, Self
 from databus.core import (
     Clock,
     Contains,
-    Corrupt,
+    CorruptData,
     Identity,
     SourceCheckpoint,
     SystemClock,
@@ -95,8 +95,8 @@ class Log:
         """Own the log in `folder`: make it, or recover it and cut it back to its published end.
 
         ids: by table, ids to give instead of the next free ones. contains: see `databus.core.Contains`. Raises
-        `Held` naming the owner; `SourceChanged` if the log is of another database; `Corrupt` naming the place if
-        something durable is damaged; `Unsupported` if another version of databus wrote it; `DiskFull`.
+        `LockHeld` naming the owner; `SourceChanged` if the log is of another database; `CorruptData` naming the place
+        if something durable is damaged; `UnsupportedFeature` if another version of databus wrote it; `DiskFull`.
         """
         config, clock = config or LogConfig(), clock or SystemClock()
         make_folder(folder)
@@ -180,9 +180,9 @@ class Log:
     def append_encoded(self, encoded: EncodedGroup) -> None:
         """Append a group, and publish it if it ends a transaction and nothing before it waits for an fsync.
 
-        On `DiskFull` nothing of the group is in the log, and the same one may be appended again; so with `Unavailable`,
-        where the next segment cannot be begun for another reason that may pass. Raises `SourceChanged`
-        for a transaction whose SCN is not above the last, ValueError for a group that no source may yield.
+        After `DiskFull`, or `ServiceUnavailable` where the next segment cannot be begun, nothing of the group is in the
+        log, and the same one may be appended again. Raises `SourceChanged` for a transaction whose SCN is not above the
+        last, ValueError for a group that no source may yield.
         """
         crash_point("log.append.before")
         try:
@@ -202,7 +202,7 @@ class Log:
 
     def _check_usable(self) -> None:
         if self._failure is not None:
-            raise Corrupt(self._failure)
+            raise CorruptData(self._failure)
         if self._is_stopping:
             raise ValueError(f"{self.folder}: this log is closed")
 
@@ -227,7 +227,7 @@ class Log:
             self._take_back(offset)
             if is_no_room(error):
                 raise disk_full(self._file.path, error) from error
-            raise Corrupt(f"{self._file.path} at {offset}: {error.strerror}; nothing was half-written") from error
+            raise CorruptData(f"{self._file.path} at {offset}: {error.strerror}; nothing was half-written") from error
 
     def _take_back(self, offset: int) -> None:
         try:
@@ -268,7 +268,7 @@ class Log:
     def _roll(self) -> None:
         """End the open segment, durably, and begin the next.
 
-        Raises `DiskFull` or `Unavailable`, with the open segment as it was and none after it; see `create_segment`.
+        Raises `DiskFull` or `ServiceUnavailable`, the open segment as it was and none after it: see `create_segment`.
         """
         crash_point("log.roll.before_new_segment")
         view = self._view
@@ -289,7 +289,7 @@ class Log:
         )
         try:
             new, file = create_segment(self.folder, header, self.schemas)
-        except Corrupt as error:
+        except CorruptData as error:
             self._failure = str(error)
             raise
         crash_point("log.roll.after_new_segment")
@@ -304,7 +304,7 @@ class Log:
             view.keep_index(old, index, save=True)
 
     def _fdatasync(self, file: SegmentFile) -> None:
-        """Raises `Corrupt`, now and at each later call: what a failed fsync was to write may be lost for good."""
+        """Raises `CorruptData`, now and at each later call: what a failed fsync was to write may be lost for good."""
         try:
             os.fdatasync(file.fd)
         except OSError as error:
@@ -315,7 +315,7 @@ class Log:
                     f"the rest"
                 )
                 self._changed.notify_all()
-            raise Corrupt(self._failure) from error
+            raise CorruptData(self._failure) from error
 
     def _note_synced(self, appended: Appended, unsynced_bytes: int) -> None:
         """So much is on the disk; this many bytes behind it are not."""
@@ -390,7 +390,7 @@ class Log:
                 file = SegmentFile(kept[-1].path, os.O_RDWR)
             except OSError as error:
                 self._failure = f"{self.folder}: the log could not be cut back: {error}; restart, and it is done then"
-                raise Corrupt(self._failure) from error
+                raise CorruptData(self._failure) from error
             for segment in view.segments[len(kept) :]:
                 view.forget(segment)
             if kept[-1] is view.segments[-1]:
@@ -495,5 +495,5 @@ class Log:
         return _locate.at_time(self._view, time_us)
 
     def locate(self, position: SourceCheckpoint) -> Cursor:
-        """After `position`. Raises `PositionForeign`, `PositionPurged`, `Unavailable` while it is ahead of the log."""
+        """After `position`. Raises `PositionForeign`, `PositionPurged`, `ServiceUnavailable` if ahead of the log."""
         return _locate.locate(self._view, position)

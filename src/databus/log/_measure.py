@@ -81,7 +81,7 @@ def size_of(reader: FrameReader, segment: Segment, group: Scanned) -> GroupSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class SplitPoint:
     """The end of a group, and the bytes up to it."""
 
     segment: int
@@ -112,7 +112,7 @@ class Tally:
     sum: _Sum = field(default_factory=_Sum)
     is_full: bool = False
     _whole: _Sum = field(default_factory=_Sum)
-    _stops: list[Stop] = field(default_factory=list)
+    _stops: list[SplitPoint] = field(default_factory=list)
     _groups_a_stop: int = 1
 
     def take(self, group: GroupSize) -> bool:
@@ -144,15 +144,15 @@ class Tally:
         return self.sum.rows + group.rows <= rows_max and self.sum.bytes + group.bytes <= bytes_max
 
     def _note_stop(self, group: GroupSize) -> None:
-        self._stops.append(Stop(group.segment.number, group.commit_offset, self.sum.bytes))
+        self._stops.append(SplitPoint(group.segment.number, group.commit_offset, self.sum.bytes))
         if len(self._stops) >= _STOPS_KEPT_MAX:
             self._stops = self._stops[1::2]
             self._groups_a_stop *= 2
 
-    def splits(self) -> list[Stop]:
+    def splits(self) -> list[SplitPoint]:
         """The stops nearest behind each n-th part of the bytes, the end itself left out."""
         total = self.sum.bytes
-        chosen: list[Stop] = []
+        chosen: list[SplitPoint] = []
         wanted = 1
         for stop in self._stops:
             if stop.bytes < total and stop.bytes * self.partitions >= total * wanted:

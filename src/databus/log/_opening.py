@@ -5,7 +5,7 @@ import uuid as uuids
 from dataclasses import replace
 from pathlib import Path
 
-from databus.core import Clock, ConfigError, Corrupt, Identity, SourceChanged, timeline_of
+from databus.core import Clock, ConfigError, CorruptData, Identity, SourceChanged, timeline_of
 from databus.disk import write_all, write_failure
 from databus.log._recover import Recovered
 from databus.log._schemas import NAME as SCHEMAS_NAME
@@ -16,9 +16,9 @@ from databus.log._segment import ORIGIN, VERSION, End, Segment, SegmentFile, Seg
 def create_segment(folder: Path, header: SegmentHeader, schemas: SchemaStore) -> tuple[Segment, SegmentFile]:
     """Make the file of a segment, durably, and open it.
 
-    Raises `DiskFull`, or `Unavailable` for any other trouble that may pass, such as too many open files; there is no
-    such segment then. Raises `Corrupt` if there still may be one: its head would soon be untrue, so nothing may be
-    appended to the segment before it.
+    Raises `DiskFull`, or `ServiceUnavailable` for any other trouble that may pass, such as too many open files; there
+    is no such segment then. Raises `CorruptData` if there still may be one: its head would soon be untrue, so nothing
+    may be appended to the segment before it.
     """
     path = segment_path(folder, header.number)
     beside = path.with_name(f"{path.name}.tmp")
@@ -52,7 +52,7 @@ def _remove_begun(path: Path, beside: Path, folder_fd: int, cause: OSError) -> N
             path.unlink()
             os.fsync(folder_fd)
     except OSError as error:
-        raise Corrupt(
+        raise CorruptData(
             f"{path}: this segment was begun and can neither be used ({cause.strerror}) nor be removed "
             f"({error.strerror}); check the disk and restart: the log goes on where it ends"
         ) from error
@@ -113,7 +113,7 @@ def check_known(folder: Path, found: Recovered, physical: str, identity: Identit
         )
     for source_id, fingerprint in found.in_force.items():
         if fingerprint and fingerprint not in schemas:
-            raise Corrupt(
+            raise CorruptData(
                 f"{folder / SCHEMAS_NAME}: the definition {fingerprint:016x} of source {source_id} is missing, and "
                 f"frames in the log use it; restore the file from a copy"
             )

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Self
 
 from crc32c import crc32c
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 from databus.log._segment import SegmentFile
 from databus.wire import COMMIT, HEADER_BYTES_MIN, Header, header_length, unpack_header, whole_commit
 
@@ -64,23 +64,23 @@ class FrameReader:
         """Have at least `size` bytes from `offset` in the buffer."""
         wanted = min(max(size, self._ahead_bytes), self._limit - offset)
         if wanted < size:
-            raise Corrupt(f"{self.place(offset)}: a frame runs past the end of the groups at {self._limit}")
+            raise CorruptData(f"{self.place(offset)}: a frame runs past the end of the groups at {self._limit}")
         got = 0
         while got < size:
             try:
                 count = os.preadv(self._file.fd, [self._buffer[got:wanted]], offset + got)
             except OSError as error:
-                raise Corrupt(f"{self.place(offset + got)}: {error.strerror}") from error
+                raise CorruptData(f"{self.place(offset + got)}: {error.strerror}") from error
             if count == 0:
-                raise Corrupt(f"{self.place(offset + got)}: the file ends here; it had {self._limit} bytes")
+                raise CorruptData(f"{self.place(offset + got)}: the file ends here; it had {self._limit} bytes")
             got += count
         self._start, self._end = offset, offset + got
 
     def header(self, offset: int) -> Header:
         """The header at `offset`; that of a commit frame with all of its position, whose body was checked for that.
 
-        Raises `Corrupt` naming segment and offset, as everything here does, and `Unsupported` for a frame of a form
-        that this version of databus does not read.
+        Raises `CorruptData` naming segment and offset, as everything here does, and `UnsupportedFeature` for a frame of
+        a form that this version of databus does not read.
         """
         for size in (HEADER_BYTES_MIN, 0):
             if size == 0:
@@ -89,7 +89,7 @@ class FrameReader:
                 self._fill(offset, size)
         header = unpack_header(self._buffer[offset - self._start : self._end - self._start], self.place(offset))
         if offset + header.frame_bytes > self._limit:
-            raise Corrupt(f"{self.place(offset)}: a frame runs past the end of the groups at {self._limit}")
+            raise CorruptData(f"{self.place(offset)}: a frame runs past the end of the groups at {self._limit}")
         if header.kind == COMMIT and header.body_bytes:
             return whole_commit(header, self.body(offset, header))
         return header
@@ -106,7 +106,7 @@ class FrameReader:
             seen = crc32c(self._buffer[position - self._start : until - self._start], seen)
             position = until
         if seen != header.body_crc:
-            raise Corrupt(
+            raise CorruptData(
                 f"{self.place(offset)}: the body's checksum is {seen:08x}, expected {header.body_crc:08x}; "
                 f"nothing from here on is served from this segment"
             )
@@ -131,4 +131,4 @@ class FrameReader:
                 yield GroupSpan(start, at, header)
                 start = at + header.frame_bytes
         if start != self._limit:
-            raise Corrupt(f"{self.place(start)}: the group that starts here has no commit frame")
+            raise CorruptData(f"{self.place(start)}: the group that starts here has no commit frame")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from databus.core import ControlKind, Corrupt
+from databus.core import ControlKind, CorruptData
 from databus.disk import sync_folder
 from databus.log._mark import NAME as MARK_NAME
 from databus.log._mark import Mark
@@ -38,7 +38,7 @@ class Recovered:
 def recover(folder: Path, mark: Mark | None) -> Recovered | None:
     """Cut the log in `folder` back to its published end; None if there is no log yet.
 
-    Raises `Corrupt` naming file and offset if something that was durable is not there any more.
+    Raises `CorruptData` naming file and offset if something that was durable is not there any more.
     """
     for left in (*folder.glob("*.tmp"), *(p for p in folder.glob("*.idx") if not p.with_suffix(".seg").exists())):
         left.unlink()
@@ -61,21 +61,23 @@ def _load_segments(folder: Path, mark: Mark | None) -> list[Segment]:
         path = segment_path(folder, number)
         if segments and number != segments[-1].number + 1:
             missing = segment_path(folder, segments[-1].number + 1)
-            raise Corrupt(
+            raise CorruptData(
                 f"{missing}: this segment is missing between others; restore it, or move those before it away, and "
                 f"the log begins after it"
             )
         try:
             header = SegmentHeader.load(path)
-        except Corrupt as error:
+        except CorruptData as error:
             was_durable = _holds_frames(path) if mark is None else mark.segment >= number
             if number != numbers[-1] or was_durable:
-                raise Corrupt(f"{error}; restore the file from a copy, or move it and those {_WAY_OUT}") from None
+                raise CorruptData(f"{error}; restore the file from a copy, or move it and those {_WAY_OUT}") from None
             path.unlink()  # begun, and nothing behind its header was ever durable
             sync_folder(folder)
             break
         if header.number != number or (segments and header.log != segments[-1].header.log):
-            raise Corrupt(f"{path} at 0: this is segment {header.number} of log {header.log}; it is in the wrong place")
+            raise CorruptData(
+                f"{path} at 0: this is segment {header.number} of log {header.log}; it is in the wrong place"
+            )
         if segments:
             segments[-1].sealed_bytes = header.previous_bytes
         segments.append(Segment(path, header, None))
@@ -111,13 +113,13 @@ def _holds_frames(path: Path) -> bool:
 def _check_mark(folder: Path, segments: Sequence[Segment], mark: Mark) -> None:
     path = segment_path(folder, mark.segment)
     if not segments or mark.segment > segments[-1].number:
-        raise Corrupt(
+        raise CorruptData(
             f"{path}: this segment was durable up to {mark.offset} and is not there; restore it from a copy, or move "
             f"{folder / MARK_NAME} away, and the source is asked for the rest again (it says so if it no longer has it)"
         )
     size = path.stat().st_size
     if size < mark.offset:
-        raise Corrupt(
+        raise CorruptData(
             f"{path} at {size}: the file ends here, and was durable up to {mark.offset}; restore it from a copy, or "
             f"move {folder / MARK_NAME} away, and the source is asked for the rest again (it says so if it no longer "
             f"has it)"
@@ -141,7 +143,7 @@ def _scan(segment: Segment, mark: Mark | None) -> tuple[End, Mapping[int, int]]:
             try:
                 header_ = reader.header(offset)
                 reader.check_body(offset, header_)
-            except Corrupt:
+            except CorruptData:
                 break  # the torn tail: behind the mark, so it was never promised to anybody
             if header_.kind == COMMIT:
                 max_commit_us = max(max_commit_us, header_.commit_us)
@@ -169,11 +171,11 @@ def is_drop(reader: FrameReader, offset: int) -> bool:
 
 
 def read_end(file: SegmentFile, number: int, offset: int, commit_offset: int, max_commit_us: int) -> End:
-    """The end of a group whose places are known, from its commit frame. Raises `Corrupt` if that is not there."""
+    """The end of a group whose places are known, from its commit frame. Raises `CorruptData` if that is not there."""
     with FrameReader(file, offset, with_bodies=False) as reader:
         header = reader.header(commit_offset)
         if header.kind != COMMIT or commit_offset + header.frame_bytes != offset:
-            raise Corrupt(f"{reader.place(commit_offset)}: no commit frame up to {offset} stands here")
+            raise CorruptData(f"{reader.place(commit_offset)}: no commit frame up to {offset} stands here")
         return End(
             number, offset, commit_offset, Commit.from_header(header, reader.place(commit_offset)), max_commit_us
         )
@@ -222,12 +224,14 @@ def cut_segments(segments: Sequence[Segment], end: End) -> tuple[tuple[Segment, 
         segment for segment in segments if segment.number <= end.segment or segment.header.before.place == end.place
     )
     if not kept or kept[-1].number < end.segment:
-        raise Corrupt(f"{segments[0].path}: the last whole transaction was in segment {end.segment}, which is not here")
+        raise CorruptData(
+            f"{segments[0].path}: the last whole transaction was in segment {end.segment}, which is not here"
+        )
     last = kept[-1]
     length = last.first_offset if last.header.before.place == end.place else end.offset
     size = last.path.stat().st_size
     if size < length:
-        raise Corrupt(f"{last.path} at {size}: the file ends here; its last whole transaction ends at {length}")
+        raise CorruptData(f"{last.path} at {size}: the file ends here; its last whole transaction ends at {length}")
     for segment in reversed(segments[len(kept) :]):
         segment.path.unlink()
         segment.index_path().unlink(missing_ok=True)

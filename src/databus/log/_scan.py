@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 from databus.log._reader import FrameReader
 from databus.wire import COMMIT, Header
 
@@ -58,7 +58,8 @@ def scan(
 ) -> Iterator[Scanned]:
     """The groups from `offset` to `limit`. sources: ids whose frames are wanted; None for all.
 
-    check_bodies: read the bodies of those frames against their checksums. Raises `Corrupt` naming segment and offset.
+    check_bodies: read the bodies of those frames against their checksums. Raises `CorruptData` naming segment and
+    offset.
     """
     start = offset
     frames: list[tuple[int, Header]] = []
@@ -74,4 +75,4 @@ def scan(
         else:
             frames.append((at, header))
     if start != limit:
-        raise Corrupt(f"{reader.place(start)}: the group that starts here has no commit frame")
+        raise CorruptData(f"{reader.place(start)}: the group that starts here has no commit frame")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from crc32c import crc32c
 
-from databus.core import ConfigError, Corrupt, DatabusError
+from databus.core import ConfigError, CorruptData, DatabusError
 from databus.disk import replace_file
 from databus.schema import TableSchema
 
@@ -50,7 +50,7 @@ class SchemaStore:
 
     @classmethod
     def load(cls, folder: Path, physical: str, ids: Mapping[str, int]) -> "SchemaStore":
-        """Read the store of the log in `folder`; empty if there is none. Raises `Corrupt` naming the file."""
+        """Read the store of the log in `folder`; empty if there is none. Raises `CorruptData` naming the file."""
         path = folder / NAME
         if not path.exists():
             return cls(path, physical, ids)
@@ -179,16 +179,16 @@ def _parse(path: Path) -> list[SchemaVersion]:
         value = json.loads(path.read_bytes())
         store, expected = value["store"], value["crc32c"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"{path}: not readable: {error!r}; {advice}") from error
+        raise CorruptData(f"{path}: not readable: {error!r}; {advice}") from error
     if (seen := _checksum(store)) != expected:
-        raise Corrupt(f"{path}: the checksum is {seen}, expected {expected}; {advice}")
+        raise CorruptData(f"{path}: the checksum is {seen}, expected {expected}; {advice}")
     try:
         if store["v"] != _VERSION:
-            raise Corrupt(f"{path}: version {store['v']}; this databus reads version {_VERSION}")
+            raise CorruptData(f"{path}: version {store['v']}; this databus reads version {_VERSION}")
         return [
             SchemaVersion(source["id"], version["version"], TableSchema.from_json(version["table"]))
             for source in store["sources"]
             for version in source["versions"]
         ]
     except (KeyError, TypeError, DatabusError) as error:
-        raise Corrupt(f"{path}: not readable: {error!r}; {advice}") from error
+        raise CorruptData(f"{path}: not readable: {error!r}; {advice}") from error

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from crc32c import crc32c
 
-from databus.core import Corrupt, Identity, LimitExceeded, Pair, Unsupported
+from databus.core import CorruptData, Identity, LimitExceeded, Pair, UnsupportedFeature
 from databus.log._schemas import SchemaVersion, version_json
 from databus.wire import Commit, OpenSnapshot
 
@@ -160,27 +160,29 @@ class SegmentHeader:
     def load(cls, path: Path) -> Self:
         """Read the header of the segment at `path`; its schemas are left alone.
 
-        Raises `Corrupt` naming the file, `Unsupported` for one that another version of databus wrote.
+        Raises `CorruptData` naming the file, `UnsupportedFeature` for one that another version of databus wrote.
         """
         with path.open("rb") as file:
             fixed = file.read(_FIXED.size)
             if len(fixed) < _FIXED.size or fixed[:4] != MAGIC:
-                raise Corrupt(f"{path} at 0: no segment starts here (found {fixed[:4].hex()}, expected {MAGIC.hex()})")
+                raise CorruptData(
+                    f"{path} at 0: no segment starts here (found {fixed[:4].hex()}, expected {MAGIC.hex()})"
+                )
             _, version, _, header_bytes, facts_bytes, schemas_bytes, crc, _, _ = _FIXED.unpack(fixed)
             if _FIXED.size + facts_bytes + schemas_bytes > header_bytes or header_bytes > HEADER_BYTES_MAX:
-                raise Corrupt(f"{path} at 8: a segment header of {header_bytes} bytes is not possible")
+                raise CorruptData(f"{path} at 8: a segment header of {header_bytes} bytes is not possible")
             facts = file.read(facts_bytes)
         if crc32c(facts, crc32c(fixed[:20])) != crc:
-            raise Corrupt(f"{path} at 0: the segment header's checksum is not {crc:08x}")
+            raise CorruptData(f"{path} at 0: the segment header's checksum is not {crc:08x}")
         if not 1 <= version <= VERSION:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{path} at 4: segment version {version}; this databus reads versions 1 to {VERSION}. Install the "
                 f"version of databus that wrote it, or a newer one, or use another folder for a new log"
             )
         try:
             return cls._from_facts(json.loads(facts), header_bytes, version)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(f"{path} at {_FIXED.size}: the segment header is not readable: {error!r}") from error
+            raise CorruptData(f"{path} at {_FIXED.size}: the segment header is not readable: {error!r}") from error
 
     @classmethod
     def _from_facts(cls, facts: Mapping[str, Any], header_bytes: int, version: int) -> Self:

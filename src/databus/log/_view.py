@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-from databus.core import UNREAD_TABLES, Contains, Corrupt, Identity, Pair, PositionPurged, SourceCheckpoint
+from databus.core import UNREAD_TABLES, Contains, CorruptData, Identity, Pair, PositionPurged, SourceCheckpoint
 from databus.log._index import SparseIndex
 from databus.log._reader import FrameReader
 from databus.log._schemas import SchemaStore
@@ -244,7 +244,7 @@ class LogView:
                 return index  # somebody else has made it meanwhile
             try:
                 index = SparseIndex.build(segment, self.file(segment), sealed_bytes, self.index_bytes_every)
-            except Corrupt:
+            except CorruptData:
                 if self._reopened == seen:
                     raise
                 return None

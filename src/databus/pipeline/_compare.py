@@ -14,7 +14,15 @@ from typing import Final
 
 import pyarrow as pa
 
-from databus.core import Checkpoint, ConfigError, DatabusError, SourceCheckpoint, Stop, TryAgain, Unavailable
+from databus.core import (
+    Checkpoint,
+    ConfigError,
+    DatabusError,
+    FatalError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    TransientError,
+)
 from databus.pipeline._compare_found import Comparison, Row, TableDifference, difference
 from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.pipeline._compare_source import oracle_of
@@ -63,7 +71,7 @@ class _Copy:
         try:
             client = None if url is None else RelayClient(url, token_file=self.graph.config.token_file)
             return None if client is None else client.head(self.physical).published
-        except TryAgain:
+        except TransientError:
             return None
 
     def suspended(self) -> str:
@@ -73,7 +81,7 @@ class _Copy:
         url = self._relay_url()
         try:
             states = [] if url is None else RelayClient(url, token_file=self.graph.config.token_file).states()
-        except TryAgain:
+        except TransientError:
             return ""
         stopped = [each for each in states if each["name"] == self.physical and each["status"] == "suspended"]
         return str(stopped[0]["message"]) if stopped else ""
@@ -117,9 +125,9 @@ def compare(
     graph: of the pipeline that keeps it. Where the pipeline's relay runs elsewhere, `sources` are those of that relay;
     for a SQLite file its path as `database` will do. on_wait: told why the comparison has to wait, whenever that
     changes. Raises `ConfigError` if that output is no mirror of such tables,
-    `Unavailable` if the copy did not reach the source within `wait_ms_max`, no table of it is captured, or the source
-    would not rest: where nothing was compared, nothing is identical. Raises `Stop` where capture is suspended: then
-    waiting is of no use.
+    `ServiceUnavailable` if the copy did not reach the source within `wait_ms_max`, no table of it is captured, or the
+    source would not rest: where nothing was compared, nothing is identical. Raises `FatalError` where capture is
+    suspended: then waiting is of no use.
     """
     deadline = time.monotonic() + wait_ms_max / 1e3
     tables: list[TableDifference] = []
@@ -186,7 +194,7 @@ def _compare_physical(
                         doubted = found
                         continue
                     why = "the source did not rest: it was written to during the comparison"
-        except Unavailable as error:
+        except ServiceUnavailable as error:
             why = str(error)
         _wait(copy, why, is_late=is_late, is_news=why != told, on_wait=on_wait)
         told = why
@@ -196,9 +204,9 @@ def _wait(copy: _Copy, why: str, *, is_late: bool, is_news: bool, on_wait: Calla
     """Wait a little, or raise where that is of no use."""
     suspended = copy.suspended() if is_late or is_news else ""
     if suspended:
-        raise Stop(f"{copy.physical}: not compared: {why}, and capture is suspended: {suspended}")
+        raise FatalError(f"{copy.physical}: not compared: {why}, and capture is suspended: {suspended}")
     if is_late:
-        raise Unavailable(f"{copy.physical}: not compared: {why}")
+        raise ServiceUnavailable(f"{copy.physical}: not compared: {why}")
     if is_news:
         on_wait(f"{copy.physical}: waiting: {why}")
     time.sleep(_ASK_S)  # neither a database nor Delta tells of a commit in another process
@@ -230,7 +238,7 @@ def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: 
     try:
         mirrored = _copy_rows(copy.folder_of(table.source), table.names, key, copy.owner_of(table.source))
     except DatabusError as error:
-        if source or not isinstance(error, Unavailable):
+        if source or not isinstance(error, ServiceUnavailable):
             return TableDifference(table.source, len(source), note=str(error))
         return TableDifference(table.source, 0)  # never a row, so never a copy
     return difference(table.source, source, mirrored, keys_max)
@@ -244,7 +252,7 @@ def _copy_rows(folder: Path, names: Sequence[str], key: Sequence[str], owner: st
     try:
         found: pa.Table = read_delta(folder, source=owner)
     except TableNotFoundError as error:
-        raise Unavailable(f"{folder}: there is no table") from error
+        raise ServiceUnavailable(f"{folder}: there is no table") from error
     except (DeltaError, OSError) as error:
         raise ConfigError(f"{folder}: cannot be read: {error}") from error
     missing = [name for name in names if name not in found.column_names]

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import pymysql
 import pymysql.cursors
 
-from databus.core import SourceCheckpoint, Unavailable, ordinal_of
+from databus.core import ServiceUnavailable, SourceCheckpoint, ordinal_of
 from databus.pipeline._compare_found import Row
 from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.sources import SourceConfig
@@ -42,7 +42,7 @@ def mysql_oracle(config: SourceConfig) -> Oracle:
             with closing(connect(config, conv={}, cursorclass=pymysql.cursors.SSCursor)) as connection:
                 yield _ServerReading(connection, config)
         except (pymysql.err.OperationalError, pymysql.err.InterfaceError) as error:
-            raise Unavailable(f"{', '.join(config.hosts)}: {error}") from error
+            raise ServiceUnavailable(f"{', '.join(config.hosts)}: {error}") from error
 
     return reading
 
@@ -149,7 +149,7 @@ def _mark(connection: Connection) -> _Mark:
     except pymysql.err.ProgrammingError:
         status = _ask(connection, "SHOW BINARY LOG STATUS")
     if not status:
-        raise Unavailable("the server writes no log: log_bin is off")
+        raise ServiceUnavailable("the server writes no log: log_bin is off")
     file, offset = str(status[0][0]), int(status[0][1])
     settings = {
         str(name): str(value)

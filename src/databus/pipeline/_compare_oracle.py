@@ -60,4 +60,4 @@ class Reading(ABC):
 
 
 Oracle = Callable[[], AbstractContextManager[Reading]]
-"""Opens a reading. Raises `Unavailable` where the database cannot be read now."""
+"""Opens a reading. Raises `ServiceUnavailable` where the database cannot be read now."""

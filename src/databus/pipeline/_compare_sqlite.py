@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import ConfigError, SourceCheckpoint, Unavailable, ordinal_of
+from databus.core import ConfigError, ServiceUnavailable, SourceCheckpoint, ordinal_of
 from databus.pipeline._compare_found import Row
 from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.schema import Column, TableSchema
@@ -26,7 +26,7 @@ def sqlite_oracle(database: Path) -> Oracle:
                 connection.execute("BEGIN")
                 yield _SqliteReading(connection, database)
         except sqlite3.OperationalError as error:
-            raise Unavailable(f"{database}: {error}") from error
+            raise ServiceUnavailable(f"{database}: {error}") from error
 
     return reading
 
@@ -76,7 +76,7 @@ def _marks(connection: sqlite3.Connection, database: Path) -> tuple[int, tuple[i
         (changes,) = connection.execute("SELECT coalesce(max(id), 0) FROM _databus_change").fetchone()
         cut = connection.execute("SELECT id, change_id FROM _databus_cut ORDER BY id DESC LIMIT 1").fetchone()
     except sqlite3.OperationalError as error:
-        raise Unavailable(f"{database}: not captured yet: {error}") from error
+        raise ServiceUnavailable(f"{database}: not captured yet: {error}") from error
     return changes, cut or (0, 0)
 
 

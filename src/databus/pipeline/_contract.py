@@ -138,7 +138,7 @@ class Input(ABC):
 
     @abstractmethod
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
-        """The physical source of that table, and its definition now. Raises `UnknownSource` or `Unavailable`."""
+        """The physical source of that table, and its definition now. Raises `UnknownSource` or `ServiceUnavailable`."""
 
     def log_of(self, context: RunContext, physical: str) -> str:
         """The uuid of the log that its rows come from."""
@@ -208,11 +208,17 @@ class Output(ABC):
         self.context = context
 
     def open(self) -> None:  # noqa: B027 - most outputs have nothing to open
-        """Get ready. Raises `WrongInput` for a target that cannot be, `Held` for one that another process writes."""
+        """Get ready.
+
+        Raises `InputError` for a target that cannot be, `LockHeld` for one that another process writes.
+        """
 
     @abstractmethod
     def write(self, batch: ChangeBatch) -> None:
-        """Apply a batch. Raises `Unsupported` for a control that this output does not handle, naming the way out."""
+        """Apply a batch.
+
+        Raises `UnsupportedFeature` for a control that this output does not handle, naming the way out.
+        """
 
     def close(self) -> None:  # noqa: B027 - see open
         """Let go of everything; callable twice."""

@@ -22,10 +22,10 @@ from databus.core import (
     SEQ_DONE,
     ChangeType,
     ControlKind,
-    Corrupt,
+    CorruptData,
     Pair,
     SourceCheckpoint,
-    Unrepresentable,
+    UnrepresentableValue,
 )
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.schema import BUS_FIELDS, Column, TableSchema, sink_schema
@@ -51,7 +51,7 @@ def user_rows_schema(table: TableSchema) -> pa.Schema:
 
 
 def to_user_rows(table: TableSchema, rows: pa.Table) -> pa.Table:
-    """Rows in a frame's schema as users see them. Raises `Unrepresentable` for a value that would change."""
+    """Rows in a frame's schema as users see them. Raises `UnrepresentableValue` for a value that would change."""
     schema = user_rows_schema(table)
     columns = []
     for wanted, column in zip(schema, rows.columns, strict=True):
@@ -68,7 +68,7 @@ def _labels_of(kinds: pa.ChunkedArray, table: TableSchema) -> pa.ChunkedArray:
     flat = kinds.combine_chunks() if kinds.num_chunks != 1 else kinds.chunk(0)
     numbers = flat.to_numpy(zero_copy_only=False)
     if len(numbers) and (numbers.min() < min(ChangeType) or numbers.max() > max(ChangeType)):
-        raise Corrupt(f"{table.source}: a change type is outside {min(ChangeType):d}..{max(ChangeType):d}")
+        raise CorruptData(f"{table.source}: a change type is outside {min(ChangeType):d}..{max(ChangeType):d}")
     return pa.chunked_array([_LABELS.take(flat)], pa.string())
 
 
@@ -76,7 +76,7 @@ def _cast(column: pa.ChunkedArray, wanted: pa.Field, table: TableSchema) -> pa.C
     try:
         return column.cast(wanted.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise Unrepresentable(
+        raise UnrepresentableValue(
             f"{table.source}.{wanted.name}: {column.type} does not become {wanted.type} exactly: {error}"
         ) from error
 
@@ -153,7 +153,7 @@ def _kind_of(body: Mapping[str, Any], place: str) -> ControlKind:
     try:
         return ControlKind(body["kind"])
     except (KeyError, ValueError) as error:
-        raise Corrupt(
+        raise CorruptData(
             f"{place}: the control's kind is {body.get('kind')!r}, which this databus does not know"
         ) from error
 
@@ -186,8 +186,8 @@ def _bound(scn: int | None, seq: int | None) -> Pair:
 def decode_frames(collected: pa.Table, table_of: TableOf) -> list[ChangeBatch]:
     """The `shape=frames` rows of one micro-batch, in any order, as one `ChangeBatch` for each physical source.
 
-    Rows at or below `after_*`, and above `until_*`, are dropped. Raises `Corrupt` for bytes that no relay wrote,
-    `StreamCut` for a run that ends inside a group, `Unrepresentable` for a value that a sink's type cannot hold.
+    Rows at or below `after_*`, and above `until_*`, are dropped. Raises `CorruptData` for bytes that no relay wrote,
+    `StreamCut` for a run that ends inside a group, `UnrepresentableValue` for a value that a sink's type cannot hold.
     """
     names = ("physical", "scn", "seq", "log", "after_scn", "after_seq", "until_scn", "until_seq")
     facts = collected.select(names).to_pylist()
@@ -203,7 +203,7 @@ def decode_frames(collected: pa.Table, table_of: TableOf) -> list[ChangeBatch]:
 def _decode_physical(physical: str, runs: list[tuple[dict[str, Any], pa.Buffer]], table_of: TableOf) -> ChangeBatch:
     logs = sorted({str(facts["log"]) for facts, _ in runs})
     if len(logs) != 1:
-        raise Corrupt(f"{physical}: one batch holds frames of {len(logs)} logs ({', '.join(logs)})")
+        raise CorruptData(f"{physical}: one batch holds frames of {len(logs)} logs ({', '.join(logs)})")
     after = min(_bound(facts["after_scn"], facts["after_seq"]) for facts, _ in runs)
     until = max(_bound(facts["until_scn"], facts["until_seq"]) for facts, _ in runs)
     collector = _Collector(table_of, after, until)
@@ -290,7 +290,7 @@ def decode_typed(
     """Typed rows of one table (`shape=typed`, `meta=full`), in any order, as a `ChangeBatch`.
 
     table: of the result, so that after a projection it has the columns that are left. A control keeps its body, which
-    speaks of the source's columns. Raises `Unrepresentable` for a value that the sink's type cannot hold.
+    speaks of the source's columns. Raises `UnrepresentableValue` for a value that the sink's type cannot hold.
     """
     rows = _sorted(rows)
     controls = np.array([], np.int64)
@@ -330,7 +330,7 @@ def _typed_control(rows: pa.Table, index: int, table: TableSchema) -> TableContr
     try:
         body = json.loads(rows.column(CONTROL_COLUMN)[index].as_py())
     except (TypeError, ValueError) as error:
-        raise Corrupt(f"{place}: {CONTROL_COLUMN} is not JSON: {error}") from error
+        raise CorruptData(f"{place}: {CONTROL_COLUMN} is not JSON: {error}") from error
     return TableControl(table, _kind_of(body, place), pair, body)
 
 
@@ -354,7 +354,7 @@ _NAME_OF_SINK: Final = {
 def result_table(source: str, result: pa.Schema, key: tuple[str, ...]) -> TableSchema:
     """The `TableSchema` of a filter's result, from its Arrow schema; the bus's columns are left out.
 
-    key: the source's, as far as the result still holds it. Raises `Unrepresentable` for a type that no table has.
+    key: the source's, as far as the result still holds it. Raises `UnrepresentableValue` for a type that no table has.
     """
     columns = []
     for each in result:
@@ -373,7 +373,7 @@ def _type_name(source: str, column: pa.Field) -> str:
         return "timestamptz"
     name = _NAME_OF_SINK.get(kind)
     if name is None:
-        raise Unrepresentable(
+        raise UnrepresentableValue(
             f"{source}.{column.name}: a column of type {kind} has no place in a table; cast it in the filter"
         )
     return name

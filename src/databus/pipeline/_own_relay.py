@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import yaml
 
-from databus.core import ConfigError, TryAgain, Unavailable, WrongInput
+from databus.core import ConfigError, InputError, ServiceUnavailable, TransientError
 from databus.pipeline._config import PipelineConfig
 
 _ASK_S: Final = 0.02
@@ -73,8 +73,8 @@ class OwnRelay:
     def start(self) -> None:
         """Start it and wait until it answers, or until `wants_stop` is set.
 
-        Raises `Unavailable` with the end of its log if it does not answer in time, `ConfigError` with the reason if it
-        refuses its configuration, its port or its folder.
+        Raises `ServiceUnavailable` with the end of its log if it does not answer in time, `ConfigError` with the reason
+        if it refuses its configuration, its port or its folder.
         """
         began = time.monotonic()
         deadline = began + self._config.sections.run.start_ms_max / 1e3
@@ -85,10 +85,10 @@ class OwnRelay:
             if self._wants_stop.is_set():
                 return
             code = self._drop()
-            if code == WrongInput.exit_code and time.monotonic() - began > _LET_GO_S_MAX:
+            if code == InputError.exit_code and time.monotonic() - began > _LET_GO_S_MAX:
                 raise ConfigError(f"the pipeline's own relay refuses to start:\n{self._last_words()}")
             if time.monotonic() + self._pause_s >= deadline:
-                raise Unavailable(
+                raise ServiceUnavailable(
                     f"the pipeline's own relay did not start within start_ms_max="
                     f"{self._config.sections.run.start_ms_max}; the end of {self.log_file}:\n{self._log_end()}"
                 )
@@ -187,7 +187,7 @@ class OwnRelay:
                 return False
             self.url = str(said["url"])
             self.states()
-        except (OSError, ValueError, KeyError, TryAgain):
+        except (OSError, ValueError, KeyError, TransientError):
             return False
         return True
 
@@ -218,7 +218,7 @@ class OwnRelay:
     def _states_if_there(self) -> list[Mapping[str, Any]]:
         try:
             return self.states()
-        except Unavailable:
+        except ServiceUnavailable:
             return []  # it is being restarted
 
     def _last_words(self) -> str:

@@ -2,9 +2,9 @@
 
 build ──► run ──► ends: done (`once`), stopped (by us)
   ▲        │
-  │        ├─ SchemaChanged ──────► at once, with the new schema
-  └────────┼─ TryAgain, unknown ──► after a back-off that grows, and forgets where a batch was done
-           └─ Stop, WrongInput ───► failed: this query stays down, the others go on
+  │        ├─ SchemaChanged ────────────► at once, with the new schema
+  └────────┼─ TransientError, unknown ──► after a back-off that grows, and forgets where a batch was done
+           └─ FatalError, InputError ───► failed: this query stays down, the others go on
 """
 
 import os
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from databus.core import DatabusError, SchemaChanged, Stop, TryAgain, UnknownSource, WrongInput
+from databus.core import DatabusError, FatalError, InputError, SchemaChanged, TransientError, UnknownSource
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import RunContext, Shape
 from databus.pipeline._decode import result_table
@@ -123,7 +123,7 @@ class QueryThread(threading.Thread):
                     self._say("failed", error)
                     return
         except Exception as error:
-            self.error = Stop(f"{self.plan.name}: a defect: {type(error).__name__}: {error}")
+            self.error = FatalError(f"{self.plan.name}: a defect: {type(error).__name__}: {error}")
             self._logger.exception("a query ended by a defect")
         finally:
             self._on_end(self)
@@ -220,17 +220,17 @@ class QueryThread(threading.Thread):
             cause = error if writer is None or writer.error is None else writer.error
             said = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
             self._logger.error("a query failed with an error that is not databus's own", trace=said)
-            found = TryAgain(f"{type(cause).__name__}: {_first_lines(str(cause))}")
+            found = TransientError(f"{type(cause).__name__}: {_first_lines(str(cause))}")
             found.__cause__ = cause
         return found
 
     def _waits_for(self, error: DatabusError) -> bool:
         """Wait before another try; False if there is none to be."""
         run = self._settings.config.sections.run
-        if isinstance(error, Stop | WrongInput) and not self._may_come(error):
+        if isinstance(error, FatalError | InputError) and not self._may_come(error):
             return False
         self._failures += 1
-        is_ours = type(error) is not TryAgain
+        is_ours = type(error) is not TransientError
         if self._failures > run.retries_max and (self._settings.once or not is_ours):
             return False
         wait_ms = self._retry_ms * (0.5 + random() / 2)
@@ -260,7 +260,7 @@ class QueryThread(threading.Thread):
 
 
 def _analysis_error(node: str, error: Exception) -> DatabusError:
-    return WrongInput(f"{node}: Spark refuses it: {_first_lines(str(error))}")
+    return InputError(f"{node}: Spark refuses it: {_first_lines(str(error))}")
 
 
 def _first_lines(text: str, lines: int = 5) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from databus.core import DatabusError, TryAgain
+from databus.core import DatabusError, TransientError
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import OutputContext
 from databus.pipeline._graph import Graph
@@ -62,7 +62,7 @@ def run(
     again at the next start. A second signal raises `KeyboardInterrupt`.
     An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
     `once` may be that of a source that its own relay cannot capture. Raises `ConfigError` for a file with problems,
-    `Held` where the pipeline runs already, `Unavailable` if its own relay does not start.
+    `LockHeld` where the pipeline runs already, `ServiceUnavailable` if its own relay does not start.
     """
     graph = load_pipeline(path, master=master)
     config = graph.config
@@ -334,7 +334,7 @@ class _Run:
             try:
                 client = RelayClient(self._relay_url, token_file=self._config.token_file)
                 found = sorted({each.physical for each in client.sources()})
-            except TryAgain:
+            except TransientError:
                 if time.monotonic() > deadline:
                     raise
                 found = []

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import structlog
 
-from databus.core import Stop, TryAgain, Unavailable, WrongInput
+from databus.core import FatalError, InputError, ServiceUnavailable, TransientError
 
 _LOOK_S: Final = 0.5
 _WELL: Final = frozenset({"INITIALIZING", "RUNNING", "SHUTDOWN"})
-_CODES: Final = {"SUSPENDED_ON_ERROR": Stop.exit_code, "ERROR_RETRY": Unavailable.exit_code}
+_CODES: Final = {"SUSPENDED_ON_ERROR": FatalError.exit_code, "ERROR_RETRY": ServiceUnavailable.exit_code}
 
 
 States = Sequence[Mapping[str, Any]]
@@ -69,7 +69,7 @@ class SourceWatch:
         self._why_none = ""
         try:
             return self._states()
-        except (TryAgain, WrongInput) as error:  # it is being restarted, which is told elsewhere, or refuses us
+        except (TransientError, InputError) as error:  # it is being restarted, which is told elsewhere, or refuses us
             self._why_none = str(error)
             return []
 

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from databus.core import Held
+from databus.core import LockHeld
 
 _LOCK: Final = "lock"
 _NOTE_BYTES_MAX: Final = 4096
@@ -22,7 +22,7 @@ class StateLock:
         self._fd: int | None = None
 
     def take(self) -> None:
-        """Take it. Raises `Held` naming who has it."""
+        """Take it. Raises `LockHeld` naming who has it."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -30,7 +30,7 @@ class StateLock:
         except BlockingIOError:
             holder = os.pread(fd, _NOTE_BYTES_MAX, 0).decode(errors="replace").strip() or "another process"
             os.close(fd)
-            raise Held(
+            raise LockHeld(
                 f"{self._path.parent}: the pipeline {self._pipeline} runs already, as {holder}; stop that one, or give "
                 "this one another `state`"
             ) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP, Corrupt, SourceCheckpoint, Unavailable, crash_point
+from databus.core import COMMIT_TIMESTAMP, CorruptData, ServiceUnavailable, SourceCheckpoint, crash_point
 from databus.pipeline._batch import ChangeBatch, TableRows
 from databus.pipeline._contract import Decode, Input, Output, SparkOutput
 from databus.pipeline._decode import decode_typed
@@ -126,7 +126,7 @@ class Writer:
     ) -> None:
         for batch in self.batches_of(rows.toArrow(), batch_id):
             if self._wants_stop.is_set():
-                raise Unavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
+                raise ServiceUnavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
             for feed, handle in feeds:
                 mine = _for_feed(batch, feed)
                 handle.write(mine)
@@ -226,5 +226,5 @@ class TypedWriter(Writer):
         try:
             offset = json.loads(path.read_text(encoding="utf-8").splitlines()[2])
         except (OSError, ValueError, IndexError) as error:
-            raise Corrupt(f"{path}: not the offsets of a micro-batch: {error}") from error
+            raise CorruptData(f"{path}: not the offsets of a micro-batch: {error}") from error
         return self._origin.position_of(offset, self._physical, self._log)

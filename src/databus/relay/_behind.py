@@ -24,7 +24,7 @@ class Draft:
         return sum(rows.batch.get_total_buffer_size() for rows in self.group.rows)
 
 
-class _NotTried(Exception):
+class _GroupNotTried(Exception):
     """A group comes after one that was not written."""
 
 
@@ -41,8 +41,9 @@ class Behind:
         """Why the first of those that are taken back was not written."""
 
     def put(self, draft: Draft) -> None:
-        """Have a group written after those before it; waits for room. Raises what went wrong with one of those; then
-        this one is not taken.
+        """Have a group written after those before it; waits for room.
+
+        Raises what went wrong with one of those; then this one is not taken.
         """
         self.wait(max(BYTES_MAX - draft.bytes, 0))
         self._waiting.append((draft, self._thread.submit(self._try, draft)))
@@ -67,7 +68,7 @@ class Behind:
 
     def _try(self, draft: Draft) -> None:
         if self.failure is not None:
-            raise _NotTried
+            raise _GroupNotTried
         try:
             self._write(draft)
         except BaseException as error:

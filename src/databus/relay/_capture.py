@@ -1,9 +1,11 @@
 """Capture: one thread for each physical source that moves its changes into its log, and survives what goes wrong.
 
     INITIALIZING ──► RUNNING ◄──► PAUSED
-         ▲              │
-         │   TryAgain   ▼   Stop, WrongInput, a defect
-         └──────── ERROR_RETRY   SUSPENDED_ON_ERROR ──(unpause)──► INITIALIZING            SHUTDOWN at the end
+         ▲              ├─── FatalError, InputError, a defect ───┐
+         │       TransientError                                  ▼
+         └──────── ERROR_RETRY                           SUSPENDED_ON_ERROR ──(unpause)──► INITIALIZING
+
+and SHUTDOWN at the end.
 
 Each round opens the source, starts it at the log's end and moves groups until something happens. An error of one source
 touches no other. The log stays open between rounds, so consumers are served what it holds while the database is away.
@@ -28,10 +30,10 @@ from databus.core import (
     DatabusError,
     DiskFull,
     Identity,
+    ServiceUnavailable,
     SourceChanged,
     SystemClock,
-    TryAgain,
-    Unavailable,
+    TransientError,
     crash_point,
 )
 from databus.log import Log, LogConfig, SegmentHeader, segment_numbers, segment_path
@@ -190,12 +192,13 @@ class Capture:
             )
 
     def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
-        """Have tables (`db.table`), or the rows of them that fit a condition, read anew. Raises `Unavailable` while the
-        source is not connected.
+        """Have tables (`db.table`), or the rows of them that fit a condition, read anew.
+
+        Raises `ServiceUnavailable` while the source is not connected.
         """
         source = self._source
         if source is None:
-            raise Unavailable(f"{self.physical}: not connected now ({self.describe()}); ask again")
+            raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again")
         source.request_snapshot(tables, where)
 
     def wait_until_settled(self, wait_s: float) -> bool:
@@ -228,7 +231,7 @@ class Capture:
         try:
             source, log = self._open()
             self._follow(source, log)
-        except TryAgain as error:
+        except TransientError as error:
             self._let_go()
             self._retry(error)
         except Exception as error:  # noqa: BLE001 - shown and logged; the other sources go on whatever this one did
@@ -240,7 +243,7 @@ class Capture:
         source = self._source = self._open_source(self.physical, self._config)
         try:
             identity = source.identify()
-        except TryAgain:
+        except TransientError:
             self._open_what_is_held()
             raise
         self._begin(f"opening the log of {identity.description}")
@@ -412,7 +415,7 @@ class Capture:
                 self._last_commit = None  # what is behind it is not known
                 self._logger.exception("the log could not be cut back to its last published group")
 
-    def _retry(self, error: TryAgain) -> None:
+    def _retry(self, error: TransientError) -> None:
         """Show the error and wait, longer each time, or until somebody wants something."""
         self.counters.errors += 1
         self.counters.restarts += not isinstance(error, DiskFull)

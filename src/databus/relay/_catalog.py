@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from databus.core import Checkpoint, MalformedRequest, Unavailable, UnknownSource
+from databus.core import Checkpoint, MalformedRequest, ServiceUnavailable, UnknownSource
 from databus.log import Log, SchemaStore, SchemaVersion
 from databus.relay._capture import Capture
 from databus.schema import avro_schema
@@ -91,9 +91,9 @@ class Catalog:
         return found
 
     def log_of(self, capture: Capture) -> Log:
-        """Its log. Raises `Unavailable` while it has not been opened."""
+        """Its log. Raises `ServiceUnavailable` while it has not been opened."""
         if capture.log is None:
-            raise Unavailable(f"{capture.physical}: its log is not open yet ({capture.describe()}); ask again")
+            raise ServiceUnavailable(f"{capture.physical}: its log is not open yet ({capture.describe()}); ask again")
         return capture.log
 
     def logs(self) -> Iterator[Log]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-from databus.core import Corrupt, Pair, SourceCheckpoint
+from databus.core import CorruptData, Pair, SourceCheckpoint
 from databus.log import Cursor, End, FrameReader, SegmentFile, Span, scan
 from databus.wire import Commit, done_by
 
@@ -115,7 +115,7 @@ def read_chunk(cursor: Cursor) -> Chunk | None:
         return None
     content = os.pread(file.fd, last.end - start, start)
     if len(content) < last.end - start:
-        raise Corrupt(f"{file.path} at {start}: the file ends {last.end - start - len(content)} bytes too early")
+        raise CorruptData(f"{file.path} at {start}: the file ends {last.end - start - len(content)} bytes too early")
     view.verified.note(number, start, last.end)
     commit = Commit.from_header(last.commit, f"{file.path} at {last.commit_offset}")
     end = End(number, last.end, last.commit_offset, commit, commit.commit_us)

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
-from databus.core import Checkpoint, MalformedRequest, TooMany
+from databus.core import Checkpoint, MalformedRequest, TooManyRequests
 from databus.log import Log
 from databus.relay import _control
 from databus.relay._audit import Audit
@@ -87,7 +87,9 @@ class Commands:
     def _a_place(self) -> Iterator[None]:
         """One of the places for those who wait or stream."""
         if self._waiting >= self._limits.streams_max:
-            raise TooMany(f"{self._waiting} streams and long polls are open, streams_max={self._limits.streams_max}")
+            raise TooManyRequests(
+                f"{self._waiting} streams and long polls are open, streams_max={self._limits.streams_max}"
+            )
         self._waiting += 1
         try:
             yield

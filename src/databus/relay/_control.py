@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from databus.core import MalformedRequest, Unsupported
+from databus.core import MalformedRequest, UnsupportedFeature
 from databus.log import Log
 from databus.relay._capture import Capture, State
 from databus.relay._catalog import Catalog, unknown
@@ -128,7 +128,7 @@ def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[st
     for physical, names in wanted.items():
         try:
             catalog.physical(physical).snapshot(names, where)
-        except Unsupported as error:
+        except UnsupportedFeature as error:
             raise MalformedRequest(f"where: {error}") from error
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 
 
 class Feed:
@@ -57,10 +57,10 @@ class Feed:
     async def wait(self, seen: int, wait_s: float | None = None) -> bool:
         """Wait until `count` is not `seen`; returns whether that happened within `wait_s`.
 
-        Raises `Unavailable` once the feed is over.
+        Raises `ServiceUnavailable` once the feed is over.
         """
         if self.is_over:
-            raise Unavailable("the relay stops; ask again")
+            raise ServiceUnavailable("the relay stops; ask again")
         if self.count != seen:
             return True
         future: asyncio.Future[None] = self._loop.create_future()

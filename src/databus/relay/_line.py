@@ -48,7 +48,7 @@ class Line:
         return self._renderer is not None
 
     def make(self, chunk: Chunk) -> int:
-        """Have the chunk hold what this line makes of it; returns the bytes that takes. Raises `Corrupt`."""
+        """Have the chunk hold what this line makes of it; returns the bytes that takes. Raises `CorruptData`."""
         sources = self._selection.ids(self._log.schemas)
         content = chunk.content_of(sources)
         if self._renderer is not None:

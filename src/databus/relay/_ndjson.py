@@ -33,12 +33,12 @@ class Renderer:
         self._parser = FrameParser(log.physical)
 
     def lines(self, spans: Sequence[Span], position: SourceCheckpoint) -> bytes:
-        """The lines of these spans, and of the position after them. Raises `Corrupt`."""
+        """The lines of these spans, and of the position after them. Raises `CorruptData`."""
         pieces = (each for span in spans for each in self._received(span))
         return b"".join([*pieces, position_line(position)])
 
     def rows(self, content: bytes) -> bytes:
-        """The lines of these frames. Raises `Corrupt`."""
+        """The lines of these frames. Raises `CorruptData`."""
         left, pieces = memoryview(content), []
         while left:
             space = self._parser.space()

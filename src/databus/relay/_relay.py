@@ -75,8 +75,8 @@ class Relay:
     def start(self) -> Self:
         """Own the folder, bind, begin to capture, and tell the address in `relay.json`.
 
-        Returns when every source runs or has met its first error, after two seconds at most. Raises `Held` naming the
-        relay that owns the folder, `ConfigError` if the address cannot be had. What raises leaves nothing running.
+        Returns when every source runs or has met its first error, after two seconds at most. Raises `LockHeld` naming
+        the relay that owns the folder, `ConfigError` if the address cannot be had. What raises leaves nothing running.
         """
         try:
             return self._start()

@@ -14,7 +14,7 @@ import termios
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from databus.core import Corrupt, DatabusError
+from databus.core import CorruptData, DatabusError
 from databus.log import Span
 
 SENDFILE_BYTES_MIN: Final = 64 << 10
@@ -141,7 +141,7 @@ class Sender:
             except OSError as error:
                 raise ClientGone(f"the client closed the connection: {error.strerror}") from error
             if count == 0:
-                raise Corrupt(f"{span.file.path} at {offset}: the file ends here, {left} bytes too early")
+                raise CorruptData(f"{span.file.path} at {offset}: the file ends here, {left} bytes too early")
             self.sent_bytes += count
             offset += count
             left -= count

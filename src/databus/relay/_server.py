@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
-from databus.core import ConfigError, DatabusError, MalformedRequest, TooMany, Unauthorized, Unavailable
+from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
@@ -59,7 +59,7 @@ class Server:
         self._commands = commands
         self._thread.start()
         if not self._bound.wait(_START_S_MAX):
-            raise Unavailable(f"listen: {self._config.listen}: not bound within {_START_S_MAX:.0f} s; try again")
+            raise ServiceUnavailable(f"listen: {self._config.listen}: not bound within {_START_S_MAX:.0f} s; try again")
         if self._error is not None:
             self._thread.join(_STOP_S_MAX)
             if not isinstance(self._error, OSError):
@@ -168,15 +168,15 @@ class Server:
             given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
             if not hmac.compare_digest(given, self._token):
                 said = "the token is not this relay's" if given else "this relay wants a token"
-                raise Unauthorized(f"{said}: send the header `Authorization: Bearer TOKEN`")
+                raise AccessDenied(f"{said}: send the header `Authorization: Bearer TOKEN`")
             return
         if not is_loopback(_host_of(request.host)):
-            raise Unauthorized(
+            raise AccessDenied(
                 f"this relay has no token, so it answers only who addresses it as localhost, not as "
                 f"{request.host[:100]!r}; set token_file to let others in"
             )
         if _is_of_a_page(request):
-            raise Unauthorized(
+            raise AccessDenied(
                 "this relay has no token, so it does not answer web pages (the request has an Origin, or a "
                 "Sec-Fetch-Site of another site); set token_file to let others in"
             )
@@ -188,7 +188,9 @@ class Server:
         if connections <= self._config.serve.connections_max:
             return False
         if command not in _ANSWERED_ALWAYS:
-            raise TooMany(f"{connections} connections, connections_max={self._config.serve.connections_max}; ask again")
+            raise TooManyRequests(
+                f"{connections} connections, connections_max={self._config.serve.connections_max}; ask again"
+            )
         return True
 
 
@@ -238,7 +240,7 @@ def error_response(error: DatabusError, status: int | None = None, allow: str | 
         content_type="application/json",
         headers=headers if allow is None else {**headers, "Allow": allow},
     )
-    if isinstance(error, Unauthorized | TooMany) or response.status == HTTPStatus.REQUEST_TIMEOUT:
+    if isinstance(error, AccessDenied | TooManyRequests) or response.status == HTTPStatus.REQUEST_TIMEOUT:
         response.force_close()
     return response
 

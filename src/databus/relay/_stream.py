@@ -124,7 +124,10 @@ def _check_version(accept: str) -> None:
 
 
 def open_cursor(log: Log, start: Start) -> Cursor:
-    """Find the place to start from; reads the disk. Raises `PositionPurged`, `PositionForeign`, `Unavailable`."""
+    """Find the place to start from; reads the disk.
+
+    Raises `PositionPurged`, `PositionForeign`, `ServiceUnavailable`.
+    """
     if isinstance(start, AtTime):
         return log.at_time(start.us)
     if isinstance(start, Checkpoint):

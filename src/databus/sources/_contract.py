@@ -12,7 +12,7 @@ excepted. A group may be a commit alone, for transactions that changed no captur
 with others yields one now and then (its own `progress_bytes` and `progress_ms`), never one for each, so that neither
 consumers' checkpoints nor what the database keeps for us stand still. A source never skips: if what it needs is gone,
 or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if the database does not
-answer, `Unavailable`, and the capture loop closes it, waits and starts anew from the log's end.
+answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts anew from the log's end.
 
 A source may also have a static method `contains` (see `Contains`), by which a log knows whether a consumer's position
 is of its history although nothing of that transaction is in the log; without it such a position is believed.
@@ -52,7 +52,7 @@ class Source(Protocol):
     physical: str
 
     def identify(self) -> Identity:
-        """Connect if need be, and say what this is. Raises `Unavailable`, `WrongInput`, `SourceChanged`."""
+        """Connect if need be, and say what this is. Raises `ServiceUnavailable`, `InputError`, `SourceChanged`."""
         ...
 
     def tables(self) -> Sequence[TableSchema]:
@@ -60,11 +60,14 @@ class Source(Protocol):
         ...
 
     def start(self, resume: Resume) -> None:
-        """Continue after `resume`. Raises `SourceChanged`, `PositionPurged`, `Held`, `Unavailable`."""
+        """Continue after `resume`. Raises `SourceChanged`, `PositionPurged`, `LockHeld`, `ServiceUnavailable`."""
         ...
 
     def poll(self, wait_ms: int) -> Group | None:
-        """The next group, or None if nothing came within `wait_ms`. Raises as `start` does, and `Unrepresentable`."""
+        """The next group, or None if nothing came within `wait_ms`.
+
+        Raises as `start` does, and `UnrepresentableValue`.
+        """
         ...
 
     def durable(self, position: Mapping[str, Any]) -> None:
@@ -75,7 +78,8 @@ class Source(Protocol):
         """Read these tables anew, starting at one of the next polls. Any thread. Raises `UnknownSource`.
 
         where: read only the rows for which this condition holds, in the database's own words; the end of the reading is
-        then not `complete`. Raises `WrongInput` for one that is none, `Unsupported` where there is no such thing.
+        then not `complete`. Raises `InputError` for one that is none, `UnsupportedFeature` where there is no such
+        thing.
         """
         ...
 

@@ -19,7 +19,7 @@ from databus.core import (
     COMMIT_VERSION,
     SEQ,
     ChangeType,
-    Corrupt,
+    CorruptData,
     Pair,
     SchemaChanged,
 )
@@ -48,19 +48,19 @@ def type_name_of(arrow: pa.DataType) -> str | None:
 
 def _schema_message_bytes(body: memoryview, place: str) -> int:
     if len(body) < _MESSAGE_PREFIX.size:
-        raise Corrupt(f"{place}: the body is not an Arrow stream: {len(body)} bytes")
+        raise CorruptData(f"{place}: the body is not an Arrow stream: {len(body)} bytes")
     mark, length = _MESSAGE_PREFIX.unpack_from(body)
     end: int = _MESSAGE_PREFIX.size + length
     if mark != _CONTINUATION or length <= 0 or end + len(_END_OF_STREAM) > len(body):
-        raise Corrupt(f"{place}: the body is not an Arrow stream: it begins with {bytes(body[:8]).hex()}")
+        raise CorruptData(f"{place}: the body is not an Arrow stream: it begins with {bytes(body[:8]).hex()}")
     return end
 
 
 def join_frames(frames: Sequence[Frame]) -> pa.Table:
     """The rows of several frames of one schema, in their order, as one table; zero-copy for a single frame.
 
-    Raises `Corrupt` if a body is not one Arrow stream, the bodies differ in schema, or the rows are not as many as the
-    headers say.
+    Raises `CorruptData` if a body is not one Arrow stream, the bodies differ in schema, or the rows are not as many as
+    the headers say.
     """
     if len(frames) == 1:
         return pa.Table.from_batches([frames[0].batch])
@@ -76,9 +76,13 @@ def join_frames(frames: Sequence[Frame]) -> pa.Table:
     try:
         table = ipc.open_stream(pa.py_buffer(b"".join(parts))).read_all()
     except (pa.ArrowException, OSError) as error:
-        raise Corrupt(f"{frames[0].place} to {frames[-1].place}: the bodies are not Arrow streams: {error}") from error
+        raise CorruptData(
+            f"{frames[0].place} to {frames[-1].place}: the bodies are not Arrow streams: {error}"
+        ) from error
     if table.num_rows != sum(frame.header.rows for frame in frames):
-        raise Corrupt(f"{frames[0].place} to {frames[-1].place}: {table.num_rows} rows are not those of the headers")
+        raise CorruptData(
+            f"{frames[0].place} to {frames[-1].place}: {table.num_rows} rows are not those of the headers"
+        )
     return table
 
 

@@ -22,7 +22,7 @@ from databus.core import (
     Pair,
     SchemaChanged,
     SourceCheckpoint,
-    TryAgain,
+    TransientError,
 )
 from databus.link import Range, RangeControl, RelayClient
 from databus.spark._options import DatabusOptions
@@ -47,13 +47,13 @@ class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untype
 
 
 def patiently(ask: Callable[[], T], retry_ms: int) -> T:
-    """Ask again, with back-off, for up to `retry_ms` while it answers `TryAgain`."""
+    """Ask again, with back-off, for up to `retry_ms` while it answers `TransientError`."""
     deadline = time.monotonic() + retry_ms / 1e3
     pause_ms = _BACK_OFF_MS[0]
     while True:
         try:
             return ask()
-        except TryAgain:
+        except TransientError:
             if time.monotonic() + pause_ms / 1e3 >= deadline:
                 raise
         time.sleep(pause_ms / 1e3)  # nothing tells when a relay is back

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from databus.core import BUS_SEQ_MIN, Pair, SchemaChanged, SourceCheckpoint, StreamCut, TryAgain
+from databus.core import BUS_SEQ_MIN, Pair, SchemaChanged, SourceCheckpoint, StreamCut, TransientError
 from databus.link import FrameStream, RelayClient
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import RangePartition, patiently
@@ -114,7 +114,7 @@ class RangeReader:
                         if done_by(last) >= until:
                             return
                 raise StreamCut(f"{self.target.name}: the response ended before {until}")
-            except TryAgain:
+            except TransientError:
                 now = time.monotonic()
                 if last is not None:
                     position, deadline = _after(last, stream), None

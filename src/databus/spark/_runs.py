@@ -57,7 +57,7 @@ class RunCutter:
     def received(self, count: int) -> list[Run]:
         """Take note of `count` bytes written to `space()`; returns the runs that are complete now.
 
-        Raises `Corrupt` for bytes that no relay wrote.
+        Raises `CorruptData` for bytes that no relay wrote.
         """
         self._end += count
         runs: list[Run] = []

@@ -19,7 +19,7 @@ from databus.core import (
     TXID,
     ControlKind,
     Pair,
-    Unsupported,
+    UnsupportedFeature,
 )
 from databus.spark._cast import Caster, between, join_frames
 from databus.spark._schema import CONTROL, CONTROL_LABEL
@@ -53,7 +53,7 @@ class TypedDecoder:
     """Turns groups of one table's frames, as a relay filtered them, into batches. Pure: feed, then finish.
 
     controls_as_rows: with `meta=full`. controls_ignored: with `controls=ignore`. With neither, a control other than
-    `schema` raises `Unsupported`.
+    `schema` raises `UnsupportedFeature`.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class TypedDecoder:
         )
 
 
-def refusal(where: str, kind: str, pair: Pair) -> Unsupported:
+def refusal(where: str, kind: str, pair: Pair) -> UnsupportedFeature:
     """The error for a control that nobody asked to see."""
-    return Unsupported(
+    return UnsupportedFeature(
         f"{where}: a control of kind {kind!r} stands at SCN {pair[0]}, seq {pair[1]}, and typed rows alone do not show "
         "it; read with meta=full to get controls as rows, or with controls=ignore to pass over them"
     )

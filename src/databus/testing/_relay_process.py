@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 
 _START_MS_MAX: Final = 30_000
 _STOP_MS_MAX: Final = 20_000
@@ -46,11 +46,11 @@ class RelayProcess:
     def pid(self) -> int:
         """The process id; it must have been started."""
         if self._process is None:
-            raise Unavailable("the relay has not been started")
+            raise ServiceUnavailable("the relay has not been started")
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers. Raises `Unavailable` with the end of its log if it does not."""
+        """Start it and wait until it answers. Raises `ServiceUnavailable` with the end of its log if it does not."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "relay.yml"
         config.write_text(yaml.safe_dump(self._config, sort_keys=False))
@@ -67,7 +67,7 @@ class RelayProcess:
         deadline = time.monotonic() + _START_MS_MAX / 1e3
         while not self._answers(told):
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable(f"the relay did not start; the end of its log:\n{self.log_end()}")
+                raise ServiceUnavailable(f"the relay did not start; the end of its log:\n{self.log_end()}")
             time.sleep(0.01)
         port = self.url.rpartition(":")[2]
         self._config["listen"] = f"127.0.0.1:{port}"
@@ -89,7 +89,7 @@ class RelayProcess:
     def wait_until_dead(self, ms_max: int = _STOP_MS_MAX) -> int:
         """Wait for it to die by itself, as at an armed crash point; returns its exit code."""
         if self._process is None:
-            raise Unavailable("the relay has not been started")
+            raise ServiceUnavailable("the relay has not been started")
         return self._process.wait(ms_max / 1e3)
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyarrow import ipc
 
-from databus.core import ControlKind, Corrupt, LimitExceeded, StreamCut
+from databus.core import ControlKind, CorruptData, LimitExceeded, StreamCut
 from databus.wire._header import (
     COMMIT,
     CONTROL,
@@ -43,7 +43,7 @@ class Frame:
 
     @property
     def batch(self) -> pa.RecordBatch:
-        """The rows, zero-copy. Raises `Corrupt` if the body is not one Arrow stream of `header.rows` rows."""
+        """The rows, zero-copy. Raises `CorruptData` if the body is not one Arrow stream of `header.rows` rows."""
         if self._batch is None:
             self._batch = self._open()
         return self._batch
@@ -52,31 +52,31 @@ class Frame:
         try:
             batch = ipc.open_stream(pa.py_buffer(self.body)).read_next_batch()
         except (pa.ArrowException, StopIteration, OSError) as error:
-            raise Corrupt(f"{self.place}: the body is not an Arrow stream: {error}") from error
+            raise CorruptData(f"{self.place}: the body is not an Arrow stream: {error}") from error
         if batch.num_rows != self.header.rows:
-            raise Corrupt(f"{self.place}: {batch.num_rows} rows in the body, {self.header.rows} in the header")
+            raise CorruptData(f"{self.place}: {batch.num_rows} rows in the body, {self.header.rows} in the header")
         return batch
 
     @property
     def control(self) -> dict[str, Any]:
-        """The control's JSON body. Raises `Corrupt` if it is none."""
+        """The control's JSON body. Raises `CorruptData` if it is none."""
         if self._control is None:
             try:
                 value = json.loads(bytes(self.body))
             except ValueError as error:
-                raise Corrupt(f"{self.place}: the control is not JSON: {error}") from error
+                raise CorruptData(f"{self.place}: the control is not JSON: {error}") from error
             if not isinstance(value, dict):
-                raise Corrupt(f"{self.place}: the control is not an object")
+                raise CorruptData(f"{self.place}: the control is not an object")
             self._control = value
         return self._control
 
     @property
     def control_kind(self) -> ControlKind:
-        """What the control says. Raises `Corrupt` for a kind that this databus does not know."""
+        """What the control says. Raises `CorruptData` for a kind that this databus does not know."""
         try:
             return ControlKind(self.control["kind"])
         except (KeyError, ValueError) as error:
-            raise Corrupt(
+            raise CorruptData(
                 f"{self.place}: not a control that this databus knows: {self.control.get('kind')!r}"
             ) from error
 
@@ -85,10 +85,10 @@ class Frame:
 
 
 def check_body(header: Header, body: memoryview, place: str) -> None:
-    """Raise `Corrupt` unless the body is the one that the header was written for."""
+    """Raise `CorruptData` unless the body is the one that the header was written for."""
     seen = crc32c(body)
     if seen != header.body_crc:
-        raise Corrupt(f"{place}: the body's checksum is {seen:08x}, expected {header.body_crc:08x}")
+        raise CorruptData(f"{place}: the body's checksum is {seen:08x}, expected {header.body_crc:08x}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class FrameParser:
     def received(self, count: int) -> list[FrameGroup]:
         """Take note of `count` bytes written to `space()`; returns the groups that are complete now.
 
-        Raises `Corrupt` for bytes that no relay wrote, `LimitExceeded` for a frame above `frame_bytes_max`.
+        Raises `CorruptData` for bytes that no relay wrote, `LimitExceeded` for a frame above `frame_bytes_max`.
         """
         self._end += count
         groups: list[FrameGroup] = []

@@ -14,7 +14,7 @@ import pyarrow as pa
 from crc32c import crc32c
 from pyarrow import ipc
 
-from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, ControlKind, Corrupt, LimitExceeded, Pair
+from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, ControlKind, CorruptData, LimitExceeded, Pair
 from databus.schema import TableSchema, frame_schema
 from databus.wire._frame import GROUP_FRAMES_MAX
 from databus.wire._header import (
@@ -154,14 +154,14 @@ class Commit:
     def from_header(cls, header: Header, place: str = "commit frame") -> "Commit":
         """Decode a commit frame's header, which has all of its position (see `whole_commit`).
 
-        Raises `Corrupt` if its position is not what `position_bytes` wrote.
+        Raises `CorruptData` if its position is not what `position_bytes` wrote.
         """
         try:
             value = json.loads(header.position)
             snapshots = {name: OpenSnapshot.from_json(each) for name, each in value.get("snapshots", {}).items()}
             txid, position = str(value["txid"]), dict(value["position"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(f"{place}: its position is not readable: {error!r}") from error
+            raise CorruptData(f"{place}: its position is not readable: {error!r}") from error
         return cls(
             header.last_scn,
             header.last_seq,

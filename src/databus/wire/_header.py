@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from databus.core import Corrupt, LimitExceeded, Pair, Unsupported
+from databus.core import CorruptData, LimitExceeded, Pair, UnsupportedFeature
 
 MAGIC: Final = b"DBF1"
 VERSION: Final = 2
@@ -129,8 +129,9 @@ def pack_header(
     capture_us: int,
     position: bytes = b"",
 ) -> bytes:
-    """Encode a header, its CRC included. Raises ValueError where a field does not fit, and `LimitExceeded` for a body
-    that `unpack_header` refuses.
+    """Encode a header, its CRC included.
+
+    Raises ValueError where a field does not fit, and `LimitExceeded` for a body that `unpack_header` refuses.
     """
     if len(position) > POSITION_BYTES_MAX:
         raise ValueError(f"a position of {len(position)} bytes exceeds {POSITION_BYTES_MAX}")
@@ -176,24 +177,24 @@ def check_body_size(kind: int, body_bytes: int, what: str) -> None:
 
 
 def header_length(buf: memoryview, place: str) -> int:
-    """The header's length, read from its first 16 bytes. Raises `Corrupt` if this is not the start of a frame."""
+    """The header's length, read from its first 16 bytes. Raises `CorruptData` if this is not the start of a frame."""
     if bytes(buf[:4]) != MAGIC:
-        raise Corrupt(f"{place}: no frame starts here (found {bytes(buf[:4]).hex()}, expected {MAGIC.hex()})")
+        raise CorruptData(f"{place}: no frame starts here (found {bytes(buf[:4]).hex()}, expected {MAGIC.hex()})")
     length = int.from_bytes(buf[8:10], "little")
     if length < HEADER_BYTES_MIN or length % 64:
-        raise Corrupt(f"{place}: a header of {length} bytes is not possible")
+        raise CorruptData(f"{place}: a header of {length} bytes is not possible")
     return length
 
 
 def unpack_header(buf: memoryview, place: str) -> Header:
     """Decode and check the header at the start of `buf`, which holds at least all of it.
 
-    place: how to name this spot in an error, such as `seg-17.log at 8192`. Raises `Corrupt` for anything that
-    `pack_header` did not write, `Unsupported` for a whole header of a form that this version does not read.
+    place: how to name this spot in an error, such as `seg-17.log at 8192`. Raises `CorruptData` for anything that
+    `pack_header` did not write, `UnsupportedFeature` for a whole header of a form that this version does not read.
     """
     length = header_length(buf, place)
     if len(buf) < length:
-        raise Corrupt(f"{place}: the header's {length} bytes are cut off after {len(buf)}")
+        raise CorruptData(f"{place}: the header's {length} bytes are cut off after {len(buf)}")
     (
         _magic,
         kind,
@@ -218,12 +219,14 @@ def unpack_header(buf: memoryview, place: str) -> Header:
     ) = _FIXED.unpack_from(buf)
     seen = crc32c(buf[16:length], crc32c(b"\0\0\0\0", crc32c(buf[:_CRC_OFFSET])))
     if seen != crc:
-        raise Corrupt(f"{place}: the header's checksum is {seen:08x}, expected {crc:08x}")
+        raise CorruptData(f"{place}: the header's checksum is {seen:08x}, expected {crc:08x}")
     if version != VERSION or flags & ~_FLAGS_KNOWN[VERSION]:
         _check_version(version, flags, place)
     body_bytes_max = 0 if version == 1 and kind == COMMIT else _BODY_BYTES_MAX.get(kind, -1)
     if body_bytes > body_bytes_max or position_bytes > length - POSITION_OFFSET:
-        raise Corrupt(f"{place}: impossible header (kind {kind}, body {body_bytes}, position {position_bytes} bytes)")
+        raise CorruptData(
+            f"{place}: impossible header (kind {kind}, body {body_bytes}, position {position_bytes} bytes)"
+        )
     return Header(
         kind,
         flags,
@@ -247,17 +250,17 @@ def unpack_header(buf: memoryview, place: str) -> Header:
 def _check_version(version: int, flags: int, place: str) -> None:
     known = _FLAGS_KNOWN.get(version)
     if known is None:
-        raise Unsupported(
+        raise UnsupportedFeature(
             f"{place}: frame version {version}; this databus reads versions 1 to {VERSION}. Install the version of "
             f"databus that wrote it, or a newer one"
         )
     if flags & PARTIAL & ~known:
-        raise Unsupported(
+        raise UnsupportedFeature(
             f"{place}: partial row images (flag {PARTIAL}), which this databus does not read; install the version of "
             f"databus that wrote them, or a newer one"
         )
     if flags & ~known:
-        raise Unsupported(
+        raise UnsupportedFeature(
             f"{place}: flags {flags:#x}, of which this databus knows {known:#x}; install the version of databus that "
             f"wrote them, or a newer one"
         )

@@ -180,7 +180,7 @@ def outcome(log: Log, raw: bytes, guard: int, walls: Walls | None = None, run_ev
             words.append("unfinished")
     except DatabusError as error:
         words.append(f"{type(error).__name__}: {error}")
-    if words and words[-1].startswith("Corrupt"):
+    if words and words[-1].startswith("CorruptData"):
         assert re.search(r"binlog\.\d+ at \d+", words[-1])
     return tuple(words)
 

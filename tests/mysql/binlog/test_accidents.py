@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import Corrupt, LimitExceeded, PositionForeign, PositionPurged, SourceChanged, Unsupported
+from databus.core import CorruptData, LimitExceeded, PositionForeign, PositionPurged, SourceChanged, UnsupportedFeature
 from databus.sources.mysql.binlog import Abandoned, GtidSet, Heartbeat, Position, Run, Scanner, Statement
 from databus.sources.mysql.binlog._compressed import mark
 from databus.testing.servers import Server
@@ -41,9 +41,9 @@ def test_an_incident_stops_and_says_what_to_do() -> None:
 
 
 def test_an_unknown_event_stops_by_its_number_unless_it_may_be_ignored() -> None:
-    with pytest.raises(Unsupported, match="number 99"):
+    with pytest.raises(UnsupportedFeature, match="number 99"):
         read(begun().event(99, b"what"))
-    with pytest.raises(Unsupported, match="PRE_GA_WRITE_ROWS"):
+    with pytest.raises(UnsupportedFeature, match="PRE_GA_WRITE_ROWS"):
         read(begun().gtid(1).query("BEGIN").table_map().event(20, b"what"))
     _, found = read(begun().event(99, b"what", flags=0x80).transaction(1))
     assert numbers(found) == [f"{SERVER}:1"]
@@ -67,7 +67,7 @@ def test_the_other_servers_gtids_stop_and_are_no_index_into_anything(kind: str, 
 
 def test_a_payload_cannot_say_at_which_place_of_the_file_it_stands() -> None:
     body = b"\0" + mark(1 << 40)
-    with pytest.raises(Corrupt, match=r"binlog\.000007 at \d+: TRANSACTION_PAYLOAD .* no server writes"):
+    with pytest.raises(CorruptData, match=r"binlog\.000007 at \d+: TRANSACTION_PAYLOAD .* no server writes"):
         read(begun().gtid(1).event(40, body))
 
 
@@ -76,26 +76,26 @@ def test_everything_before_an_error_comes_out_first_and_the_error_stays() -> Non
     scanning.open_file("binlog.000007")
     scanning.feed(bytes(begun().transaction(1).transaction(2).event(99, b"")))
     found = []
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedFeature):
         while (item := scanning.next()) is not None:
             found.append(item)
     assert numbers(found) == [f"{SERVER}:1", f"{SERVER}:2"]
-    with pytest.raises(Unsupported):
+    with pytest.raises(UnsupportedFeature):
         scanning.next()
 
 
 def test_a_row_image_without_all_columns_is_an_error_never_a_null() -> None:
     log = begun().gtid(1).query("BEGIN").table_map().write(ROW, present=b"\xfd")
-    with pytest.raises(Unsupported, match="binlog_row_image"):
+    with pytest.raises(UnsupportedFeature, match="binlog_row_image"):
         read(log)
     log = begun().gtid(1).query("BEGIN").table_map(database="other").write(ROW, present=b"\xfd").xid()
     assert numbers(read(log)[1]) == [f"{SERVER}:1"]
 
 
 def test_rows_of_another_number_of_columns_or_of_no_table_are_corrupt() -> None:
-    with pytest.raises(Corrupt, match="number of columns"):
+    with pytest.raises(CorruptData, match="number of columns"):
         read(begun().gtid(1).query("BEGIN").table_map().write(ROW, columns=3))
-    with pytest.raises(Corrupt, match="no table map of its transaction"):
+    with pytest.raises(CorruptData, match="no table map of its transaction"):
         read(begun().transaction(1).gtid(2).query("BEGIN").write(ROW))
 
 
@@ -109,7 +109,7 @@ def test_rows_of_another_number_of_columns_or_of_no_table_are_corrupt() -> None:
     ],
 )  # fmt: skip
 def test_a_width_that_no_server_writes_is_corrupt_before_a_row_is_walked_by_it(kind: int, meta: bytes) -> None:
-    with pytest.raises(Corrupt, match=r"binlog\.000007 at \d+: .*(metadata|with the type)"):
+    with pytest.raises(CorruptData, match=r"binlog\.000007 at \d+: .*(metadata|with the type)"):
         read(begun().gtid(1).query("BEGIN").table_map(types=(3, kind), metas=meta).write(ROW))
 
 
@@ -167,7 +167,7 @@ def test_compressed_rows_of_another_length_than_announced_are_corrupt(announced:
     squeezed = {b"": squeezed, b"cut off": squeezed[:-6], b"no checksum": squeezed[:-1]}[damage]
     log = Writer("10.11.2-MariaDB").event(163, EMPTY_LIST).mariadb_gtid(0, 1, 1).table_map()
     log.write(bytes([0x81, announced]) + squeezed, kind=169).xid()
-    with pytest.raises(Corrupt, match=r"binlog\.000007 at \d+"):
+    with pytest.raises(CorruptData, match=r"binlog\.000007 at \d+"):
         read(log, kind="mariadb-10.11", scheme="domains")
 
 
@@ -179,13 +179,13 @@ def test_an_event_above_the_limit_is_refused_by_its_header() -> None:
 
 def test_a_file_that_ends_inside_an_event_or_is_no_log_is_named() -> None:
     scanning = scanner("mysql-8.0", "gtid")
-    with pytest.raises(Corrupt, match=r"ends inside an event"):
+    with pytest.raises(CorruptData, match=r"ends inside an event"):
         scan(scanning, {"binlog.000007": bytes(begun())[:-3], "binlog.000008": bytes(begun())})
-    with pytest.raises(Corrupt, match=r"binlog\.000007 at 0"):
+    with pytest.raises(CorruptData, match=r"binlog\.000007 at 0"):
         read(b"PAR1what is this")
-    with pytest.raises(Unsupported, match="encrypted"):
+    with pytest.raises(UnsupportedFeature, match="encrypted"):
         read(b"\xfdbinwhat is this")
-    with pytest.raises(Unsupported, match="encrypted"):
+    with pytest.raises(UnsupportedFeature, match="encrypted"):
         read(Writer("10.11.2-MariaDB").event(164, bytes(17)), kind="mariadb-10.11", scheme="domains")
 
 
@@ -314,7 +314,7 @@ def test_file_and_offset_of_another_server_are_refused() -> None:
 
 
 def test_gtids_without_what_was_before_are_refused() -> None:
-    with pytest.raises(Corrupt, match="list of those executed before"):
+    with pytest.raises(CorruptData, match="list of those executed before"):
         read(Writer().transaction(1))
 
 
@@ -345,7 +345,7 @@ def test_an_xa_transaction_on_a_captured_table_stops_where_nothing_holds_it(shop
         for sql in ("XA START 'x'", "INSERT INTO shop.t VALUES (1, 1)", "XA END 'x'", "XA PREPARE 'x'"):
             cursor.execute(sql)
         try:
-            with pytest.raises(Unsupported, match="nothing here holds it"):
+            with pytest.raises(UnsupportedFeature, match="nothing here holds it"):
                 scan(scanner(shop.kind, scheme_of(shop.kind, gtid=True), prepared=None), current_log(shop))
         finally:
             cursor.execute("XA ROLLBACK 'x'")
@@ -359,7 +359,7 @@ def test_a_statement_logged_instead_of_rows_stops_if_its_database_is_captured(sh
         cursor.execute("INSERT INTO shop.t VALUES (1, 1)")
     connection.commit()
     connection.close()
-    with pytest.raises(Unsupported, match="binlog_format"):
+    with pytest.raises(UnsupportedFeature, match="binlog_format"):
         scan(scanner(shop.kind, scheme_of(shop.kind, gtid=True)), current_log(shop))
     unconcerned = Scanner(
         scanner_flavor(shop),
@@ -383,7 +383,7 @@ def test_a_minimal_row_image_stops(shop: Server) -> None:
         cursor.execute("UPDATE shop.t SET b = 2")
     connection.commit()
     connection.close()
-    with pytest.raises(Unsupported, match="binlog_row_image"):
+    with pytest.raises(UnsupportedFeature, match="binlog_row_image"):
         scan(scanner(shop.kind, scheme_of(shop.kind, gtid=True)), current_log(shop))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.core import PositionForeign, WrongInput
+from databus.core import InputError, PositionForeign
 from databus.sources.mysql.binlog import GtidSet, GtidState, Position, contains, ordinal_of
 
 UUIDS = [
@@ -71,13 +71,13 @@ def test_any_bytes_are_a_set_or_an_error(raw: bytes) -> None:
     ],
 )
 def test_what_is_no_set_is_refused_with_the_part_that_is_wrong(text: str) -> None:
-    with pytest.raises(WrongInput, match="GTID set"):
+    with pytest.raises(InputError, match="GTID set"):
         GtidSet.parse(text)
 
 
 @pytest.mark.parametrize("text", ["x", "0-1", "0-1-2-3", "4294967296-1-1", f"{UUIDS[0]}:1"])
 def test_what_is_no_mariadb_position_is_refused(text: str) -> None:
-    with pytest.raises(WrongInput, match="GTID position"):
+    with pytest.raises(InputError, match="GTID position"):
         GtidState.parse(text)
 
 

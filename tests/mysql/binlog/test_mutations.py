@@ -48,7 +48,7 @@ def test_a_flipped_bit_under_a_checksum_is_always_found(log: Log, seed: int) -> 
         if found == whole:
             assert at == 21  # the flag of a file in use: servers change it behind the checksum
         else:
-            assert found[-1].startswith(("Corrupt", "LimitExceeded", "unfinished"))
+            assert found[-1].startswith(("CorruptData", "LimitExceeded", "unfinished"))
 
 
 def test_damaged_packets_give_an_error_or_events(log_of: Callable[[str, bool], Log], seed: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.core import Corrupt, LimitExceeded, PositionPurged, SourceChanged, WrongInput
+from databus.core import CorruptData, InputError, LimitExceeded, PositionPurged, SourceChanged
 from databus.sources.mysql.binlog import DumpEnded, DumpRefused, PacketSplitter
 from databus.sources.mysql.binlog._event_types import EventType
 
@@ -138,14 +138,14 @@ def test_what_the_server_ends_inside_a_transaction_comes_before_its_last_words()
 
 
 def test_a_packet_out_of_sequence_is_refused() -> None:
-    with pytest.raises(Corrupt, match="sequence number"):
+    with pytest.raises(CorruptData, match="sequence number"):
         PacketSplitter().feed(packets([event(40)], sequence=2))
 
 
 def test_an_event_that_says_another_size_is_refused() -> None:
     wrong = bytearray(event(40))
     wrong[9] += 1
-    with pytest.raises(Corrupt, match="another size"):
+    with pytest.raises(CorruptData, match="another size"):
         PacketSplitter().feed(packets([bytes(wrong)]))
 
 
@@ -170,11 +170,11 @@ def test_an_error_comes_after_the_events_before_it() -> None:
     [
         (b"\xff\xd4\x04#HY000The replica has more GTIDs than the source", SourceChanged),
         (b"\xff\xd4\x04#HY000log event entry exceeded max_allowed_packet", DumpRefused),
-        (b"\xff\xcb\x04#42000Access denied; you need REPLICATION SLAVE", WrongInput),
+        (b"\xff\xcb\x04#42000Access denied; you need REPLICATION SLAVE", InputError),
         (b"\xff\x1d\x04#08S01Server shutdown in progress", DumpRefused),
         (b"\xff", DumpRefused),
         (b"\xfe\x00\x00\x00\x00", DumpEnded),
-        (b"\x07what", Corrupt),
+        (b"\x07what", CorruptData),
     ],
 )
 def test_the_servers_last_words_become_an_error_of_their_kind(message: bytes, expected: type[Exception]) -> None:

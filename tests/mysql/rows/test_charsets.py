@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.core import Unrepresentable, Unsupported
+from databus.core import UnrepresentableValue, UnsupportedFeature
 from databus.sources.mysql._definition import ColumnDefinition, FieldType
 from databus.sources.mysql.rows import Policies, to_text
 from databus.testing.servers import Server
@@ -144,7 +144,7 @@ def test_any_bytes_are_text_or_refused_or_replaced(charset: str, values: list[by
         return  # the replacement itself is text
     try:
         assert convert(charset, values, "error") == replaced
-    except Unrepresentable as error:
+    except UnrepresentableValue as error:
         assert "invalid_text: replace" in str(error)  # noqa: PT017 - or there is no error
         assert not is_valid
     else:
@@ -157,7 +157,7 @@ def test_utf8_is_judged_as_python_judges_it(value: bytes) -> None:
     try:
         want = value.decode()
     except UnicodeDecodeError:
-        with pytest.raises(Unrepresentable, match=r"shop\.t: column 'c' at row 1 .* utf8mb4"):
+        with pytest.raises(UnrepresentableValue, match=r"shop\.t: column 'c' at row 1 .* utf8mb4"):
             convert("utf8mb4", [b"ok", value], "error")
     else:
         assert convert("utf8mb4", [b"ok", value], "error") == ["ok", want]
@@ -172,5 +172,5 @@ def test_a_slice_of_an_array_is_converted_alone() -> None:
 
 
 def test_a_character_set_that_nobody_knows_is_refused_by_name() -> None:
-    with pytest.raises(Unsupported, match="filename"):
+    with pytest.raises(UnsupportedFeature, match="filename"):
         convert("filename", [b"x"])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from databus.core import Corrupt, Unrepresentable
+from databus.core import CorruptData, UnrepresentableValue
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import Decoded, decode, make_plan
 from databus.sources.mysql.rows import _program as ops
@@ -78,7 +78,7 @@ def test_the_first_text_that_is_none_is_named_wherever_it_stands(
         found.arrays[1].validate(full=True)
         return
     first = next(i for i, text in enumerate(texts) if not is_utf8(text))
-    with pytest.raises(Unrepresentable, match="column 'name'") as caught:
+    with pytest.raises(UnrepresentableValue, match="column 'name'") as caught:
         run([ID, NAME_OF_25], events)
     assert f"(image {(first if first < cut else first - cut) + 1} of the rows event at" in str(caught.value)
     at = sum(len(image(i, text)) for i, text in enumerate(texts[:first]))
@@ -90,7 +90,7 @@ def test_a_character_may_not_be_spread_over_two_values(text: str) -> None:
     raw = text.encode()
     for at in range(1, len(raw)):
         images = [image(0, "ü".encode()), image(1, raw[:at]), image(2, raw[at:])]
-        with pytest.raises(Unrepresentable, match="image 2 of"):
+        with pytest.raises(UnrepresentableValue, match="image 2 of"):
             run([ID, NAME_OF_25], [images])
 
 
@@ -103,7 +103,7 @@ def test_after_each_lead_byte_comes_what_may_and_nothing_else(lead: int) -> None
             if is_utf8(text):
                 assert run([ID, NAME_OF_25], [[image(0, text)]]).arrays[1].to_pylist() == [text.decode()]
             else:
-                with pytest.raises(Unrepresentable, match="image 1 of"):
+                with pytest.raises(UnrepresentableValue, match="image 1 of"):
                     run([ID, NAME_OF_25], [[image(0, text)]])
 
 
@@ -113,7 +113,7 @@ def test_any_bytes_are_text_for_us_exactly_if_they_are_for_python(text: bytes, b
     if is_utf8(text):
         assert run([ID, NAME_OF_25], [images]).arrays[1][before].as_py() == text.decode()
     else:
-        with pytest.raises(Unrepresentable, match=f"image {before + 1} of"):
+        with pytest.raises(UnrepresentableValue, match=f"image {before + 1} of"):
             run([ID, NAME_OF_25], [images])
 
 
@@ -128,7 +128,7 @@ def test_the_first_row_is_named_whichever_column_is_wrong(name_row: int, code_ro
         images.append(
             b"\xf8" + struct.pack("<i", row) + struct.pack("<H", len(name)) + name + bytes([len(code)]) + code
         )
-    with pytest.raises(Unrepresentable, match=f"column {named}.*image {min(name_row, code_row) + 1} of"):
+    with pytest.raises(UnrepresentableValue, match=f"column {named}.*image {min(name_row, code_row) + 1} of"):
         run([ID, NAME, CODE], [images])
 
 
@@ -207,7 +207,7 @@ def test_short_decimals_at_their_limits(precision: int) -> None:
 def check_refused_or_in_range(column: ColumnDefinition, image: bytes, limit: int, scale: int) -> None:
     try:
         (value,) = run([column], [[image]]).arrays[0].to_pylist()
-    except Corrupt as error:
+    except CorruptData as error:
         assert re.search("column 'd'.*no DECIMAL", str(error))  # noqa: PT017 - or the digits are still some
     else:
         assert abs(int(value.scaleb(scale))) <= limit

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.core import Corrupt, LimitExceeded, Unrepresentable
+from databus.core import CorruptData, LimitExceeded, UnrepresentableValue
 from databus.sources.mysql._definition import FieldType, TableDefinition
 from databus.sources.mysql.rows import Decoded, Plan, decode, make_plan
 from tests.mysql.rows.guarded import guarded
@@ -122,7 +122,7 @@ def test_damaged_images_give_an_error_with_the_place_or_values(table: Table, see
                 data[at : at + 2] = b"\xff\xff"
         try:
             parts = run(plan, [(dice.choice([1, 2, 3, 4]), bytes(data))])
-        except (Corrupt, Unrepresentable) as error:
+        except (CorruptData, UnrepresentableValue) as error:
             assert re.search(r"shop\.t: .* at binlog\.000001 at \d+", str(error))  # noqa: PT017 - there need be none
             continue
         for part in parts:
@@ -138,7 +138,7 @@ def test_images_of_another_table_give_an_error_with_the_place_or_values(table: T
     plan = plan_of(table[0], zero_dates="null", invalid_text="replace")
     try:
         parts = run(plan, [(kind, b"".join(image(kinds, row) for row in rows))])
-    except Corrupt as error:
+    except CorruptData as error:
         assert re.search(r"shop\.t: .* at binlog\.000001 at \d+", str(error))  # noqa: PT017 - there need be none
         return
     for part in parts:

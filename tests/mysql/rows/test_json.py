@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import _json as js
 from databus.sources.mysql.rows import decode, make_plan
@@ -118,8 +118,8 @@ def test_the_kernel_prints_what_the_slow_reader_prints(items: list[tuple[Any, bo
     documents = [None if item is None else document(item[0], is_large=item[1]) for item in items]
     try:
         want = [d if d is None else js.print_value(js.read_value(d, is_old=is_old)).decode() for d in documents]
-    except js.NotJson:
-        with pytest.raises(Corrupt):
+    except js.InvalidJson:
+        with pytest.raises(CorruptData):
             kernel(documents, is_old=is_old)
         return
     assert kernel(documents, is_old=is_old) == want
@@ -145,13 +145,13 @@ def test_damaged_documents_are_refused_or_read_by_both_alike(value: Any, is_larg
 def both_alike(data: bytes) -> None:
     try:
         want = js.print_value(js.read_value(data)).decode()
-    except js.NotJson as error:
+    except js.InvalidJson as error:
         if "twice" in str(error):
             return  # the kernel prints what it finds; no server has it
         want = None
     try:
         have = kernel([data])[0]
-    except Corrupt as error:
+    except CorruptData as error:
         assert "row 0" in str(error)  # noqa: PT017 - there need be none
         have = None
     assert have == want, data.hex()
@@ -179,9 +179,9 @@ def test_containers_that_share_their_members_do_not_blow_up() -> None:
     for _ in range(40):
         inner = struct.pack("<HH", 2, 10 + len(body)) + (bytes([js.SMALL_ARRAY]) + struct.pack("<H", 10)) * 2 + body
         body = inner
-    with pytest.raises(Corrupt, match="no JSON"):
+    with pytest.raises(CorruptData, match="no JSON"):
         kernel([bytes([js.SMALL_ARRAY]) + body])
-    with pytest.raises(js.NotJson):
+    with pytest.raises(js.InvalidJson):
         js.read_value(bytes([js.SMALL_ARRAY]) + body)
 
 
@@ -192,7 +192,7 @@ def test_nothing_deeper_than_servers_allow_is_read() -> None:
     assert kernel([document(value, is_large=True)]) == ["[" * 100 + "1" + "]" * 100]
     for _ in range(100):
         value = [value]
-    with pytest.raises(Corrupt):
+    with pytest.raises(CorruptData):
         kernel([document(value, is_large=True)])
 
 
@@ -250,13 +250,13 @@ def test_differences_make_the_document_after(differences: list[Any], after: str)
 )  # fmt: skip
 def test_differences_that_do_not_fit_are_refused_by_place(differences: bytes) -> None:
     rows = pa.array([document(BEFORE, is_large=False), differences], pa.binary())
-    with pytest.raises(Corrupt, match="row 1"):
+    with pytest.raises(CorruptData, match="row 1"):
         js.json_text(COLUMN, rows, Here(), np.array([1]), is_old=False)
 
 
 def test_differences_on_nothing_are_refused_by_place() -> None:
     rows = pa.array([None, difference(0, "$.a", 1)], pa.binary())
-    with pytest.raises(Corrupt, match="row 1"):
+    with pytest.raises(CorruptData, match="row 1"):
         js.json_text(COLUMN, rows, Here(), np.array([1]), is_old=False)
 
 

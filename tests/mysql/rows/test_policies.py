@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from databus.core import ConfigError, Corrupt, LimitExceeded, SourceChanged, Unrepresentable, Unsupported
+from databus.core import (
+    ConfigError,
+    CorruptData,
+    LimitExceeded,
+    SourceChanged,
+    UnrepresentableValue,
+    UnsupportedFeature,
+)
 from databus.schema import forms_of
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import Decoded, decode, describe, make_plan
@@ -43,7 +50,7 @@ NO_DAY = (10 << 5 | 2020 << 9).to_bytes(3, "little")
 
 def test_a_date_that_is_none_is_refused_by_table_column_and_place() -> None:
     images = image(1, b"a", GOOD_DAY) + image(2, b"b", NO_DAY)
-    with pytest.raises(Unrepresentable, match=r"'day' at binlog.000001 at 17 \(image 2 of .*zero_dates: null"):
+    with pytest.raises(UnrepresentableValue, match=r"'day' at binlog.000001 at 17 \(image 2 of .*zero_dates: null"):
         run(TABLE, images)
 
 
@@ -68,13 +75,13 @@ def test_a_date_that_is_none_becomes_null_if_asked() -> None:
     ],
 )
 def test_images_that_are_none_of_this_table_name_column_and_place(images: bytes, said: str) -> None:
-    with pytest.raises(Corrupt, match=rf"shop\.t: {said}.*") as caught:
+    with pytest.raises(CorruptData, match=rf"shop\.t: {said}.*") as caught:
         run(TABLE, images)
     assert "binlog.000001 at" in str(caught.value)
 
 
 def test_an_update_without_its_after_image_is_refused() -> None:
-    with pytest.raises(Corrupt, match="update without its after image"):
+    with pytest.raises(CorruptData, match="update without its after image"):
         run(TABLE, image(1, b"a", GOOD_DAY), kind=2)
 
 
@@ -87,15 +94,15 @@ def test_a_row_above_the_limit_is_refused_by_the_limits_name() -> None:
 def test_an_enum_number_without_a_member_is_refused() -> None:
     state = column("state", FieldType.ENUM, 1, "enum('a','b')", charset="latin1", members=("a", "b"))
     assert run(TableDefinition("shop", "t", (state,)), b"\xfe\x02\xfe\x00\xff").arrays[0].to_pylist() == ["b", "", None]
-    with pytest.raises(Corrupt, match=r"'state' at image 2 of .* holds 3, which is none of its 2 members"):
+    with pytest.raises(CorruptData, match=r"'state' at image 2 of .* holds 3, which is none of its 2 members"):
         run(TableDefinition("shop", "t", (state,)), b"\xfe\x02\xfe\x03")
     flags = column("flags", FieldType.SET, 1, "set('a','b')", charset="latin1", members=("a", "b"))
-    with pytest.raises(Corrupt, match="holds 4, which is none of its 2 members"):
+    with pytest.raises(CorruptData, match="holds 4, which is none of its 2 members"):
         run(TableDefinition("shop", "t", (flags,)), b"\xfe\x04")
 
 
 def test_bytes_that_are_no_text_are_refused_or_replaced() -> None:
-    with pytest.raises(Unrepresentable, match=r"column 'name' .* utf8mb4.*invalid_text: replace"):
+    with pytest.raises(UnrepresentableValue, match=r"column 'name' .* utf8mb4.*invalid_text: replace"):
         run(TABLE, image(1, b"a\xffb", GOOD_DAY))
     found = run(TABLE, image(1, b"a\xffb", GOOD_DAY), invalid_text="replace")
     assert found.arrays[1].to_pylist() == ["a\N{REPLACEMENT CHARACTER}b"]
@@ -130,14 +137,14 @@ def test_two_words_for_one_type_are_the_same() -> None:
 
 def test_a_type_that_the_bus_does_not_have_is_refused_unless_excluded() -> None:
     table = TableDefinition("shop", "t", (ID, column("v", FieldType.DECIMAL, 0, "old decimal")))
-    with pytest.raises(Unsupported, match=r"shop\.t: column 'v' has the type old decimal"):
+    with pytest.raises(UnsupportedFeature, match=r"shop\.t: column 'v' has the type old decimal"):
         describe(table)
     assert describe(table, excluded=frozenset({"v"})).names == ("id",)
 
 
 def test_years_of_two_digits_are_refused_since_a_query_does_not_tell_them_apart() -> None:
     table = TableDefinition("shop", "t", (ID, column("v", FieldType.YEAR, 0, "year(2)")))
-    with pytest.raises(Unsupported, match=r"shop\.t: column 'v' is a YEAR\(2\)"):
+    with pytest.raises(UnsupportedFeature, match=r"shop\.t: column 'v' is a YEAR\(2\)"):
         describe(table)
     assert describe(table, excluded=frozenset({"v"})).names == ("id",)
 
@@ -171,7 +178,7 @@ def test_zero_dates_of_real_servers(server: Server, database: str) -> None:
         since = server.position()
         cursor.execute("INSERT INTO t VALUES (1, 0, 0, 0, 0, 0)")
         cursor.execute("INSERT INTO t VALUES (2, '2020-00-10', '2020-02-31 01:02:03', '2020-00-00', NULL, NULL)")
-    with pytest.raises(Unrepresentable, match=rf"{database}\.t: column 'c0' at binlog.000001 at \d+"):
+    with pytest.raises(UnrepresentableValue, match=rf"{database}\.t: column 'c0' at binlog.000001 at \d+"):
         decode_all(server, since, "t")
     _, found = decode_all(server, since, "t", zero_dates="null")
     assert found.drop_columns(["id"]).to_pylist() == [{f"c{i}": None for i in range(5)}] * 2

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import ipc
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 from databus.schema import frame_schema
 from databus.sources.mysql._definition import FieldType, TableDefinition
 from databus.sources.mysql.rows import bus_arrays, decode, small_events
@@ -77,7 +77,7 @@ def test_a_damaged_event_gives_an_error_and_the_next_one_is_read() -> None:
     small = small_events(plan_of(definition))
     assert small is not None
     options: dict[str, Any] = {"numbers": (SCN, BEFORE, COMMIT_US), "txid": "t", "row_bytes_max": 1 << 20}
-    with pytest.raises(Corrupt, match=r"d\.t"):
+    with pytest.raises(CorruptData, match=r"d\.t"):
         small.decode(*_event(b"\0\1\2", 1), place, **options)
     found = small.decode(*_event(b"\0\1\2\0\0", 1), place, **options)
     assert found is not None

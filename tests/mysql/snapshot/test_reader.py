@@ -12,7 +12,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from databus.core import LimitExceeded, SourceChanged, Unrepresentable, Unsupported
+from databus.core import LimitExceeded, SourceChanged, UnrepresentableValue, UnsupportedFeature
 from databus.sources.mysql.snapshot import SnapshotReader, TableTask
 from databus.sources.snapshots import BegunAnew, Placed, SnapshotOptions
 from databus.testing.servers import Server
@@ -317,7 +317,7 @@ def test_a_table_that_is_not_as_the_log_says_is_an_error(
 def test_a_view_is_refused(server: Server, database: str, open_reader: Callable[..., SnapshotReader]) -> None:
     task = numbers(server, database)
     server.run(f"DROP TABLE {database}.t", f"CREATE VIEW {database}.t AS SELECT 1 AS id, 'x' AS v")
-    with pytest.raises(Unsupported, match="is a VIEW"):
+    with pytest.raises(UnsupportedFeature, match="is a VIEW"):
         read_all(open_reader(), server, task)
 
 
@@ -387,7 +387,7 @@ def test_a_date_that_is_none_follows_the_policy(
         cursor.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, d DATE)")
         cursor.execute(f"INSERT INTO {database}.t VALUES (1, '0000-00-00'), (2, '2020-00-10'), (3, '2020-01-10')")
     connection.close()
-    with pytest.raises(Unrepresentable, match="column 'd'"):
+    with pytest.raises(UnrepresentableValue, match="column 'd'"):
         read_all(open_reader(), server, task_of(server, database, "t"))
 
 

@@ -12,7 +12,7 @@ import time
 import sqlglot
 from sqlglot import exp
 
-from databus.sources.mysql.tables._lexer import Server, Unreadable
+from databus.sources.mysql.tables._lexer import Server, UnreadableStatement
 from databus.sources.mysql.tables._statements import read_statement
 from databus.sources.mysql.tables._syntax import AlterTable, CreateTable
 from tests.mysql.tables.corpus import SCRIPTS
@@ -24,7 +24,7 @@ def _ours(sql: str) -> CreateTable | AlterTable | object | None:
     for server in _SERVERS:
         try:
             return read_statement(sql, server, 0, "d")
-        except Unreadable:
+        except UnreadableStatement:
             continue
     return None
 

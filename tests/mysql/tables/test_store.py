@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Corrupt, LimitExceeded, SourceChanged
+from databus.core import CorruptData, LimitExceeded, SourceChanged
 from databus.sources.mysql.binlog import Query
 from databus.sources.mysql.tables import Catalogue, History, HistoryStore, Server, _history_file
 
@@ -81,7 +81,7 @@ def test_damage_is_named_with_file_and_place(tmp_path: Path) -> None:
         at = generator.randrange(20, len(whole) // 2)
         damaged[at] ^= 1 << generator.randrange(8)
         store.path.write_bytes(damaged)
-        with pytest.raises(Corrupt, match="history"):
+        with pytest.raises(CorruptData, match="history"):
             _at(tmp_path, 99)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from databus.sources.mysql.tables._lexer import Server, SqlMode, Token, Unreadable, tokens_of, words
+from databus.sources.mysql.tables._lexer import Server, SqlMode, Token, UnreadableStatement, tokens_of, words
 from databus.sources.mysql.tables._statements import read_statement
 from databus.sources.mysql.tables._touched_tables import touched_names
 
@@ -43,7 +43,7 @@ def _texts(text: str, server: Server = MYSQL, sql_mode: int = 0) -> list[str]:
 def test_any_text_ends_in_tokens_or_in_an_error(text: str, server: Server, mode: int) -> None:
     try:
         found = list(tokens_of(text, server, mode))
-    except Unreadable:
+    except UnreadableStatement:
         return
     for left, right in itertools.pairwise(found):
         assert left.end <= right.start
@@ -53,7 +53,7 @@ def test_any_text_ends_in_tokens_or_in_an_error(text: str, server: Server, mode:
 @given(_SQL, st.sampled_from((MYSQL, OLD_MYSQL, MARIADB)), st.sampled_from(MODES))
 def test_any_statement_is_read_or_refused(text: str, server: Server, mode: int) -> None:
     for start in ("", "CREATE TABLE t (", "ALTER TABLE t ", "CREATE "):
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableStatement):
             read_statement(start + text, server, mode, "db")
         touched_names(start + text, server, mode, "db")
 
@@ -83,7 +83,7 @@ def test_any_statement_is_read_or_refused(text: str, server: Server, mode: int) 
 def test_long_texts_take_no_longer_than_they_should(text: str) -> None:
     """Time grows with the length, not with its square: a bound that only the latter breaks."""
     began = time.process_time()
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(UnreadableStatement):
         read_statement(text, MYSQL, 0, "db")
     touched_names(text, MYSQL, 0, "db")
     assert time.process_time() - began < 20

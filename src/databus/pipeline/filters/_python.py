@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from databus.core import CHANGE_TYPE, ConfigError, WrongInput
+from databus.core import CHANGE_TYPE, ConfigError, InputError
 from databus.pipeline._contract import Filter, FilterConfig
 from databus.pipeline.filters._columns import CONTROL, CONTROL_LABEL, META_COLUMNS, is_meta
 from databus.schema import forms_of
@@ -178,7 +178,7 @@ class _Mapper:
         try:
             return function(rows.drop_columns([CONTROL]))
         except Exception as error:
-            raise WrongInput(
+            raise InputError(
                 f"function {self._name} failed on a batch of {rows.num_rows} rows: {type(error).__name__}: {error}"
             ) from error
 
@@ -187,7 +187,7 @@ class _Mapper:
             batches = result.combine_chunks().to_batches()
             result = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
         if not isinstance(result, pa.RecordBatch):
-            raise WrongInput(
+            raise InputError(
                 f"function {self._name} returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table"
             )
         columns = [self._column(result, rows, field) for field in self._schema]
@@ -205,14 +205,14 @@ class _Mapper:
                 if is_meta(field.name)
                 else f"it returned {', '.join(result.schema.names)}; say what it returns with `columns`"
             )
-            raise WrongInput(f"function {self._name} returned no column {field.name!r}; {hint}")
+            raise InputError(f"function {self._name} returned no column {field.name!r}; {hint}")
         column = result.column(index)
         if column.type == field.type:
             return column
         try:
             return column.cast(field.type)
         except pa.ArrowException as error:
-            raise WrongInput(
+            raise InputError(
                 f"function {self._name} returned column {field.name!r} as {column.type}, which is not {field.type}: "
                 f"{error}"
             ) from error

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from databus.core import ControlKind, Corrupt, SourceCheckpoint, Unsupported
+from databus.core import ControlKind, CorruptData, SourceCheckpoint, UnsupportedFeature
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
 from databus.pipeline._decode import user_rows_schema
@@ -194,7 +194,7 @@ class DeltaOutput(Output):
     def _check_columns(self, items: Sequence[TableRows | TableControl]) -> None:
         for table in (item.table for item in items):
             if SOURCE in table.names:
-                raise Unsupported(
+                raise UnsupportedFeature(
                     f"outputs.{self.context.output}: {table.source} has a column {SOURCE!r}, in which `merge` says "
                     f"whose a row is; give {table.source} an output without `merge`"
                 )
@@ -205,19 +205,19 @@ class DeltaOutput(Output):
             return
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
         if owner in known.tables:
-            raise Corrupt(
+            raise CorruptData(
                 f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it; or "
                 f"{_begin_anew(batch.physical, first.table.source)}"
             )
         if isinstance(copy.kind, Mirror) and not known.from_beginning[batch.physical]:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before; "
                 f"{_begin_anew(batch.physical, first.table.source)}"
             )
 
     def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
         if stored.is_part and stored.log != log_number(end.log):
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{copy.target.path}: holds a part of the transaction at SCN {stored.pair[0]} of {physical}/{source}, "
                 f"from another log than {end.log}, whose rows cannot be told from those. "
                 f"{self._reset(physical, source)}"
@@ -261,13 +261,13 @@ class DeltaOutput(Output):
         return schema.append(SOURCE_FIELD) if self.config.merge else schema
 
     def _key(self, table: TableSchema) -> tuple[str, ...]:
-        """The columns that identify a row. Raises `Unsupported` for a mirror of a table that has none."""
+        """The columns that identify a row. Raises `UnsupportedFeature` for a mirror of a table that has none."""
         chosen = self.config.key.get(table.source) if isinstance(self.config.key, dict) else self.config.key
         key = tuple(chosen) if chosen else table.key
         missing = [name for name in key if name not in table.names]
         if not key or missing:
             what = f"has no column {missing[0]!r}" if missing else "has no key"
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"outputs.{self.context.output}: {table.source} {what}, by which a mirror tells its rows apart; name "
                 f"columns that identify a row (`key: {{{table.source}: [...]}}`), or use `mode: history`"
             )

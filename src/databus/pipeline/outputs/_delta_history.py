@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, Unsupported
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
 from databus.pipeline._batch import TableControl
 from databus.pipeline._decode import user_rows_schema
 from databus.pipeline.outputs._delta_schema import Move, Plan, widens_to
@@ -69,7 +69,7 @@ class History:
         }
         for name, kind in wider.items():
             if not widens_to(have.field(name).type, kind):
-                raise Unsupported(
+                raise UnsupportedFeature(
                     f"{self._target.path}: column {name} of {table.source} became {kind}, and the history holds "
                     f"{have.field(name).type}, neither of which holds every value of the other. {self._how_to_reset}"
                 )

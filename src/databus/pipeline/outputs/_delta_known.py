@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Known:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the file; without one, the output begins now. Raises `Corrupt` if it is not ours."""
+        """Read the file; without one, the output begins now. Raises `CorruptData` if it is not ours."""
         try:
             value = json.loads(path.read_text())
             beginnings = {str(physical): bool(at_zero) for physical, at_zero in value["from_beginning"].items()}
@@ -31,7 +31,7 @@ class Known:
         except FileNotFoundError:
             return cls(path)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(
+            raise CorruptData(
                 f"{path}: does not say which tables this output has made ({error!r}). Restore it; or remove it, if "
                 f"all tables are in their folders"
             ) from error

@@ -12,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, ControlKind, LimitExceeded, Pair, Unsupported
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    SEQ,
+    ChangeType,
+    ControlKind,
+    LimitExceeded,
+    Pair,
+    UnsupportedFeature,
+)
 from databus.formats import from_json_value
 from databus.pipeline._batch import TableControl
 from databus.pipeline.outputs._delta_schema import Plan, converts_exactly, plan
@@ -119,13 +128,13 @@ class Mirror:
         del stored
         have, want = self._target.schema(), mirror_schema(table)
         if set(have.names) != set(want.names) or any(have.field(f.name).type != f.type for f in want):
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._target.path}: has {_columns(have)}, and rows of {table.source} came with {_columns(want)}, "
                 f"without the `schema` control that says what became of the rows before. {self._how_to_reset}"
             )
 
     def control(self, control: TableControl, stored: Stored) -> None:
-        """Apply a control. Raises `Unsupported` where only a new snapshot helps, and none is said to follow."""
+        """Apply a control. Raises `UnsupportedFeature` where only a new snapshot helps, and none is said to follow."""
         if control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
             self._target.delete(self._only(below(control.pair)), stored)
         elif control.kind is ControlKind.SNAPSHOT_END:
@@ -135,7 +144,7 @@ class Mirror:
         elif control.kind is ControlKind.SCHEMA:
             self._follow(control, stored)
         elif control.kind is ControlKind.GAP and not (control.body.get("resnapshot") or self._on_gap == "continue"):
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._target.path}: changes of {control.table.source} are missing ({_told(control.body)}), so that "
                 f"this mirror would be wrong. {self._how_to_reset} With a snapshot asked for, `on_gap: continue` "
                 f"lets the mirror go on; it is right again when that snapshot has ended"
@@ -161,7 +170,7 @@ class Mirror:
         elif needs_snapshot(control):
             self._target.overwrite(steps.schema, (), stored)
         else:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._target.path}: {control.table.source} changed the type of "
                 f"{', '.join(move.field.name for move in steps.converted)}, and the values that the mirror has do not "
                 f"become the new type exactly. {self._how_to_reset}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import Pair, Unsupported
+from databus.core import Pair, UnsupportedFeature
 from databus.pipeline._batch import TableControl
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema, needs_snapshot
@@ -142,7 +142,10 @@ class SharedMirror(Mirror):
             self._carry_out(steps, control.table.source, control.body.get("ddl") or "no DDL", stored)
 
     def _is_exact_in(self, control: TableControl) -> bool:
-        """Whether this source's values are values of its new types. Raises `Unsupported` if not, and none will come."""
+        """Whether this source's values are values of its new types.
+
+        Raises `UnsupportedFeature` if not, and none will come.
+        """
         have, want = self._target.schema(), mirror_schema(control.table)
         narrower = [field for field in want if field.name in have.names and have.field(field.name).type != field.type]
         moves = [field for field in narrower if widens_to(field.type, have.field(field.name).type)]
@@ -152,7 +155,7 @@ class SharedMirror(Mirror):
             if not all(converts_exactly(batch.column(name), kind) for batch in self._mine([name]))
         ]
         if inexact and not needs_snapshot(control):
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._target.path}: {self._source} changed the type of {', '.join(inexact)}, and the values that "
                 f"the mirror has do not become the new type exactly. {self._how_to_reset}"
             )
@@ -193,7 +196,7 @@ class SharedMirror(Mirror):
         for kind in kinds:
             if all(widens_to(other, kind) for other in kinds):
                 return kind
-        raise Unsupported(
+        raise UnsupportedFeature(
             f"{self._target.path}: column {name} of {self._source} is {kinds[-1]}, and the table that it shares holds "
             f"{kinds[0]}, neither of which holds every value of the other. Give {table.source} a table of its own "
             f"(another output, or `{{physical}}` in the path). Or, if all its sources have the new type now: "

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from databus.core import Corrupt, DatabusError, Held, Unsupported, crash_point
+from databus.core import CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.pipeline.outputs._pairs import Stored
 
 if TYPE_CHECKING:
@@ -130,12 +130,12 @@ class DeltaTarget:
         found = table.metadata().configuration.get(_OWNER)
         if found != self.owner:
             whose = f"the copy of {found}" if found else "a Delta table that databus did not make"
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self.path}: is {whose}, and would get {self.owner}; give this output another `path` "
                 f"(`{{physical}}`, `{{db}}` and `{{table}}` stand for the source's names), or remove the folder"
             )
         if not self._is_shared and self.stored() is None and table.file_uris():
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self.path}: holds rows, but not of {self._application}; a renamed pipeline or output does not know "
                 f"where its table stands. Give it its name back, or remove the folder and start the output anew"
             )
@@ -173,7 +173,7 @@ class DeltaTarget:
         seq = self.table.transaction_version(f"{self._application}/seq")
         log = self.table.transaction_version(f"{self._application}/log")
         if seq is None:
-            raise Corrupt(f"{self.path}: stores SCN {scn} and no `_seq`; another program changed its transactions")
+            raise CorruptData(f"{self.path}: stores SCN {scn} and no `_seq`; another program changed its transactions")
         return Stored((scn, seq), log)
 
     def schema(self) -> pa.Schema:
@@ -241,7 +241,7 @@ class DeltaTarget:
     def _check_schema(self, wanted: pa.Schema) -> None:
         found = self.schema()
         if {field.name: field.type for field in found} != {field.name: field.type for field in wanted}:
-            raise Corrupt(f"{self.path}: wrote columns {wanted.names} and found {found.names}, or other types")
+            raise CorruptData(f"{self.path}: wrote columns {wanted.names} and found {found.names}, or other types")
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, in bounded batches."""
@@ -323,12 +323,12 @@ class DeltaTarget:
         except DatabusError:
             raise
         except CommitFailedError as error:
-            raise Held(
+            raise LockHeld(
                 f"{self.path}: could not {verb} the table, because another process writes it ({error}); a table has "
                 f"one writer. Stop the other one, and start this pipeline again"
             ) from error
         except (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, DeltaError, OSError, ValueError) as error:
-            raise Corrupt(
+            raise CorruptData(
                 f"{self.path}: could not {verb} the table of {self.owner}: {error}. Nothing was committed. Restore "
                 f"the folder; or remove it and start the output anew from a snapshot of the table"
             ) from error

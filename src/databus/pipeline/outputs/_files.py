@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from databus.core import DiskFull, Pair, Unsupported, WrongInput, crash_point
+from databus.core import DiskFull, InputError, Pair, UnsupportedFeature, crash_point
 from databus.formats import json_lines
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
@@ -64,7 +64,7 @@ class _Folder:
             path.mkdir(parents=True, exist_ok=True)
             names = [each.name for each in path.iterdir()]
         except OSError as error:
-            raise WrongInput(f"{path}: is not a folder to write to: {error.strerror}") from error
+            raise InputError(f"{path}: is not a folder to write to: {error.strerror}") from error
         for name in names:
             if name.startswith(".") and name.endswith(_PARTIAL):
                 (path / name).unlink(missing_ok=True)
@@ -92,7 +92,7 @@ class _Folder:
             partial.unlink(missing_ok=True)
             if error.errno in _NO_SPACE:
                 raise DiskFull(f"{self.path / name}: {error.strerror}; make room, the file is written again") from error
-            raise WrongInput(f"{self.path / name}: could not be written: {error}") from error
+            raise InputError(f"{self.path / name}: could not be written: {error}") from error
         crash_point("files.after_rename")
         self.stored = stored
 
@@ -153,7 +153,7 @@ class FilesOutput(Output):
     def _check_log(self, folder: _Folder, batch: ChangeBatch, source: str) -> None:
         stored = folder.stored
         if stored.is_part and stored.log != log_number(batch.end.log):
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{folder.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/{source}, "
                 f"from another log than {batch.end.log}, whose rows cannot be told from those. Move the files away, "
                 f"and have the table read anew: `databus snapshot {batch.physical} {source}`"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, Corrupt, Pair, TryAgain
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, TransientError
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, SparkOutput
 from databus.pipeline.outputs._pairs import Int, pairs_of
@@ -56,7 +56,10 @@ class MockOutput(Output):
         self._fails = config.fail_at_row is not None
 
     def write(self, batch: ChangeBatch) -> None:
-        """See `Output.write`. Raises `Corrupt` for an order or a gap that must not be, `TryAgain` on purpose."""
+        """See `Output.write`.
+
+        Raises `CorruptData` for an order or a gap that must not be, `TransientError` on purpose.
+        """
         rows = [item for item in batch.items if isinstance(item, TableRows)]
         arriving = sum(item.rows.num_rows for item in rows)
         self._fail_on_purpose(arriving)
@@ -76,7 +79,7 @@ class MockOutput(Output):
         at = self.config.fail_at_row
         if self._fails and at is not None and self.counts.rows + arriving >= at:
             self._fails = False
-            raise TryAgain(f"outputs.{self.context.output}: fails at row {at}, as `fail_at_row` wants")
+            raise TransientError(f"outputs.{self.context.output}: fails at row {at}, as `fail_at_row` wants")
 
     def _count(self, batch: ChangeBatch, rows: list[TableRows], last: Pair) -> None:
         counts = self.counts
@@ -102,13 +105,13 @@ def _check_order(batch: ChangeBatch) -> None:
         falls = np.flatnonzero(~((scns[1:] > scns[:-1]) | ((scns[1:] == scns[:-1]) & (seqs[1:] > seqs[:-1]))))
         if len(falls):
             at = int(falls[0])
-            raise Corrupt(
+            raise CorruptData(
                 f"{batch.physical}/{source}: {(int(scns[at + 1]), int(seqs[at + 1]))} came after "
                 f"{(int(scns[at]), int(seqs[at]))}"
             )
         last[source] = (int(scns[-1]), int(seqs[-1]))
         if last[source] > batch.end.pair:
-            raise Corrupt(f"{batch.physical}/{source}: {last[source]} is beyond the batch's end {batch.end.pair}")
+            raise CorruptData(f"{batch.physical}/{source}: {last[source]} is beyond the batch's end {batch.end.pair}")
 
 
 def _pairs(item: TableRows | TableControl) -> tuple[Int, Int]:
@@ -120,7 +123,7 @@ def _pairs(item: TableRows | TableControl) -> tuple[Int, Int]:
 def _check_complete(batch: ChangeBatch, last: Pair) -> None:
     """Whether the logged pairs above `last` have no gap: transactions 1, 2, 3..., and in each rows 1, 2, 3..."""
     if batch.start.pair > last:
-        raise Corrupt(f"{batch.physical}: a batch begins after {batch.start.pair}, the one before ended at {last}")
+        raise CorruptData(f"{batch.physical}: a batch begins after {batch.start.pair}, the one before ended at {last}")
     if not batch.items:
         return
     parts = [_pairs(item) for item in batch.items]
@@ -133,7 +136,7 @@ def _check_complete(batch: ChangeBatch, last: Pair) -> None:
     follows = ((steps == 0) & (np.diff(seqs) == 1)) | ((steps == 1) & (seqs[1:] == 1))
     if not follows.all():
         at = int(np.flatnonzero(~follows)[0])
-        raise Corrupt(
+        raise CorruptData(
             f"{batch.physical}: after {(int(scns[at]), int(seqs[at]))} came {(int(scns[at + 1]), int(seqs[at + 1]))}, "
             "and something between them is missing or came twice"
         )

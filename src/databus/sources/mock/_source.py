@@ -23,7 +23,7 @@ from databus.core import (
     SourceChanged,
     SystemClock,
     UnknownSource,
-    Unsupported,
+    UnsupportedFeature,
     make_scn,
     next_bus_seq,
     ordinal_of,
@@ -151,7 +151,7 @@ class MockSource:
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`: rows as a copy would hold them. Scripted rows have none."""
         if where is not None:
-            raise Unsupported(f"{self.physical}: a table of this source is read as a whole; leave `where` out")
+            raise UnsupportedFeature(f"{self.physical}: a table of this source is read as a whole; leave `where` out")
         known = {table.source for table in self.tables()} if self._script is None else set()
         for name in sources:
             if name not in known:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from databus.core import ChangeType, ControlKind, Unsupported, crash_point
+from databus.core import ChangeType, ControlKind, UnsupportedFeature, crash_point
 from databus.schema import TableSchema, frame_schema
 from databus.sources.mysql._captured_tables import Tables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
@@ -245,7 +245,7 @@ class Between:
         begins here anew stops here too.
         """
         if self._config.on_class3 == "stop":
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._physical}: the data of {source} changed in a way that the log does not show; set `on_class3: "
                 f"resnapshot` to have the table read again"
             )

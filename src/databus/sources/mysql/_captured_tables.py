@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
-from databus.core import SourceChanged, Stop, Unsupported
+from databus.core import FatalError, SourceChanged, UnsupportedFeature
 from databus.schema import TableSchema, diff
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
@@ -95,7 +95,7 @@ class Tables:
         self._json_form = json_form
         self._why_unknown = why_unknown
         self._plans: dict[int, Plan] = {}
-        self._refused: dict[int, Stop] = {}
+        self._refused: dict[int, FatalError] = {}
         self._stale: set[int] = set()
         self.omitter = Omitter(options.row_bytes_max) if options.on_large_row == "marker" else None
         self.policies = Policies(options.zero_dates, options.invalid_text, omitter=self.omitter)
@@ -110,9 +110,12 @@ class Tables:
         return self.selection.selects(*name) and not self._is_other(*name)
 
     def describe(self, definition: TableDefinition) -> TableSchema:
-        """The table as consumers see it. Raises `Unsupported` for a type, or a kind of table, that is not captured."""
+        """The table as consumers see it.
+
+        Raises `UnsupportedFeature` for a type, or a kind of table, that is not captured.
+        """
         if definition.is_versioned:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{definition.source} keeps the history of its rows (WITH SYSTEM VERSIONING): its log has an insert "
                 f"for each old row, which cannot be told from a new one. Leave the table out with `exclude`"
             )
@@ -148,7 +151,7 @@ class Tables:
             slot for slot, plan in self._plans.items() if plan is not newest and plan.definition.source == source
         }
 
-    def refuse(self, slot: int, error: Stop) -> None:
+    def refuse(self, slot: int, error: FatalError) -> None:
         """Raise this where rows of that table map come."""
         self._refused[slot] = error
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from databus.core import ControlKind, Unsupported
+from databus.core import ControlKind, UnsupportedFeature
 from databus.formats import to_json_value
 from databus.schema import TableSchema
 from databus.sources.mysql._captured_tables import Selection, Tables
@@ -49,7 +49,7 @@ def controls_of(
             yield ControlKind.SCHEMA, table, body
         case Unknown(ddl, why, named_tables):
             named = ", ".join(f"{database}.{name}" for database, name in named_tables)
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{physical}: a statement may have changed {named} and is not understood ({why}): "
                 f"{shown(ddl[:500])!r}. Report it; to go on, `databus skip` it and have the tables read again"
             )

@@ -42,7 +42,7 @@ class TableLookup:
         """The table as it was at `position`.
 
         Raises `SourceChanged` where the server has none of that name now, or a statement behind `position` may have
-        changed it; `Unavailable` where the server cannot be asked.
+        changed it; `ServiceUnavailable` where the server cannot be asked.
         """
         server = self._open_server()
         try:

@@ -88,7 +88,7 @@ class HistoryKeeper:
 
         Where the file is missing, tables are taken from the server's catalogue as far as they are provably the same as
         at `scn`: those that consumers know (`in_force`) and that describe themselves alike. Raises `SourceChanged`
-        naming the file where nothing is known otherwise, `Corrupt` if it is damaged.
+        naming the file where nothing is known otherwise, `CorruptData` if it is damaged.
         """
         if self._store is not None and self._store.exists:
             self._store.load(scn, self._history)

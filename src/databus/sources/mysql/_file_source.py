@@ -22,12 +22,12 @@ import structlog
 from databus.core import (
     Clock,
     ConfigError,
-    Corrupt,
+    CorruptData,
     Identity,
     PositionPurged,
+    ServiceUnavailable,
     SourceChanged,
     SystemClock,
-    Unavailable,
     UnknownSource,
     make_scn,
 )
@@ -128,7 +128,9 @@ class FileFeed:
             except StopIteration:
                 raise PositionPurged(f"{self._path}: the file {self._next} is gone; put it back") from None
             except OSError as error:
-                raise Unavailable(f"{self._path}: {self._next}: {error.strerror}; capture tries again") from error
+                raise ServiceUnavailable(
+                    f"{self._path}: {self._next}: {error.strerror}; capture tries again"
+                ) from error
             self._file.close()
             self._file, self._next = None, following[0].name
 
@@ -234,7 +236,7 @@ class BinlogSource:
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
         if self._session is None:
-            raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+            raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session.poll(wait_ms)
 
     def durable(self, position: Mapping[str, Any]) -> None:
@@ -311,16 +313,19 @@ class BinlogSource:
 
 
 def file_server(path: Path) -> tuple[Flavor, tuple[int, int, int]]:
-    """Which server wrote a file. Raises `Corrupt` if it is no binary log, `Unavailable` if it cannot be read."""
+    """Which server wrote a file.
+
+    Raises `CorruptData` if it is no binary log, `ServiceUnavailable` if it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             head = file.read(_VERSION.stop)
     except OSError as error:
-        raise Unavailable(f"{path}: {error.strerror}") from error
+        raise ServiceUnavailable(f"{path}: {error.strerror}") from error
     if head[:4] == ENCRYPTED_FILE_MAGIC:
         raise ConfigError(f"{path}: is encrypted; it can be read through its server only")
     if head[:4] != FILE_MAGIC or len(head) < _VERSION.stop:
-        raise Corrupt(f"{path}: is no binary log: it does not begin with its magic number")
+        raise CorruptData(f"{path}: is no binary log: it does not begin with its magic number")
     text = head[_VERSION].split(b"\0", 1)[0].decode("ascii", "replace")
     flavor: Flavor = "mariadb" if "mariadb" in text.lower() else "mysql"
     return flavor, version_of(text)

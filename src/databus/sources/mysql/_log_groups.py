@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, Stop, make_scn
+from databus.core import BUS_COLUMNS, COMMIT_VERSION, SEQ, FatalError, make_scn
 from databus.schema import frame_schema
 from databus.sources.mysql.binlog import Run
 from databus.sources.mysql.rows import SMALL_BYTES, Decoded, Plan, SmallEvents, bus_arrays, decode, small_events
@@ -120,7 +120,7 @@ class Assembler:
             before = self.seq, self.position, self._is_open
             try:
                 group = self._group(stretch, snapshots)
-            except Stop:
+            except FatalError:
                 # One of its transactions cannot be captured: those before it are, each by itself.
                 self.seq, self.position, self._is_open = before
                 for single in _singles(stretch):

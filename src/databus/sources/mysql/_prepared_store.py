@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from databus.core import Corrupt, DiskFull, LimitExceeded, make_scn
+from databus.core import CorruptData, DiskFull, LimitExceeded, make_scn
 from databus.log import Resume
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._rolled_back_rows import selection_of
@@ -237,7 +237,7 @@ class PreparedStore:
             crc = zlib.crc32(piece, crc)
             done += len(piece)
             if not piece or (done == entry.size_bytes and crc != entry.crc):
-                raise Corrupt(
+                raise CorruptData(
                     f"{self._file.name} at {entry.offset}: the XA transaction {entry.xid} there is damaged; remove the "
                     f"file: it is read again from the server's log"
                 )
@@ -264,7 +264,7 @@ class PreparedStore:
         if self._folder is None:
             return
         if os.pread(self._file.fileno(), len(_MAGIC), 0) != _MAGIC:
-            raise Corrupt(
+            raise CorruptData(
                 f"{self._file.name}: it does not begin with {_MAGIC!r}; remove it: the server's log is read again"
             )
         found, at = self._records(scn, end)

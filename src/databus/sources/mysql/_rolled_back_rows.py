@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 
-from databus.core import Corrupt, LimitExceeded, Unavailable, Unsupported, make_scn
+from databus.core import CorruptData, LimitExceeded, ServiceUnavailable, UnsupportedFeature, make_scn
 from databus.log import Resume
 from databus.sources._config import SourceConfig
 from databus.sources.mysql.binlog import Abandoned, Origin, Run, TakenBack
@@ -65,9 +65,9 @@ class LeftOut:
         return run
 
     def save(self, folder: Path | None) -> None:
-        """Keep it, durably. Raises `Unsupported` where there is no folder to keep it in."""
+        """Keep it, durably. Raises `UnsupportedFeature` where there is no folder to keep it in."""
         if folder is None:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self.origin.file} at {self.origin.start}: a transaction was rolled back after parts of it went out, "
                 f"and without a folder this cannot be remembered; raise `group_bytes_max` above its size"
             )
@@ -94,7 +94,7 @@ class LeftOut:
             value = json.loads((folder / _NAME).read_text())
             found = cls(_origin(value["origin"]), value["selection"], [(low, high) for low, high in value["ranges"]])
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(
+            raise CorruptData(
                 f"{folder / _NAME}: {error!r}; delete it: capture finds out by itself what it held"
             ) from error
         if make_scn(timeline, found.origin.ordinal) <= scn or found._selection != selection:
@@ -118,7 +118,7 @@ class TakingBack:
         self.is_too_late = False  # rows that did not happen went out: the rest of the transaction is only looked at
 
     def run(self, run: Run) -> Run | None:
-        """What of a run is to be captured. Raises `Unavailable` at the end of a transaction that comes again."""
+        """What of a run is to be captured. Raises `ServiceUnavailable` at the end of a transaction that comes again."""
         if not self.is_too_late:
             return run if self._known is None else self._known.leave_out(run)
         if run.is_complete or len(run) > 1:
@@ -133,7 +133,7 @@ class TakingBack:
         self.is_too_late |= not is_in_time
 
     def abandon(self, found: Abandoned) -> None:
-        """A transaction of which a part went out never ends. Raises `Unavailable`."""
+        """A transaction of which a part went out never ends. Raises `ServiceUnavailable`."""
         self._found = LeftOut(found.origin, self._selection)
         self._found.add(0, EVERYTHING)
         self._come_again("never ends, since the server that wrote it crashed")
@@ -144,7 +144,7 @@ class TakingBack:
             self._found.join(self._known)
         self._found.save(self._folder)
         origin = self._found.origin
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"{self._physical}: the transaction at {origin.file}:{origin.start} {what}; what was captured of it is "
             f"taken back, and it is read again without those rows"
         )

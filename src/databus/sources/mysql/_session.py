@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from databus.core import Clock, ControlKind, SourceChanged, Stop, Unsupported, make_scn
+from databus.core import Clock, ControlKind, FatalError, SourceChanged, UnsupportedFeature, make_scn
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._bus_groups import Between
 from databus.sources.mysql._captured_tables import Tables
@@ -103,7 +103,7 @@ class Session:
         self._is_new = is_new
         self._begins_us: int | None = place.position.get(BEGINS_US)
         self.is_over = False  # with `snapshot: only`, once all is read
-        self._stopped: Stop | None = None
+        self._stopped: FatalError | None = None
         self._yielded = place  # the place of the last group that was yielded
         self._yielded_s = time.monotonic()
         self._is_part_out = False  # the last group that was yielded wants another to end its transaction
@@ -137,7 +137,7 @@ class Session:
                 return None
             try:
                 group = self._next()
-            except Stop as error:
+            except FatalError as error:
                 group = self._last_before(error)
             if group is not None:
                 self._note_yielded(group)
@@ -307,7 +307,7 @@ class Session:
                     self._rest = run, transaction
                     return self._assembler.add(run, self._here.snapshots, first, transaction)
                 self._learn(plan, self._looked_up.pop(slot, None))
-            except Stop as error:  # raised where its rows come: what is before them is good
+            except FatalError as error:  # raised where its rows come: what is before them is good
                 self._tables.refuse(slot, type(error)(f"{error} (first met in {run.place_of(slot, first)})"))
         return self._assembler.add(run, self._here.snapshots, first)
 
@@ -342,7 +342,7 @@ class Session:
         )
         if is_another:
             if not self._assembler.is_between_transactions:
-                raise Unsupported(
+                raise UnsupportedFeature(
                     f"{self._physical}: {table.source} changed in the middle of a transaction (the log shows another "
                     f"table than before); have it read again by `databus snapshot`, from a position behind it"
                 )
@@ -384,7 +384,7 @@ class Session:
         self._note_yielded(group)
         return group
 
-    def _last_before(self, error: Stop) -> Group:
+    def _last_before(self, error: FatalError) -> Group:
         """A commit up to what cannot be captured, so that the log ends right before it. Raises `error` if it does."""
         if self._stopped is not None or self._here.place.scn == self._yielded.scn or self._is_part_out:
             raise error

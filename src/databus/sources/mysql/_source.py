@@ -16,10 +16,10 @@ from databus.core import (
     Clock,
     ConfigError,
     Identity,
+    InputError,
+    ServiceUnavailable,
     SystemClock,
-    Unavailable,
     UnknownSource,
-    WrongInput,
     make_scn,
     ordinal_of,
 )
@@ -227,7 +227,7 @@ class MysqlSource:
     def pass_over(self, resume: Resume, transactions: int, *, reads: bool) -> tuple[list[Group], list[str]]:
         """What the log must say in order to go on behind the next so many transactions; and their ids.
 
-        Raises `Unavailable` if so many do not come.
+        Raises `ServiceUnavailable` if so many do not come.
         """
         assert resume.position is not None  # noqa: S101 - its caller has looked
         trouble = self._hosts.settle(Position.from_json(resume.position))
@@ -478,19 +478,19 @@ class MysqlSource:
 
     def _started(self) -> Session:
         if self._session is None:
-            raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+            raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session
 
     def _try_condition(self, sources: Sequence[str], where: str) -> None:
-        """Raise `WrongInput` if the server does not understand it: once begun, a reading that fails stops capture."""
+        """Raise `InputError` if the server does not understand it: once begun, a reading that fails stops capture."""
         facts = self._facts
         assert facts is not None  # noqa: S101 - its caller has looked
         check_condition(where, Server(facts.flavor, facts.version))
         connection = connect_again(self._config, facts)
         try:
             try_condition(connection, sources, where)
-        except WrongInput as error:
-            raise WrongInput(f"{self.physical}: {error}") from error
+        except InputError as error:
+            raise InputError(f"{self.physical}: {error}") from error
         finally:
             close_quietly(connection)
 

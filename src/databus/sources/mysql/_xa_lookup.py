@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from databus.core import Corrupt, Unavailable
+from databus.core import CorruptData, ServiceUnavailable
 from databus.log import Resume
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.binlog import FIRST_OFFSET, Heartbeat, Position, Rotated, Scanner
@@ -46,7 +46,9 @@ class Wanted:
             value = json.loads((folder / _NAME).read_text())
             found = cls(str(value["xid"]), int(value["scn"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(f"{folder / _NAME}: {error!r}; delete it: capture finds out again what it held") from error
+            raise CorruptData(
+                f"{folder / _NAME}: {error!r}; delete it: capture finds out again what it held"
+            ) from error
         if found.scn <= scn:
             (folder / _NAME).unlink()
             return None
@@ -144,7 +146,7 @@ def _open_in(name: str, end: int | None, facts: ServerFacts, dump: Callable[[Pos
                         heard_s = time.monotonic()
                         scanner.feed(block)
                     elif time.monotonic() - heard_s > _WAIT_S_MAX:
-                        raise Unavailable(f"{facts.server}: {name} was not sent to its end; capture tries again")
+                        raise ServiceUnavailable(f"{facts.server}: {name} was not sent to its end; capture tries again")
                 case _:
                     at = scanner.position
                     if end is not None and at.file == name and at.offset >= end and not scanner.is_in_transaction:
@@ -165,9 +167,9 @@ def not_there(wanted: Wanted, facts: ServerFacts) -> Trouble:
     )
 
 
-def unfound(error: Exception, physical: str) -> Unavailable:
+def unfound(error: Exception, physical: str) -> ServiceUnavailable:
     """What to raise once it is noted: capture starts again from the log's end."""
-    return Unavailable(f"{physical}: {error}; the log is read again from where it was prepared")
+    return ServiceUnavailable(f"{physical}: {error}; the log is read again from where it was prepared")
 
 
 def _nothing(_: object) -> bool:

@@ -15,7 +15,7 @@ from databus.sources.snapshots._chunks import (
     Task,
     Watermark,
 )
-from databus.sources.snapshots._reader import ChunkReader, Host, Locked, ReadAnew, SnapshotReader
+from databus.sources.snapshots._reader import ChunkReader, Host, ReadAbandoned, SnapshotReader, TableLocked
 from databus.sources.snapshots._reading import Reading
 from databus.sources.snapshots._tracker import KeyTracker
 
@@ -24,16 +24,16 @@ __all__ = [
     "ChunkReader",
     "Host",
     "KeyTracker",
-    "Locked",
     "Placed",
     "Position",
     "Progress",
-    "ReadAnew",
+    "ReadAbandoned",
     "ReadChunk",
     "Readable",
     "Reading",
     "SnapshotOptions",
     "SnapshotReader",
+    "TableLocked",
     "Task",
     "Watermark",
 ]

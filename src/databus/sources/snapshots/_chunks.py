@@ -72,7 +72,7 @@ class Readable(Protocol):
         ...
 
     def part_of(self, value: object) -> Any:
-        """The part of which `json_of` made this. Raises `Corrupt`."""
+        """The part of which `json_of` made this. Raises `CorruptData`."""
         ...
 
     def json_of(self, part: Any) -> object:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import Corrupt, DatabusError, TryAgain, Unavailable
+from databus.core import CorruptData, DatabusError, ServiceUnavailable, TransientError
 from databus.sources.snapshots._chunks import BegunAnew, Placed, Position, Progress, ReadChunk, SnapshotOptions
 from databus.sources.snapshots._reading import Reading, TableT
 from databus.sources.snapshots._tracker import KeyTracker
@@ -30,11 +30,11 @@ _LOCK_PAUSE_S: Final = 2.0
 _WAITING_MAX: Final = 24  # tables that take no room while they wait
 
 
-class ReadAnew(TryAgain):
+class ReadAbandoned(TransientError):
     """What was being read is wanted no more."""
 
 
-class Locked(TryAgain):
+class TableLocked(TransientError):
     """Somebody else's transactions are in the way, for as long as they like."""
 
 
@@ -84,7 +84,7 @@ class ChunkReader(Protocol[TableT]):
     """Reads chunks on a connection of its own. One thread uses it; any may interrupt it."""
 
     def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
-        """Read a chunk and hand it over to the host. Raises `TryAgain` or OSError where waiting may help."""
+        """Read a chunk and hand it over to the host. Raises `TransientError` or OSError where waiting may help."""
         ...
 
     def drop(self) -> None:
@@ -202,8 +202,8 @@ class SnapshotReader(Generic[TableT]):
     def take(self, wait_s: float = 0.0) -> Placed | BegunAnew | None:
         """A chunk whose place is here, between the transaction of the last `advance` and the next; None if none comes.
 
-        Raises what only somebody can mend: `WrongInput`, `Unrepresentable`, `SourceChanged`, `LimitExceeded`...; and
-        `Unavailable` if the server did not answer several times in a row.
+        Raises what only somebody can mend: `InputError`, `UnrepresentableValue`, `SourceChanged`, `LimitExceeded`...;
+        and `ServiceUnavailable` if the server did not answer several times in a row.
         """
         until_s = time.monotonic() + wait_s
         with self._changed:
@@ -316,12 +316,12 @@ class SnapshotReader(Generic[TableT]):
             try:
                 reader.read(reading, chunk)
                 failures = 0
-            except ReadAnew:
+            except ReadAbandoned:
                 reader.drop()
-            except Locked as error:
+            except TableLocked as error:
                 reader.drop()
                 self._postpone(reading, chunk, error)
-            except (OSError, TryAgain) as error:
+            except (OSError, TransientError) as error:
                 if self._is_closed:
                     break
                 reader.drop()
@@ -331,7 +331,7 @@ class SnapshotReader(Generic[TableT]):
                 reader.drop()
                 self._stop(reading, chunk, error)
             except BaseException as error:
-                self._stop(reading, chunk, Corrupt(f"{chunk.source}: reading it failed: {error!r}"))
+                self._stop(reading, chunk, CorruptData(f"{chunk.source}: reading it failed: {error!r}"))
                 raise
         reader.end()
 
@@ -412,7 +412,7 @@ class SnapshotReader(Generic[TableT]):
             self._changed.notify_all()
         self._on_ready()
 
-    def _postpone(self, reading: Reading[TableT], chunk: ReadChunk, error: Locked) -> None:
+    def _postpone(self, reading: Reading[TableT], chunk: ReadChunk, error: TableLocked) -> None:
         """Somebody else's transactions are in the way, for as long as they like."""
         with self._changed:
             reading.give_back(chunk)
@@ -429,7 +429,9 @@ class SnapshotReader(Generic[TableT]):
             else:
                 reading.give_back(chunk)
             if failures >= self._options.connect_attempts_max and not self._is_closed:
-                self._error = Unavailable(f"{chunk.source}: reading it failed {failures} times in a row: {error}")
+                self._error = ServiceUnavailable(
+                    f"{chunk.source}: reading it failed {failures} times in a row: {error}"
+                )
             self._changed.notify_all()
             pause_s = min(_PAUSE_S * 2**failures, _PAUSE_S_MAX) * random.uniform(0.5, 1.0)
             self._changed.wait_for(lambda: self._is_closed, pause_s)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from databus.core import Unrepresentable
+from databus.core import UnrepresentableValue
 from databus.sources.sqlite._store import Version
 from databus.sources.sqlite._types import ACCEPTED, ARROW
 
@@ -16,7 +16,7 @@ _TYPE_WORDS = {int: "an integer", float: "a real", str: "text", bytes: "a blob",
 def decode_columns(version: Version, columns: Sequence[Sequence[Any]], place: str) -> list[pa.Array]:
     """The table's columns in Arrow. place: how to name row 0's surroundings in an error, such as `change 17`.
 
-    Raises `Unrepresentable` naming table, column and row for a value that the column's type does not hold exactly.
+    Raises `UnrepresentableValue` naming table, column and row for a value that the column's type does not hold exactly.
     """
     arrays = []
     for column, kind, values in zip(version.table.columns, version.kinds, columns, strict=True):
@@ -35,17 +35,17 @@ def decode_columns(version: Version, columns: Sequence[Sequence[Any]], place: st
     return arrays
 
 
-def refusal(version: Version, column: str, key: str, place: str, found: str) -> Unrepresentable:
+def refusal(version: Version, column: str, key: str, place: str, found: str) -> UnrepresentableValue:
     """The error for a value that its column cannot hold."""
     kind = dict(zip(version.table.names, version.kinds, strict=True))[column]
-    return Unrepresentable(
+    return UnrepresentableValue(
         f"{version.source}, column {column!r}, {place}, {key}: found {found}, which a column captured as {kind} cannot "
         f"hold exactly. Capture it as SQL literals with `types: {{{version.source}: {{{column}: any}}}}`, correct the "
         f"value and its history, or leave the column out"
     )
 
 
-def undecodable(version: Version, rows: Sequence[Sequence[Any]], place: str) -> Unrepresentable:
+def undecodable(version: Version, rows: Sequence[Sequence[Any]], place: str) -> UnrepresentableValue:
     """The error for text that is not UTF-8; `rows` are the values with texts as bytes."""
     columns = list(zip(*rows, strict=True))
     for column, kind, values in zip(version.table.columns, version.kinds, columns, strict=True):
@@ -58,13 +58,13 @@ def undecodable(version: Version, rows: Sequence[Sequence[Any]], place: str) -> 
                 except UnicodeDecodeError as error:
                     found = f"text that is not UTF-8 (byte {error.start})"
                     return refusal(version, column.name, _key_of(version, columns, row), place, found)
-    return Unrepresentable(f"{version.source}, {place}: text that is not UTF-8; leave the column out")
+    return UnrepresentableValue(f"{version.source}, {place}: text that is not UTF-8; leave the column out")
 
 
 def fetch(db: sqlite3.Connection, version: Version, sql: str, parameters: Sequence[Any], skip: int) -> list[Any]:
     """The rows of a query whose first `skip` columns are ours and the others the table's.
 
-    Raises `Unrepresentable` for text that is not UTF-8.
+    Raises `UnrepresentableValue` for text that is not UTF-8.
     """
     try:
         return db.execute(sql, parameters).fetchall()

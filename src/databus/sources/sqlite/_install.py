@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from typing import Any, Final
 
-from databus.core import ConfigError, Unavailable, WrongInput
+from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import add_cut, connect, is_busy, last_change_of_window, write_lock
 from databus.sources.sqlite._renew import Since, renew
@@ -92,18 +92,20 @@ def remove(path: str) -> None:
 def alter(path: str, statement: str) -> None:
     """Run a DDL statement so that capture follows it exactly: cut, removal of triggers, DDL, renewal, as one.
 
-    Raises `WrongInput` if SQLite refuses the statement; nothing has changed then.
+    Raises `InputError` if SQLite refuses the statement; nothing has changed then.
     """
     with closing(_open(path)) as db:
         if not is_installed(db):
-            raise WrongInput(f"{path}: the bus is not installed here, so that a plain ALTER does; nothing was run")
+            raise InputError(f"{path}: the bus is not installed here, so that a plain ALTER does; nothing was run")
         try:
             with write_lock(db, BUSY_MS_MAX):
                 _alter(db, path, statement)
         except (sqlite3.Error, sqlite3.Warning) as error:
             if isinstance(error, sqlite3.Error) and is_busy(error):
-                raise Unavailable(f"{path}: another process was writing for {BUSY_MS_MAX} ms; try again") from error
-            raise WrongInput(f"{path}: SQLite refused `{statement}`: {error}; nothing has changed") from error
+                raise ServiceUnavailable(
+                    f"{path}: another process was writing for {BUSY_MS_MAX} ms; try again"
+                ) from error
+            raise InputError(f"{path}: SQLite refused `{statement}`: {error}; nothing has changed") from error
 
 
 def _alter(db: sqlite3.Connection, path: str, statement: str) -> None:

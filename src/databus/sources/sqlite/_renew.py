@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from databus.core import ControlKind, Unrepresentable, Unsupported
+from databus.core import ControlKind, UnrepresentableValue, UnsupportedFeature
 from databus.formats import to_json_value
 from databus.schema import TableSchema, diff
 from databus.sources.sqlite._config import SqliteConfig
@@ -58,14 +58,16 @@ class Since:
 def renew(db: sqlite3.Connection, config: SqliteConfig, since: Since) -> list[Event]:
     """Renew what differs, in the caller's transaction. Returns the controls for its cut, in a stable order.
 
-    Raises `ConfigError` and `Unsupported` for tables that cannot be captured as asked.
+    Raises `ConfigError` and `UnsupportedFeature` for tables that cannot be captured as asked.
     """
     live = live_versions(db)
     present = list_tables(db)
     chosen = {f"main.{name}": name for name in present if config.selects(f"main.{name}")}
     for source, name in chosen.items():
         if present[name] == "virtual" and config.names_exactly(source):
-            raise Unsupported(f"{source} is a virtual table: SQLite fires no triggers on it, so it cannot be captured")
+            raise UnsupportedFeature(
+                f"{source} is a virtual table: SQLite fires no triggers on it, so it cannot be captured"
+            )
     chosen = {source: name for source, name in chosen.items() if present[name] == "table"}
     events: list[Event] = []
     for source, version in live.items():
@@ -277,7 +279,7 @@ def _default(column: ColumnShape, kind: Kind, source: str) -> _Filled:
     finally:
         memory.close()
     if type(value) not in ACCEPTED[kind]:
-        raise Unrepresentable(
+        raise UnrepresentableValue(
             f"{source}.{column.name}: its default {column.default} is not a value of {kind}; capture the column as "
             f"literals with `types: {{{source}: {{{column.name}: any}}}}`"
         )

@@ -21,7 +21,7 @@ from databus.core import (
     ChangeType,
     Clock,
     ControlKind,
-    Unsupported,
+    UnsupportedFeature,
     crash_point,
     make_scn,
     next_bus_seq,
@@ -251,7 +251,7 @@ class Session:
         read_anew = kind is ControlKind.GAP or (kind is ControlKind.SCHEMA and body["class"] == 3)
         if read_anew and self._config.on_class3 == "stop":
             self._events.appendleft((seq, kind, t, body))
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._physical}: {version.source} changed in a way that its change rows do not show "
                 f"({body.get('ddl') or body.get('reason') or 'the change was made elsewhere'}); set "
                 f"`on_class3: resnapshot` to have the table read again"

@@ -43,7 +43,7 @@ def read_chunk(
 ) -> Chunk:
     """The next rows after `last_key`, in the transaction that `reader` has open; at least one if there is any.
 
-    Keys are the rowid, or the SQL literals of a WITHOUT ROWID table's primary key. Raises `Unrepresentable`.
+    Keys are the rowid, or the SQL literals of a WITHOUT ROWID table's primary key. Raises `UnrepresentableValue`.
     """
     shape = read_shape(reader, version.source.removeprefix("main."))
     tail, parameters = _tail(shape, last_key)

@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 
 from databus.core import (
     Clock,
-    Held,
     Identity,
+    LockHeld,
     PositionPurged,
+    ServiceUnavailable,
     SourceChanged,
     SystemClock,
-    Unavailable,
     UnknownSource,
-    Unsupported,
+    UnsupportedFeature,
     next_bus_seq,
     ordinal_of,
 )
@@ -112,7 +112,7 @@ class SqliteSource:
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`."""
         if where is not None:
-            raise Unsupported(f"{self.physical}: a table of this source is read as a whole; leave `where` out")
+            raise UnsupportedFeature(f"{self.physical}: a table of this source is read as a whole; leave `where` out")
         session = self._started()
         for name in sources:
             if name not in session.sources:
@@ -151,11 +151,11 @@ class SqliteSource:
 
     def _started(self) -> "Session":
         if self._session is None:
-            raise Unavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
+            raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
         return self._session
 
-    def _unavailable(self, error: sqlite3.Error) -> Unavailable:
-        return Unavailable(f"{self.physical} ({self._config.path}): SQLite says: {error}; capture tries again")
+    def _unavailable(self, error: sqlite3.Error) -> ServiceUnavailable:
+        return ServiceUnavailable(f"{self.physical} ({self._config.path}): SQLite says: {error}; capture tries again")
 
 
 def _begin(
@@ -178,7 +178,7 @@ def _begin(
 
 
 def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, resume: Resume) -> bool:
-    """Record which log captures this database. Returns whether that is another than before. Raises `Held`.
+    """Record which log captures this database. Returns whether that is another than before. Raises `LockHeld`.
 
     A new log in the folder of the one before, on the same machine, takes its place: who owns the folder now knows that
     the old log is gone, and that no relay writes it.
@@ -189,7 +189,7 @@ def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, resume: 
         set_state(db, "log", log_id)
         return True
     if holder.split()[0] != (log_id.split() or [""])[0]:
-        raise Held(
+        raise LockHeld(
             f"{physical}: {config.path} is captured into log {holder}, this is log {log_id or '(without a name)'}; one "
             f"relay per database, since it trims what it has. Stop the other one for good and run "
             f"`databus sqlite install {config.path} --take-over`, or follow that relay"

@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
-from databus.core import Unsupported
+from databus.core import UnsupportedFeature
 from databus.sources.sqlite._tokens import body_parts, condition_of, mentions, tokens_of, without_order
 
 OWN_PREFIX: Final = "_databus_"
@@ -86,7 +86,7 @@ def list_tables(db: sqlite3.Connection) -> dict[str, str]:
 
 
 def read_shape(db: sqlite3.Connection, name: str) -> TableShape:
-    """Describe a table. Raises `Unsupported` for one in which a replaced row could not be noticed."""
+    """Describe a table. Raises `UnsupportedFeature` for one in which a replaced row could not be noticed."""
     rows = db.execute(
         "SELECT name, type, \"notnull\", dflt_value, pk, hidden FROM pragma_table_xinfo(?, 'main')", (name,)
     ).fetchall()
@@ -120,7 +120,7 @@ def _rowid_name(table: str, columns: tuple[ColumnShape, ...]) -> str:
     for name in _ROWID_NAMES:
         if name not in taken:
             return name
-    raise Unsupported(
+    raise UnsupportedFeature(
         f"main.{table}: its columns take all of {', '.join(_ROWID_NAMES)}, so that its rows cannot be told apart; "
         f"rename one, or leave the table out with `exclude: [main.{table}]`"
     )
@@ -153,7 +153,7 @@ def _refuse_keys_made_of_rowid(db: sqlite3.Connection, shape: TableShape, rowid_
     for key in shape.uniques:
         for part in key.parts:
             if part.text in unknown or (not part.is_column and mentions(part.text, names | unknown)):
-                raise Unsupported(
+                raise UnsupportedFeature(
                     f"{shape.source}: the unique index over {part.text} is computed from the rowid {rowid_column}, "
                     f"so that rows replaced through it cannot be noticed; drop the index, or leave the table out "
                     f"with `exclude: [{shape.source}]`"

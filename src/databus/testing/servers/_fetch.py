@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from databus.core import WrongInput
+from databus.core import InputError
 
 _FETCH_S_MAX: Final = 300
 
 
-class ServerMissing(WrongInput):
+class ServerMissing(InputError):
     """This machine cannot have the server; the message says why and what would help."""
 
 

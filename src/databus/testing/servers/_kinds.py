@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.testing.servers._mariadb import MariaDb
 from databus.testing.servers._mysql import MySql
 from databus.testing.servers._server import Server
@@ -24,5 +24,5 @@ SOAK_KINDS: Final = ("mysql-9.7",)
 def open_server(kind: str, folder: Path, **options: Any) -> Server:
     """A server of a kind by name, not started; `options` are those of `Server`."""
     if kind not in _BY_KIND:
-        raise WrongInput(f"no server called {kind!r}; there are {', '.join(_BY_KIND)}")
+        raise InputError(f"no server called {kind!r}; there are {', '.join(_BY_KIND)}")
     return _BY_KIND[kind](folder, **options)

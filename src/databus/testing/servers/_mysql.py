@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.testing.servers._debian import DebianPackages, command_in, unpacked_packages
 from databus.testing.servers._fetch import MavenJar, ServerMissing, unpacked
 from databus.testing.servers._libraries import command_with_libraries
@@ -52,7 +52,7 @@ class MySql(Server):
 
     def __init__(self, release: str, folder: Path, **options: Any) -> None:
         if release not in _RELEASES:
-            raise WrongInput(f"no MySQL {release!r} is known here; there are {', '.join(_RELEASES)}")
+            raise InputError(f"no MySQL {release!r} is known here; there are {', '.join(_RELEASES)}")
         super().__init__(f"mysql-{release}", folder, **options)
         self.release = release
         self._is_old = release == "5.7"

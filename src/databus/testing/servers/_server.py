@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, Self
 import pymysql
 import pymysql.constants.ER
 
-from databus.core import LimitExceeded, Unavailable
+from databus.core import LimitExceeded, ServiceUnavailable
 from databus.testing.servers._ports import Port
 from databus.testing.servers._tls import Certificates
 
@@ -146,7 +146,7 @@ class Server(ABC):
     def pid(self) -> int:
         """The server's process id; it must run."""
         if self._process is None:
-            raise Unavailable(f"{self.kind}: not started")
+            raise ServiceUnavailable(f"{self.kind}: not started")
         return self._process.pid
 
     @property
@@ -157,8 +157,8 @@ class Server(ABC):
     def start(self, *, lines: Sequence[str] | None = None) -> None:
         """Start it and wait until it answers; the port is chosen at the first start and kept.
 
-        lines: replace the further lines of the option file from now on. Raises `ServerMissing`, and `Unavailable` with
-        the end of its log if it does not come up.
+        lines: replace the further lines of the option file from now on. Raises `ServerMissing`, and
+        `ServiceUnavailable` with the end of its log if it does not come up.
         """
         if self.is_running:
             return
@@ -175,7 +175,7 @@ class Server(ABC):
         self._launch()
         try:
             self._wait_until_it_answers()
-        except Unavailable:
+        except ServiceUnavailable:
             self.kill()
             raise
 
@@ -251,7 +251,7 @@ class Server(ABC):
             except pymysql.err.OperationalError as error:
                 is_refused = error.args[0] == pymysql.constants.ER.ACCESS_DENIED_ERROR
                 if is_refused or not self.is_running or time.monotonic() > deadline:
-                    raise Unavailable(
+                    raise ServiceUnavailable(
                         f"{self.kind} did not start ({error}); {self.log_file}:\n{self.errors()}"
                     ) from error
             time.sleep(0.02)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from databus.core import Unsupported
+from databus.core import UnsupportedFeature
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._byte_reader import Reader
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES
@@ -69,7 +69,7 @@ def inflate(payload: Payload) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError as error:
-        raise Unsupported(
+        raise UnsupportedFeature(
             "the log holds compressed transactions (binlog_transaction_compression=ON), and the package `zstandard` "
             "is not installed: "
             "pip install 'databus-cdc[mysql]'"
@@ -91,8 +91,9 @@ def inflate(payload: Payload) -> Iterator[bytes]:
 
 
 def whole_events(pieces: Iterator[bytes], event_bytes_max: int) -> Iterator[bytes]:
-    """The same bytes, cut between events. Raises `EventTooLarge`, or `ValueError` if one is cut off or has no size, or
-    is a mark: those are ours.
+    """The same bytes, cut between events.
+
+    Raises `EventTooLarge`, or `ValueError` if one is cut off or has no size, or is a mark: those are ours.
     """
     rest = bytearray()
     for piece in pieces:

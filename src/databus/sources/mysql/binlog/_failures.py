@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from databus.core import Corrupt, DatabusError, LimitExceeded, SourceChanged, Stop, Unsupported
+from databus.core import CorruptData, DatabusError, FatalError, LimitExceeded, SourceChanged, UnsupportedFeature
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._event_types import name_of
 
@@ -14,28 +14,28 @@ LARGER: Final = (
     "is memory for it"
 )
 
-_FAILURES: Final[dict[int, tuple[type[Stop], str, str]]] = {
-    s.BAD_SIZE: (Corrupt, "its size cannot be", _MALFORMED),
+_FAILURES: Final[dict[int, tuple[type[FatalError], str, str]]] = {
+    s.BAD_SIZE: (CorruptData, "its size cannot be", _MALFORMED),
     s.TOO_LARGE: (LimitExceeded, "it is larger than event_bytes_max", LARGER),
     s.BAD_CHECKSUM: (
-        Corrupt,
+        CorruptData,
         "its bytes do not match its checksum",
         "Compare the file on the server; it may be damaged",
     ),
-    s.BAD_POSITION: (Corrupt, "it says that it ends elsewhere than it does", _MALFORMED),
-    s.SHORT_BODY: (Corrupt, "it is too short for what it has to hold", _MALFORMED),
-    s.NO_TABLE_MAP: (Corrupt, "no table map of its transaction tells which table it is of", _MALFORMED),
-    s.OUTSIDE_TX: (Corrupt, "it stands outside of a transaction", _MALFORMED),
-    s.INSIDE_TX: (Corrupt, "a transaction begins before the one before it has ended", _MALFORMED),
-    s.COLUMN_COUNT: (Corrupt, "its number of columns is not that of its table map", _MALFORMED),
+    s.BAD_POSITION: (CorruptData, "it says that it ends elsewhere than it does", _MALFORMED),
+    s.SHORT_BODY: (CorruptData, "it is too short for what it has to hold", _MALFORMED),
+    s.NO_TABLE_MAP: (CorruptData, "no table map of its transaction tells which table it is of", _MALFORMED),
+    s.OUTSIDE_TX: (CorruptData, "it stands outside of a transaction", _MALFORMED),
+    s.INSIDE_TX: (CorruptData, "a transaction begins before the one before it has ended", _MALFORMED),
+    s.COLUMN_COUNT: (CorruptData, "its number of columns is not that of its table map", _MALFORMED),
     s.ROW_IMAGE: (
-        Unsupported,
+        UnsupportedFeature,
         "its row images lack columns (binlog_row_image is not FULL for that session)",
         "SET GLOBAL binlog_row_image = 'FULL', and snapshot the table again from a position behind it",
     ),
-    s.BAD_COMPRESSION: (Corrupt, "it is compressed in an unknown way", _MALFORMED),
+    s.BAD_COMPRESSION: (CorruptData, "it is compressed in an unknown way", _MALFORMED),
     s.NO_SET: (
-        Corrupt,
+        CorruptData,
         "a GTID comes before the list of those executed before",
         "Read the log from the beginning of a file, or from a position with GTIDs",
     ),
@@ -61,7 +61,7 @@ _FAILURES: Final[dict[int, tuple[type[Stop], str, str]]] = {
         f"its ordinal would not be below {s.ORDINAL_LIMIT}, the limit of an SCN's",
         "Let SCNs be made from file and offset, on a new timeline",
     ),
-    s.BAD_GTID: (Corrupt, "its number cannot be one of a GTID", _MALFORMED),
+    s.BAD_GTID: (CorruptData, "its number cannot be one of a GTID", _MALFORMED),
     s.OTHER_FLAVOR: (
         SourceChanged,
         "MySQL does not write what MariaDB does, nor MariaDB this",

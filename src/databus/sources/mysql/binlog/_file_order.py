@@ -5,7 +5,7 @@ from typing import Literal
 
 import structlog
 
-from databus.core import Corrupt, PositionPurged, SourceChanged
+from databus.core import CorruptData, PositionPurged, SourceChanged
 from databus.sources.mysql.binlog import file_number
 from databus.sources.mysql.binlog._file_ends import (
     DomainGtids,
@@ -30,11 +30,11 @@ def continues(
 
     is_last: there is no file behind `following`. is_open: `path` ends inside a transaction. unfinished: the option
     `unfinished_files`. Raises `PositionPurged` where a file or the end of one is missing, `SourceChanged` where the
-    files are not of one history, `Corrupt` where it cannot be known. Raises `OSError` too.
+    files are not of one history, `CorruptData` where it cannot be known. Raises `OSError` too.
     """
     end = file_end(path)
     if end is None:
-        raise Corrupt(
+        raise CorruptData(
             f"{path}: the file ends inside an event, and {following.name} is there: the rest of it is missing. Copy it "
             f"again; nothing after it was captured"
         )
@@ -44,7 +44,7 @@ def continues(
     except HeadIncomplete:
         if is_last:
             return False
-        raise Corrupt(
+        raise CorruptData(
             f"{following}: the file ends inside its head, and others are behind it: the rest of it is missing. Copy it "
             f"again; nothing after {path.name} was captured"
         ) from None
@@ -110,7 +110,7 @@ def _unproven(path: Path, following: Path, unfinished: Literal["stop", "pass"]) 
     if unfinished == "pass":
         _logger.warning("a file ends without naming the next one; `unfinished_files: pass` goes on", file=str(path))
         return
-    raise Corrupt(
+    raise CorruptData(
         f"{what}. The end of the file was cut off when it was copied, or the server crashed there. Copy it again; if "
         f"it is the same on the server, set `unfinished_files: pass`"
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.sources.mysql.binlog._byte_reader import Reader
 
 Interval = tuple[int, int]
@@ -84,7 +84,7 @@ class GtidSet:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read the server's text, such as `3E11FA47-...:1-5:9, 4f...:backup:1`. Raises `WrongInput`.
+        """Read the server's text, such as `3E11FA47-...:1-5:9, 4f...:backup:1`. Raises `InputError`.
 
         >>> str(GtidSet.parse("3E11FA47-71CA-11E1-9E33-C80AA9429562:1-3:4:backup:2"))
         '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-4:backup:2'
@@ -95,7 +95,7 @@ class GtidSet:
             if words == [""]:
                 continue
             if not _UUID.fullmatch(words[0]) or len(words) < 2:
-                raise WrongInput(f"GTID set {text[:200]!r}: {part.strip()[:80]!r} is not `uuid:intervals`")
+                raise InputError(f"GTID set {text[:200]!r}: {part.strip()[:80]!r} is not `uuid:intervals`")
             key = words[0]
             for word in words[1:]:
                 if _TAG.fullmatch(word):
@@ -103,10 +103,10 @@ class GtidSet:
                     continue
                 numbers = word.split("-")
                 if len(numbers) > 2 or not all(number.isascii() and number.isdigit() for number in numbers):
-                    raise WrongInput(f"GTID set {text[:200]!r}: {word[:80]!r} is no interval")
+                    raise InputError(f"GTID set {text[:200]!r}: {word[:80]!r} is no interval")
                 first, last = int(numbers[0]), int(numbers[-1])
                 if not 1 <= first <= last <= NUMBER_MAX:
-                    raise WrongInput(f"GTID set {text[:200]!r}: interval {word[:80]} is outside 1..{NUMBER_MAX}")
+                    raise InputError(f"GTID set {text[:200]!r}: interval {word[:80]} is outside 1..{NUMBER_MAX}")
                 found.setdefault(key, []).append((first, last))
         return cls({key: join_intervals(found[key]) for key in sorted(found)})
 
@@ -215,7 +215,7 @@ class GtidState:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `0-1-100,2-7-3`; of several with one domain the highest. Raises `WrongInput`.
+        """Read `0-1-100,2-7-3`; of several with one domain the highest. Raises `InputError`.
 
         >>> str(GtidState.parse("2-7-3, 0-1-100"))
         '0-1-100,2-7-3'
@@ -226,10 +226,10 @@ class GtidState:
                 continue
             numbers = part.strip().split("-")
             if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers):
-                raise WrongInput(f"GTID position {text[:200]!r}: {part.strip()[:80]!r} is not `domain-server-sequence`")
+                raise InputError(f"GTID position {text[:200]!r}: {part.strip()[:80]!r} is not `domain-server-sequence`")
             domain, server, sequence = map(int, numbers)
             if domain >= 1 << 32 or server >= 1 << 32 or sequence > NUMBER_MAX:
-                raise WrongInput(f"GTID position {text[:200]!r}: {part.strip()[:80]!r} is out of range")
+                raise InputError(f"GTID position {text[:200]!r}: {part.strip()[:80]!r} is out of range")
             if domain not in found or sequence > found[domain][1]:
                 found[domain] = (server, sequence)
         return cls({domain: found[domain] for domain in sorted(found)})

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from databus.core import Unsupported
+from databus.core import UnsupportedFeature
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._byte_reader import Reader
 from databus.sources.mysql.binlog._compressed import inflate_event
@@ -121,7 +121,7 @@ class StatementWalk(Walk):
             if stay is not None:
                 self._take_back(stay)
             elif self._state[s.TX_ROWS_EVENTS]:
-                raise Unsupported(
+                raise UnsupportedFeature(
                     f"{self._where()}: {query.text[:200]!r}, and the log does not say where that savepoint was set: "
                     f"which rows of the transaction were rolled back is not known. Pass it over with `databus skip`, "
                     f"and snapshot the tables that it changes"
@@ -205,7 +205,9 @@ class StatementWalk(Walk):
     def _add_held(self, event: bytes) -> None:
         self._begin_held()
         if self._prepared is None:
-            raise Unsupported(f"{self._where()}: an XA transaction on a captured table, and nothing here holds it")
+            raise UnsupportedFeature(
+                f"{self._where()}: an XA transaction on a captured table, and nothing here holds it"
+            )
         self._prepared.add(event)
 
     def _event(self) -> bytes:
@@ -284,7 +286,7 @@ class StatementWalk(Walk):
     def _check_rows_statement(self, query: Query) -> None:
         touched = sorted(database for database in databases_of(query) if self._wants_database(database))
         if touched:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._where()}: a statement was logged instead of the rows that it changed: {query.text[:200]!r}, "
                 f"and {', '.join(touched)} "
                 f"is captured. The server, or that session, runs without binlog_format=ROW: SET GLOBAL binlog_format "

@@ -9,13 +9,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from databus.core import (
-    Corrupt,
+    CorruptData,
     DatabusError,
+    InputError,
     LimitExceeded,
     PositionPurged,
+    ServiceUnavailable,
     SourceChanged,
-    Unavailable,
-    WrongInput,
 )
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._byte_reader import Reader
@@ -41,7 +41,7 @@ _INSIDE_TRANSACTIONS = frozenset(
 )
 
 
-class DumpRefused(Unavailable):
+class DumpRefused(ServiceUnavailable):
     """The server ended the dump with an error. code, sqlstate, text: as it gave them."""
 
     code: int
@@ -49,7 +49,7 @@ class DumpRefused(Unavailable):
     text: str
 
 
-class DumpEnded(Unavailable):
+class DumpEnded(ServiceUnavailable):
     """The server ended the dump without an error: it stops, or that session was killed, or it is MySQL 8.0.31, which
     also does so where something is logged while it sends a heartbeat. What it sent before that is whole.
     """
@@ -86,8 +86,8 @@ class PacketSplitter:
     def feed(self, data: "NDArray[np.uint8] | bytes | bytearray | memoryview") -> NDArray[np.uint8]:
         """The events that these bytes complete, one right after another; the array is the caller's. Often empty.
 
-        Raises `Corrupt` where the bytes are no packets of events, `LimitExceeded` for too large an event, and what has
-        ended the dump when it is fed after that.
+        Raises `CorruptData` where the bytes are no packets of events, `LimitExceeded` for too large an event, and what
+        has ended the dump when it is fed after that.
         """
         if self.ended is not None:
             raise self.ended
@@ -97,12 +97,12 @@ class PacketSplitter:
         status = self._split(array, self._out, state)
         whole = int(state[s.P_WHOLE])
         if status == s.SPLIT_SEQUENCE:
-            raise Corrupt(
+            raise CorruptData(
                 "replication connection: a packet is missing or comes twice (its sequence number is not the expected "
                 "one); connect again"
             )
         if status == s.SPLIT_LENGTH:
-            raise Corrupt(
+            raise CorruptData(
                 f"replication connection: a packet of {int(state[s.P_OUT]) - whole} bytes holds an event that says "
                 f"another size; connect again"
             )
@@ -143,7 +143,7 @@ class PacketSplitter:
         held = int(state[s.P_OUT]) - whole
         if state[s.P_STATUS] not in (-1, 0):
             if held > _ERROR_BYTES_MAX:
-                raise Corrupt("replication connection: a message that is no event has no end; connect again")
+                raise CorruptData("replication connection: a message that is no event has no end; connect again")
         elif held >= HEADER_BYTES:
             size = int.from_bytes(self._out[whole + 9 : whole + 13].tobytes(), "little")
             if size > self._event_bytes_max:
@@ -152,7 +152,7 @@ class PacketSplitter:
                     f"({self._event_bytes_max}). {LARGER}"
                 )
             if held > size:
-                raise Corrupt(
+                raise CorruptData(
                     f"replication connection: an event that says {size} bytes does not end after {held}; connect again"
                 )
 
@@ -161,7 +161,7 @@ def _ending(status: int, message: bytes) -> DatabusError:
     if status == 0xFE:
         return DumpEnded("the server ended the dump without an error; it may be about to stop")
     if status != 0xFF:
-        return Corrupt(
+        return CorruptData(
             f"replication connection: a message that begins with {status:#04x}, which is no event, error or end"
         )
     reader = Reader(message)
@@ -189,7 +189,7 @@ def refusal(code: int, sqlstate: str, text: str) -> DatabusError:
         ):
             return SourceChanged(f"{said}. It is not the server, or not the log, that the position is of")
     if code == _MISCONFIGURED or code in _DENIED:
-        return WrongInput(f"{said}. `databus check-source` says what to grant or to set")
+        return InputError(f"{said}. `databus check-source` says what to grant or to set")
     error = DumpRefused(said)
     error.code, error.sqlstate, error.text = code, sqlstate, text
     return error

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
-from databus.core import ORDINAL_MAX, LimitExceeded, PositionForeign, WrongInput
+from databus.core import ORDINAL_MAX, InputError, LimitExceeded, PositionForeign
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 
 Flavor = Literal["mysql", "mariadb"]
@@ -17,14 +17,14 @@ _NUMBER: Final = re.compile(r"\.(\d+)$")
 
 
 def file_number(file: str) -> int:
-    """The number of a log file's name. Raises `WrongInput`, or `LimitExceeded` where an ordinal cannot hold it.
+    """The number of a log file's name. Raises `InputError`, or `LimitExceeded` where an ordinal cannot hold it.
 
     >>> file_number("mysql-bin.000042")
     42
     """
     found = _NUMBER.search(file)
     if found is None:
-        raise WrongInput(f"{file!r} is no name of a binary log: it does not end in a dot and a number")
+        raise InputError(f"{file!r} is no name of a binary log: it does not end in a dot and a number")
     number = int(found[1])
     if number > ORDINAL_MAX >> 32:
         raise LimitExceeded(f"{file}: an SCN by file and offset holds file numbers up to {ORDINAL_MAX >> 32}")

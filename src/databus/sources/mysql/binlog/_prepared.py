@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from databus.core import Unsupported
+from databus.core import UnsupportedFeature
 from databus.sources.mysql.binlog._byte_reader import Reader
 
 _XID: Final = re.compile(r"X'([0-9A-Fa-f]*)'\s*,\s*X'([0-9A-Fa-f]*)'\s*,\s*(\d+)")
 
 
-class PreparedMissing(Unsupported):
+class PreparedMissing(UnsupportedFeature):
     """XA COMMIT of a transaction whose rows are not held: it was prepared before this log was read.
 
     ordinal: that of the commit. xid: as `xid_of` has it.

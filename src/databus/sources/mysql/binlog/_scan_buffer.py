@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from databus.core import Corrupt, DatabusError, PositionForeign
+from databus.core import CorruptData, DatabusError, PositionForeign
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._compressed import (
     PIECE_BYTES,
@@ -238,7 +238,7 @@ class Walk:
                 try:
                     data = np.frombuffer(inflate_event(data.data, size), np.uint8)
                 except ValueError as error:
-                    raise Corrupt(f"{self._file} at {int(event[s.EV_OFFSET])}: {error}") from None
+                    raise CorruptData(f"{self._file} at {int(event[s.EV_OFFSET])}: {error}") from None
             buffer[end - size : end] = data
         events[:, s.EV_START] = events[:, s.EV_BEGIN] = ends - sizes
         events[:, s.EV_END] = ends
@@ -342,7 +342,7 @@ class Walk:
         raise error
 
     def _corrupt(self, what: str) -> NoReturn:
-        raise Corrupt(
+        raise CorruptData(
             f"{self._where()}: {name_of(self._event_kind())} event of {int(self._state[s.SIZE])} bytes: {what}. "
             f"Compare with what the server's "
             f"own `mysqlbinlog` says at that place"
@@ -368,7 +368,7 @@ class Walk:
         try:
             state[s.FILE_NUMBER] = number = file_number(file) if is_numbered else 0
         except DatabusError as error:
-            self._stop(Corrupt(f"{self._file!r}: {error}"))
+            self._stop(CorruptData(f"{self._file!r}: {error}"))
         if start.file and start.server_uuid == self._server_uuid:
             first = file_number(start.file)
             state[s.SKIP_BELOW] = _EVERYTHING if number < first else start.offset if number == first else 0

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from databus.core import (
-    Corrupt,
+    CorruptData,
     DatabusError,
     LimitExceeded,
     PositionPurged,
     SourceChanged,
-    Unsupported,
+    UnsupportedFeature,
 )
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._byte_reader import Reader
@@ -72,9 +72,9 @@ class Scanner(StatementWalk):
     log comes from, None for files. wants_database: whether rows of this database are captured, for statements that are
     logged instead of rows; the default is True. is_file: the bytes are those of files, nothing left out; each is
     announced by `open_file`. prepared: holds XA transactions until they are committed; without, one that changes a
-    captured table raises `Unsupported`. holds_skipped: also those that were prepared up to `start`. event_bytes_max: a
-    larger event raises `LimitExceeded`. run_events_max: rows events and transactions in one run. inflate_bytes_max:
-    what the compressed events of one run may take once inflated.
+    captured table raises `UnsupportedFeature`. holds_skipped: also those that were prepared up to `start`.
+    event_bytes_max: a larger event raises `LimitExceeded`. run_events_max: rows events and transactions in one run.
+    inflate_bytes_max: what the compressed events of one run may take once inflated.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Scanner(StatementWalk):
         included.
         """
         if self._rest or self._pending_bytes:
-            self._stop(Corrupt(f"{self.place}: the file ends inside an event; the rest of it is missing"))
+            self._stop(CorruptData(f"{self.place}: the file ends inside an event; the rest of it is missing"))
         self._enter_file(file, 0)
         self._is_format_known = False
 
@@ -238,7 +238,7 @@ class Scanner(StatementWalk):
         elif self._flags() & FLAG_IGNORABLE:
             self._consume()
         else:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._where()}: an event of the kind {name_of(kind)}, which this version does not know and the "
                 f"server does not let "
                 f"pass. Nothing was skipped; a newer databus may know it"
@@ -253,9 +253,9 @@ class Scanner(StatementWalk):
             at = int(state[s.POS])
             magic = self._buffer[at : at + len(FILE_MAGIC)].tobytes()
             if magic == ENCRYPTED_FILE_MAGIC:
-                raise Unsupported(f"{self._file}: an encrypted file can be read through its server only")
+                raise UnsupportedFeature(f"{self._file}: an encrypted file can be read through its server only")
             if magic != FILE_MAGIC:
-                raise Corrupt(f"{self._file} at 0: begins with {magic.hex()}, a binary log with {FILE_MAGIC.hex()}")
+                raise CorruptData(f"{self._file} at 0: begins with {magic.hex()}, a binary log with {FILE_MAGIC.hex()}")
             state[s.POS] += len(FILE_MAGIC)
             state[s.OFFSET] = len(FILE_MAGIC)
         if self._rest < HEADER_BYTES:
@@ -434,7 +434,7 @@ class Scanner(StatementWalk):
 
     def _on_start_encryption(self) -> None:
         if self._is_file_mode:
-            raise Unsupported(
+            raise UnsupportedFeature(
                 f"{self._where()}: the rest of this file is encrypted; it can be read through its server only"
             )
         self._consume()

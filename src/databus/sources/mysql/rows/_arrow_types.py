@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from databus.core import ConfigError, Unsupported
+from databus.core import ConfigError, UnsupportedFeature
 from databus.schema import Column, TableSchema
 from databus.schema._types import DECIMAL_PRECISION_MAX
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
@@ -84,14 +84,14 @@ def bits_of(column: ColumnDefinition) -> int:
 
 
 def bus_type(column: ColumnDefinition) -> str:
-    """The bus's type of a column. Raises `Unsupported` for one that it has none for."""
+    """The bus's type of a column. Raises `UnsupportedFeature` for one that it has none for."""
     kind = column.type
     if kind in _INTEGERS:
         return ("u" if column.is_unsigned else "") + _INTEGERS[kind]
     if kind in _DATED:
         return _DATED[kind]
     if kind is FieldType.YEAR and column.column_type.lower() == "year(2)":
-        raise Unsupported(
+        raise UnsupportedFeature(
             f"column {column.name!r} is a YEAR(2), of which the log has four digits and a query two: 1901 and 2001 "
             f"both are read as 1. Run ALTER TABLE ... MODIFY {column.name} YEAR on the server, or leave it out with "
             f"`columns: {{<table>: {{exclude: [{column.name}]}}}}`"
@@ -106,7 +106,7 @@ def bus_type(column: ColumnDefinition) -> str:
         return "bool" if bits == 1 else next(f"uint{size}" for size in (8, 16, 32, 64) if bits <= size)
     if kind in TEXTS:
         return "string" if address_type(column) or column.charset not in (None, BINARY) else "binary"
-    raise Unsupported(
+    raise UnsupportedFeature(
         f"column {column.name!r} has the type {column.column_type}, which databus does not capture; leave it out with "
         f"`columns: {{<table>: {{exclude: [{column.name}]}}}}`"
     )
@@ -121,8 +121,8 @@ def describe(
 ) -> TableSchema:
     """The table as the bus has it, without the `excluded` columns and those that only row images have.
 
-    Raises `Unsupported` naming table and column for a type that the bus has none for, `ConfigError` where a column of
-    the key is excluded.
+    Raises `UnsupportedFeature` naming table and column for a type that the bus has none for, `ConfigError` where a
+    column of the key is excluded.
     """
     for name in definition.key:
         if name in excluded:
@@ -135,8 +135,8 @@ def describe(
             continue
         try:
             kind = bus_type(column)
-        except Unsupported as error:
-            raise Unsupported(f"{definition.source}: {error}") from None
+        except UnsupportedFeature as error:
+            raise UnsupportedFeature(f"{definition.source}: {error}") from None
         columns.append(
             Column(
                 column.name,

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from databus.core import Unsupported
+from databus.core import UnsupportedFeature
 
 NO_CHARACTER: Final = 0xFFFF_FFFF
 LEADS_TWO: Final = 0xFFFF_FFFE
@@ -144,10 +144,10 @@ NO_TABLES: Final = Tables(_EMPTY, _EMPTY, _EMPTY, _EMPTY)
 
 @cache
 def tables_of(charset: str) -> Tables:
-    """The tables of a character set. Raises `Unsupported` for one that no server of ours has."""
+    """The tables of a character set. Raises `UnsupportedFeature` for one that no server of ours has."""
     codec = _CODECS.get(charset)
     if codec is None:
-        raise Unsupported(f"the character set {charset!r} is unknown; leave out the columns that have it")
+        raise UnsupportedFeature(f"the character set {charset!r} is unknown; leave out the columns that have it")
     single = np.array([_point(bytes([byte]), codec) for byte in range(256)], dtype=np.uint32)
     for first, characters in _OWN_BYTES.get(charset, ()):
         _put(single, first, characters)

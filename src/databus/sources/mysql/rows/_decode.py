@@ -56,8 +56,8 @@ def decode(
     """Decode the images of rows events, in order; one part, or several where a column's text would pass 2 GiB.
 
     kinds, starts, ends: of each event (1 write, 2 update, 3 delete, 4 partial update); its images in `buffer`. place:
-    says where in the log an offset of `buffer` is. Raises `Corrupt` for bytes that are no image of this table,
-    `Unrepresentable` for a value that the policies refuse, `LimitExceeded` for a row above `row_bytes_max`, unless
+    says where in the log an offset of `buffer` is. Raises `CorruptData` for bytes that are no image of this table,
+    `UnrepresentableValue` for a value that the policies refuse, `LimitExceeded` for a row above `row_bytes_max`, unless
     the policies omit values of it: all name table, column and place. Nothing of `buffer` is kept.
     """
     from databus.sources.mysql.rows import _image_kernels as kernels

@@ -43,14 +43,14 @@ Value = bytes | list["Value"] | dict[bytes, "Value"]
 """A document: the text of a scalar, a list, or an object in stored order with its keys not yet quoted."""
 
 
-class NotJson(ValueError):
+class InvalidJson(ValueError):
     """Bytes that are no document, no difference, or a difference that does not fit its document."""
 
 
 def json_text(
     column: ColumnDefinition, raw: pa.Array, where: Rows, differences: NDArray[np.int64], *, is_old: bool
 ) -> pa.Array:
-    """The text of a column of documents. Raises `Corrupt` naming table, column and place for bytes that are none.
+    """The text of a column of documents. Raises `CorruptData` naming table, column and place for bytes that are none.
 
     differences: the rows whose bytes are differences from the row before. is_old: whether as MySQL 5.7 prints it.
     """
@@ -94,7 +94,7 @@ def _apply_all(column: ColumnDefinition, raw: pa.Array, where: Rows, differences
     for row in chosen:
         try:
             changed[row] = print_value(apply_differences(read_value(plain[row - 1]), plain[row]))
-        except (NotJson, IndexError, TypeError) as error:
+        except (InvalidJson, IndexError, TypeError) as error:
             what = f"a partial update that does not fit the value before it ({error})"
             raise not_this_table(where.table, column.name, where.row(row), what) from error
         plain[row] = None
@@ -105,7 +105,7 @@ def _apply_all(column: ColumnDefinition, raw: pa.Array, where: Rows, differences
 
 
 def read_value(document: bytes, *, is_old: bool = False) -> Value:
-    """Read a document in its binary form. Raises `NotJson`. is_old: see `json_text`.
+    """Read a document in its binary form. Raises `InvalidJson`. is_old: see `json_text`.
 
     >>> print_value(read_value(bytes([2, 2, 0, 10, 0, 5, 7, 0, 4, 1, 0])))
     b'[7, true]'
@@ -115,7 +115,7 @@ def read_value(document: bytes, *, is_old: bool = False) -> Value:
     try:
         return _Reader(EXPANSION_MAX * len(document) + 64, is_old).read(document[0], document[1:], 0)
     except (IndexError, UnicodeDecodeError, struct.error) as error:
-        raise NotJson(str(error)) from error
+        raise InvalidJson(str(error)) from error
 
 
 class _Reader:
@@ -128,7 +128,7 @@ class _Reader:
     def _spend(self, count: int) -> None:
         self._budget -= count
         if self._budget < 0:
-            raise NotJson("its values overlap")
+            raise InvalidJson("its values overlap")
 
     def read(self, kind: int, data: bytes, depth: int) -> Value:
         """The value of a type; `data` may go on behind it."""
@@ -137,27 +137,27 @@ class _Reader:
             self._spend(len(text))
             return text
         if depth >= DEPTH_MAX:
-            raise NotJson("it is too deep")
+            raise InvalidJson("it is too deep")
         is_large, is_object = bool(kind & 1), kind <= LARGE_OBJECT
         width, number = (4, "<I") if is_large else (2, "<H")
         (count,), (size,) = unpack_from(number, data, 0), unpack_from(number, data, width)
         entry = (1 + width) + ((2 + width) if is_object else 0)
         if size > len(data) or 2 * width + count * entry > size:
-            raise NotJson("a container runs past its end")
+            raise InvalidJson("a container runs past its end")
         data = data[:size]
         at = 2 * width
         keys = []
         for _ in range(count if is_object else 0):
             (key_at,), (length,) = unpack_from(number, data, at), unpack_from("<H", data, at + width)
             if key_at + length > size:
-                raise NotJson("a key runs past its end")
+                raise InvalidJson("a key runs past its end")
             key = data[key_at : key_at + length]
             key.decode()
             keys.append(key)
             self._spend(length + 4)
             at += width + 2
         if len(set(keys)) < len(keys):
-            raise NotJson("a key stands twice")
+            raise InvalidJson("a key stands twice")
         values = []
         for _ in range(count):
             inner = data[at]
@@ -165,7 +165,7 @@ class _Reader:
             start = at + 1 if is_inlined else unpack_from(number, data, at + 1)[0]
             end = at + 1 + width if is_inlined else size
             if end > size:
-                raise NotJson("a value runs past its end")
+                raise InvalidJson("a value runs past its end")
             values.append(self.read(inner, data[start:end], depth + 1))
             self._spend(2)
             at += 1 + width
@@ -183,7 +183,7 @@ class _Reader:
             return quote(_sized(data))
         if kind == OPAQUE:
             return self._read_opaque(data[0], _sized(data[1:]))
-        raise NotJson(f"{kind} is no type of a value")
+        raise InvalidJson(f"{kind} is no type of a value")
 
     def _read_opaque(self, kind: int, data: bytes) -> bytes:
         if kind == FieldType.NEWDECIMAL:
@@ -200,9 +200,9 @@ def _sized(data: bytes) -> bytes:
         size |= (data[i] & 0x7F) << 7 * i
         if data[i] < 0x80:
             if i + 1 + size > len(data):
-                raise NotJson("a string runs past its end")
+                raise InvalidJson("a string runs past its end")
             return data[i + 1 : i + 1 + size]
-    raise NotJson("a length is too long")
+    raise InvalidJson("a length is too long")
 
 
 def quote(text: bytes) -> bytes:
@@ -218,7 +218,7 @@ def print_double(value: float) -> bytes:
     (b'1.0', b'100000000000000.0', b'1e15', b'-1.5e-20')
     """
     if value != value or value in (float("inf"), float("-inf")):  # noqa: PLR0124 - not a number
-        raise NotJson("a double that is no number")
+        raise InvalidJson("a double that is no number")
     mantissa, _, exponent = f"{value!r}".partition("e")
     sign = "-" if mantissa.startswith("-") else ""
     whole, _, fraction = mantissa.lstrip("-").partition(".")
@@ -237,7 +237,7 @@ def print_double(value: float) -> bytes:
 def _decimal(data: bytes) -> bytes:
     precision, scale = data[0], data[1]
     if not 0 < precision <= DECIMAL_DIGITS_MAX or scale > precision:
-        raise NotJson("a decimal of no size")
+        raise InvalidJson("a decimal of no size")
     before, leading = divmod(precision - scale, 9)
     after, last = divmod(scale, 9)
     groups = [leading, *[9] * (before + after), last]
@@ -250,10 +250,10 @@ def _decimal(data: bytes) -> bytes:
     for count in groups:
         width = (count + 1) // 2 if count < 8 else 4
         if at + width > len(value):
-            raise NotJson("a decimal runs past its end")
+            raise InvalidJson("a decimal runs past its end")
         word = int.from_bytes(value[at : at + width], "big")
         if word >= 10**count:
-            raise NotJson("a decimal has other digits")
+            raise InvalidJson("a decimal has other digits")
         digits += f"{word:0{count}d}" if count else ""
         at += width
     whole = digits[: precision - scale].lstrip("0") or "0"
@@ -262,7 +262,7 @@ def _decimal(data: bytes) -> bytes:
 
 def _moment(kind: int, packed: int) -> bytes:
     if packed == -(1 << 63):
-        raise NotJson("a time that is none")
+        raise InvalidJson("a time that is none")
     sign = "-" if packed < 0 else ""
     fraction, whole = abs(packed) & 0xFF_FFFF, abs(packed) >> 24
     minute, second = whole >> 6 & 63, whole & 63
@@ -292,10 +292,10 @@ class _Difference:
 
 
 def apply_differences(value: Value, differences: bytes) -> Value:
-    """The document that a partial update makes of the one before. Raises `NotJson` if they do not fit."""
+    """The document that a partial update makes of the one before. Raises `InvalidJson` if they do not fit."""
     for difference in _read_differences(differences):
         if not difference.path:
-            raise NotJson("a path that names nothing")
+            raise InvalidJson("a path that names nothing")
         value = _change(value, difference, 0)
     return value
 
@@ -306,17 +306,17 @@ def _change(value: Value, difference: _Difference, depth: int) -> Value:
         return _change_object(value, step, difference, depth)
     if isinstance(value, list) and isinstance(step, int):
         return _change_array(value, step, difference, depth)
-    raise NotJson("a path through a value of another kind")
+    raise InvalidJson("a path through a value of another kind")
 
 
 def _change_object(value: dict[bytes, Value], step: bytes, difference: _Difference, depth: int) -> Value:
     if depth + 1 < len(difference.path):
         if step not in value:
-            raise NotJson("a path through a key that is not there")
+            raise InvalidJson("a path through a key that is not there")
         value[step] = _change(value[step], difference, depth + 1)
         return value
     if (step in value) is (difference.operation == _INSERT):
-        raise NotJson("a key that is there, or is not")
+        raise InvalidJson("a key that is there, or is not")
     if difference.operation == _REMOVE:
         del value[step]
         return value
@@ -347,19 +347,19 @@ def _read_differences(data: bytes) -> list[_Difference]:
             document, data = _packed(data)
             found.append(_Difference(operation, _read_path(path), read_value(document)))
         else:
-            raise NotJson(f"{operation} is no operation of a difference")
+            raise InvalidJson(f"{operation} is no operation of a difference")
     return found
 
 
 def _packed(data: bytes) -> tuple[bytes, bytes]:
     """Bytes after their length, which is a packed integer, and what follows."""
     if not data:
-        raise NotJson("a difference ends too early")
+        raise InvalidJson("a difference ends too early")
     width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(data[0], 0)
     size = int.from_bytes(data[1 : 1 + width], "little") if width else data[0]
     end = 1 + width + size
     if data[0] in (0xFB, 0xFF) or end > len(data):
-        raise NotJson("a difference ends too early")
+        raise InvalidJson("a difference ends too early")
     return data[1 + width : end], data[end:]
 
 
@@ -367,12 +367,12 @@ def _read_path(path: bytes) -> tuple[bytes | int, ...]:
     """`$.a[3]."b c"` as keys and positions."""
     steps: list[bytes | int] = []
     if path[:1] != b"$":
-        raise NotJson("a path does not begin with $")
+        raise InvalidJson("a path does not begin with $")
     at = 1
     while at < len(path):
         match = _STEP.match(path, at)
         if match is None:
-            raise NotJson(f"a path cannot be read: {path!r}")
+            raise InvalidJson(f"a path cannot be read: {path!r}")
         quoted, name, position = match.groups()
         if position is not None:
             steps.append(int(position))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from databus.core import Corrupt, DatabusError, LimitExceeded, Unrepresentable
+from databus.core import CorruptData, DatabusError, LimitExceeded, UnrepresentableValue
 from databus.sources.mysql.rows import _program as ops
 
 if TYPE_CHECKING:
@@ -61,28 +61,30 @@ class Where:
         return f"image {number - first + 1} of the rows event at {self.place(int(self.starts[event]))}"
 
 
-def not_text(table: str, column: str, charset: str | None, place: str) -> Unrepresentable:
+def not_text(table: str, column: str, charset: str | None, place: str) -> UnrepresentableValue:
     """Bytes that are no text in the column's character set."""
     why = _TEXT.format(table=table, column=column, charset=charset)
-    return Unrepresentable(f"{table}: column {column!r} at {place} holds {why}")
+    return UnrepresentableValue(f"{table}: column {column!r} at {place} holds {why}")
 
 
-def unknown_member(table: str, column: str, charset: str | None, place: str, number: int) -> Unrepresentable:
+def unknown_member(table: str, column: str, charset: str | None, place: str, number: int) -> UnrepresentableValue:
     """A member of ENUM or SET that is no text, or that the server's catalogue does not show."""
     why = _MEMBER.format(table=table, column=column, charset=charset, number=number)
-    return Unrepresentable(f"{table}: column {column!r} at {place} holds {why}")
+    return UnrepresentableValue(f"{table}: column {column!r} at {place} holds {why}")
 
 
-def not_a_date(table: str, column: str, place: str, *, in_key: bool) -> Unrepresentable:
+def not_a_date(table: str, column: str, place: str, *, in_key: bool) -> UnrepresentableValue:
     """A date that is none. in_key: the column is part of the key, where no policy makes it null."""
     if in_key:
-        return Unrepresentable(f"{table}: column {column!r} at {place} holds {_DATE_IN_KEY}")
-    return Unrepresentable(f"{table}: column {column!r} at {place} holds {_DATE.format(table=table, column=column)}")
+        return UnrepresentableValue(f"{table}: column {column!r} at {place} holds {_DATE_IN_KEY}")
+    return UnrepresentableValue(
+        f"{table}: column {column!r} at {place} holds {_DATE.format(table=table, column=column)}"
+    )
 
 
-def not_this_table(table: str, column: str, place: str, what: str) -> Corrupt:
+def not_this_table(table: str, column: str, place: str, what: str) -> CorruptData:
     """Bytes that no server writes for this column."""
-    return Corrupt(f"{table}: column {column!r} at {place} holds {what}{_NOT_THIS_TABLE}")
+    return CorruptData(f"{table}: column {column!r} at {place} holds {what}{_NOT_THIS_TABLE}")
 
 
 def row_error(
@@ -99,7 +101,7 @@ def row_error(
             f"{table}: the row at {at} has more than row_bytes_max = {row_bytes_max} bytes; raise `row_bytes_max`"
         )
     if column is None:
-        return Corrupt(f"{table}: {_CORRUPT[code]} at {at}{_NOT_THIS_TABLE}")
+        return CorruptData(f"{table}: {_CORRUPT[code]} at {at}{_NOT_THIS_TABLE}")
     if code == ops.NOT_A_DATE:
         return not_a_date(table, column.name, at, in_key=column.name in plan.definition.key)
     if code == ops.NOT_TEXT:

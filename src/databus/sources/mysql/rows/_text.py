@@ -43,7 +43,10 @@ def text_array(raw: pa.Array, kind: pa.DataType, offsets: pa.Buffer, text: pa.Bu
 
 
 def to_text(column: ColumnDefinition, raw: pa.Array, policies: Policies, where: Rows) -> pa.Array:
-    """Bytes in the column's character set as text. Raises `Unrepresentable` for bytes that are none, by the policy."""
+    """Bytes in the column's character set as text.
+
+    Raises `UnrepresentableValue` for bytes that are none, by the policy.
+    """
     from databus.sources.mysql.rows import _text_kernels as kernels
 
     if not len(raw):

@@ -9,7 +9,7 @@ from databus.sources.mysql.server._connection import close_quietly, connect, soc
 from databus.sources.mysql.server._dump import BlockQueue, Dump
 from databus.sources.mysql.server._errors import error_of, server_error, telling
 from databus.sources.mysql.server._heartbeats import EndWatch, watch_end
-from databus.sources.mysql.server._hosts import AnotherServer, ConnectedServer, Hosts, connect_again
+from databus.sources.mysql.server._hosts import ConnectedServer, Hosts, ServerMismatch, connect_again
 from databus.sources.mysql.server._replica import open_dump, replica_id, second_replica_id
 from databus.sources.mysql.server._replication_filters import Hidden, like
 from databus.sources.mysql.server._resumable import Fault, Trouble, hidden_reset, place_to_ask, scheme_of
@@ -26,7 +26,6 @@ from databus.sources.mysql.server._status import (
 )
 
 __all__ = [
-    "AnotherServer",
     "BlockQueue",
     "ConnectedServer",
     "Dump",
@@ -38,6 +37,7 @@ __all__ = [
     "Hosts",
     "NoFeed",
     "ServerFacts",
+    "ServerMismatch",
     "Trouble",
     "account_of",
     "ask",

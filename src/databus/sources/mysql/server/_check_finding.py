@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import pymysql
 from pymysql.constants import ER
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.sources.mysql.server._status import ServerFacts, ask
 
 Severity = Literal["error", "warning", "info"]
@@ -35,10 +35,10 @@ class Finding:
 
 
 def refuse(findings: Iterable[Finding]) -> None:
-    """Raise `WrongInput` with every error among the findings, if there is one."""
+    """Raise `InputError` with every error among the findings, if there is one."""
     errors = [str(each) for each in findings if each.severity == "error"]
     if errors:
-        raise WrongInput("; ".join(errors))
+        raise InputError("; ".join(errors))
 
 
 def grants_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pymysql
 
-from databus.core import ConfigError, DatabusError, Unavailable
+from databus.core import ConfigError, DatabusError, ServiceUnavailable
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server._errors import telling
 
@@ -68,7 +68,8 @@ def connect(
     """A connection to `address` (one of `config.hosts`, `host:port`), or to the first of them that answers.
 
     read_ms_max: how long the server may stay silent after that before the connection counts as lost. `more` are
-    PyMySQL's own options and win. Raises `Unavailable` if waiting may help with one of the servers, else `WrongInput`.
+    PyMySQL's own options and win. Raises `ServiceUnavailable` if waiting may help with one of the servers, else
+    `InputError`.
     """
     options: dict[str, Any] = {
         "user": config.user,
@@ -105,7 +106,9 @@ def _all_of(failures: Sequence[DatabusError]) -> DatabusError:
     if len(failures) == 1:
         return failures[0]
     text = "; ".join(str(each) for each in failures)
-    return next((type(each)(text) for each in failures if isinstance(each, Unavailable)), type(failures[0])(text))
+    return next(
+        (type(each)(text) for each in failures if isinstance(each, ServiceUnavailable)), type(failures[0])(text)
+    )
 
 
 # PyMySQL has no public way to its socket, to the time-out of an open connection, or to close without a word.
@@ -122,7 +125,7 @@ def socket_of(connection: "pymysql.Connection[Any]") -> socket.socket:
     inside: Any = connection
     found = inside._sock  # noqa: SLF001 - no public way to the socket
     if not isinstance(found, socket.socket):
-        raise Unavailable("the connection to the server is closed")
+        raise ServiceUnavailable("the connection to the server is closed")
     return found
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pymysql
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 from databus.sources.mysql.binlog import FIRST_OFFSET, OFFSET_MAX, GtidSet, PacketSplitter, Position
 from databus.sources.mysql.server._connection import close_quietly, socket_of
 from databus.sources.mysql.server._errors import telling
@@ -72,8 +72,9 @@ class BlockQueue:
             return True
 
     def take(self, wait_s: float) -> Bytes | None:
-        """The blocks that wait, as one while they are small; None if none came in time. Raises what ended the reading,
-        after the last block.
+        """The blocks that wait, as one while they are small; None if none came in time.
+
+        Raises what ended the reading, after the last block.
         """
         with self._changed:
             if not self._blocks and self._error is None and wait_s > 0:
@@ -153,7 +154,7 @@ class Dump:
     ) -> None:
         """Ask for the log. is_listed: be among the replicas that the server lists.
 
-        Raises `Unavailable` and what the server refuses.
+        Raises `ServiceUnavailable` and what the server refuses.
         """
         self.queue = BlockQueue(buffer_bytes_max)
         self._connection = connection
@@ -199,7 +200,7 @@ class Dump:
             raise
         if not is_there:
             self.close()
-            raise Unavailable(f"{self._server}: it sent nothing of its log within {_ACCEPT_S_MAX:.0f} s")
+            raise ServiceUnavailable(f"{self._server}: it sent nothing of its log within {_ACCEPT_S_MAX:.0f} s")
 
     def take(self, wait_s: float) -> Bytes | None:
         """What has come, all of it while that is little; None if nothing came in time. Raises what ended the dump."""
@@ -290,9 +291,9 @@ class Dump:
     def _failure(self, error: BaseException) -> BaseException:
         if isinstance(error, TimeoutError):
             silence = f"it said nothing for {self._silence_s:.1f} s, not even a heartbeat; connecting anew"
-            return Unavailable(f"{self._server}: {silence}")
+            return ServiceUnavailable(f"{self._server}: {silence}")
         if isinstance(error, OSError):
-            return Unavailable(f"{self._server}: the connection broke: {error.strerror or error}")
+            return ServiceUnavailable(f"{self._server}: the connection broke: {error.strerror or error}")
         return error
 
     def _read_while_there_is_much(self) -> None:
@@ -329,7 +330,7 @@ class Dump:
         held_bytes = min(self._splitter.held_bytes, _RECEIVE_BYTES // 2)
         count = self._receive(self._received[: _RECEIVE_BYTES - held_bytes])
         if count == 0:
-            raise Unavailable(f"{self._server}: it closed the connection")
+            raise ServiceUnavailable(f"{self._server}: it closed the connection")
         self.last_heard_s = time.monotonic()
         return self._splitter.feed(self._received[:count])
 
@@ -399,7 +400,7 @@ def _ask(
         return
     file, offset = (position.file, position.offset) if gtids is None else ("", FIRST_OFFSET)
     if offset > OFFSET_MAX:
-        raise Unavailable(
+        raise ServiceUnavailable(
             f"{file} at {offset}: the protocol cannot name a place beyond 4 GiB without GTIDs; switch GTIDs on, or "
             f"keep max_binlog_size at its default"
         )

@@ -12,7 +12,7 @@ from typing import Final
 import pymysql
 from pymysql.constants import CR, ER
 
-from databus.core import DatabusError, Stop, Unavailable, WrongInput
+from databus.core import DatabusError, FatalError, InputError, ServiceUnavailable
 
 _WANTS_TLS: Final = 3159
 _BY_SOMEBODY: Final = frozenset(  # who has to change the configuration, or the server's users
@@ -73,7 +73,7 @@ def telling(server: str, doing: str) -> Iterator[None]:
     ...     raise pymysql.err.OperationalError(2013, "Lost connection to MySQL server during query")
     Traceback (most recent call last):
     ...
-    databus.core._errors.Unavailable: db1:3306: reading: Lost connection to MySQL server during query (2013)
+    databus.core._errors.ServiceUnavailable: db1:3306: reading: Lost connection to MySQL server during query (2013)
     """
     try:
         yield
@@ -84,7 +84,7 @@ def telling(server: str, doing: str) -> Iterator[None]:
 
 
 def server_error(error: pymysql.MySQLError, doing: str, server: str = "the server") -> DatabusError:
-    """The error in our words: `Unavailable`, `WrongInput`, or `Stop` for one that nobody expects here."""
+    """The error in our words: `ServiceUnavailable`, `InputError`, or `FatalError` for one that nobody expects here."""
     where = f"{server}: {doing}"
     cause = getattr(error, "original_exception", None)
     if isinstance(cause, OSError):
@@ -98,8 +98,8 @@ def server_error(error: pymysql.MySQLError, doing: str, server: str = "the serve
     elif code == ER.ACCESS_DENIED_ERROR:
         message += "; correct `user` and `password`, or create that user for that host on the server"
     if code in _BY_SOMEBODY:
-        return WrongInput(message)
-    return Unavailable(message) if code in _BY_TIME else Stop(message)
+        return InputError(message)
+    return ServiceUnavailable(message) if code in _BY_TIME else FatalError(message)
 
 
 def error_of(error: BaseException) -> tuple[int, str]:
@@ -119,20 +119,20 @@ def _network_words(cause: OSError) -> tuple[type[DatabusError], str]:
     match cause:
         case ssl.SSLCertVerificationError():
             mend = "set tls_ca to the authority that signed it, or tls_server_name to a name that it holds"
-            said = (WrongInput, f"the server's certificate is not trusted: {cause.verify_message}; {mend}")
+            said = (InputError, f"the server's certificate is not trusted: {cause.verify_message}; {mend}")
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError():
-            said = (Unavailable, "the server ended the connection")
+            said = (ServiceUnavailable, "the server ended the connection")
         case ssl.SSLError():
-            said = (WrongInput, f"TLS failed: {cause.reason or cause}; the server's may be too old for this machine")
+            said = (InputError, f"TLS failed: {cause.reason or cause}; the server's may be too old for this machine")
         case socket.gaierror(errno=socket.EAI_AGAIN):
-            said = (Unavailable, "its name cannot be looked up now")
+            said = (ServiceUnavailable, "its name cannot be looked up now")
         case socket.gaierror():
-            said = (WrongInput, f"there is no such host: {cause.strerror}; correct `hosts`")
+            said = (InputError, f"there is no such host: {cause.strerror}; correct `hosts`")
         case TimeoutError():
-            said = (Unavailable, "no answer in time")
+            said = (ServiceUnavailable, "no answer in time")
         case ConnectionRefusedError():
             mend = "is the port in `hosts` right, does the server run, and listen on that address (`bind_address`)?"
-            said = (Unavailable, f"nothing listens there: connection refused; {mend}")
+            said = (ServiceUnavailable, f"nothing listens there: connection refused; {mend}")
         case _:
-            said = (Unavailable, str(cause.strerror or cause))
+            said = (ServiceUnavailable, str(cause.strerror or cause))
     return said

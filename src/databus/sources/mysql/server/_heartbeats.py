@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from databus.core import TryAgain, Unavailable
+from databus.core import ServiceUnavailable, TransientError
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server._connection import close_quietly
-from databus.sources.mysql.server._hosts import AnotherServer, connect_again
+from databus.sources.mysql.server._hosts import ServerMismatch, connect_again
 from databus.sources.mysql.server._status import ServerFacts, log_end
 
 Place = tuple[str, int]
@@ -31,8 +31,10 @@ class EndWatch:
         self._doubt: Place | None = None  # we rested here when the log was found to end elsewhere
 
     def look(self, here: Place | None) -> None:
-        """We rest `here`, or nowhere. Raises `Unavailable` if we rest there although the log went on elsewhere since
-        the last look but one, or another server answers at the address by now.
+        """We rest `here`, or nowhere.
+
+        Raises `ServiceUnavailable` if we rest there although the log went on elsewhere since the last look but one, or
+        another server answers at the address by now.
         """
         if time.monotonic() < self._due_s:
             return
@@ -41,16 +43,16 @@ class EndWatch:
         else:
             try:
                 there = self._ask()
-            except AnotherServer:  # the address has moved on; the one that we hold may never log anything again
+            except ServerMismatch:  # the address has moved on; the one that we hold may never log anything again
                 raise
-            except TryAgain:  # then the connection at hand will end by itself
+            except TransientError:  # then the connection at hand will end by itself
                 there = here
         self._due_s = time.monotonic() + self._every_s
         if there == here or there is None:
             self._doubt = None
             return
         if self._doubt == here:
-            raise Unavailable(
+            raise ServiceUnavailable(
                 f"{self._server}: its log ends at {there[0]}:{there[1]}, and nothing has come since {here}; connecting "
                 f"anew"
             )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pymysql
 
-from databus.core import ConfigError, DatabusError, TryAgain, Unavailable
+from databus.core import ConfigError, DatabusError, ServiceUnavailable, TransientError
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.binlog import Position
 from databus.sources.mysql.server._check_finding import refuse
@@ -25,15 +25,17 @@ class ConnectedServer:
     facts: ServerFacts
 
 
-class AnotherServer(Unavailable):
+class ServerMismatch(ServiceUnavailable):
     """A connection to an address reaches another server than an earlier one did."""
 
 
 def connect_again(
     config: MysqlConfig, facts: ServerFacts, *, read_ms_max: int = READ_MS_MAX
 ) -> "pymysql.Connection[Any]":
-    """Another connection to the very server that `facts` are of. Raises `AnotherServer` where another one answers: what
-    it holds and where its log ends says nothing about the log that is read.
+    """Another connection to the very server that `facts` are of.
+
+    Raises `ServerMismatch` where another one answers: what it holds and where its log ends says nothing about the log
+    that is read.
     """
     connection = connect(config, facts.server, read_ms_max=read_ms_max)
     try:
@@ -50,7 +52,7 @@ def connect_again(
         for name, value in found.items()
         if value != facts.identity.get(name)
     )
-    raise AnotherServer(
+    raise ServerMismatch(
         f"{facts.server}: this connection reaches another server than the one whose log is read "
         f"({other or f'it is not of {facts.flavor}'}): something spreads connections over several servers, such as a "
         f"proxy, a virtual address or a name in DNS that moves, or the server was started again. Let each of `hosts` "
@@ -77,8 +79,8 @@ class Hosts:
                 except DatabusError as error:
                     errors.append(error)
             if self._held is None:
-                if len(errors) > 1 and any(isinstance(each, TryAgain) for each in errors):
-                    raise Unavailable("; ".join(map(str, errors)))
+                if len(errors) > 1 and any(isinstance(each, TransientError) for each in errors):
+                    raise ServiceUnavailable("; ".join(map(str, errors)))
                 raise errors[0]
         return self._held
 
@@ -135,7 +137,7 @@ class Hosts:
             raise
 
     def _fit(self, connection: "pymysql.Connection[Any]", address: str) -> ServerFacts:
-        """What a server says of itself. Raises `WrongInput` for one whose log cannot have all that is captured."""
+        """What a server says of itself. Raises `InputError` for one whose log cannot have all that is captured."""
         facts = server_facts(connection, address)
         if not facts.logs_changes:
             raise ConfigError(f"{address}: the server keeps no binary log; set log-bin in its option file")
@@ -148,9 +150,9 @@ class Hosts:
     ) -> tuple[ConnectedServer, Trouble]:
         """None of the servers can go on. Raises, unless the policy is to read the tables again."""
         told = [trouble.error(self._physical) for _, trouble in found]
-        if any(isinstance(error, TryAgain) for error in (*errors, *told)):
+        if any(isinstance(error, TransientError) for error in (*errors, *told)):
             # the one that is away or behind may have what is needed
-            raise Unavailable("; ".join(str(error) for error in (*told, *errors)))
+            raise ServiceUnavailable("; ".join(str(error) for error in (*told, *errors)))
         lost = [each for each in found if each[1].fault is not Fault.ERRANT]
         if not lost or (self._config.on_gap == "stop" and self._config.snapshot != "when_needed"):
             raise (*told, *errors)[0]

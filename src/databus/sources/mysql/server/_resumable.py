@@ -12,7 +12,7 @@ from typing import Any, Final
 import pymysql
 from pymysql.constants import ER
 
-from databus.core import DatabusError, PositionPurged, SourceChanged, Stop, Unavailable
+from databus.core import DatabusError, FatalError, PositionPurged, ServiceUnavailable, SourceChanged
 from databus.sources.mysql.binlog import (
     CHECKSUM_BYTES,
     FIRST_OFFSET,
@@ -57,7 +57,7 @@ class Trouble:
         text = f"{physical}: {self.message}"
         match self.fault:
             case Fault.BEHIND:
-                return Unavailable(text)
+                return ServiceUnavailable(text)
             case Fault.PURGED:
                 return PositionPurged(text)
             case _:
@@ -236,7 +236,7 @@ def _events_from(
     except pymysql.MySQLError as error:
         if error_of(error)[0] in _DENIED:
             return (), ""
-        if type(server_error(error, "", "")) is not Stop:
+        if type(server_error(error, "", "")) is not FatalError:
             raise
         return (), error_of(error)[1]
     finally:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from databus.core import Unavailable
+from databus.core import ServiceUnavailable
 from databus.sources.mysql.binlog import Run, Scanner, Statement
 from databus.sources.mysql.server._dump import Dump
 
@@ -49,7 +49,10 @@ class Passed:
 
 
 def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[Statement], None]) -> Passed:
-    """Read so many transactions to their ends. Raises `Unavailable` if the next does not come within ten seconds."""
+    """Read so many transactions to their ends.
+
+    Raises `ServiceUnavailable` if the next does not come within ten seconds.
+    """
     passed = Passed()
     end = time.monotonic() + _WAIT_S_MAX
     while len(passed.ids) < transactions:
@@ -59,7 +62,7 @@ def pass_over(dump: Dump, scanner: Scanner, transactions: int, learn: Callable[[
                 if block is not None:
                     scanner.feed(block)
                 elif time.monotonic() > end:
-                    raise Unavailable(
+                    raise ServiceUnavailable(
                         f"only {len(passed.ids)} of {transactions} transactions came; nothing was changed. Where "
                         f"nothing comes, nothing need be skipped"
                     )

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import pymysql
 from pymysql.constants import ER
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.sources.mysql.server._errors import error_of, telling
 
 Flavor = Literal["mysql", "mariadb"]
@@ -152,7 +152,7 @@ def identity_of(connection: "pymysql.Connection[Any]", flavor: Flavor) -> Mappin
 def server_facts(connection: "pymysql.Connection[Any]", server: str) -> ServerFacts:
     """Ask for all of them; a few milliseconds. `server`: its address, for texts.
 
-    Raises `WrongInput` with the statement to run where the user may not ask, and `Unavailable`.
+    Raises `InputError` with the statement to run where the user may not ask, and `ServiceUnavailable`.
     """
     with telling(server, "asking what it is"):
         variables = {
@@ -216,7 +216,7 @@ def version_of(text: str) -> tuple[int, int, int]:
     """
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", text.removeprefix("5.5.5-"))
     if found is None:
-        raise WrongInput(f"the server's version {text!r} is none of MySQL's or MariaDB's")
+        raise InputError(f"the server's version {text!r} is none of MySQL's or MariaDB's")
     return int(found[1]), int(found[2]), int(found[3])
 
 
@@ -230,7 +230,7 @@ def _log_status(
         if error_of(error)[0] != ER.SPECIFIC_ACCESS_DENIED_ERROR:
             raise
         privilege = "BINLOG MONITOR" if flavor == "mariadb" else "REPLICATION CLIENT"
-        raise WrongInput(
+        raise InputError(
             f"{server}: the user may not see where the log stands; run there: "
             f"GRANT {privilege} ON *.* TO {account_of(connection)}"
         ) from error

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import pymysql
 
-from databus.core import DatabusError, SourceChanged, Unavailable
+from databus.core import DatabusError, ServiceUnavailable, SourceChanged
 from databus.sources.mysql.server import close_quietly, server_error, socket_of
 from databus.sources.mysql.snapshot._keys import Place, Range
 from databus.sources.mysql.snapshot._queries import bounds_query, first_query, place_query, rows_query
@@ -19,7 +19,7 @@ from databus.sources.mysql.snapshot._result_shape import Columns
 from databus.sources.mysql.snapshot._results import RowReader, Statement
 from databus.sources.mysql.snapshot._task import ReadableTable
 from databus.sources.mysql.snapshot._watermarks import Watermark
-from databus.sources.snapshots import Host, ReadAnew, ReadChunk, Reading, SnapshotOptions
+from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, SnapshotOptions
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
@@ -45,7 +45,10 @@ class ChunkReader:
         self._who: list[tuple[Any, ...]] = []
 
     def read(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
-        """Read a chunk and hand it over. Raises `TryAgain` or OSError where waiting may help: then `drop` it first."""
+        """Read a chunk and hand it over.
+
+        Raises `TransientError` or OSError where waiting may help: then `drop` it first.
+        """
         try:
             self._read(reading, chunk)
         except pymysql.MySQLError as error:
@@ -66,7 +69,7 @@ class ChunkReader:
             self._leave_to_the_log(reading, chunk, error)
         except pymysql.MySQLError as error:
             if error.args[0] == _DEFINITION_CHANGED:
-                raise Unavailable(f"{chunk.source}: it was altered while it was read") from error
+                raise ServiceUnavailable(f"{chunk.source}: it was altered while it was read") from error
             if error.args[0] not in _ALTERED:
                 raise
             self._leave_to_the_log(reading, chunk, SourceChanged(f"{chunk.source}: {error.args[1]}"))
@@ -75,7 +78,7 @@ class ChunkReader:
         """Have whatever it waits for fail at once. Any thread."""
         for connection in (self._connection, self._guard):
             if connection is not None:
-                with suppress(OSError, Unavailable):
+                with suppress(OSError, ServiceUnavailable):
                     socket_of(connection).shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
@@ -110,7 +113,7 @@ class ChunkReader:
             self._opened_s = time.monotonic()
             self._connection = connection = self._connect()
             if self._host.is_closed:
-                raise Unavailable("it is closed")
+                raise ServiceUnavailable("it is closed")
             self._who = query(connection, _WHO)
             self._charsets = prepare(connection)
             self._views = Views(connection, way_of(connection), self._make_guard, self._options.lock_ms_max)
@@ -267,7 +270,7 @@ class ChunkReader:
             while self._host.is_full and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
             if not reading.owns(chunk) or self._host.is_closed:
-                raise ReadAnew(f"{chunk.source} is read anew")
+                raise ReadAbandoned(f"{chunk.source} is read anew")
 
     def _confirm(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
         """Under a lock, what has been followed by now of the log is in the table as it was read, if the lock is still

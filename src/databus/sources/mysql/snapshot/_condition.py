@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pymysql
 
-from databus.core import WrongInput
+from databus.core import InputError
 from databus.sources.mysql.server import error_of
-from databus.sources.mysql.tables import Server, Unreadable, tokens_of
+from databus.sources.mysql.tables import Server, UnreadableStatement, tokens_of
 
 
 def check_condition(where: str, server: Server) -> None:
-    """Raise `WrongInput` unless it stays inside the brackets that it is put into.
+    """Raise `InputError` unless it stays inside the brackets that it is put into.
 
     The server itself says whether it is a condition; what it cannot say is that the text closes our bracket, or ends
     our statement, and goes on with one of its own.
@@ -23,19 +23,19 @@ def check_condition(where: str, server: Server) -> None:
             sign = where[token.start : token.end]
             depth += (sign == "(") - (sign == ")")
             if depth < 0 or sign == ";":
-                raise WrongInput(f"where: {where!r} is not one condition: it goes on behind its end, at {sign!r}")
-    except Unreadable as error:
-        raise WrongInput(f"where: {where!r} is not one condition: {error}") from error
+                raise InputError(f"where: {where!r} is not one condition: it goes on behind its end, at {sign!r}")
+    except UnreadableStatement as error:
+        raise InputError(f"where: {where!r} is not one condition: {error}") from error
     if depth:
-        raise WrongInput(f"where: {where!r} is not one condition: a bracket is not closed")
+        raise InputError(f"where: {where!r} is not one condition: a bracket is not closed")
 
 
 def try_condition(connection: pymysql.Connection, sources: Sequence[str], where: str) -> None:
-    """Raise `WrongInput` if the server does not understand it for these tables. Checked by `check_condition` before."""
+    """Raise `InputError` if the server does not understand it for these tables. Checked by `check_condition` before."""
     try:
         for source in sources:
             table = ".".join("`" + name.replace("`", "``") + "`" for name in source.split(".", 1))
             with connection.cursor() as cursor:
                 cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
     except pymysql.MySQLError as error:
-        raise WrongInput(f"where: the server does not take {where!r}: {error_of(error)[1]}") from error
+        raise InputError(f"where: the server does not take {where!r}: {error_of(error)[1]}") from error

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 
 KeyValue = int | str
@@ -85,13 +85,15 @@ class KeyColumn:
         return value if self.form in {"decimal", "float"} else f"'{value}'"
 
     def check(self, value: object) -> KeyValue:
-        """The value, from JSON. Raises `Corrupt` if it is none of this column: it becomes a part of a query."""
+        """The value, from JSON. Raises `CorruptData` if it is none of this column: it becomes a part of a query."""
         if self.form in {"int", "bit"}:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
         elif isinstance(value, str) and set(value) <= _ALLOWED[self.form] and len(value) <= _VALUE_CHARACTERS_MAX:
             return value
-        raise Corrupt(f"column {self.name!r}: {str(value)[:100]!r} is no value of a key; the snapshot must begin anew")
+        raise CorruptData(
+            f"column {self.name!r}: {str(value)[:100]!r} is no value of a key; the snapshot must begin anew"
+        )
 
     def beyond(self, value: KeyValue, *, above: bool) -> str:
         """A condition: the column is above (or below) the value."""
@@ -237,9 +239,9 @@ class Range:
 
     @classmethod
     def from_json(cls, columns: Sequence[KeyColumn], value: object) -> "Range":
-        """Read what `to_json` wrote. Raises `Corrupt` for a value that is no place in this key."""
+        """Read what `to_json` wrote. Raises `CorruptData` for a value that is no place in this key."""
         if not isinstance(value, list | tuple) or len(value) != 2:
-            raise Corrupt(f"{str(value)[:100]!r} is no range of keys; the snapshot must begin anew")
+            raise CorruptData(f"{str(value)[:100]!r} is no range of keys; the snapshot must begin anew")
         return cls(*(_place(columns, each) for each in value))
 
 
@@ -247,5 +249,5 @@ def _place(columns: Sequence[KeyColumn], value: object) -> Place | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != len(columns):
-        raise Corrupt(f"{str(value)[:100]!r} is no key of {len(columns)} columns; the snapshot must begin anew")
+        raise CorruptData(f"{str(value)[:100]!r} is no key of {len(columns)} columns; the snapshot must begin anew")
     return tuple(column.check(each) for column, each in zip(columns, value, strict=True))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pymysql
 
-from databus.core import SourceChanged, Unsupported
+from databus.core import SourceChanged, UnsupportedFeature
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.snapshot._read_views import query
 
@@ -50,7 +50,7 @@ def prepare(connection: pymysql.Connection) -> dict[int, str]:
 
 
 def facts_of(connection: pymysql.Connection, definition: TableDefinition) -> Facts:
-    """Ask about a table. Raises `SourceChanged` if there is none, `Unsupported` for a view."""
+    """Ask about a table. Raises `SourceChanged` if there is none, `UnsupportedFeature` for a view."""
     named = (
         f"table_schema = {_text(connection, definition.database)} AND table_name = {_text(connection, definition.name)}"
     )
@@ -63,7 +63,7 @@ def facts_of(connection: pymysql.Connection, definition: TableDefinition) -> Fac
         raise SourceChanged(f"{definition.source}: there is no such table any more")
     kind, transactions, estimate = rows[0]
     if kind not in {"BASE TABLE", "SYSTEM VERSIONED"}:
-        raise Unsupported(f"{definition.source} is a {kind}: only tables are captured; take it out of `tables`")
+        raise UnsupportedFeature(f"{definition.source} is a {kind}: only tables are captured; take it out of `tables`")
     return Facts(
         transactions == "YES", None if estimate is None else int(estimate), _index(connection, definition, named)
     )

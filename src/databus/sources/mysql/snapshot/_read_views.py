@@ -35,12 +35,12 @@ from typing import Any, Final
 
 import pymysql
 
-from databus.core import Unavailable, WrongInput
+from databus.core import InputError, ServiceUnavailable
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.snapshot._keys import Range
 from databus.sources.mysql.snapshot._queries import first_query, table_name
 from databus.sources.mysql.snapshot._watermarks import Position, Watermark
-from databus.sources.snapshots import Locked
+from databus.sources.snapshots import TableLocked
 
 _OPEN: Final = "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY"
 _BEGIN: Final = "START TRANSACTION READ ONLY"
@@ -51,7 +51,7 @@ _BEHIND_S: Final = 0.002
 _BEHIND_S_MAX: Final = 10.0
 
 
-class LockBusy(Locked):
+class LockBusy(TableLocked):
     """Transactions that wrote the table are open; nobody knows for how long."""
 
 
@@ -82,7 +82,7 @@ def way_of(connection: pymysql.Connection) -> Way:
 
 
 def log_end(connection: pymysql.Connection) -> Watermark:
-    """The end of the server's log. Raises `WrongInput` if it keeps none."""
+    """The end of the server's log. Raises `InputError` if it keeps none."""
     try:
         rows = query(connection, "SHOW MASTER STATUS")
     except pymysql.MySQLError as error:
@@ -90,7 +90,7 @@ def log_end(connection: pymysql.Connection) -> Watermark:
             raise
         rows = query(connection, "SHOW BINARY LOG STATUS")  # its name from MySQL 8.4 on
     if not rows:
-        raise WrongInput("the server keeps no binary log: set `log_bin` and restart it")
+        raise InputError("the server keeps no binary log: set `log_bin` and restart it")
     return Watermark(str(rows[0][0]), int(rows[0][1]))
 
 
@@ -161,7 +161,9 @@ class Views:
                 return view
             view.close()  # the log is sent before the commit is visible: a moment later it will be
             if time.monotonic() > until_s:
-                raise Unavailable(f"{definition.source}: the server that is read has not got as far as its own log")
+                raise ServiceUnavailable(
+                    f"{definition.source}: the server that is read has not got as far as its own log"
+                )
             time.sleep(_BEHIND_S)
 
     def close(self) -> None:
@@ -221,7 +223,7 @@ class Views:
         found = dict(query(self._connection, "SHOW STATUS LIKE 'binlog\\_snapshot\\_%'"))
         place = {str(name).lower(): value for name, value in found.items()}
         if not place.get("binlog_snapshot_file"):
-            raise WrongInput("the server keeps no binary log: set `log_bin` and restart it")
+            raise InputError("the server keeps no binary log: set `log_bin` and restart it")
         mark = Watermark(str(place["binlog_snapshot_file"]), int(place["binlog_snapshot_position"]))
         low = before if before.precedes(mark) else mark  # the log's end runs ahead of what is visible
         return View(low, mark, self._commit, prepared)
@@ -261,7 +263,7 @@ class Views:
                 return kind
             except pymysql.OperationalError as error:
                 if error.args[0] in _DENIED:
-                    raise WrongInput(
+                    raise InputError(
                         f"{definition.source}: a snapshot of it needs the privilege LOCK TABLES: GRANT LOCK TABLES ON "
                         f"{definition.database}.* to the user. It is locked because the server has no GTIDs, because "
                         f"its engine has no transactions, or because of `lock_tables_without_key`"

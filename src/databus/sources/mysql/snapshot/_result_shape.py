@@ -249,8 +249,8 @@ class Columns:
     def arrays(self, place: str) -> list[pa.Array]:
         """The arrays, in the table's order.
 
-        Raises `Unrepresentable` for a date that is none, by policy, or text that is none; `SourceChanged` for a null in
-        a column that has none; `LimitExceeded` for a row that is too large even without its largest values.
+        Raises `UnrepresentableValue` for a date that is none, by policy, or text that is none; `SourceChanged` for a
+        null in a column that has none; `LimitExceeded` for a row that is too large even without its largest values.
         """
         extra = len(self._shape.numbers)
         arrays = {}

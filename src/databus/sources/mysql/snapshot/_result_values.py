@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.rows import Policies, address_type, to_text
 
@@ -25,8 +25,8 @@ class ResultRows:
 def final_array(column: ColumnDefinition, kind: str, raw: pa.Array, policies: Policies, where: ResultRows) -> pa.Array:
     """The column's array, of raw bytes as the server sends them where results have no character set of their own.
 
-    kind: the bus's type. Raises `Unrepresentable` for bytes that are no text, by policy; `Corrupt` where no server has
-    others.
+    kind: the bus's type. Raises `UnrepresentableValue` for bytes that are no text, by policy; `CorruptData` where no
+    server has others.
     """
     if kind == "binary":
         return raw
@@ -45,6 +45,6 @@ def _plain(column: ColumnDefinition, raw: pa.Array, where: ResultRows) -> pa.Arr
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid as error:
-        raise Corrupt(
+        raise CorruptData(
             f"{where.table}: column {column.name!r}, {where.place}: bytes that are no text ({error})"
         ) from error

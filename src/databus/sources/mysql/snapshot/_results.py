@@ -12,7 +12,7 @@ import numpy as np
 import pymysql
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
-from databus.core import Corrupt, LimitExceeded, StreamCut
+from databus.core import CorruptData, LimitExceeded, StreamCut
 from databus.sources.mysql.snapshot._keys import KeyColumn, Place, read_place
 from databus.sources.mysql.snapshot._result_codes import (
     BYTES,
@@ -53,7 +53,7 @@ class Statement:
         head = self._packet().get_all_data()
         self._id, columns, parameters = struct.unpack_from("<IHH", head, 1)
         if parameters:
-            raise Corrupt(f"a query has {parameters} question marks in it that stand for parameters: {sql[:200]}")
+            raise CorruptData(f"a query has {parameters} question marks in it that stand for parameters: {sql[:200]}")
         for _ in range(columns + 1 if columns else 0):
             self._packet()
         self._command(_EXECUTE, struct.pack("<IBI", self._id, 0, 1))
@@ -130,8 +130,8 @@ class RowReader:
     def take(self, columns: Columns, bytes_max: int, key: tuple[KeyColumn, ...] = ()) -> Place | None:
         """Decode rows into `columns` until it is full, their values exceed `bytes_max`, or the result ends.
 
-        Returns the key of the last row taken, None if there was none. Raises `Corrupt`, `LimitExceeded`, `StreamCut`,
-        and PyMySQL's error where the server broke off.
+        Returns the key of the last row taken, None if there was none. Raises `CorruptData`, `LimitExceeded`,
+        `StreamCut`, and PyMySQL's error where the server broke off.
         """
         from databus.sources.mysql.snapshot._result_kernels import gather, walk_rows
 
@@ -201,7 +201,7 @@ class RowReader:
             at = self._lo + 4
             pymysql.err.raise_mysql_exception(bytes(self._buffer[at : at + size]))
         column = int(self._status[COLUMN])
-        raise Corrupt(f"{self._place}: row {columns.rows} of a result, its column {column}: {WORDS[code]}")
+        raise CorruptData(f"{self._place}: row {columns.rows} of a result, its column {column}: {WORDS[code]}")
 
     def _wait_for_packet(self) -> int:
         """Have the next packet in the buffer whole; its size."""
@@ -242,7 +242,7 @@ class RowReader:
                 self._fill_header()
             size = self._size()
             if int(self._buffer[self._lo + 3]) != self._status[SEQUENCE]:
-                raise Corrupt(f"{self._place}: a packet of a large row is not the next one")
+                raise CorruptData(f"{self._place}: a packet of a large row is not the next one")
             self._status[SEQUENCE] = (self._status[SEQUENCE] + 1) & 255
             self._lo += 4
             if filled + size > self._row_bytes_max:

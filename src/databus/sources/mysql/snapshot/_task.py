@@ -64,7 +64,7 @@ class ReadableTable:
         return Range()
 
     def part_of(self, value: object) -> Range:
-        """Read what `json_of` wrote. Raises `Corrupt`."""
+        """Read what `json_of` wrote. Raises `CorruptData`."""
         return Range.from_json(self.shape.key, value)
 
     def json_of(self, part: Range) -> object:

@@ -7,7 +7,7 @@ from databus.sources.mysql.tables._column_types import ColumnType, parse_column_
 from databus.sources.mysql.tables._from_table_map import from_table_map
 from databus.sources.mysql.tables._history import History
 from databus.sources.mysql.tables._history_file import HistoryStore
-from databus.sources.mysql.tables._lexer import Server, Unreadable, tokens_of
+from databus.sources.mysql.tables._lexer import Server, UnreadableStatement, tokens_of
 from databus.sources.mysql.tables._map_check import check_agreement
 from databus.sources.mysql.tables._pending_changes import Changes
 from databus.sources.mysql.tables._table_events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
@@ -29,7 +29,7 @@ __all__ = [
     "TableState",
     "Truncated",
     "Unknown",
-    "Unreadable",
+    "UnreadableStatement",
     "charset_of_number",
     "check_agreement",
     "from_table_map",

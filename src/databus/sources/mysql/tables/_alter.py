@@ -3,7 +3,7 @@
 from typing import Final
 
 from databus.sources.mysql.tables._column_clauses import at_check, at_key, keys_of, read_column, read_default, read_key
-from databus.sources.mysql.tables._lexer import Unreadable, words
+from databus.sources.mysql.tables._lexer import UnreadableStatement, words
 from databus.sources.mysql.tables._syntax import (
     FIRST,
     Action,
@@ -92,7 +92,7 @@ def _read_option(cursor: Cursor) -> Options | None:
     elif cursor.at_mark("=", 1):  # an engine may have options of its own
         cursor.identifier()
     elif not cursor.accept_one_of(*_OPTIONS):
-        raise Unreadable(f"{cursor.peek().text[:40]!r} is no option or action that we know")
+        raise UnreadableStatement(f"{cursor.peek().text[:40]!r} is no option or action that we know")
     cursor.accept_mark("=")
     cursor.skip_value()
     return None
@@ -234,7 +234,7 @@ def _read_alter_part(cursor: Cursor) -> list[Action]:
         return [SetDefault(name, read_default(cursor), is_optional)]
     visibility = cursor.accept_one_of("VISIBLE", "INVISIBLE")
     if not visibility:
-        raise Unreadable(f"ALTER COLUMN SET {cursor.peek().text[:40]}")
+        raise UnreadableStatement(f"ALTER COLUMN SET {cursor.peek().text[:40]}")
     return [SetVisibility(name, visibility == "INVISIBLE")]
 
 
@@ -252,7 +252,7 @@ def _read_convert(cursor: Cursor) -> list[Action]:
         return [ChangeRows("a table became a partition", takes=taken)]
     cursor.expect("TO")
     if not (cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET")):
-        raise Unreadable("CONVERT TO CHARACTER SET expected")
+        raise UnreadableStatement("CONVERT TO CHARACTER SET expected")
     charset = None if cursor.accept("DEFAULT") else cursor.text()
     collation = None
     if cursor.accept("COLLATE"):

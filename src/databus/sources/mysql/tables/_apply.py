@@ -8,9 +8,9 @@ from databus.sources.mysql._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.tables._change_class import FILLS, UNPROVEN, Reason, reason_of
 from databus.sources.mysql.tables._column_types import charset_of, known_charset, resize_text, resolve, resolve_charset
-from databus.sources.mysql.tables._lexer import Server, Unreadable, Unseen
+from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
 from databus.sources.mysql.tables._literal_charsets import Written
-from databus.sources.mysql.tables._literals import CannotTell, ZeroDate, implicit_value, spelled, value_of
+from databus.sources.mysql.tables._literals import UnknownLiteral, ZeroDate, implicit_value, spelled, value_of
 from databus.sources.mysql.tables._syntax import (
     FIRST,
     AddColumn,
@@ -59,9 +59,9 @@ class Setting:
 
     @property
     def is_explicit_for_timestamp(self) -> bool:
-        """`explicit_timestamps`, where a column depends on it. Raises `Unseen`."""
+        """`explicit_timestamps`, where a column depends on it. Raises `UnknownEffect`."""
         if self.explicit_timestamps is None:
-            raise Unseen(
+            raise UnknownEffect(
                 "what a TIMESTAMP without NULL, NOT NULL or a default is depends on the server's "
                 "explicit_defaults_for_timestamp, which the log does not say; set the option of that name"
             )
@@ -73,7 +73,7 @@ class Setting:
 
 
 def create(statement: CreateTable, database: str, name: str, setting: Setting) -> TableState:
-    """The table that a CREATE TABLE with columns makes. Raises `Unreadable`."""
+    """The table that a CREATE TABLE with columns makes. Raises `UnreadableStatement`."""
     options = statement.options
     charset = resolve_charset(options.charset, options.collation, setting.database_charset)
     versioning = ""
@@ -188,7 +188,7 @@ class Outcome:
 
 
 def alter(state: TableState, statement: AlterTable, setting: Setting) -> Outcome:
-    """Apply all actions at once, as the server does; the table keeps its name. Raises `Unreadable`."""
+    """Apply all actions at once, as the server does; the table keeps its name. Raises `UnreadableStatement`."""
     return _Alteration(state, statement, setting).run()
 
 
@@ -235,7 +235,7 @@ class _Alteration:
     def _required(self, name: str, *, is_optional: bool) -> ColumnDefinition | None:
         column = self._old.column(name)
         if column is None and not is_optional:
-            raise Unreadable(f"the table has no column {name[:64]!r} that we know of")
+            raise UnreadableStatement(f"the table has no column {name[:64]!r} that we know of")
         return column
 
     def _kept(self) -> list[ColumnDefinition]:
@@ -312,15 +312,15 @@ class _Alteration:
         else:
             found = [index for index, other in enumerate(columns) if same_name(other.name, place)]
             if not found:
-                raise Unreadable(f"AFTER {place[:64]!r}: the table has no such column that we know of")
+                raise UnreadableStatement(f"AFTER {place[:64]!r}: the table has no such column that we know of")
             columns.insert(found[0] + 1, column)
 
     def _check_names(self, columns: list[ColumnDefinition]) -> None:
         names = [column.name.casefold() for column in columns]
         if len(set(names)) != len(names):
-            raise Unreadable("the table already has a column of that name, as far as we know")
+            raise UnreadableStatement("the table already has a column of that name, as far as we know")
         if not columns:
-            raise Unreadable("no column is left, as far as we know")
+            raise UnreadableStatement("no column is left, as far as we know")
 
     def _keyed(self, state: TableState) -> TableState:
         """Keys without what was dropped, with new names of columns, then the new keys."""
@@ -336,7 +336,7 @@ class _Alteration:
             if isinstance(action, DropKey):
                 kept = [key for key in keys if not same_name(key.name, action.name)]
                 if len(kept) == len(keys) and not action.is_optional and self._depends_on_keys():
-                    raise Unreadable(f"the table has no key {action.name[:64]!r} that we know of")
+                    raise UnreadableStatement(f"the table has no key {action.name[:64]!r} that we know of")
                 keys = kept
             elif isinstance(action, RenameKey):
                 keys = [replace(key, name=action.new) if same_name(key.name, action.old) else key for key in keys]
@@ -397,23 +397,23 @@ class _Alteration:
             return
         try:
             value = self._fill(column, self._texts[column.name])
-        except CannotTell as why:
+        except UnknownLiteral as why:
             outcome.reasons.append(Reason(column.name, UNPROVEN, str(why)))
             return
         outcome.fill[column.name] = value
         outcome.reasons.append(Reason(column.name, FILLS, "it was added with a known value"))
 
     def _fill(self, column: ColumnDefinition, text: ColumnText) -> Any:
-        """What the rows that were there hold in a new column. Raises `CannotTell`."""
+        """What the rows that were there hold in a new column. Raises `UnknownLiteral`."""
         if text.is_generated or text.is_auto_increment:
-            raise CannotTell(f"{column.name} is generated")
+            raise UnknownLiteral(f"{column.name} is generated")
         if column.type is FieldType.TIMESTAMP2 and not self._setting.explicit_timestamps:
             is_bare = not column.is_nullable and text.default is None
             if is_bare:
-                raise CannotTell(f"{column.name} may be filled with the time of the change")
+                raise UnknownLiteral(f"{column.name} may be filled with the time of the change")
         is_unsaid = text.default is None and text.is_nullable is not True
         if column.type is FieldType.TIMESTAMP2 and self._setting.server.is_mariadb and is_unsaid:
-            raise CannotTell(f"{column.name} {_BY_SESSION}")
+            raise UnknownLiteral(f"{column.name} {_BY_SESSION}")
         default = self._setting.literal(column, text.default)
         if default is not None and default.kind != "null":
             value = value_of(column, default)
@@ -421,7 +421,7 @@ class _Alteration:
             value = None if column.is_nullable else implicit_value(column)
         if isinstance(value, ZeroDate):
             if self._setting.zero_dates != "null":
-                raise CannotTell(f"{column.name} is filled with {value.text}, which is no date")
+                raise UnknownLiteral(f"{column.name} is filled with {value.text}, which is no date")
             return None
         return value
 

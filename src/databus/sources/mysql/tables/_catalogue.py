@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from databus.core import Unsupported
+from databus.core import UnsupportedFeature
 from databus.sources.mysql._charsets import canonical_charset, charset_of_collation
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.tables._column_clauses import digits_of, read_default
 from databus.sources.mysql.tables._column_types import parse_column_type
-from databus.sources.mysql.tables._lexer import Server, Unreadable, tokens_of
+from databus.sources.mysql.tables._lexer import Server, UnreadableStatement, tokens_of
 from databus.sources.mysql.tables._literals import spelled
 from databus.sources.mysql.tables._members import Asker
 from databus.sources.mysql.tables._syntax import EXPRESSION, KeyPart, Literal
@@ -71,7 +71,7 @@ def read_catalogue(query: Query, server: Server, *, tables: Iterable[tuple[str, 
         try:
             table = _table(name, charset, columns[name], keys[name], server, is_versioned=is_versioned)
             found.tables.append(_settled(table, asker))
-        except Unreadable as why:
+        except UnreadableStatement as why:
             found.unread[name] = str(why)
     return found
 
@@ -88,7 +88,7 @@ def _str(value: Any) -> str:
 def _charset(name: str) -> str:
     found = canonical_charset(name)
     if found is None:
-        raise Unsupported(f"the server has the character set {name!r}, which databus does not know")
+        raise UnsupportedFeature(f"the server has the character set {name!r}, which databus does not know")
     return found
 
 
@@ -124,7 +124,7 @@ def _table(
     columns.sort(key=lambda row: int(row[0]))
     definitions = tuple(_column(row, server) for row in columns)
     if not definitions:
-        raise Unreadable("the catalogue shows no columns; the user may not have SELECT on it")
+        raise UnreadableStatement("the catalogue shows no columns; the user may not have SELECT on it")
     in_key = {_str(row[1]) for row in columns if _str(row[5]) == "PRI"}
     row_times = ""
     if is_versioned:
@@ -188,7 +188,7 @@ def _default(column: ColumnDefinition, default: Any, server: Server, *, is_expre
         try:
             cursor = Cursor(tokens_of(_str(default), server), server, 0, "")
             literal = read_default(cursor)
-        except Unreadable:
+        except UnreadableStatement:
             return EXPRESSION
         return literal if cursor.is_at_end else EXPRESSION
     text = default.decode("utf-8", "surrogateescape") if isinstance(default, bytes) else str(default)

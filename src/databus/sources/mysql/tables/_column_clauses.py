@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from databus.sources.mysql.tables._lexer import SqlMode, Unreadable, words
+from databus.sources.mysql.tables._lexer import SqlMode, UnreadableStatement, words
 from databus.sources.mysql.tables._syntax import (
     EXPRESSION,
     NULL,
@@ -87,7 +87,7 @@ def _read_word(cursor: Cursor) -> TypeText:
     elif word == "LONG":
         word = _read_long(cursor)
     elif word not in _WORDS:
-        raise Unreadable(f"{written[:40]} is no type that we know")
+        raise UnreadableStatement(f"{written[:40]} is no type that we know")
     if word == "CHAR" and cursor.accept("VARYING"):
         word = "VARCHAR"
     if word == "DOUBLE":
@@ -136,7 +136,7 @@ def _read_member(cursor: Cursor) -> str | bytes:
         return token.text
     if token.kind in ("hex", "bits"):
         return bytes_of(Literal(token.kind, digits_of(token.text)))
-    raise Unreadable(f"a member expected, not {token.text[:40]!r}")
+    raise UnreadableStatement(f"a member expected, not {token.text[:40]!r}")
 
 
 def digits_of(text: str) -> str:
@@ -239,7 +239,7 @@ def _default(cursor: Cursor, column: ColumnText) -> ColumnText | None:
         return replace(column, default=read_default(cursor))
     if cursor.accept("ON", "UPDATE"):
         if not cursor.accept_one_of(*_NOW):
-            raise Unreadable(f"ON UPDATE {cursor.peek().text[:40]}")
+            raise UnreadableStatement(f"ON UPDATE {cursor.peek().text[:40]}")
         if cursor.at_mark("("):
             cursor.skip_brackets()
         return replace(column, on_update=True)
@@ -251,7 +251,7 @@ def _generated(cursor: Cursor, column: ColumnText) -> ColumnText | None:
         return None
     if cursor.accept("ROW"):
         if not cursor.accept_one_of("START", "END"):
-            raise Unreadable("ROW START or ROW END expected")
+            raise UnreadableStatement("ROW START or ROW END expected")
         return replace(column, is_generated=True, is_row_time=True, is_nullable=False)
     cursor.skip_brackets()
     cursor.accept_one_of("VIRTUAL", "STORED", "PERSISTENT")
@@ -280,7 +280,7 @@ def _skip_attribute(cursor: Cursor) -> None:
         cursor.take()
         cursor.skip_value()
     else:
-        raise Unreadable(f"{cursor.peek().text[:40]!r} in the definition of a column")
+        raise UnreadableStatement(f"{cursor.peek().text[:40]!r} in the definition of a column")
 
 
 def skip_enforced(cursor: Cursor) -> None:
@@ -301,14 +301,14 @@ def read_default(cursor: Cursor) -> Literal:
     if token.kind == "number":
         return Literal("number", sign + token.text)
     if sign:
-        raise Unreadable(f"a number expected, not {token.text[:40]!r}")
+        raise UnreadableStatement(f"a number expected, not {token.text[:40]!r}")
     if token.kind == "string":
         return Literal("string", token.text + _more_strings(cursor))
     if token.kind in ("hex", "bits"):
         return Literal(token.kind, digits_of(token.text))
     if token.kind == "word":
         return _default_word(cursor, token.upper)
-    raise Unreadable(f"DEFAULT {token.text[:40]}")
+    raise UnreadableStatement(f"DEFAULT {token.text[:40]}")
 
 
 def _more_strings(cursor: Cursor) -> str:
@@ -382,7 +382,7 @@ def _read_key(cursor: Cursor, constraint: str) -> KeyText:
     if kind in ("primary", "foreign"):
         cursor.expect("KEY")
     elif not cursor.accept_one_of("INDEX", "KEY") and not written:
-        raise Unreadable(f"a key expected, not {cursor.peek().text[:40]!r}")
+        raise UnreadableStatement(f"a key expected, not {cursor.peek().text[:40]!r}")
     is_optional = cursor.if_not_exists()
     name = ""
     if not cursor.at_mark("(") and not (cursor.at_one_of(("USING", "TYPE")) and not cursor.at_mark("(", 1)):

@@ -17,7 +17,7 @@ from databus.sources.mysql._charsets import (
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql._server_text import decoded
 from databus.sources.mysql.tables._column_clauses import read_type
-from databus.sources.mysql.tables._lexer import Server, SqlMode, Unreadable, Unseen, tokens_of, words
+from databus.sources.mysql.tables._lexer import Server, SqlMode, UnknownEffect, UnreadableStatement, tokens_of, words
 from databus.sources.mysql.tables._literal_charsets import Written
 from databus.sources.mysql.tables._syntax import TypeText
 from databus.sources.mysql.tables._token_cursor import Cursor
@@ -80,9 +80,9 @@ def charset_of(kind: TypeText, inherited: str) -> str:
 
 
 def known_charset(charset: str) -> str:
-    """`charset`, which columns of text are to have. Raises `Unseen` if nothing says which it is."""
+    """`charset`, which columns of text are to have. Raises `UnknownEffect` if nothing says which it is."""
     if charset == UNKNOWN_CHARSET:
-        raise Unseen(
+        raise UnknownEffect(
             "a column has its database's default character set, which the log does not say, since the database was "
             "made before the log begins; for log files, say it in `database_charsets`"
         )
@@ -94,20 +94,20 @@ def resolve_charset(charset: str | None, collation: str | None, inherited: str) 
     if charset is not None:
         found = canonical_charset(charset)
         if found is None:
-            raise Unreadable(f"{charset[:40]!r} is no character set that we know")
+            raise UnreadableStatement(f"{charset[:40]!r} is no character set that we know")
         return found
     if collation is None or goes_with_any_charset(collation):
         return inherited
     found = charset_of_collation(collation)
     if found is None:
-        raise Unreadable(f"{collation[:40]!r} is no collation that we know")
+        raise UnreadableStatement(f"{collation[:40]!r} is no collation that we know")
     return found
 
 
 def resolve(
     kind: TypeText, inherited: str, server: Server, sql_mode: int = 0, written: Written = _CATALOGUE
 ) -> ColumnType:
-    """What the server makes of a type, where the table's character set is `inherited`. Raises `Unreadable`."""
+    """What the server makes of a type, where the table's character set is `inherited`. Raises `UnreadableStatement`."""
     word = kind.word
     if word in _INTEGERS or word in ("BOOL", "SERIAL"):
         return _integer(kind, server)
@@ -219,7 +219,7 @@ def _text(kind: TypeText, charset: str, server: Server) -> ColumnType:
         return _blob(length, charset, is_compressed=kind.is_compressed)
     if word in ("VARCHAR", "VARBINARY"):
         if not kind.sizes:
-            raise Unreadable(f"{word} has no length")
+            raise UnreadableStatement(f"{word} has no length")
         size = kind.sizes[0]
         limit = _VARCHAR_BYTES_MAX_OF_MARIADB if server.is_mariadb else _VARCHAR_BYTES_MAX
         if size * BYTES_A_CHARACTER[charset] > limit:
@@ -264,11 +264,11 @@ def _other(kind: TypeText, server: Server) -> ColumnType:
         return ColumnType(FieldType.GEOMETRY, 4, "geomcollection" if is_short else word.lower())
     if word == "VECTOR" and not server.is_mariadb:
         return ColumnType(FieldType.VECTOR, 4, f"vector({_size(kind, 2048)})")
-    raise Unreadable(f"the type {word} is not one that we know")
+    raise UnreadableStatement(f"the type {word} is not one that we know")
 
 
 def parse_column_type(column_type: str, charset: str | None, server: Server, sql_mode: int = 0) -> ColumnType:
-    """A type as the catalogue spells it, with its character set. Raises `Unreadable`.
+    """A type as the catalogue spells it, with its character set. Raises `UnreadableStatement`.
 
     >>> found = parse_column_type("varchar(10)", "utf8mb4", Server("mysql", (8, 0, 31)))
     >>> found.type.name, found.meta
@@ -277,7 +277,7 @@ def parse_column_type(column_type: str, charset: str | None, server: Server, sql
     cursor = Cursor(tokens_of(column_type, server, sql_mode), server, 0, "")
     kind = read_type(cursor)
     if not cursor.is_at_end:
-        raise Unreadable(f"{column_type[:80]!r} has more after the type")
+        raise UnreadableStatement(f"{column_type[:80]!r} has more after the type")
     found = resolve(kind, charset or BINARY, server)
     if any(note in column_type for note in OLD_TIME_NOTES):
         return replace(found, type=_TIMES[kind.word][1], column_type=column_type)
@@ -290,7 +290,7 @@ _UTF8MB3_LAST: Final = 0xFFFF
 
 
 def _check_members(column: ColumnDefinition, charset: str) -> None:
-    """Raise `Unreadable` where servers damage members when they convert them.
+    """Raise `UnreadableStatement` where servers damage members when they convert them.
 
     All of them leave a member's bytes as they are, and read them in the new character set: only ASCII, and what both
     kinds of UTF-8 have, stays what it was.
@@ -302,7 +302,7 @@ def _check_members(column: ColumnDefinition, charset: str) -> None:
     else:
         is_kept = not {column.charset, charset} & _WIDE and all(member.isascii() for member in column.members)
     if not is_kept:
-        raise Unreadable(f"what the server makes of the members of {column.name} in {charset} is not certain")
+        raise UnreadableStatement(f"what the server makes of the members of {column.name} in {charset} is not certain")
 
 
 def resize_text(column: ColumnDefinition, charset: str, server: Server) -> ColumnDefinition:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final, Protocol
 
-from databus.core import Corrupt
+from databus.core import CorruptData
 from databus.sources.mysql._charsets import BYTES_A_CHARACTER, charset_of_number
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql._server_text import decoded
@@ -84,12 +84,12 @@ def from_table_map(table_map: LoggedTable, previous: TableDefinition | None = No
     """The definition that a table map with names tells of.
 
     previous: what the history has, for what no table map says: the words of a type, defaults, what is generated. It is
-    believed column by column, only where it agrees with the map. Raises `Corrupt` for a map without names, or whose
+    believed column by column, only where it agrees with the map. Raises `CorruptData` for a map without names, or whose
     parts contradict each other.
     """
     metadata, source = table_map.metadata, f"{table_map.database}.{table_map.name}"
     if metadata.names is None:
-        raise Corrupt(f"{source}: its table map does not name the columns; binlog_row_metadata is not FULL")
+        raise CorruptData(f"{source}: its table map does not name the columns; binlog_row_metadata is not FULL")
     known = {column.name: column for column in previous.columns} if previous is not None else {}
     columns = tuple(_column(table_map, index, known.get(name), source) for index, name in enumerate(metadata.names))
     key = tuple(columns[index].name for index, _ in metadata.key or ())
@@ -120,7 +120,7 @@ def _column(table_map: LoggedTable, index: int, known: ColumnDefinition | None, 
         members = metadata.members[index] if metadata.members is not None else ()
         names_of_members = tuple(decoded(member, charset or BINARY) for member in members)
     except (ValueError, IndexError, LookupError) as error:
-        raise Corrupt(f"{source}: its table map contradicts itself at column {names[index]!r}: {error}") from error
+        raise CorruptData(f"{source}: its table map contradicts itself at column {names[index]!r}: {error}") from error
     column = ColumnDefinition(
         name=names[index],
         type=kind,

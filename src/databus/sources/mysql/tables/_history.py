@@ -16,7 +16,7 @@ from databus.sources.mysql.tables._catalogue import Catalogue
 from databus.sources.mysql.tables._change_class import UNPROVEN, Reason
 from databus.sources.mysql.tables._column_types import UNKNOWN_CHARSET, resolve_charset
 from databus.sources.mysql.tables._explain import explain
-from databus.sources.mysql.tables._lexer import Server, Unreadable, Unseen
+from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
 from databus.sources.mysql.tables._literal_charsets import Written
 from databus.sources.mysql.tables._members import is_in_servers_words, with_likely_members
 from databus.sources.mysql.tables._name_case import Spelling
@@ -56,8 +56,8 @@ from databus.sources.mysql.tables._unknown_tables import (
 TABLES_MAX: Final = 50_000
 
 
-def _not_known(name: TableName) -> Unreadable:
-    return Unreadable(f"{name[0]}.{name[1]} is not in the history")
+def _not_known(name: TableName) -> UnreadableStatement:
+    return UnreadableStatement(f"{name[0]}.{name[1]} is not in the history")
 
 
 def _moves_rows(action: Action) -> bool:
@@ -206,7 +206,7 @@ class History:
                 return []
             work = Work()
             self._do(parsed, statement, work)
-        except Unreadable as why:
+        except UnreadableStatement as why:
             return self._not_understood(statement, why)
         if rows_follow or is_in_servers_words(statement.text, self.server):
             work.tables = {
@@ -223,7 +223,7 @@ class History:
     def _of(self, name: Name) -> TableName:
         found = self._name(name.database, name.table)
         if (other := self._spelling.rival(found)) is not None:
-            raise Unseen(self._spelling.doubt(found, other))
+            raise UnknownEffect(self._spelling.doubt(found, other))
         return found
 
     def _state(self, name: TableName) -> TableState | None:
@@ -283,12 +283,12 @@ class History:
             case DropDatabase():
                 self._drop_database(self._spelling.of(parsed.database), work)
             case ChangesRows():
-                raise Unreadable(f"{parsed.verb} was logged as a statement, not as rows: binlog_format must be ROW")
+                raise UnreadableStatement(f"{parsed.verb} was logged as a statement: binlog_format must be ROW")
 
     def _do_failed(self, parsed: Parsed, statement: Statement, work: Work) -> None:
         """A statement that failed is logged where it did something: CREATE OR REPLACE had dropped the old table."""
         if not isinstance(parsed, CreateTable):
-            raise Unreadable(f"it failed with error {statement.error_code}, and may have been done in part")
+            raise UnreadableStatement(f"it failed with error {statement.error_code}, and may have been done in part")
         if parsed.or_replace:
             self._drop(self._of(parsed.name), work)
 
@@ -303,10 +303,10 @@ class History:
             state = replace(state, charset=self._given_charsets.get(name[0], UNKNOWN_CHARSET))
         return state
 
-    def _missing(self, name: TableName, work: Work) -> Unreadable:
+    def _missing(self, name: TableName, work: Work) -> UnreadableStatement:
         """The error for a table that must be there, and is not known."""
         if self._presence.may_be_there(name, work.notes):
-            return Unseen(f"{name[0]}.{name[1]} was made before the history begins, or in a way that is not known")
+            return UnknownEffect(f"{name[0]}.{name[1]} was made before the history begins, or in a way not known")
         return _not_known(name)
 
     def _is_other(self, name: TableName, work: Work) -> bool:
@@ -336,20 +336,20 @@ class History:
         if parsed.is_optional and (there is not None or self._is_other(name, work)):
             return
         if parsed.is_optional and self._presence.may_be_there(name, work.notes):
-            raise Unseen(
+            raise UnknownEffect(
                 f"whether CREATE TABLE IF NOT EXISTS made {name[0]}.{name[1]} or found another table of that name is "
                 f"not known, since the history begins in the middle of the log"
             )
         if parsed.like is not None:
             made = replace(self._known(self._of(parsed.like), work), database=name[0], name=name[1])
         elif parsed.is_select:
-            raise Unreadable("its columns come from a query, and the statement does not say them")
+            raise UnreadableStatement("its columns come from a query, and the statement does not say them")
         else:
             made = create(parsed, *name, self._setting(name[0], statement, work))
         if there is not None and not parsed.or_replace:
             if there == made:
                 return  # the catalogue that the history began with had it already
-            raise Unreadable(f"{name[0]}.{name[1]} is there already, as far as we know, and is another table")
+            raise UnreadableStatement(f"{name[0]}.{name[1]} is there already, as far as we know, and is another table")
         work.tables[name], work.origin[name] = made, None
         work.others[name] = False
         work.notes |= {doubtful(name): False, gone(name): False}
@@ -476,7 +476,7 @@ class History:
         self._note(work.notes)
         return events
 
-    def _not_understood(self, statement: Statement, why: Unreadable) -> list[TableEvent]:
+    def _not_understood(self, statement: Statement, why: UnreadableStatement) -> list[TableEvent]:
         """Forget what the statement touches. Where it only depends on something that was there before the history
         began, nobody need hear of it unless something that was known is lost.
         """
@@ -493,6 +493,6 @@ class History:
             self._note({doubtful(name): True})
             self._reasons[name] = f"{statement.text[:200]!r}: {why}"
         captured = tuple(
-            name for name in touched if self._captured(*name) and (name in lost or not isinstance(why, Unseen))
+            name for name in touched if self._captured(*name) and (name in lost or not isinstance(why, UnknownEffect))
         )
         return [Unknown(statement.text, str(why), captured)] if captured else []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from databus.core import Corrupt, DiskFull, LimitExceeded, SourceChanged
+from databus.core import CorruptData, DiskFull, LimitExceeded, SourceChanged
 from databus.sources.mysql.tables._history import History
 from databus.sources.mysql.tables._pending_changes import Changes
 
@@ -65,7 +65,7 @@ class HistoryStore:
     def load(self, scn: int, history: History) -> None:
         """Give an empty `history` what it knew at `scn`; what came later is forgotten, since it will be captured again.
 
-        Raises `SourceChanged` if the history is missing or begins later, `Corrupt` if it is damaged.
+        Raises `SourceChanged` if the history is missing or begins later, `CorruptData` if it is damaged.
         """
         batches = self._read()
         if not batches or batches[0].scn > scn:
@@ -175,7 +175,7 @@ class HistoryStore:
         except FileNotFoundError as error:
             raise SourceChanged(f"{self.path}: the history of the tables is missing. {_MEND}") from error
         if not raw.startswith(_MAGIC):
-            raise Corrupt(f"{self.path}: is no history of this version. {_MEND}")
+            raise CorruptData(f"{self.path}: is no history of this version. {_MEND}")
         return list(_batches(raw, self.path))
 
 
@@ -188,14 +188,14 @@ def _batches(raw: bytes, path: Path) -> Iterator[_Batch]:
         parts = rest.split(b"\t")
         if len(parts) != 4 or crc != b"%08x" % zlib.crc32(rest):
             if raw.find(b"\tend\t", end) >= 0:
-                raise Corrupt(f"{path}: damaged at byte {position}. {_MEND}")
+                raise CorruptData(f"{path}: damaged at byte {position}. {_MEND}")
             return  # what a crash left of the last write
         position = end + 1
         if parts[1] != b"end":
             lines.append((parts[1], parts[2], parts[3]))
             continue
         if int(parts[3]) != len(lines):
-            raise Corrupt(f"{path}: lines are missing before byte {end}. {_MEND}")
+            raise CorruptData(f"{path}: lines are missing before byte {end}. {_MEND}")
         yield _Batch(int(parts[0]), start, position, tuple(lines))
         start, lines = position, []
 

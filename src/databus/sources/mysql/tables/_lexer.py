@@ -1,6 +1,6 @@
 """SQL as tokens, as the server's own lexer cuts it: quotes by sql_mode, comments, comments that are executed.
 
-Any text ends in tokens or in `Unreadable`, in time proportional to its length.
+Any text ends in tokens or in `UnreadableStatement`, in time proportional to its length.
 """
 
 import re
@@ -13,11 +13,11 @@ MARIADB: Final = "mariadb"
 MYSQL: Final = "mysql"
 
 
-class Unreadable(Exception):
+class UnreadableStatement(Exception):
     """A statement, or a part of it, that we do not understand; says which."""
 
 
-class Unseen(Unreadable):
+class UnknownEffect(UnreadableStatement):
     """A statement whose effect depends on something that neither the log nor the configuration says."""
 
 
@@ -125,7 +125,8 @@ def _without_quotes(text: str, *, escapes: bool) -> str:
 
 
 def tokens_of(text: str, server: Server, sql_mode: int = 0) -> Iterator[Token]:
-    """The tokens of a statement, comments left out and executed comments opened. Raises `Unreadable` on the way.
+    """The tokens of a statement, comments left out and executed comments opened. Raises `UnreadableStatement` on the
+    way.
 
     >>> mysql = Server("mysql", (8, 0, 31))
     >>> [t.text for t in tokens_of("`a``b` = 'c''d' /*!80000 e /* f */*/ /*!90000 g */", mysql)]
@@ -156,7 +157,7 @@ def tokens_of(text: str, server: Server, sql_mode: int = 0) -> Iterator[Token]:
             yield Token("word", name[0], name[0].upper(), end + 1, name.end())
             position = name.end()
     if opened:
-        raise Unreadable("a comment /*! is not closed")
+        raise UnreadableStatement("a comment /*! is not closed")
 
 
 _NAMES: Final = frozenset({"word", "quoted", "ansi"})
@@ -169,7 +170,7 @@ def _token(kind: str, text: str, start: int, end: int, *, escapes: bool) -> Toke
     if kind in ("string", "double"):
         return Token("string", _without_quotes(text.lstrip("nN"), escapes=escapes), "", start, end)
     if kind == "other" and text in _QUOTES:
-        raise Unreadable(f"what {text} opens at character {start} is not closed")
+        raise UnreadableStatement(f"what {text} opens at character {start} is not closed")
     return Token("other" if kind == "close" else kind, text, "", start, end)
 
 
@@ -179,7 +180,7 @@ def _comment(text: str, start: int, server: Server) -> tuple[int, int]:
     if not only_mariadb and not text.startswith("!", start + 2):
         end = text.find("*/", start + 2)
         if end < 0:
-            raise Unreadable(f"the comment at character {start} is not closed")
+            raise UnreadableStatement(f"the comment at character {start} is not closed")
         return end + 2, 0
     inside = start + (4 if only_mariadb else 3)
     version = _VERSION.match(text, inside)
@@ -192,4 +193,4 @@ def _comment(text: str, start: int, server: Server) -> tuple[int, int]:
         depth += 1 if mark[0] == "/*" else -1
         if not depth:
             return mark.end(), 0
-    raise Unreadable(f"the comment at character {start} is not closed")
+    raise UnreadableStatement(f"the comment at character {start} is not closed")

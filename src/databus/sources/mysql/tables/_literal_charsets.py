@@ -6,7 +6,7 @@ from typing import Final, Self
 from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql._definition import BINARY
 from databus.sources.mysql._server_text import converted, decoded, encoded
-from databus.sources.mysql.tables._lexer import Unreadable
+from databus.sources.mysql.tables._lexer import UnreadableStatement
 from databus.sources.mysql.tables._syntax import Literal
 
 _NARROWED: Final = "tis620"  # of characters beyond U+FFFF servers keep a part there, and not the same part always
@@ -28,13 +28,16 @@ class Written:
         return cls(client, connection)
 
     def text_in(self, text: str, charset: str) -> str:
-        """The text that a literal becomes in a column of that character set. Raises `Unreadable` if nobody knows."""
+        """The text that a literal becomes in a column of that character set.
+
+        Raises `UnreadableStatement` if nobody knows.
+        """
         if BINARY in (self.client, self.connection) or charset == BINARY:
             return decoded(self.bytes_in(text, charset), charset)
         return _converted(_converted(text, self.connection), charset)
 
     def bytes_in(self, text: str, charset: str) -> bytes:
-        """The bytes that a literal becomes there. Raises `Unreadable` if they are not known."""
+        """The bytes that a literal becomes there. Raises `UnreadableStatement` if they are not known."""
         try:
             if self.connection == BINARY:
                 return encoded(text, self.client)
@@ -45,7 +48,9 @@ class Written:
                 return encoded(text, self.connection)
             return encoded(_converted(text, charset), charset)
         except UnicodeEncodeError as error:
-            raise Unreadable(f"the bytes of {text[:40]!r} in {charset} are not certain: {error.reason}") from error
+            raise UnreadableStatement(
+                f"the bytes of {text[:40]!r} in {charset} are not certain: {error.reason}"
+            ) from error
 
     def literal_in(self, literal: Literal, charset: str | None) -> Literal:
         """A string as the literal that a column of that character set gets; anything else as it is."""
@@ -58,5 +63,5 @@ class Written:
 
 def _converted(text: str, charset: str) -> str:
     if charset == _NARROWED and any(character > "\uffff" for character in text):
-        raise Unreadable(f"what {text[:40]!r} becomes in {charset} is not certain")
+        raise UnreadableStatement(f"what {text[:40]!r} becomes in {charset} is not certain")
     return converted(text, charset)

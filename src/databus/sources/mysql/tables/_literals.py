@@ -28,7 +28,7 @@ class ZeroDate:
         self.text = text
 
 
-class CannotTell(Exception):
+class UnknownLiteral(Exception):
     """The literal is one whose stored value we do not reckon; says why."""
 
 
@@ -47,12 +47,12 @@ _HOURS_MAX: Final = 838
 def value_of(column: ColumnDefinition, literal: Literal) -> Any:
     """The value that `literal` has in `column`, as Python has the bus's type: `ZeroDate` for what has none.
 
-    Raises `CannotTell`.
+    Raises `UnknownLiteral`.
     """
     if literal.kind == "null":
         return None
     if literal.kind == "expression":
-        raise CannotTell(f"the default of {column.name} is an expression")
+        raise UnknownLiteral(f"the default of {column.name} is an expression")
     kind = column.type
     if kind in _BITS:
         return _integer(column, literal)
@@ -71,7 +71,7 @@ def value_of(column: ColumnDefinition, literal: Literal) -> Any:
 
 
 def implicit_value(column: ColumnDefinition) -> Any:
-    """The value of a NOT NULL column without default in rows that were there before it. Raises `CannotTell`."""
+    """The value of a NOT NULL column without default in rows that were there before it. Raises `UnknownLiteral`."""
     kind = column.type
     if kind is FieldType.ENUM:
         return column.members[0]
@@ -89,7 +89,7 @@ def implicit_value(column: ColumnDefinition) -> Any:
         or (kind is FieldType.STRING and column.column_type not in ADDRESS_TYPES)
     ):
         return "" if kind is FieldType.SET else _text(column, Literal("string", ""))
-    raise CannotTell(f"{column.name} has no default, and what a {column.column_type} then holds is not known")
+    raise UnknownLiteral(f"{column.name} has no default, and what a {column.column_type} then holds is not known")
 
 
 def spelled(column: ColumnDefinition, literal: Literal | None) -> str | None:
@@ -98,7 +98,7 @@ def spelled(column: ColumnDefinition, literal: Literal | None) -> str | None:
         return None
     try:
         value = value_of(column, literal)
-    except CannotTell:
+    except UnknownLiteral:
         return None
     if value is None or (column.type in _COMPRESSED and not value):  # the catalogue shows '' there where nothing is
         return None
@@ -141,9 +141,9 @@ def _number(column: ColumnDefinition, literal: Literal) -> Decimal:
     try:
         value = Decimal(literal.text.strip(" "))
     except InvalidOperation as error:
-        raise CannotTell(f"the default {literal.text[:40]!r} of {column.name} is not a number") from error
+        raise UnknownLiteral(f"the default {literal.text[:40]!r} of {column.name} is not a number") from error
     if not value.is_finite() or value.adjusted() > 100 or len(value.as_tuple().digits) > 100:
-        raise CannotTell(f"the default {literal.text[:40]!r} of {column.name} is out of range")
+        raise UnknownLiteral(f"the default {literal.text[:40]!r} of {column.name} is out of range")
     return value
 
 
@@ -152,13 +152,13 @@ def _integer(column: ColumnDefinition, literal: Literal) -> int:
     bits = _BITS[column.type]
     low, high = (0, (1 << bits) - 1) if column.is_unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
     if not low <= value <= high:
-        raise CannotTell(f"the default {value} of {column.name} is out of range")
+        raise UnknownLiteral(f"the default {value} of {column.name} is out of range")
     return value
 
 
 def _float(column: ColumnDefinition, literal: Literal) -> float:
     if "(" in column.column_type:
-        raise CannotTell(f"the default of {column.name} is rounded to its digits")
+        raise UnknownLiteral(f"the default of {column.name} is rounded to its digits")
     value = float(_number(column, literal))
     if column.type is FieldType.DOUBLE:
         return value
@@ -171,31 +171,31 @@ def _bit(column: ColumnDefinition, literal: Literal) -> int | bool:
     value = int.from_bytes(encoded(literal.text, BINARY)) if is_text else int(_number(column, literal))
     bits = (column.meta >> 8) * 8 + (column.meta & 0xFF)
     if not 0 <= value < 1 << bits:
-        raise CannotTell(f"the default {value} of {column.name} is out of range")
+        raise UnknownLiteral(f"the default {value} of {column.name} is out of range")
     return bool(value) if bits == 1 else value
 
 
 def _characters(column: ColumnDefinition, literal: Literal) -> str:
     if literal.kind in ("string", "number"):
         if literal.kind == "number" and not re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", literal.text):
-            raise CannotTell(f"the default {literal.text[:40]} of {column.name} is a number, spelled by the server")
+            raise UnknownLiteral(f"the default {literal.text[:40]} of {column.name} is a number, spelled by the server")
         return literal.text
     text = decoded(bytes_of(literal), column.charset or BINARY)
     if not is_text(text):
-        raise CannotTell(f"the default of {column.name} is given as bytes that are no {column.charset}")
+        raise UnknownLiteral(f"the default of {column.name} is given as bytes that are no {column.charset}")
     return text
 
 
 def _members(column: ColumnDefinition, literal: Literal) -> str:
     if literal.kind == "number":
-        raise CannotTell(f"the default of {column.name} is a number of members")
+        raise UnknownLiteral(f"the default of {column.name} is a number of members")
     folded = {member.casefold(): member for member in reversed(column.members)}
     exact = {member: member for member in column.members}
     wanted = _characters(column, literal).rstrip(" ")
     parts = [wanted] if column.type is FieldType.ENUM else [part for part in wanted.split(",") if part]
     found = [exact.get(part) or folded.get(part.casefold()) for part in parts]
     if (column.type is FieldType.ENUM and wanted not in exact and not found[0]) or None in found:
-        raise CannotTell(f"the default {wanted[:40]!r} of {column.name} is not among its members")
+        raise UnknownLiteral(f"the default {wanted[:40]!r} of {column.name} is not among its members")
     if column.type is FieldType.ENUM:
         return found[0] or ""
     return ",".join(member for member in column.members if member in found)
@@ -207,7 +207,7 @@ def _text(column: ColumnDefinition, literal: Literal) -> str | bytes:
         if column.type is not FieldType.STRING:
             return raw
         if len(raw) > column.meta:
-            raise CannotTell(f"the default of {column.name} is longer than it")
+            raise UnknownLiteral(f"the default of {column.name} is longer than it")
         return raw.ljust(column.meta, b"\0")
     text = _characters(column, literal)
     return text.rstrip(" ") if column.type is FieldType.STRING else text
@@ -235,13 +235,13 @@ def _time(column: ColumnDefinition, literal: Literal) -> Any:
         clock = _TIME_TEXT.fullmatch(text) if literal.kind == "string" else None
         if clock is not None:
             return _duration(column, clock)
-    raise CannotTell(f"the default {literal.text[:40]!r} of {column.name} is not spelled plainly")
+    raise UnknownLiteral(f"the default {literal.text[:40]!r} of {column.name} is not spelled plainly")
 
 
 def _year(column: ColumnDefinition, literal: Literal) -> int:
     text = literal.text.strip(" ")
     if column.column_type == "year(2)" or not re.fullmatch(r"\d{1,2}|\d{4}", text):
-        raise CannotTell(f"the default {text[:40]!r} of {column.name} is no year")
+        raise UnknownLiteral(f"the default {text[:40]!r} of {column.name} is no year")
     if len(text) == 4 or (int(text) == 0 and literal.kind == "number"):
         return int(text)
     return int(text) + (2000 if int(text) < 70 else 1900)
@@ -258,25 +258,25 @@ def _datetime(column: ColumnDefinition, matched: re.Match[str]) -> Any:
     year, month, day, hour, minute, second, fraction = matched.groups()
     microsecond = int((fraction or "").ljust(6, "0") or 0)
     if microsecond % 10 ** (6 - column.meta):
-        raise CannotTell(f"the default of {column.name} has more digits than it, and is rounded")
+        raise UnknownLiteral(f"the default of {column.name} has more digits than it, and is rounded")
     date = _date(int(year), int(month), int(day))
     clock = (int(hour or 0), int(minute or 0), int(second or 0))
     if isinstance(date, ZeroDate):
         return ZeroDate(f"{date.text} {clock[0]:02d}:{clock[1]:02d}:{clock[2]:02d}")
     if column.type is FieldType.TIMESTAMP2:
-        raise CannotTell(f"the default of {column.name} is a time in the session's time zone")
+        raise UnknownLiteral(f"the default of {column.name} is a time in the session's time zone")
     try:
         return dt.datetime.combine(date, dt.time(*clock, microsecond))
     except ValueError as error:
-        raise CannotTell(f"the default {matched[0]!r} of {column.name} is no time") from error
+        raise UnknownLiteral(f"the default {matched[0]!r} of {column.name} is no time") from error
 
 
 def _duration(column: ColumnDefinition, matched: re.Match[str]) -> int:
     sign, hours, minutes, seconds, fraction = matched.groups()
     microseconds = int((fraction or "").ljust(6, "0") or 0)
     if microseconds % 10 ** (6 - column.meta):
-        raise CannotTell(f"the default of {column.name} has more digits than it, and is rounded")
+        raise UnknownLiteral(f"the default of {column.name} has more digits than it, and is rounded")
     if int(hours) > _HOURS_MAX or int(minutes) > 59 or int(seconds) > 59:
-        raise CannotTell(f"the default {matched[0]!r} of {column.name} is no time")
+        raise UnknownLiteral(f"the default {matched[0]!r} of {column.name} is no time")
     total = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds)) * 1_000_000 + microseconds
     return -total if sign else total

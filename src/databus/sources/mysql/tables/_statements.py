@@ -13,7 +13,7 @@ from databus.sources.mysql.tables._column_clauses import (
     read_key_parts,
     skip_key_options,
 )
-from databus.sources.mysql.tables._lexer import Server, Token, Unreadable, tokens_of
+from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
 from databus.sources.mysql.tables._syntax import (
     AddKey,
     AlterTable,
@@ -61,7 +61,7 @@ class Statement(Protocol):
 def read_statement(text: str, server: Server, sql_mode: int, database: str) -> Parsed:
     """What `text` says, run in `database` under `sql_mode`; None where it never matters.
 
-    Raises `Unreadable`. Only the first token of a statement that does not matter is looked at.
+    Raises `UnreadableStatement`. Only the first token of a statement that does not matter is looked at.
     """
     tokens = tokens_of(text, server, sql_mode)
     first = next((token for token in tokens if not (token.kind == "other" and token.text in "();")), None)
@@ -253,7 +253,7 @@ def _read_rename(cursor: Cursor) -> Parsed:
         if not cursor.accept_mark(","):
             break
     if not cursor.is_at_end:
-        raise Unreadable(f"{cursor.peek().text[:40]!r} after RENAME TABLE")
+        raise UnreadableStatement(f"{cursor.peek().text[:40]!r} after RENAME TABLE")
     return RenameTables(tuple(pairs), is_optional)
 
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Final
 
-from databus.sources.mysql.tables._lexer import Server, Token, Unreadable
+from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement
 from databus.sources.mysql.tables._syntax import Name
 
 _END: Final = Token("end", "", "", -1, -1)
 
 
 class Cursor:
-    """Reads tokens from left to right. What is expected and is not there raises `Unreadable`."""
+    """Reads tokens from left to right. What is expected and is not there raises `UnreadableStatement`."""
 
     def __init__(self, tokens: Iterable[Token], server: Server, sql_mode: int, database: str) -> None:
         self._tokens = list(tokens)
@@ -34,7 +34,7 @@ class Cursor:
         """The token at hand, moving on."""
         token = self.peek()
         if token.kind == "end":
-            raise Unreadable("the statement ends too early")
+            raise UnreadableStatement("the statement ends too early")
         self._at += 1
         return token
 
@@ -64,7 +64,7 @@ class Cursor:
     def expect(self, *words: str) -> None:
         """Pass these key words."""
         if not self.accept(*words):
-            raise Unreadable(f"{' '.join(words)} expected, not {self.peek().text[:40]!r}")
+            raise UnreadableStatement(f"{' '.join(words)} expected, not {self.peek().text[:40]!r}")
 
     def at_mark(self, mark: str, ahead: int = 0) -> bool:
         """Whether this punctuation comes next."""
@@ -81,13 +81,13 @@ class Cursor:
     def expect_mark(self, mark: str) -> None:
         """Pass this punctuation."""
         if not self.accept_mark(mark):
-            raise Unreadable(f"{mark!r} expected, not {self.peek().text[:40]!r}")
+            raise UnreadableStatement(f"{mark!r} expected, not {self.peek().text[:40]!r}")
 
     def identifier(self) -> str:
         """A name, quoted or not."""
         token = self.take()
         if token.kind not in ("word", "quoted"):
-            raise Unreadable(f"a name expected, not {token.text[:40]!r}")
+            raise UnreadableStatement(f"a name expected, not {token.text[:40]!r}")
         return token.text
 
     def name(self) -> Name:
@@ -109,7 +109,7 @@ class Cursor:
         """A string, a name or a word: how character sets, engines and the like are named."""
         token = self.take()
         if token.kind not in ("word", "quoted", "string"):
-            raise Unreadable(f"a name expected, not {token.text[:40]!r}")
+            raise UnreadableStatement(f"a name expected, not {token.text[:40]!r}")
         return token.text
 
     def number(self) -> int:
@@ -117,7 +117,7 @@ class Cursor:
         token = self.take()
         if token.kind == "number" and token.text.isdigit():
             return int(token.text)
-        raise Unreadable(f"a number expected, not {token.text[:40]!r}")
+        raise UnreadableStatement(f"a number expected, not {token.text[:40]!r}")
 
     def skip_brackets(self) -> None:
         """Pass what stands in brackets, and them."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from databus.sources.mysql.tables._lexer import Server, Token, Unreadable, tokens_of
+from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
 
 _BEFORE_NAME: Final = {
     "DELETE": frozenset({"FROM"}),
@@ -36,7 +36,7 @@ def touched_names(text: str, server: Server, sql_mode: int, database: str) -> To
     try:
         for token in tokens_of(text, server, sql_mode):
             tokens.append(token)  # noqa: PERF402 - those before the place where it fails are wanted
-    except Unreadable:
+    except UnreadableStatement:
         found.possible = [(database, word) for word in dict.fromkeys(_ANY_NAME.findall(text))]
     first = tokens[0].upper if tokens else ""
     before = _BEFORE_NAME.get(first, frozenset())
