@@ -1,5 +1,6 @@
 """The rooms of the house: small files, and inside a package no two files of one name."""
 
+import ast
 from collections import Counter
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import databus
 
 ROOT = Path(databus.__file__).parent
 LINES_MAX = 500
+RENAMING = {
+    "disk/_files.py": "the one way to replace a file",
+    "log/_opening.py": "a segment is renamed while it is open; it syncs file and folder",
+    "testing/servers/_fetch.py": "a cache of what was fetched; what is missing is fetched again",
+    "relay/_audit.py": "yesterday's audit log gets another name; it syncs the folder",
+}
 
 
 def test_no_file_is_longer_than_can_be_read_at_once():
@@ -21,3 +28,19 @@ def test_a_file_s_name_is_one_of_a_kind_in_all_stages_of_a_package(package):
     names = Counter(path.name for path in (ROOT / package).rglob("*.py"))
     names.pop("__init__.py")
     assert {name: count for name, count in names.items() if count > 1} == {}
+
+
+def test_files_are_replaced_by_the_disk_s_own_function_alone():
+    found = {
+        str(path.relative_to(ROOT))
+        for path in ROOT.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _renames(node, node.func)
+    }
+    assert found == set(RENAMING)
+
+
+def _renames(call: ast.Call, function: ast.Attribute) -> bool:
+    is_a_path_s = function.attr == "replace" and len(call.args) == 1 and not call.keywords
+    is_the_system_s = function.attr == "replace" and ast.unparse(function.value) == "os"
+    return function.attr == "rename" or is_a_path_s or is_the_system_s

@@ -1,7 +1,5 @@
 """Checkpoint stores: where a consumer's checkpoint is kept. `FileCheckpoints` survives a crash at any moment."""
 
-import contextlib
-import errno
 import fcntl
 import os
 import socket
@@ -11,10 +9,10 @@ from typing import Final, Protocol
 from crc32c import crc32c
 
 from databus.core import Checkpoint, CorruptData, DiskFull, LockHeld, MalformedRequest, crash_point
+from databus.disk import make_folder, replace_file
 
 _BYTES_MAX: Final = 64 << 20
 _HOLDER_BYTES_MAX: Final = 4096
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Checkpoints(Protocol):
@@ -69,7 +67,7 @@ class FileCheckpoints:
 
     def open(self) -> Checkpoint | None:
         """See `Checkpoints.open`. Makes the folder if there is none."""
-        _make_folder(self.path.parent)
+        make_folder(self.path.parent)
         self._take_lock()
         try:
             return self._load()
@@ -113,23 +111,16 @@ class FileCheckpoints:
             raise CorruptData(f"{error}; put a good copy there, or remove it") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """See `Checkpoints.save`. Raises `DiskFull`, and then the one before stays."""
+        """See `Checkpoints.save`. Raises `DiskFull`, `ServiceUnavailable`, and then the one before stays."""
         if self._lock_fd < 0:
             raise LockHeld(f"{self.path}: not open")
         text = checkpoint.dumps().encode()
-        new = self.path.with_name(f"{self.path.name}.new")
+        content = [text, b"\n", f"{crc32c(text):08x}\n".encode()]
         try:
-            _write_synced(new, text + b"\n" + f"{crc32c(text):08x}\n".encode())
-            crash_point("client.checkpoint.before_rename")
-            new.replace(self.path)
-            crash_point("client.checkpoint.after_rename")
-            _sync_folder(self.path.parent)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # a torn `.new` is never read
-                new.unlink(missing_ok=True)
-            if error.errno in _NO_ROOM:
-                raise DiskFull(f"{self.path}: no room for the checkpoint: {error.strerror}") from error
-            raise
+            replace_file(self.path, content, durable=True, before_rename=_crash_before_rename)
+        except DiskFull as error:
+            raise DiskFull(f"no room for the checkpoint: {error}") from error
+        crash_point("client.checkpoint.after_rename")
 
     def close(self) -> None:
         """See `Checkpoints.close`."""
@@ -138,27 +129,8 @@ class FileCheckpoints:
             self._lock_fd = -1
 
 
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _make_folder(folder: Path) -> None:
-    """Make it and what is missing above it, so that a crash of the machine does not take them away again."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for each in reversed(missing):
-        _sync_folder(each.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _crash_before_rename() -> None:
+    crash_point("client.checkpoint.before_rename")
 
 
 def load_checkpoint(path: str | Path) -> Checkpoint | None:

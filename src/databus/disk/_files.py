@@ -2,15 +2,19 @@
 
 import errno
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from databus.core import ConfigError, DiskFull, ServiceUnavailable
 
 BUFFERS_A_CALL_MAX: Final = os.sysconf("SC_IOV_MAX")
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_FOLDER: Final = frozenset(
+    {errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ENOENT}
+)
+"""Waiting does not help."""
 
 
 def is_no_room(error: OSError) -> bool:
@@ -21,8 +25,8 @@ def is_no_room(error: OSError) -> bool:
 def disk_full(path: Path, error: OSError) -> DiskFull:
     """The error that a write without room becomes."""
     return DiskFull(
-        f"{path}: {error.strerror}; nothing was half-written. Capture goes on when there is room: free some, or lower "
-        f"retention_bytes_max"
+        f"{path}: {error.strerror}; nothing was half-written. It is tried again: free some room (a relay's logs take "
+        f"less with a lower retention_bytes_max)"
     )
 
 
@@ -52,14 +56,19 @@ def write_all(fd: int, buffers: Sequence[Any], offset: int) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder` and what is missing above it, durably. Raises `ConfigError` if it cannot be one."""
+    """Make `folder` and what is missing above it, durably.
+
+    Raises `ConfigError` if it cannot be one, `DiskFull` or `ServiceUnavailable` where waiting may help.
+    """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for each in reversed(missing):
             sync_folder(each.parent)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot be made a folder: {error.strerror}") from error
+        if error.errno in _NO_FOLDER:
+            raise ConfigError(f"{folder}: cannot be made a folder: {error.strerror}") from error
+        raise write_failure(folder, error) from error
 
 
 def sync_folder(folder: Path) -> None:
@@ -71,29 +80,44 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def replace_file(
-    path: Path, buffers: Sequence[Any], *, durable: bool, before_rename: Callable[[], None] | None = None
-) -> None:
-    """Put a file of these bytes in the place of `path`, whole or not at all.
+@contextmanager
+def replacing(
+    path: Path,
+    *,
+    durable: bool = True,
+    beside: Path | None = None,
+    before_rename: Callable[[], None] | None = None,
+) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` in the end, whole or not at all.
 
-    durable: fsync it and its folder before returning. Raises `DiskFull`, or `ServiceUnavailable` for any other trouble
-    that may pass, such as too many open files; the old file is then as it was, unless only the folder's fsync failed.
+    durable: fsync it and its folder. beside: where it is written until then, in the same folder. Raises `DiskFull`, or
+    `ServiceUnavailable` for any other trouble that may pass, such as too many open files. After an error the old file
+    is as it was, unless only the folder's fsync failed.
     """
-    beside = path.with_name(f"{path.name}.tmp")
+    beside = beside or path.with_name(f"{path.name}.tmp")
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            write_all(fd, buffers, 0)
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
             if durable:
                 os.fsync(fd)
-        finally:
-            os.close(fd)
         if before_rename is not None:
             before_rename()
         beside.rename(path)
         if durable:
             sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise write_failure(path, error) from error
+        if isinstance(error, OSError):
+            raise write_failure(path, error) from error
+        raise
+
+
+def replace_file(
+    path: Path, buffers: Sequence[Any], *, durable: bool, before_rename: Callable[[], None] | None = None
+) -> None:
+    """Put a file of these bytes in the place of `path`: see `replacing`."""
+    with replacing(path, durable=durable, before_rename=before_rename) as file:
+        write_all(file.fileno(), buffers, 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from databus.core import CorruptData
+from databus.disk import make_folder, replace_file
 
 
 @dataclass
@@ -37,11 +38,10 @@ class Known:
             ) from error
 
     def save(self) -> None:
-        """Write the file, whole or not at all."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f"{self.path.name}.partial")
-        partial.write_text(json.dumps({"from_beginning": self.from_beginning, "tables": self.tables}, indent=1))
-        partial.replace(self.path)
+        """Write the file, whole or not at all, durably."""
+        make_folder(self.path.parent)
+        text = json.dumps({"from_beginning": self.from_beginning, "tables": self.tables}, indent=1)
+        replace_file(self.path, [text.encode()], durable=True)
 
     def meet(self, physical: str, *, begins_at_zero: bool) -> None:
         """Note where the first batch of a physical source began; of a later one, nothing."""

@@ -8,7 +8,6 @@ are files too (`_….control.json`); readers of a folder of Parquet or JSON pass
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from databus.core import DiskFull, InputError, Pair, UnsupportedFeature, crash_point
+from databus.core import ConfigError, InputError, Pair, ServiceUnavailable, UnsupportedFeature, crash_point
+from databus.disk import make_folder, replacing
 from databus.formats import json_lines
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
@@ -29,7 +29,6 @@ _NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{1
 _CONTROL: Final = "control.json"
 _JSON_ROWS: Final = 8_192
 _PARTIAL: Final = ".partial"
-_NO_SPACE: Final = (28, 122)  # ENOSPC, EDQUOT
 
 
 class FilesConfig(OutputConfig):
@@ -61,10 +60,10 @@ class _Folder:
         self.path = path
         self.stored = Stored()
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             names = [each.name for each in path.iterdir()]
-        except OSError as error:
-            raise InputError(f"{path}: is not a folder to write to: {error.strerror}") from error
+        except (ConfigError, OSError) as error:
+            raise InputError(f"{path}: is not a folder to write to: {error}") from error
         for name in names:
             if name.startswith(".") and name.endswith(_PARTIAL):
                 (path / name).unlink(missing_ok=True)
@@ -78,31 +77,19 @@ class _Folder:
         name = file_name(first, stored.pair, stored.log or 0, suffix)
         partial = self.path / f".{name}{_PARTIAL}"
         try:
-            with partial.open("wb") as file:
+            with replacing(self.path / name, beside=partial, before_rename=_crash_before_rename) as file:
                 if isinstance(pieces, pa.Table):
                     pq.write_table(pieces, file, compression=codec)
                 else:
                     file.writelines(pieces)
-                file.flush()
-                os.fsync(file.fileno())
-            crash_point("files.before_rename")
-            partial.replace(self.path / name)
-            _sync_folder(self.path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            if error.errno in _NO_SPACE:
-                raise DiskFull(f"{self.path / name}: {error.strerror}; make room, the file is written again") from error
-            raise InputError(f"{self.path / name}: could not be written: {error}") from error
+        except ServiceUnavailable as error:
+            raise InputError(f"{self.path / name}: could not be written: {error.__cause__}") from error
         crash_point("files.after_rename")
         self.stored = stored
 
 
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _crash_before_rename() -> None:
+    crash_point("files.before_rename")
 
 
 class FilesOutput(Output):

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, TransientError
+from databus.disk import replace_file
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, SparkOutput
 from databus.pipeline.outputs._pairs import Int, pairs_of
@@ -71,9 +72,7 @@ class MockOutput(Output):
         self._count(batch, rows, last)
         if self.config.report is not None:
             path = self.context.folder / self.config.report
-            partial = path.with_name(f"{path.name}.partial")
-            partial.write_text(json.dumps(asdict(self.counts)))
-            partial.replace(path)
+            replace_file(path, [json.dumps(asdict(self.counts)).encode()], durable=False)
 
     def _fail_on_purpose(self, arriving: int) -> None:
         at = self.config.fail_at_row

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from databus.core import CorruptData, DiskFull, LimitExceeded, make_scn
+from databus.core import CorruptData, LimitExceeded, make_scn
+from databus.disk import disk_full, is_no_room, make_folder, replace_file, replacing
 from databus.log import Resume
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._rolled_back_rows import selection_of
@@ -35,7 +36,6 @@ _MEMORY_BYTES_MAX: Final = 1 << 20  # of one transaction that is not in the file
 _PIECE_BYTES: Final = 1 << 20
 _OPEN_MAX: Final = 1 << 16
 _GARBAGE_BYTES_MAX: Final = 16 << 20
-_NO_SPACE: Final = (28, 122)  # ENOSPC, EDQUOT
 
 
 @dataclass(slots=True)
@@ -250,12 +250,10 @@ class PreparedStore:
             file: Any = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
             file.write(_MAGIC)
             return file  # type: ignore[no-any-return]
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         path = self._folder / _FILE
         if not path.exists() or path.stat().st_size < len(_MAGIC):
-            with self._telling():
-                path.write_bytes(_MAGIC)
-                _sync_folder(self._folder)
+            replace_file(path, [_MAGIC], durable=True)
         return path.open("r+b")
 
     def _load(self, scn: int) -> None:
@@ -345,9 +343,8 @@ class PreparedStore:
         if self._folder is None:
             return
         path = self._folder / _FILE
-        new = path.with_suffix(".new")
         moved: list[tuple[_Entry, int]] = []
-        with self._telling(), new.open("wb") as file:
+        with replacing(path) as file:
             file.write(_MAGIC)
             for entry in [each for entries in self._entries.values() for each in entries if each.offset >= 0]:
                 file.write(
@@ -361,10 +358,6 @@ class PreparedStore:
                 if entry.ended:
                     file.write(self._head(_ENDED, entry.xid, entry.ended, is_whole=True, crc=0, size=0))
             size = file.tell()
-            file.flush()
-            os.fsync(file.fileno())
-        new.rename(path)
-        _sync_folder(self._folder)
         self._file.close()
         self._file, self._size = path.open("r+b"), size
         for entry, offset in moved:
@@ -375,8 +368,8 @@ class PreparedStore:
         try:
             yield
         except OSError as error:
-            if error.errno in _NO_SPACE:
-                raise DiskFull(f"{self._folder}: {error.strerror}; make room, capture goes on then") from error
+            if is_no_room(error):
+                raise disk_full(self._folder or Path(tempfile.gettempdir()), error) from error
             raise
 
 
@@ -396,11 +389,3 @@ def forget_prepared(folder: Path | None) -> None:
     """Some of the log is passed over: what is prepared may be decided there, and is looked for in the log anew."""
     if folder is not None:
         (folder / _FILE).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -6,7 +6,6 @@ again: the log is cut back to right before the transaction, and the second time 
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
@@ -14,6 +13,7 @@ from typing import Any, Final, NoReturn, Self
 import numpy as np
 
 from databus.core import CorruptData, LimitExceeded, ServiceUnavailable, UnsupportedFeature, make_scn
+from databus.disk import make_folder, replace_file
 from databus.log import Resume
 from databus.sources._config import SourceConfig
 from databus.sources.mysql.binlog import Abandoned, Origin, Run, TakenBack
@@ -72,18 +72,8 @@ class LeftOut:
                 f"and without a folder this cannot be remembered; raise `group_bytes_max` above its size"
             )
         value = {"origin": _to_json(self.origin), "selection": self._selection, "ranges": self.ranges}
-        folder.mkdir(parents=True, exist_ok=True)
-        written = folder / f"{_NAME}.new"
-        with written.open("w") as file:
-            json.dump(value, file)
-            file.flush()
-            os.fsync(file.fileno())
-        written.rename(folder / _NAME)
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        make_folder(folder)
+        replace_file(folder / _NAME, [json.dumps(value).encode()], durable=True)
 
     @classmethod
     def load(cls, folder: Path | None, scn: int, timeline: int, selection: str) -> Self | None:

@@ -7,7 +7,6 @@ is lost, nobody knows which tables waited.
 """
 
 import json
-import os
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from databus.core import DiskFull
+from databus.disk import make_folder, replace_file
 from databus.log import Resume
 
 KEY: Final = "unread"
@@ -74,7 +73,9 @@ class Unread:
         return {"id": self._id, "from": self._first, "to": self._end} if len(self) else None
 
     def add(self, asked: Sequence[Asked]) -> None:
-        """Have these wait too, durably, but for those that wait already. Raises `DiskFull`, with none of them added."""
+        """Have these wait too, durably, but for those that wait already. Raises what `replace_file` does; then none of
+        them has been added.
+        """
         waiting = {each for number, each in self._kept if number >= self._first}
         new = [each for each in dict.fromkeys(asked) if each not in waiting]
         if not new:
@@ -116,24 +117,8 @@ class Unread:
             return
         rows = [[number, each.source, each.where] for number, each in kept]
         text = json.dumps({"v": _VERSION, "id": self._id, "tables": rows}, ensure_ascii=False)
-        beside = self._path.with_name(f"{_FILE}.tmp")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with beside.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.rename(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise DiskFull(
-                f"{self._path}: {error.strerror}; the tables to read cannot be noted, and this is tried again. Free "
-                f"some room"
-            ) from error
+        make_folder(self._path.parent)
+        replace_file(self._path, [text.encode()], durable=True)
 
 
 def unread_after(resume: Resume) -> Unread:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from databus.core import CorruptData, ServiceUnavailable
+from databus.disk import make_folder, replace_file
 from databus.log import Resume
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.binlog import FIRST_OFFSET, Heartbeat, Position, Rotated, Scanner
@@ -31,11 +32,9 @@ class Wanted:
     scn: int
 
     def save(self, folder: Path) -> None:
-        """Keep it; if it is lost, the same is found out again."""
-        folder.mkdir(parents=True, exist_ok=True)
-        written = folder / f"{_NAME}.new"
-        written.write_text(json.dumps({"xid": self.xid, "scn": self.scn}))
-        written.rename(folder / _NAME)
+        """Keep it, whole; if it is lost, the same is found out again."""
+        make_folder(folder)
+        replace_file(folder / _NAME, [json.dumps({"xid": self.xid, "scn": self.scn}).encode()], durable=True)
 
     @classmethod
     def load(cls, folder: Path | None, scn: int) -> Self | None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from databus.core import CorruptData, DiskFull, LimitExceeded, SourceChanged
+from databus.core import CorruptData, LimitExceeded, SourceChanged
+from databus.disk import make_folder, replace_file, write_all, write_failure
 from databus.sources.mysql.tables._history import History
 from databus.sources.mysql.tables._pending_changes import Changes
 
@@ -82,7 +83,7 @@ class HistoryStore:
         self._cut(kept[-1].end)
 
     def append(self, scn: int, changes: Changes) -> None:
-        """Keep what changed at `scn`, durably. Raises `DiskFull`, `LimitExceeded`; then nothing was kept."""
+        """Keep what changed at `scn`, durably. Raises as `replace_file`, and `LimitExceeded`; nothing was kept then."""
         if not changes:
             return
         if self._fd is None:
@@ -94,11 +95,11 @@ class HistoryStore:
                 f"of the server's log that nobody captures"
             )
         try:
-            _write(self._fd, raw, self._size)
+            write_all(self._fd, [raw], self._size)
             os.fdatasync(self._fd)
         except OSError as error:
             os.ftruncate(self._fd, self._size)
-            raise DiskFull(f"{self.path}: {error.strerror}; nothing was half-written. Free some room") from error
+            raise write_failure(self.path, error) from error
         self._size += len(raw)
 
     def compact(self, durable_scn: int) -> bool:
@@ -149,23 +150,8 @@ class HistoryStore:
                 f"{self.path}: the tables of this server take {size:,} bytes, and history_bytes_max is "
                 f"{self._bytes_max:,}; raise it"
             )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_name(f"{_FILE}.tmp")
-        try:
-            with beside.open("wb") as file:
-                file.write(_MAGIC)
-                file.writelines(encoded)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.rename(self.path)
-        except OSError as error:
-            beside.unlink(missing_ok=True)
-            raise DiskFull(f"{self.path}: {error.strerror}; the old history is as it was. Free some room") from error
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        make_folder(self.path.parent)
+        replace_file(self.path, [_MAGIC, *encoded], durable=True)
         self._base_bytes = len(_MAGIC) + len(encoded[0])
         self._open()
 
@@ -226,10 +212,3 @@ def _encoded(scn: int, changes: Changes) -> bytes:
 def _line(scn: int, kind: bytes, name: object, value: bytes) -> bytes:
     rest = b"%d\t%s\t%s\t%s" % (scn, kind, json.dumps(name, separators=(",", ":")).encode(), value)
     return b"%08x\t%s\n" % (zlib.crc32(rest), rest)
-
-
-def _write(fd: int, raw: bytes, offset: int) -> None:
-    view = memoryview(raw)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
