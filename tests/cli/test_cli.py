@@ -141,7 +141,7 @@ def test_sources_lists_names_ids_and_keys(relay):
 def test_tail_prints_changes_exactly_and_stops_after_a_count(relay):
     said = databus("tail", "--relay", relay.url, "--from", "beginning", "-n", 4, "--json").stdout.splitlines()
     assert len(said) == 4
-    assert [json.loads(line)["row"] for line in said[1:3]] == [
+    assert [{name: json.loads(line)[name] for name in ("id", "total_cents", "note")} for line in said[1:3]] == [
         {"id": 1, "total_cents": 100, "note": "first"},
         {"id": 2, "total_cents": 9007199254740993, "note": None},
     ]

@@ -169,11 +169,11 @@ def test_tail_lines_are_json_with_exact_values_in_order(relay_of):
     captured(relay, 2)
     with windows(relay.url, follow=False) as following:
         lines = [json.loads(line) for line in tail_lines(following)]
-    assert lines[0]["row"] == {"id": 2**63 - 1, "d": "123456789012345678.90", "b": "AAE="}
-    assert lines[1]["before"] == {"id": 1, "d": "0.00", "b": ""}
-    assert lines[1]["row"] == {"id": 1, "d": None, "b": None}
-    assert lines[2]["control"]["kind"] == "truncate"
-    assert [(line["_commit_version"], line["_seq"]) for line in lines] == [(1, 1), (1, 3), (2, 1)]
+    assert [(line["id"], line["d"], line["b"]) for line in lines[:3]] == [
+        (2**63 - 1, "123456789012345678.90", "AAE="), (1, "0.00", ""), (1, None, None),
+    ]  # fmt: skip
+    assert lines[3]["_control"]["kind"] == "truncate"
+    assert [(line["_commit_version"], line["_seq"]) for line in lines] == [(1, 1), (1, 2), (1, 3), (2, 1)]
 
 
 def test_small_questions_are_answered_with_types(relay_of):
@@ -314,4 +314,4 @@ def test_a_consumer_that_comes_back_inside_a_transaction_of_another_log_is_told(
         with windows(stub.url, checkpoint=stored) as following:
             assert next(following).restarts
         with windows(stub.url, checkpoint=stored) as following:
-            assert json.loads(next(tail_lines(following)))["_change_type"] == "restart"
+            assert "_restart" in json.loads(next(tail_lines(following)))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from databus.core import SEQ_DONE, Checkpoint, MalformedRequest, SourceCheckpoint, make_scn, next_bus_seq, timeline_of
+from databus.formats import BigIntegers, json_line
 
 naturals = st.integers(0, 2**63 - 1)
 positions = st.builds(
@@ -25,6 +26,12 @@ positions = st.builds(
 def test_a_checkpoint_read_back_is_the_same(sources):
     checkpoint = Checkpoint(sources)
     assert Checkpoint.from_json(checkpoint.dumps()) == checkpoint
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=20), positions, max_size=3))
+def test_a_checkpoint_whose_big_integers_were_written_as_text_is_the_same(sources):
+    written = {name: json.loads(json_line(each.to_json(), BigIntegers.STRING)) for name, each in sources.items()}
+    assert Checkpoint.from_json({"v": 1, "sources": written}) == Checkpoint(sources)
 
 
 @given(
@@ -48,6 +55,8 @@ def test_any_json_is_a_checkpoint_or_a_malformed_request(value):
         ({"v": 1, "sources": []}, "checkpoint.sources"),
         ({"v": 1, "sources": {"shop": {"txid": "a"}}}, "checkpoint.sources.shop: field 'scn' is missing"),
         ({"v": 1, "sources": {"shop": {"scn": -1}}}, "checkpoint.sources.shop.scn"),
+        ({"v": 1, "sources": {"shop": {"scn": "9" * 19}}}, "checkpoint.sources.shop.scn"),
+        ({"v": 1, "sources": {"shop": {"scn": "1e3"}}}, "checkpoint.sources.shop.scn"),
         ({"v": 1, "sources": {"shop": {"scn": True}}}, "checkpoint.sources.shop.scn"),
         ({"v": 1, "sources": {"shop": {"scn": 1, "sqe": 1}}}, "unknown field 'sqe'"),
         ({"v": 1, "sources": {"shop": {"scn": 1, "snapshots": {"t": "x"}}}}, "checkpoint.sources.shop.snapshots.t"),

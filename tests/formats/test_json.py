@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from databus.core import UnrepresentableValue
-from databus.formats import from_json_value, json_lines, to_json_value
+from databus.formats import from_json_value, to_json_value
 from databus.schema import forms_of
 from tests.schema.test_schema import EXTREMES
 
@@ -40,13 +40,3 @@ def test_numbers_that_json_has_not_are_strings_and_come_back(value, text):
 def test_what_is_not_a_value_of_the_type_is_refused(value, type_name):
     with pytest.raises(UnrepresentableValue, match=type_name.split("(")[0]):
         from_json_value(value, type_name)
-
-
-def test_lines_carry_the_change_type_by_name_and_no_line_for_no_rows():
-    batch = pa.record_batch({"id": [1], "_change_type": pa.array([3], pa.int8())})
-    assert json.loads(json_lines(batch, source="main.t")) == {
-        "source": "main.t",
-        "id": 1,
-        "_change_type": "update_postimage",
-    }
-    assert json_lines(batch.slice(0, 0)) == b""

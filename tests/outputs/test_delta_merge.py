@@ -401,11 +401,3 @@ def test_a_table_of_one_source_is_not_shared_and_a_shared_one_not_taken(tmp_path
     write_all(shared, shard(EAST, 1))
     with pytest.raises(UnsupportedFeature, match="is the copy of several, by shop/copy"):
         write_all(alone, shard(EAST, 1, 2))
-
-
-def test_a_column_called_source_is_refused(mirror):
-    table = columns(("_source", "string"))
-    log = ChangeLog().begin()
-    log.insert(table, {**order(1), "_source": "mine"})
-    with pytest.raises(UnsupportedFeature, match="has a column '_source'"):
-        write_all(mirror, log)

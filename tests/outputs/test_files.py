@@ -70,7 +70,7 @@ def test_controls_are_files_between_those_of_the_rows(tmp_path):
     kinds = [path.name.partition(".jsonl")[1] or path.name.partition(".control")[1] for path in harness.files(ORDERS)]
     assert kinds == [".jsonl", ".control", ".jsonl"]
     control = json.loads(harness.files(ORDERS)[1].read_text())
-    assert (control["kind"], control["_commit_version"], control["_seq"]) == ("truncate", 2, 1)
+    assert (control["_control"]["kind"], control["_commit_version"], control["_seq"]) == ("truncate", 2, 1)
 
 
 def test_a_folder_with_controls_is_read_by_anyone_who_reads_a_folder_of_parquet_files(tmp_path):

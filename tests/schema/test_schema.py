@@ -93,6 +93,7 @@ def test_extremes_survive_the_sink_and_avro_forms(type_name):
         ([("a", "decimal(39,0)")], (), "precision is 1..38"),
         ([("a", "int64"), ("a", "string")], (), "stands twice"),
         ([("_seq", "int64")], (), "one of the bus's own columns"),
+        ([("_source", "string")], (), "one of the bus's own columns"),
         ([("a", "int64")], ("b",), "key column 'b' is not a column"),
         ([("", "int64")], (), "no name"),
     ],

@@ -1,11 +1,12 @@
 """`databus tail`: changes as they happen."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from databus.cli._app import DEFAULT_RELAY, AsJson, RelayUrl, TokenFile, app, token_of
+from databus.cli._app import DEFAULT_RELAY, RelayUrl, TokenFile, app, token_of
 
 if TYPE_CHECKING:
     from databus.client import Window
@@ -17,6 +18,8 @@ _STARTS: Final[dict[str, Literal["beginning", "earliest", "latest"]]] = {
     "latest": "latest",
 }
 
+_BIG_INTEGERS: Final[dict[str, Literal["number", "string"]]] = {"number": "number", "string": "string"}
+
 _FIRST_ANSWER_MS_MAX: Final = 5_000
 
 
@@ -26,13 +29,20 @@ def tail(
     start: Annotated[
         str, typer.Option("--from", help="latest, earliest, beginning, or a checkpoint's file.")
     ] = "latest",
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="Stop after so many changes.")] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="Stop after so many changes, an update being one.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Or stop at what is there now.")] = True,
     relay: RelayUrl = DEFAULT_RELAY,
     token_file: TokenFile = None,
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines of JSON that /stream sends.")] = False,
+    big_integers: Annotated[
+        str, typer.Option("--big-integers", help="With --json: integers beyond 2^53 as number or as string.")
+    ] = "number",
 ) -> None:
     """Print changes as they are committed, transaction by transaction, until Ctrl-C.
+
+    With --json an update is two lines, the row before and the row after; see "Changes as JSON" in docs/http.md.
 
     A source that is not captured now is named on standard error, with the reason.
     """
@@ -40,9 +50,9 @@ def tail(
     from databus.client import tail_lines, windows
     from databus.link import RelayClient
 
+    form = _big_integers_of(big_integers)
     token = token_of(token_file)
     client = RelayClient(relay, token=token)
-    left = count
     checkpoint = _checkpoint_of(start)
     first = RelayClient(relay, token=token, read_ms_max=_FIRST_ANSWER_MS_MAX)
     with (
@@ -51,11 +61,9 @@ def tail(
             client, sources=tables, start=_STARTS.get(start, "beginning"), checkpoint=checkpoint, follow=follow
         ) as following,
     ):
-        for window in following:
-            for line in tail_lines([window]) if as_json else _lines(window):
-                typer.echo(line)
-                if left is not None and (left := left - 1) == 0:
-                    return
+        lines = tail_lines(following, count, form) if as_json else islice(_lines(following), count)
+        for line in lines:
+            typer.echo(line)
 
 
 def _checkpoint_of(start: str) -> "Checkpoint | None":
@@ -75,8 +83,21 @@ def _checkpoint_of(start: str) -> "Checkpoint | None":
     return Checkpoint.from_json(text.splitlines()[0] if text else "", f"--from {start}")
 
 
-def _lines(window: "Window") -> Iterator[str]:
+def _big_integers_of(text: str) -> Literal["number", "string"]:
+    from databus.core import ConfigError
+
+    if text in _BIG_INTEGERS:
+        return _BIG_INTEGERS[text]
+    raise ConfigError(f"--big-integers {text}: is neither number nor string")
+
+
+def _lines(windows: Iterable["Window"]) -> Iterator[str]:
     """Changes for people; `tail_lines` has them for programs."""
+    for window in windows:
+        yield from _lines_of(window)
+
+
+def _lines_of(window: "Window") -> Iterator[str]:
     import json
 
     from databus.formats import to_json_value

@@ -1,47 +1,41 @@
-"""Lines for people and pipes: each change as one line of JSON, in order."""
+"""Lines for people and pipes: changes as JSON, in order."""
 
-import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Final, Literal
 
 from databus.client._consumer import AnyWindow
-from databus.client._window import ControlEvent
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ
-from databus.formats import to_json_value
+from databus.core import COMMIT_VERSION, SOURCE, ChangeType
+from databus.formats import BigIntegers, change_lines, control_line, json_line
+
+_RESTART: Final = "_restart"
 
 
-def tail_lines(windows: Iterable[AnyWindow]) -> Iterator[str]:
-    """One line of JSON for each control and each change, without a line feed; `before` only for an update.
+def tail_lines(
+    windows: Iterable[AnyWindow],
+    changes_max: int | None = None,
+    big_integers: Literal["number", "string"] = "number",
+) -> Iterator[str]:
+    """Lines of JSON, without line feeds: those that the relay's `/stream` sends. docs/http.md, "Changes as JSON".
 
-    A line with the change type `restart` says that a transaction of which a part was printed comes again as a whole.
+    changes_max: end after so many changes and controls; the two lines of an update count as one. big_integers: how
+    integers beyond 2^53 are written. A line with `_restart` says that a transaction of which a part was printed comes
+    again as a whole.
     """
+    form = BigIntegers(big_integers)
+    left = changes_max
     for window in windows:
         if window.restarts:
-            yield _dumps({"source": window.physical, CHANGE_TYPE: "restart", COMMIT_VERSION: window.scn})
-        if window.control is not None:
-            yield _dumps(_of_control(window.control))
-        for row in window.rows():
-            line: dict[str, Any] = {
-                "source": row.source,
-                CHANGE_TYPE: row.change_type.label,
-                COMMIT_VERSION: row.scn,
-                SEQ: row.seq,
-            }
-            if row.before is not None and row.after is not None:
-                line["before"] = {name: to_json_value(value) for name, value in row.before.items()}
-            line["row"] = {name: to_json_value(value) for name, value in row.values.items()}
-            yield _dumps(line)
+            yield json_line({SOURCE: window.physical, _RESTART: True, COMMIT_VERSION: window.scn}, form)
+        for ends_change, line in _lines_of(window, form):
+            yield line
+            if left is not None and ends_change and (left := left - 1) <= 0:
+                return
 
 
-def _of_control(control: ControlEvent) -> dict[str, Any]:
-    return {
-        "source": control.source,
-        CHANGE_TYPE: "control",
-        COMMIT_VERSION: control.pair[0],
-        SEQ: control.pair[1],
-        "control": dict(control.body),
-    }
-
-
-def _dumps(value: dict[str, Any]) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+def _lines_of(window: AnyWindow, form: BigIntegers) -> Iterator[tuple[bool, str]]:
+    """Each line, and whether the next belongs to another change."""
+    control = window.control
+    if control is not None:
+        yield True, control_line(control.source, control.body, control.pair, form)
+    for line in change_lines([(changes.source, changes.batch) for changes in window.changes()], form):
+        yield line.change_type != ChangeType.UPDATE_PREIMAGE.label, line.text

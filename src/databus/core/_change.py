@@ -45,3 +45,9 @@ SNAPSHOT: Final = "_snapshot"
 
 BUS_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)
 """The bus's own columns, in the order in which they follow the table's in every frame."""
+
+SOURCE: Final = "_source"
+CONTROL: Final = "_control"
+
+RESERVED_COLUMNS: Final = (*BUS_COLUMNS, SOURCE, CONTROL)
+"""Names that no column of a table has: the bus's own columns, and what JSON and Spark's rows add to them."""

@@ -57,30 +57,33 @@ class SourceCheckpoint:
 
     @classmethod
     def from_json(cls, value: object, where: str) -> Self:
-        """Read what `to_json` wrote. Raises `MalformedRequest` naming `where` and the field."""
+        """Read what `to_json` wrote; integers may be text. Raises `MalformedRequest` naming `where` and the field."""
         if not isinstance(value, dict):
             raise MalformedRequest(f"{where}: expected an object, found {_name_of(value)}")
         unknown = sorted(set(value) - set(_FIELDS))
         if unknown:
             raise MalformedRequest(f"{where}: unknown field {unknown[0]!r}; a position has {', '.join(_FIELDS)}")
+        given: dict[str, Any] = {}
         for name, (kinds, required) in _FIELDS.items():
             if name not in value:
                 if required:
                     raise MalformedRequest(f"{where}: field {name!r} is missing")
                 continue
-            found = value[name]
+            found = _integer(value[name]) if int in kinds else value[name]
+            given[name] = found
             if not isinstance(found, kinds) or isinstance(found, bool):
                 raise MalformedRequest(f"{where}.{name}: {_name_of(found)} is not allowed here")
             if isinstance(found, int) and not 0 <= found < 1 << 63:
                 raise MalformedRequest(f"{where}.{name}: {found} is outside 0..2^63-1")
-        snapshots = value.get("snapshots") or {}
+        snapshots = {source: _integer(each) for source, each in (value.get("snapshots") or {}).items()}
         for source, generation in snapshots.items():
             if isinstance(generation, bool) or not isinstance(generation, int):
                 raise MalformedRequest(f"{where}.snapshots.{source}: expected an integer, found {_name_of(generation)}")
-        given = {name: value[name] for name in _FIELDS if name in value and value[name] is not None}
-        return cls(**{**given, "snapshots": dict(snapshots)})
+        known = {name: found for name, found in given.items() if found is not None}
+        return cls(**{**known, "snapshots": snapshots})
 
 
+_DIGITS_MAX: Final = 19
 _FIELDS: Final[dict[str, tuple[tuple[type, ...], bool]]] = {
     "uuid": ((str,), False),
     "scn": ((int,), True),
@@ -90,6 +93,12 @@ _FIELDS: Final[dict[str, tuple[tuple[type, ...], bool]]] = {
     "log": ((str, type(None)), False),
     "snapshots": ((dict, type(None)), False),
 }
+
+
+def _integer(value: object) -> object:
+    """A number that was written as text, for readers of JSON that hold numbers as doubles, as the number."""
+    is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
+    return int(value) if is_text else value  # type: ignore[call-overload]
 
 
 def _name_of(value: object) -> str:

@@ -1,20 +1,24 @@
 """Rows in other people's words, and the reading of configuration files.
 
-JSON today; Avro rows, Debezium, Maxwell and Canal come here later.
+Changes as JSON today, see `change_lines`; Avro rows, Debezium, Maxwell and Canal come here later.
 """
 
-from databus.formats._json import from_json_value, json_lines, rows_of, to_json_value
+from databus.formats._changes import BigIntegers, ChangeLine, change_lines, control_line, json_line
+from databus.formats._json import from_json_value, to_json_value
 from databus.formats._yaml import has_reference, lines_of, load_yaml, parse_yaml, path_of, substitute, validated
 
 __all__ = [
+    "BigIntegers",
+    "ChangeLine",
+    "change_lines",
+    "control_line",
     "from_json_value",
     "has_reference",
-    "json_lines",
+    "json_line",
     "lines_of",
     "load_yaml",
     "parse_yaml",
     "path_of",
-    "rows_of",
     "substitute",
     "to_json_value",
     "validated",

@@ -1,4 +1,4 @@
-"""Rows as JSON, exactly: what `curl` sees, what control bodies carry, what files hold.
+"""Values as JSON, exactly: what `curl` sees, what control bodies carry, what files hold.
 
 Integers are exact JSON integers; decimals and non-finite numbers are strings; binary is base64; timestamps are ISO
 with microseconds (with Z where they are UTC), dates ISO; text is text.
@@ -6,18 +6,14 @@ with microseconds (with Z where they are UTC), dates ISO; text is text.
 
 import base64
 import datetime as dt
-import json
 import math
-from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, ChangeType, UnrepresentableValue
+from databus.core import UnrepresentableValue
 from databus.schema import forms_of
-
-_CHANGE_LABELS = {kind.value: kind.label for kind in ChangeType}
 
 
 def to_json_value(value: Any) -> Any:
@@ -83,18 +79,3 @@ def _parse(value: Any, arrow: pa.DataType) -> Any:
     if pa.types.is_string(arrow) and not isinstance(value, str):
         raise ValueError(value)
     return value
-
-
-def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """A frame's rows as JSON objects, the change type by its name. One Python object a row: not for bulk."""
-    for row in batch.to_pylist():
-        out = {name: to_json_value(value) for name, value in row.items()}
-        if CHANGE_TYPE in out:
-            out[CHANGE_TYPE] = _CHANGE_LABELS.get(out[CHANGE_TYPE], out[CHANGE_TYPE])
-        yield out
-
-
-def json_lines(batch: pa.RecordBatch, **more: Any) -> bytes:
-    """A frame's rows as newline-delimited JSON, each with `more` in front."""
-    lines = [json.dumps({**more, **row}, ensure_ascii=False, separators=(",", ":")) for row in rows_of(batch)]
-    return ("\n".join(lines) + "\n").encode() if lines else b""

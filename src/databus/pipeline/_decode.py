@@ -18,6 +18,7 @@ from databus.core import (
     BUS_SEQ_MIN,
     CHANGE_TYPE,
     COMMIT_VERSION,
+    CONTROL,
     SEQ,
     SEQ_DONE,
     ChangeType,
@@ -31,7 +32,6 @@ from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.schema import BUS_FIELDS, Column, TableSchema, sink_schema
 from databus.wire import Commit, Frame, FrameGroup, FrameParser
 
-CONTROL_COLUMN: Final = "_control"
 CONTROL_LABEL: Final = "control"
 
 TableOf = Callable[[int], TableSchema]
@@ -294,7 +294,7 @@ def decode_typed(
     """
     rows = _sorted(rows)
     controls = np.array([], np.int64)
-    if CONTROL_COLUMN in rows.column_names:
+    if CONTROL in rows.column_names:
         is_control = pc.equal(rows.column(CHANGE_TYPE), CONTROL_LABEL).to_numpy()
         controls = np.flatnonzero(is_control)
     items: list[TableRows | TableControl] = []
@@ -328,9 +328,9 @@ def _typed_control(rows: pa.Table, index: int, table: TableSchema) -> TableContr
     pair = (rows.column(COMMIT_VERSION)[index].as_py(), rows.column(SEQ)[index].as_py())
     place = f"{table.source}, control at {pair}"
     try:
-        body = json.loads(rows.column(CONTROL_COLUMN)[index].as_py())
+        body = json.loads(rows.column(CONTROL)[index].as_py())
     except (TypeError, ValueError) as error:
-        raise CorruptData(f"{place}: {CONTROL_COLUMN} is not JSON: {error}") from error
+        raise CorruptData(f"{place}: {CONTROL} is not JSON: {error}") from error
     return TableControl(table, _kind_of(body, place), pair, body)
 
 
@@ -358,7 +358,7 @@ def result_table(source: str, result: pa.Schema, key: tuple[str, ...]) -> TableS
     """
     columns = []
     for each in result:
-        if each.name in BUS_COLUMNS or each.name == CONTROL_COLUMN:
+        if each.name in BUS_COLUMNS or each.name == CONTROL:
             continue
         columns.append(Column(each.name, _type_name(source, each)))
     names = {column.name for column in columns}

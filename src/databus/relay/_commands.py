@@ -334,6 +334,7 @@ databus relay
   wait_ms=N             otherwise: how long to wait for the first change
   max_bytes=N, size=N   whole groups up to so many bytes, one at least
   output=frames|json    or by the Accept header
+  big_integers=number|string  JSON: integers beyond 2^53 as strings, for readers that hold numbers as doubles
 /range takes to= too, and
   rows_max=N, bytes_max=N   whole groups that fit, one at least
   partitions=N              where to split that for several readers

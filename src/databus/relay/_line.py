@@ -3,21 +3,22 @@
 from typing import TYPE_CHECKING
 
 from databus.core import SourceCheckpoint
+from databus.formats import BigIntegers
 from databus.log import Log, LogView, Span
 from databus.relay._catalog import Selection
 from databus.relay._chunk import Chunk, Made, Piece, State
-from databus.relay._ndjson import Renderer, position_line
+from databus.relay._ndjson import Renderer
 
 if TYPE_CHECKING:
     from databus.relay._tail import Follower
 
-LineKey = tuple[frozenset[str] | None, bool]
-"""Names of sources, None for all; and whether as JSON."""
+LineKey = tuple[frozenset[str] | None, BigIntegers | None]
+"""Names of sources, None for all; and how big integers are written in JSON, None for frames."""
 
 
-def key_of(selection: Selection, *, is_json: bool) -> LineKey:
+def key_of(selection: Selection, json: BigIntegers | None) -> LineKey:
     """What two requests have in common whose followers are sent the same."""
-    return None if selection.names is None else frozenset(selection.names), is_json
+    return None if selection.names is None else frozenset(selection.names), json
 
 
 def state_of(position: SourceCheckpoint) -> State:
@@ -32,12 +33,12 @@ class Line:
     in the loop's.
     """
 
-    def __init__(self, log: Log, view: LogView, selection: Selection, *, is_json: bool, made: int) -> None:
+    def __init__(self, log: Log, view: LogView, selection: Selection, json: BigIntegers | None, made: int) -> None:
         self._log = log
         self._view = view
         self._selection = selection
-        self._renderer = Renderer(log) if is_json else None
-        self.key = key_of(selection, is_json=is_json)
+        self._renderer = None if json is None else Renderer(log, json)
+        self.key = key_of(selection, json)
         self.followers: set[Follower] = set()
         self.made = made
         self.is_rendering = False
@@ -62,7 +63,8 @@ class Line:
         if found is None:
             made = chunk.made[self.key]
             position = self._view.checkpoint_after(chunk.end.commit, before, made.sources)
-            buffers = (made.content,) if self._renderer is None else (made.content, position_line(position))
+            renderer = self._renderer
+            buffers = (made.content,) if renderer is None else (made.content, renderer.position_line(position))
             found = Piece(buffers, sum(map(len, buffers)), position, state_of(position))
             chunk.pieces[self.key, state] = found
         return found

@@ -20,6 +20,7 @@ import structlog
 from aiohttp import web
 
 from databus.core import Checkpoint, DatabusError, MalformedRequest, Pair, SourceCheckpoint
+from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, Span
 from databus.relay._catalog import Selection
 from databus.relay._feed import Feed
@@ -53,7 +54,7 @@ ANSWER_BYTES_MAX: Final = 64 << 20  # the largest answer to a long poll
 WAIT_MS_DEFAULT: Final = 10_000
 
 _NAMES: Final = START_NAMES | {
-    "physical", "sources", "to", "follow", "wait_ms", "max_bytes", "size", "output", "client"
+    "physical", "sources", "to", "follow", "wait_ms", "max_bytes", "size", "output", "big_integers", "client"
 }  # fmt: skip
 
 T = TypeVar("T")
@@ -70,7 +71,7 @@ class StreamAsk:
     follow: bool
     wait_ms: int
     bytes_max: int | None
-    is_json: bool
+    json: BigIntegers | None
 
     @classmethod
     def parse(cls, query: Query, accept: str, wait_ms_max: int) -> "StreamAsk":
@@ -78,15 +79,15 @@ class StreamAsk:
         check_names(query, _NAMES)
         if "max_bytes" in query and "size" in query:
             raise MalformedRequest("max_bytes, size: they mean the same; give one")
-        is_json = _is_json(query, accept)
-        if not is_json:
+        json = _json_form(query, accept)
+        if json is None:
             _check_version(accept)
         follow = flag(query, "follow")
         limit = "size" if "size" in query else "max_bytes"
         bytes_max = optional_integer(query, limit, least=1)
         if follow and bytes_max is not None:
             raise MalformedRequest(f"{limit}: a stream that follows has no end in bytes")
-        default = Place.LATEST if is_json and follow else Place.BEGINNING
+        default = Place.LATEST if json is not None and follow else Place.BEGINNING
         wait_ms = integer(query, "wait_ms", min(WAIT_MS_DEFAULT, wait_ms_max), most=wait_ms_max)
         return cls(
             query.get("physical"),
@@ -96,7 +97,7 @@ class StreamAsk:
             follow,
             wait_ms,
             bytes_max,
-            is_json,
+            json,
         )
 
     @property
@@ -105,13 +106,15 @@ class StreamAsk:
         return self.start if isinstance(self.start, Checkpoint) else None
 
 
-def _is_json(query: Query, accept: str) -> bool:
-    output = query.get("output")
-    if output is None:
-        return FRAMES not in accept
+def _json_form(query: Query, accept: str) -> BigIntegers | None:
+    """How big integers are written; None for frames."""
+    output = query.get("output", "frames" if FRAMES in accept else "json")
     if output not in ("frames", "json"):
         raise MalformedRequest(f"output: {output[:100]!r} is neither frames nor json")
-    return output == "json"
+    found = query.get("big_integers", BigIntegers.NUMBER)
+    if found not in list(BigIntegers):
+        raise MalformedRequest(f"big_integers: {found[:100]!r} is neither {' nor '.join(BigIntegers)}")
+    return BigIntegers(found) if output == "json" else None
 
 
 def _check_version(accept: str) -> None:
@@ -174,7 +177,7 @@ class Streaming:
         self._published = SourceCheckpoint()
         self._until = ask.to
         self._logger = structlog.get_logger("databus.relay").bind(physical=log.physical, client=client)
-        output = "json" if ask.is_json else "frames"
+        output = "frames" if ask.json is None else "json"
         selected = "all" if ask.sources is None else ",".join(ask.sources)
         self._stream = OpenStream(client, log.physical, selected, output, now_us, SourceCheckpoint())
 
@@ -183,8 +186,8 @@ class Streaming:
         self._selection.check(self._log.schemas)
         cursor = await self._in_thread(lambda: open_cursor(self._log, self._ask.start))
         self._stream.position = cursor.position
-        if self._ask.is_json:
-            self._renderer = Renderer(self._log, cursor.position.pair)
+        if self._ask.json is not None:
+            self._renderer = Renderer(self._log, self._ask.json, cursor.position.pair)
         self._stats.opened(self._stream)
         try:
             return await self._serve(cursor)
@@ -336,7 +339,7 @@ class Streaming:
             cursor,
             self._selection,
             sender,
-            is_json=self._ask.is_json,
+            json=self._ask.json,
             to=self._until,
             note=lambda follower, count: self._stats.sent(self._stream, count, follower.position),
         )
@@ -390,7 +393,7 @@ class Streaming:
         published = self._published
         seq = "" if published.seq is None else f":{published.seq}"
         return {
-            "Content-Type": NDJSON if self._ask.is_json else FRAMES,
+            "Content-Type": FRAMES if self._ask.json is None else NDJSON,
             "Cache-Control": "no-store",
             "x-dbus-physical": self._log.physical,
             "x-dbus-uuid": self._log.identity.uuid,

@@ -20,6 +20,7 @@ import structlog
 
 from databus.core import DatabusError, Pair
 from databus.disk import BUFFERS_A_CALL_MAX
+from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, Span
 from databus.relay._catalog import Selection
 from databus.relay._chunk import Chunk, Piece, read_chunk
@@ -156,7 +157,7 @@ class Tail:
         selection: Selection,
         sender: Sender,
         *,
-        is_json: bool,
+        json: BigIntegers | None,
         to: Pair | None,
         note: Callable[[Follower, int], None],
     ) -> Follower | None:
@@ -176,10 +177,10 @@ class Tail:
         number = self._end if place == self._place else self._numbers.get(place)
         if number is None:
             return None
-        key = key_of(selection, is_json=is_json)
+        key = key_of(selection, json)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(self.log, cursor.view, selection, is_json=is_json, made=number)
+            line = self._lines[key] = Line(self.log, cursor.view, selection, json, number)
         elif line.made > number and any(line.key not in self._chunk(n).made for n in range(number, line.made)):
             line.made = number
         follower = Follower(self, line, cursor, number, sender, to, note)

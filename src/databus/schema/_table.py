@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
-from databus.core import BUS_COLUMNS, ConfigError
+from databus.core import RESERVED_COLUMNS, ConfigError
 from databus.schema._types import forms_of
 
 
@@ -56,7 +56,7 @@ class TableSchema:
         for column in self.columns:
             if not column.name:
                 raise ConfigError(f"{self.source}: a column has no name")
-            if column.name in BUS_COLUMNS:
+            if column.name in RESERVED_COLUMNS:
                 raise ConfigError(
                     f"{self.source}: column {column.name!r} has the name of one of the bus's own columns; leave it out "
                     f"with `columns: {{{self.source}: {{exclude: [{column.name}]}}}}` or rename it in the database"

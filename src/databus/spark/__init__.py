@@ -3,12 +3,11 @@
 from databus.spark._errors import error_of
 from databus.spark._options import DatabusOptions
 from databus.spark._read import RangeFetcher
-from databus.spark._schema import CONTROL, CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
+from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, settle_session, tuned_session
 from databus.spark._source import DatabusSource
 
 __all__ = [
-    "CONTROL",
     "CONTROL_LABEL",
     "FRAMES_SCHEMA",
     "LOG_FILE",

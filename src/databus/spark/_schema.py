@@ -14,11 +14,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from databus.core import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, ConfigError
+from databus.core import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, CONTROL, SEQ, SNAPSHOT, TXID, ConfigError
 from databus.schema import TableSchema, spark_fields
-
-CONTROL: Final = "_control"
-"""With `meta=full`: the JSON body of a control; null in rows."""
 
 CONTROL_LABEL: Final = "control"
 """What stands in `_change_type` where the row is a control."""

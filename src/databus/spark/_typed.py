@@ -14,6 +14,7 @@ from databus.core import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    CONTROL,
     SEQ,
     SNAPSHOT,
     TXID,
@@ -22,7 +23,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.spark._cast import Caster, between, join_frames
-from databus.spark._schema import CONTROL, CONTROL_LABEL
+from databus.spark._schema import CONTROL_LABEL
 from databus.wire import Commit, Frame, FrameGroup
 
 ROWS_WORTH_SENDING: Final = 32_768

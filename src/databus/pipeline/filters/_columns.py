@@ -2,12 +2,11 @@
 
 from typing import TYPE_CHECKING, Final
 
-from databus.core import BUS_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID
+from databus.core import BUS_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, CONTROL, SEQ, SNAPSHOT, TXID
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-CONTROL: Final = "_control"
 CONTROL_LABEL: Final = "control"
 
 META_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, SEQ, TXID, SNAPSHOT, CONTROL)

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from databus.core import CHANGE_TYPE, ConfigError, InputError
+from databus.core import CHANGE_TYPE, CONTROL, ConfigError, InputError
 from databus.pipeline._contract import Filter, FilterConfig
-from databus.pipeline.filters._columns import CONTROL, CONTROL_LABEL, META_COLUMNS, is_meta
+from databus.pipeline.filters._columns import CONTROL_LABEL, META_COLUMNS, is_meta
 from databus.schema import forms_of
 
 if TYPE_CHECKING:

@@ -1,14 +1,15 @@
 """The console: what comes, as text, for looking at it."""
 
-import json
 import sys
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from databus.formats import json_lines
+from databus.core import SOURCE
+from databus.formats import json_line
 from databus.pipeline._batch import ChangeBatch, TableControl
 from databus.pipeline._contract import Delivery, Output, OutputConfig
+from databus.pipeline.outputs._lines import control_text, row_lines
 
 
 class ConsoleConfig(OutputConfig):
@@ -32,13 +33,10 @@ class ConsoleOutput(Output):
         for item in batch.items:
             name = f"{batch.physical}/{item.table.source}"
             if isinstance(item, TableControl):
-                scn, seq = item.pair
-                line = {"_source": name, "_commit_version": scn, "_seq": seq, "_control": dict(item.body)}
-                sys.stdout.write(f"{json.dumps(line, ensure_ascii=False)}\n")
+                sys.stdout.write(control_text(name, item))
                 continue
-            for part in item.rows.slice(0, self.config.rows_max).to_batches():
-                sys.stdout.write(json_lines(part, _source=name).decode())
+            sys.stdout.writelines(row_lines(name, item.table, item.rows.slice(0, self.config.rows_max)))
             left = item.rows.num_rows - self.config.rows_max
             if left > 0:
-                sys.stdout.write(f"{json.dumps({'_source': name, '_rows_not_shown': left})}\n")
+                sys.stdout.write(f"{json_line({SOURCE: name, '_rows_not_shown': left})}\n")
         sys.stdout.flush()

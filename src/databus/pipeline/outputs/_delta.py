@@ -20,7 +20,7 @@ from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
-from databus.pipeline.outputs._delta_table import SOURCE, DeltaTarget, Upkeep
+from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import Places, path_of, root_of
 from databus.schema import TableSchema
@@ -145,7 +145,6 @@ class DeltaOutput(Output):
     ) -> None:
         copy = self._copy(batch.physical, source)
         if self.config.merge:
-            self._check_columns(items)
             copy.target.refresh()
         new = self._new_items(copy, batch, source, items)
         if not new:
@@ -190,14 +189,6 @@ class DeltaOutput(Output):
             if rows.num_rows:
                 new.append(TableRows(item.table, rows))
         return new
-
-    def _check_columns(self, items: Sequence[TableRows | TableControl]) -> None:
-        for table in (item.table for item in items):
-            if SOURCE in table.names:
-                raise UnsupportedFeature(
-                    f"outputs.{self.context.output}: {table.source} has a column {SOURCE!r}, in which `merge` says "
-                    f"whose a row is; give {table.source} an output without `merge`"
-                )
 
     def _check_new(self, known: Known, copy: _Copy, batch: ChangeBatch, first: TableRows | TableControl) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""

@@ -13,12 +13,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import Pair, UnsupportedFeature
+from databus.core import SOURCE, Pair, UnsupportedFeature
 from databus.pipeline._batch import TableControl
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema, needs_snapshot
 from databus.pipeline.outputs._delta_schema import below_pair, converts_exactly, widens_to
-from databus.pipeline.outputs._delta_table import SOURCE, DeltaTarget
+from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._pairs import Stored
 from databus.schema import TableSchema
 

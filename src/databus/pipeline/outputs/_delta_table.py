@@ -15,14 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from databus.core import CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
+from databus.core import SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.pipeline.outputs._pairs import Stored
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
-
-SOURCE: Final = "_source"
-"""The column of a table that several sources share, which says whose a row is (`physical/db.table`)."""
 
 _OWNER: Final = "databus.source"
 _BATCH_ROWS: Final = 65_536

@@ -7,7 +7,6 @@ greatest pair in the folder are not written again, so a repeated batch adds noth
 are files too (`_….control.json`); readers of a folder of Parquet or JSON pass over names that begin with `_`.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,15 +18,15 @@ from pydantic import Field
 
 from databus.core import ConfigError, InputError, Pair, ServiceUnavailable, UnsupportedFeature, crash_point
 from databus.disk import make_folder, replacing
-from databus.formats import json_lines
+from databus.formats import BigIntegers
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
+from databus.pipeline.outputs._lines import control_text, row_lines
 from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import Places
 
 _NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
 _CONTROL: Final = "control.json"
-_JSON_ROWS: Final = 8_192
 _PARTIAL: Final = ".partial"
 
 
@@ -40,7 +39,12 @@ class FilesConfig(OutputConfig):
         "any of them, `/{table}` is added.",
         examples=["out", "out/{physical}/{db}.{table}"],
     )
-    format: Literal["parquet", "json"] = Field("parquet", description="`parquet`, or `json`: one object a line.")
+    format: Literal["parquet", "json"] = Field(
+        "parquet", description="`parquet`, or `json`: see docs/http.md, Changes as JSON."
+    )
+    big_integers: Literal["number", "string"] = Field(
+        "number", description="JSON: how integers beyond 2^53 are written."
+    )
     compression: Literal["none", "snappy", "zstd"] = Field("zstd", description="Of Parquet files.")
     rows_per_file_max: int = Field(
         1_000_000, ge=1, le=100_000_000, description="Most rows of one file; a larger batch makes several."
@@ -72,7 +76,7 @@ class _Folder:
                 last = (int(match[3]), int(match[4]))
                 self.stored = max(self.stored, Stored(last, int(match[5], 16)), key=lambda each: each.pair)
 
-    def put(self, first: Pair, stored: Stored, suffix: str, pieces: Iterator[bytes] | pa.Table, codec: str) -> None:
+    def put(self, first: Pair, stored: Stored, suffix: str, pieces: Iterator[str] | pa.Table, codec: str) -> None:
         """Make one file, whole or not at all."""
         name = file_name(first, stored.pair, stored.log or 0, suffix)
         partial = self.path / f".{name}{_PARTIAL}"
@@ -81,7 +85,7 @@ class _Folder:
                 if isinstance(pieces, pa.Table):
                     pq.write_table(pieces, file, compression=codec)
                 else:
-                    file.writelines(pieces)
+                    file.writelines(piece.encode() for piece in pieces)
         except ServiceUnavailable as error:
             raise InputError(f"{self.path / name}: could not be written: {error.__cause__}") from error
         crash_point("files.after_rename")
@@ -115,14 +119,16 @@ class FilesOutput(Output):
             before = folder.stored.pair
             for index, item in enumerate(items):
                 end = batch.end.pair if index == len(items) - 1 else None
-                self._put(folder, item, before, end, log_number(batch.end.log))
+                full_name = f"{batch.physical}/{source}"
+                self._put(folder, full_name, item, before, end, log_number(batch.end.log))
 
-    def _put(self, folder: _Folder, item: TableRows | TableControl, before: Pair, end: Pair | None, log: int) -> None:
+    def _put(
+        self, folder: _Folder, source: str, item: TableRows | TableControl, before: Pair, end: Pair | None, log: int
+    ) -> None:
+        form = BigIntegers(self.config.big_integers)
         if isinstance(item, TableControl):
             if item.pair > before:
-                scn, seq = item.pair
-                body = {"_commit_version": scn, "_seq": seq, **item.body}
-                text = f"{json.dumps(body, ensure_ascii=False)}\n".encode()
+                text = control_text(source, item, form)
                 folder.put(item.pair, Stored(end or item.pair, log), _CONTROL, iter([text]), "none")
             return
         rows = rows_above(item.rows, before)
@@ -134,7 +140,7 @@ class FilesOutput(Output):
             if self.config.format == "parquet":
                 folder.put(first_pair(part), stored, "parquet", part, self.config.compression)
             else:
-                lines = (json_lines(each) for each in part.to_batches(max_chunksize=_JSON_ROWS))
+                lines = row_lines(source, item.table, part, form)
                 folder.put(first_pair(part), stored, "jsonl", lines, "none")
 
     def _check_log(self, folder: _Folder, batch: ChangeBatch, source: str) -> None:
