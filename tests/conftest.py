@@ -1,17 +1,38 @@
 """Fixtures that several folders of tests share."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.seeds import seed_of
 
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+"""For every Java that a test starts, also inside the processes of databus: it starts sooner and runs slower."""
+
+SHARES_SPARK = (
+    "laws/test_whole_way.py",
+    "pipeline/test_compare_mysql.py",
+    "pipeline/test_merge.py",
+    "pipeline/test_pipeline.py",
+    "spark/test_frames.py",
+    "spark/test_laws.py",
+    "spark/test_read.py",
+    "spark/test_schema_changes.py",
+    "spark/test_stream.py",
+)
+"""Files whose tests use the fixture `spark`. All are one worker's, so that a run starts that session once."""
+
 LONGEST_FIRST = (
+    "pipeline/test_pipeline.py",
     "acceptance/test_acceptance.py",
+    "cli/test_demo.py",
     "mysql/test_accidents_relay.py",
     "benchmarks/test_tiny.py",
+    "laws/test_kills.py",
     "mysql/snapshot/test_many_tables.py",
     "mysql/snapshot/test_reader.py",
     "mysql/test_repair.py",
@@ -26,7 +47,6 @@ LONGEST_FIRST = (
     "testing/test_servers.py",
     "relay/test_crowd.py",
     "relay/test_capture.py",
-    "laws/test_kills.py",
 )
 """Files that take longest. A file is one process's: a long one at the end would keep that one busy, and the others
 idle.
@@ -42,6 +62,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for index, item in enumerate(items):
         firsts.setdefault(item.path, index)
     items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), firsts[item.path]))
+
+
+def scope_of(nodeid: str) -> str:
+    """What one worker runs as a whole: a file, or all files that share a SparkSession."""
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return "spark" if file in SHARES_SPARK else file
+
+
+class _Scheduling(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """With `--dist loadfile`, ours."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture
@@ -63,7 +100,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "1g",
         "spark.local.dir": str(folder / "local"),
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # starts sooner, runs slower
     }
     session = tuned_session("databus tests", "local[2]", folder=folder, settings=settings)
     yield session

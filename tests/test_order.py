@@ -1,8 +1,8 @@
-"""The order in which the files of tests run."""
+"""The order in which the files of tests run, and which of them one worker runs."""
 
 from pathlib import Path
 
-from tests.conftest import LONGEST_FIRST
+from tests.conftest import LONGEST_FIRST, SHARES_SPARK, scope_of
 
 
 def test_each_file_that_is_to_come_first_is_there():
@@ -19,3 +19,13 @@ def test_files_that_take_longest_come_first_and_each_stays_in_one_piece(request)
         a.path for a, b in zip(request.session.items, request.session.items[1:], strict=False) if a.path != b.path
     ]
     assert len(pieces) == len(set(pieces))
+
+
+def test_files_that_share_a_spark_session_are_one_workers(request):
+    """Where whole folders are run, so that each of them has been collected."""
+    root = Path(__file__).parent
+    shares = {item.path.relative_to(root).as_posix() for item in request.session.items if "spark" in item.fixturenames}
+    assert shares <= set(SHARES_SPARK)
+    assert [name for name in SHARES_SPARK if not (root / name).is_file()] == []
+    assert {scope_of(f"tests/{name}::test_it[a::b]") for name in SHARES_SPARK} == {"spark"}
+    assert scope_of("tests/log/test_log.py::test_it") == "log/test_log.py"
