@@ -2,17 +2,19 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from databus.core import ConfigError, ControlKind, CorruptData, LimitExceeded, LockHeld, UnsupportedFeature
+from databus.core import ConfigError, ControlKind, CorruptData, DiskFull, LimitExceeded, LockHeld, UnsupportedFeature
 from databus.pipeline import ChangeBatch
 from databus.pipeline.outputs import DeltaConfig
 from databus.pipeline.outputs._delta_mirror import last_images
@@ -450,6 +452,41 @@ def test_one_and_a_half_never_becomes_one():
     assert not converts_exactly(pa.array(["1"]), pa.int64())
     assert widens_to(pa.int32(), pa.decimal128(10, 0))
     assert not widens_to(pa.int64(), pa.decimal128(18, 0))
+
+
+# A disk that is full
+
+
+@contextmanager
+def room_for_files_of(size):
+    """Files of at most so many bytes, as on a disk that is full; the process may have its room back."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("size", [0, 256, 1_500])
+def test_a_full_disk_is_called_one_and_the_output_goes_on_when_there_is_room(either, size):
+    log = log_of(*range(1, 5))
+    either.make().write(log.batch(0, 1))
+    output = either.make()
+    with room_for_files_of(size), pytest.raises(DiskFull, match=r"lake.*tried again: free some room"):
+        output.write(log.batch(1, 4))
+    output.close()
+    output.open()
+    output.write(log.batch(1, 4))
+    assert ids(either) == [1, 2, 3, 4]
+
+
+def test_a_first_table_waits_for_room_too(either):
+    log = log_of(1)
+    with room_for_files_of(0), pytest.raises(DiskFull):
+        either.make().write(log.batch(0, 1))
+    either.make().write(log.batch(0, 1))
+    assert ids(either) == [1]
 
 
 # Tables that are missing, broken, or somebody else's

@@ -5,6 +5,8 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 """
 
 import contextlib
+import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import pyarrow.compute as pc
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from databus.core import SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
+from databus.disk import disk_full, is_no_room
 from databus.pipeline.outputs._pairs import Stored
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _OWNER: Final = "databus.source"
 _BATCH_ROWS: Final = 65_536
+_SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +329,15 @@ class DeltaTarget:
                 f"one writer. Stop the other one, and start this pipeline again"
             ) from error
         except (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, DeltaError, OSError, ValueError) as error:
+            if (cause := _system_error(error)) is not None and is_no_room(cause):
+                raise disk_full(self.path, cause) from error
             raise CorruptData(
                 f"{self.path}: could not {verb} the table of {self.owner}: {error}. Nothing was committed. Restore "
                 f"the folder; or remove it and start the output anew from a snapshot of the table"
             ) from error
+
+
+def _system_error(error: Exception) -> OSError | None:
+    """The operating system's error behind one of the engine's, whose text ends as Rust names it."""
+    found = _SYSTEM_ERROR.search(str(error))
+    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
