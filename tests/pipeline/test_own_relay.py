@@ -113,10 +113,13 @@ def test_one_that_does_not_start_says_why(config):
 
 def test_what_it_is_told_is_for_its_owner_alone_and_comes_back_as_it_was(config):
     config.sections.sources["gen"]["script"] = "${not a reference}"
+    path = config.state / "relay.yml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("an older one")
+    path.chmod(0o644)
     relay = OwnRelay(config, lambda: None)
     relay._spawn()
     relay.stop()
-    path = config.state / "relay.yml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert "$${not a reference}" in path.read_text()
 

@@ -119,14 +119,6 @@ MISTAKES = {
         """,
         "filters.a: a cycle: a -> b -> a",
     ),
-    "a filter that leads nowhere": (
-        "filters: {f: {type: sql, from: shop, table: main.t, where: a > 1}}\n",
-        "filters.f: nothing that it gives reaches an output; name it in a `from`, or take this filter out",
-    ),
-    "an input that leads nowhere": (
-        "inputs: {shop: {type: databus}, idle: {type: mock}}\n",
-        "inputs.idle: nothing that it gives reaches an output; name it in a `from`, or take this input out",
-    ),
     "no output": ("outputs: {}\n", "outputs: there is none; a pipeline needs at least one input and one output"),
     "a table of no source": (
         "inputs: {shop: {type: databus, tables: [main.a, shp/main.*]}}\n",
@@ -242,6 +234,37 @@ MISTAKES = {
         "run: {retry_ms_min: 0}\n",
         "run.retry_ms_min: Input should be greater than or equal to 1",
     ),
+    "two outputs in one target, spelt otherwise": (
+        """\
+        outputs:
+          a: {type: delta, from: shop, mode: mirror, path: 'lake/{physical}/{table}'}
+          b: {type: files, from: shop, path: './x/../lake//{physical}/{table}/'}
+        """,
+        "outputs.b.path: outputs.a writes the same tables to ./x/../lake//{physical}/{table}/ already",
+    ),
+    "a key of a table that does not come": (
+        """\
+        inputs: {shop: {type: databus, tables: [shop/main.a]}}
+        outputs: {m: {type: delta, from: shop, mode: mirror, path: lake, key: {main.b: [id]}}}
+        """,
+        "outputs.m.key.main.b: no table called main.b comes here; a key is given by `db.table`",
+    ),
+    "an object store": (
+        "outputs: {m: {type: delta, from: shop, mode: mirror, path: 's3://bucket/lake/{physical}'}}\n",
+        "outputs.m.path: s3://bucket/lake/{physical} is no folder; delta writes to folders of this machine",
+    ),
+    "a master that is none": (
+        "spark: {master: nonsense}\n",
+        "spark.master: 'nonsense' is none of Spark's masters: local[*], local[N], spark://HOST:PORT, yarn, ",
+    ),
+    "two beginnings": (
+        "inputs: {shop: {type: databus, starting_version: 5, starting_timestamp: '2026-01-01'}}\n",
+        "inputs.shop: starting_version and starting_timestamp both say where to begin; leave one out",
+    ),
+    "a time that is none": (
+        "inputs: {shop: {type: databus, starting_timestamp: yesterday}}\n",
+        "inputs.shop.starting_timestamp: 'yesterday' is neither microseconds since 1970 nor a time",
+    ),
     "a relay's option that is none": ("relay: {log: {segment_byte: 1}}\n", "relay.log.segment_byte: "),
 }
 
@@ -251,6 +274,64 @@ def test_a_mistake_is_named_with_its_path_and_the_way_out(tmp_path, mistake):
     text, expected = MISTAKES[mistake]
     found = problems_of(tmp_path, pipeline(text))
     assert [line for line in found if line.startswith(expected)], "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        (
+            "filters: {f: {type: sql, from: shop, table: main.t, where: a > 1}}\n",
+            "filters.f: nothing that it gives reaches an output; name it in a `from`, or take this filter out",
+        ),
+        (
+            "inputs: {shop: {type: databus}, idle: {type: mock}}\n",
+            "inputs.idle: nothing that it gives reaches an output; name it in a `from`, or take this input out",
+        ),
+    ],
+    ids=["filter", "input"],
+)
+def test_what_leads_nowhere_is_warned_of_and_keeps_nothing_from_running(tmp_path, sections, told):
+    path = written(tmp_path, pipeline(sections))
+    assert [(str(each), each.is_warning) for each in validate(path)] == [(told, True)]
+    load_pipeline(path)
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2]", "local[2, 3]", "yarn", "local-cluster[2,1,1024]"])
+def test_masters_of_spark_are_known(tmp_path, master):
+    found = problems_of(tmp_path, GOOD, master=master)
+    assert not [each for each in found if each.startswith(("--master", "spark."))]
+
+
+def test_a_target_is_the_same_through_a_link(tmp_path):
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "link").symlink_to("lake")
+    two = GOOD.replace("from: big, mode: mirror, path: lake/big", "from: shop, mode: history, path: link/mirror")
+    assert "outputs.bigs.path: outputs.copy writes the same tables to link/mirror already" in problems_of(tmp_path, two)
+
+
+def test_a_relay_that_speaks_https_is_refused_before_anything_starts(tmp_path):
+    found = problems_of(
+        tmp_path,
+        """
+        relay: {url: https://relay.internal:11115}
+        inputs: {shop: {type: databus}}
+        outputs: {n: {type: mock, from: shop}}
+        """,
+    )
+    assert found[0].startswith("relay.url: https://relay.internal:11115: databus speaks plain HTTP")
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("{main.nosuch: [id]}", "outputs.copy.key.main.nosuch: no table called main.nosuch; "),
+        ("{main.orders: [number]}", 'outputs.copy.key.main.orders: main.orders has no column "number"; '),
+    ],
+)
+def test_keys_are_looked_up_in_a_database_file(tmp_path, key, told):
+    found = problems_of(tmp_path, GOOD.replace("path: lake/mirror", f"path: lake/mirror, key: {key}"))
+    assert len(found) == 1
+    assert found[0].startswith(told)
 
 
 def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):

@@ -14,16 +14,17 @@ def validate(
     master: Annotated[str | None, typer.Option(help="Check for this Spark master too.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find every error in a pipeline's file at once. Exits with 2 if there is one."""
+    """Find every error in a pipeline's file at once. Exits with 2 if there is one; warnings do not count."""
     from databus.pipeline import validate as problems_of
 
     problems = problems_of(pipeline, master=master)
+    errors = [each for each in problems if not each.is_warning]
     if as_json:
-        say_json([{"path": each.path, "message": each.message} for each in problems])
+        say_json([{"path": each.path, "message": each.message, "warning": each.is_warning} for each in problems])
     else:
         for each in problems:
-            typer.secho(f"{pipeline}: {each}", err=True)
-        if not problems:
+            typer.secho(f"{pipeline}: {'warning: ' if each.is_warning else ''}{each}", err=True)
+        if not errors:
             typer.echo(f"{pipeline}: no errors")
-    if problems:
+    if errors:
         raise typer.Exit(2)

@@ -52,6 +52,7 @@ from databus.core._scn import (
     ordinal_of,
     timeline_of,
 )
+from databus.core._time import time_us
 
 __all__ = [
     "BUS_COLUMNS",
@@ -105,5 +106,6 @@ __all__ = [
     "make_scn",
     "next_bus_seq",
     "ordinal_of",
+    "time_us",
     "timeline_of",
 ]

@@ -41,6 +41,7 @@ def check_sources(graph: Graph) -> Iterator[Problem]:
     captured = {table: columns for each in known.values() for table, columns in each.items()}
     yield from _check_inputs(graph, captured)
     yield from _check_filters(graph, captured)
+    yield from _check_keys(graph, captured)
 
 
 def _is_name(pattern: str) -> bool:
@@ -111,6 +112,27 @@ def _check_filters(graph: Graph, captured: Columns) -> Iterator[Problem]:
                 yield from _check_first(graph, branch, first, captured)
 
 
+def _check_keys(graph: Graph, captured: Columns) -> Iterator[Problem]:
+    """Tables and columns that an output's `key` names."""
+    for node in graph.config.nodes.values():
+        keys = getattr(node.config, "key", None)
+        if node.kind is not Kind.OUTPUT or not isinstance(keys, dict):
+            continue
+        is_whole = all(not branch.steps for branch in graph.branches(node.path))
+        for table, columns in keys.items():
+            found = _found(table, captured)
+            if not found:
+                yield Problem(f"{node.path}.key.{table}", f"no table called {table}; {_near(table, captured)}")
+            elif is_whole and len(found) == 1:
+                yield from _missing(f"{node.path}.key.{table}", table, columns, captured[found[0]])
+
+
+def _missing(where: str, table: str, columns: Iterable[str], there: Sequence[str]) -> Iterator[Problem]:
+    for column in columns:
+        if column.lower() not in {each.lower() for each in there}:
+            yield Problem(where, f'{table} has no column "{column}"; {_near(column, there)}')
+
+
 def _check_first(graph: Graph, branch: Branch, path: str, captured: Columns) -> Iterator[Problem]:
     """The first filter of a branch reads the table itself; what comes after it reads what it made."""
     table = branch.table or ""
@@ -119,7 +141,5 @@ def _check_first(graph: Graph, branch: Branch, path: str, captured: Columns) -> 
         yield Problem(f"{path}.table", f"no table called {table}; {_near(table, captured)}")
     if len(found) != 1:
         return
-    columns = captured[found[0]]
     for option, column in graph.filters[path].columns_read():
-        if column.lower() not in {each.lower() for each in columns}:
-            yield Problem(f"{path}.{option}", f'{table} has no column "{column}"; {_near(column, columns)}')
+        yield from _missing(f"{path}.{option}", table, [column], captured[found[0]])

@@ -24,10 +24,11 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing that is wrong in a configuration: where, and what to do about it."""
+    """One thing that is wrong in a configuration: where, and what to do. A warning keeps nothing from running."""
 
     path: str
     message: str
+    is_warning: bool = False
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message

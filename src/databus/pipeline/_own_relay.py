@@ -139,7 +139,8 @@ class OwnRelay:
         state.mkdir(parents=True, exist_ok=True)
         path = state / "relay.yml"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, stat.S_IRUSR | stat.S_IWUSR)
-        with os.fdopen(fd, "w", encoding="utf-8") as out:  # it may hold secrets
+        os.fchmod(fd, stat.S_IRUSR | stat.S_IWUSR)  # it may hold secrets, and may have been there with another mode
+        with os.fdopen(fd, "w", encoding="utf-8") as out:
             yaml.safe_dump(_escaped(self._relay_config()), out, sort_keys=False)
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own file

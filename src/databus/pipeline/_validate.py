@@ -1,6 +1,8 @@
 """What is wrong with a pipeline: everything at once, without Spark. Start with `validate`."""
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+import re
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +18,16 @@ from databus.pipeline._tables import TableChoice, full_pattern, may_select, patt
 
 _PATTERNS_TOLD_MAX: Final = 5
 _WILDCARDS: Final = frozenset("*?[")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_MASTER: Final = re.compile(
+    r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|yarn|spark://[^/\s]+:\d+(,[^/\s]+:\d+)*|k8s://\S+"
+)
+"""https://spark.apache.org/docs/latest/submitting-applications.html#master-urls"""
 
 
 def validate(path: Path | str, *, master: str | None = None) -> list[Problem]:
-    """Everything that is wrong with a pipeline's file; empty if it can run. Of its databases only files are looked at.
+    """Everything that is wrong with a pipeline's file; it can run if there are at most warnings. Of its databases only
+    files are looked at.
 
     master: what `--master` says, instead of `spark.master` in the file.
     """
@@ -30,8 +38,9 @@ def validate(path: Path | str, *, master: str | None = None) -> list[Problem]:
 def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
     """A pipeline's graph. Raises `ConfigError` with a line for each problem, beginning with the file's name."""
     graph, problems = _read(Path(path), master)
-    if problems or graph is None:
-        raise ConfigError("\n".join(f"{path}: {problem}" for problem in problems))
+    errors = [each for each in problems if not each.is_warning]
+    if errors or graph is None:
+        raise ConfigError("\n".join(f"{path}: {each}" for each in errors))
     return graph
 
 
@@ -43,6 +52,7 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
     problems += joined
     is_whole = not problems
     problems += _check_options(graph)
+    problems += _check_master(master, config.sections.spark.master)
     problems += _check_relay(config, graph, master or config.sections.spark.master)
     cycle = graph.cycle()
     if cycle:
@@ -62,6 +72,15 @@ def _check_options(graph: Graph) -> Iterator[Problem]:
             yield Problem(f"{path}.{below}", message)
 
 
+def _check_master(option: str | None, written: str) -> Iterator[Problem]:
+    master, where = (written, "spark.master") if option is None else (option, "--master")
+    if not _MASTER.fullmatch(master):
+        yield Problem(
+            where,
+            f"{master!r} is none of Spark's masters: local[*], local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT",
+        )
+
+
 def is_local(master: str) -> bool:
     """Whether Spark runs inside the pipeline's own process."""
     return master == "local" or master.startswith("local[")
@@ -71,6 +90,12 @@ def _check_relay(config: PipelineConfig, graph: Graph, master: str) -> Iterator[
     relay = config.relay
     if relay.url is not None and config.sources:
         yield Problem("relay.url", "names a relay that runs elsewhere, and `sources` asks for one here; leave one out")
+    if relay.url is not None and relay.url.startswith("https"):
+        yield Problem(
+            "relay.url",
+            f"{relay.url}: databus speaks plain HTTP; name the relay by http://, or a proxy of yours on this "
+            "machine that speaks HTTPS to it",
+        )
     if relay.url is None and not config.sections.sources and any(each.needs_relay for each in graph.inputs.values()):
         yield Problem("relay", "there is none to read: name one (`relay: {url: ...}`) or give `sources` to capture")
     if config.sources:
@@ -129,6 +154,7 @@ def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
             yield Problem(path, f"more than {BRANCHES_MAX} ways lead here; split the pipeline")
             continue
         yield from _check_output(graph, config.nodes[path], ways)
+        yield from _check_keys(config.nodes[path], ways)
     yield from _check_paths(graph, branches)
 
 
@@ -173,6 +199,7 @@ def _check_unused(graph: Graph) -> Iterator[Problem]:
             yield Problem(
                 path,
                 f"nothing that it gives reaches an output; name it in a `from`, or take this {node.kind.word} out",
+                is_warning=True,
             )
 
 
@@ -188,6 +215,19 @@ def _check_output(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Itera
                 other.edge.place,
                 f'{shared} reaches {node.name} by "{one.edge_name}" and by "{other.edge_name}"; a table has one way '
                 "into an exactly-once output: leave it out of one of them, or give it an output of its own",
+            )
+
+
+def _check_keys(node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
+    """Tables that are given a key and do not come here."""
+    keys = getattr(node.config, "key", None)
+    for table in keys if isinstance(keys, dict) else ():
+        if not any(
+            may_select(each.selection, table) if each.table is None else patterns_meet(each.table, table)
+            for each in branches
+        ):
+            yield Problem(
+                f"{node.path}.key.{table}", f"no table called {table} comes here; a key is given by `db.table`"
             )
 
 
@@ -251,8 +291,12 @@ def _check_paths(graph: Graph, branches: Mapping[str, list[Branch]]) -> Iterator
 
 
 def _is_one_place(folder: Path, one: str, other: str) -> bool:
-    plain: Callable[[str], Path] = lambda path: folder / path.removesuffix("/").removesuffix("/{table}")  # noqa: E731
-    return plain(one) == plain(other)
+    return _plain(folder, one) == _plain(folder, other)
+
+
+def _plain(folder: Path, template: str) -> Path:
+    """A template's folder however it is spelt: relative or not, by `..`, through symbolic links."""
+    return Path(os.path.realpath(folder / template.rstrip("/").removesuffix("/{table}")))
 
 
 def _may_share(one: Branch, other: Branch) -> bool:
@@ -263,6 +307,12 @@ def _may_share(one: Branch, other: Branch) -> bool:
 
 def _check_path(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
     path = node.config.path
+    if _URL.match(path):
+        yield Problem(
+            f"{node.path}.path",
+            f"{path} is no folder; {node.type} writes to folders of this machine, mounted ones among them",
+        )
+        return
     if getattr(node.config, "merge", False):
         return
     physicals = {name for branch in branches for name in physicals_of(graph, branch) or ()}

@@ -1,6 +1,5 @@
 """What a request asks for: query parameters as typed values. Pure; every error names its parameter."""
 
-import datetime as dt
 import json
 import re
 from collections.abc import Mapping
@@ -8,11 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from databus.core import Checkpoint, MalformedRequest, Pair, SourceCheckpoint
+from databus.core import Checkpoint, MalformedRequest, Pair, SourceCheckpoint, time_us
 
 _INT64_END: Final = 1 << 63
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
-_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 ROWS_MAX: Final = _INT64_END - 1
 
 
@@ -108,17 +106,10 @@ def microseconds(name: str, text: str) -> int:
     >>> microseconds("time", "1970-01-01T00:00:01Z")
     1000000
     """
-    if _DIGITS.fullmatch(text):
-        return _integer(name, text)
     try:
-        at = dt.datetime.fromisoformat(text)
-        at = at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
-        us = (at - _EPOCH) // dt.timedelta(microseconds=1)
-    except (ValueError, OverflowError):
-        raise MalformedRequest(
-            f"{name}: {text[:100]!r} is neither microseconds since 1970 nor a time such as 2026-07-01T12:00:00Z"
-        ) from None
-    return max(us, 0)
+        return max(_integer(name, text) if _DIGITS.fullmatch(text) else time_us(text), 0)
+    except ValueError as error:
+        raise MalformedRequest(f"{name}: {error}") from None
 
 
 START_NAMES: Final = frozenset({"from", "scn", "time", "start", "checkPoint"})

@@ -1,13 +1,12 @@
 """Options of the data source, each declared once: parsing, check and the reference page come from here."""
 
-import datetime as dt
 import difflib
 from collections.abc import Mapping
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from databus.core import Checkpoint, ConfigError, MalformedRequest
+from databus.core import Checkpoint, ConfigError, MalformedRequest, time_us
 
 _STARTS: Final = ("startingVersion", "startingTimestamp", "startingCheckpoint")
 _KEYWORDS: Final = ("beginning", "earliest", "latest")
@@ -112,15 +111,7 @@ class DatabusOptions(BaseModel):
     @field_validator("starting_timestamp", mode="before")
     @classmethod
     def _timestamp(cls, value: Any) -> Any:
-        if not isinstance(value, str) or value.isdigit():
-            return value
-        try:
-            parsed = dt.datetime.fromisoformat(value)
-        except ValueError:
-            raise ValueError(f"{value!r} is neither ISO 8601 nor microseconds since 1970") from None
-        if parsed.tzinfo is None:
-            parsed = parsed.replace(tzinfo=dt.UTC)
-        return (parsed - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)
+        return time_us(value) if isinstance(value, str) else value
 
     @field_validator("starting_checkpoint")
     @classmethod

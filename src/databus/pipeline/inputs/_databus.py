@@ -1,12 +1,12 @@
 """Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import pyarrow as pa
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from databus.core import ConfigError, UnknownSource
+from databus.core import ConfigError, UnknownSource, time_us
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._contract import Decode, Input, InputConfig, RunContext, Shape
 from databus.pipeline._decode import decode_ranges
@@ -35,7 +35,9 @@ class DatabusInputConfig(InputConfig):
         "relay no longer has it), `earliest` (what it has) or `latest`. Default: `beginning`.",
     )
     starting_timestamp: str | None = Field(
-        None, description="Or a commit time, ISO 8601.", examples=["2026-11-21T12:00:00Z"]
+        None,
+        description="Or a commit time: ISO 8601 (UTC where it names no zone), or microseconds since 1970.",
+        examples=["2026-11-21T12:00:00Z"],
     )
     max_rows_per_trigger: int | None = Field(None, ge=1, le=2**31 - 1, description="Most rows in a micro-batch.")
     max_bytes_per_trigger: int = Field(
@@ -55,6 +57,18 @@ class DatabusInputConfig(InputConfig):
     retry_ms: int = Field(
         30_000, ge=0, le=600_000, description="How long a relay that does not answer is asked again in a query."
     )
+
+    @field_validator("starting_timestamp")
+    @classmethod
+    def _is_time(cls, value: str) -> str:
+        time_us(value)
+        return value
+
+    @model_validator(mode="after")
+    def _begins_once(self) -> Self:
+        if self.starting_version is not None and self.starting_timestamp is not None:
+            raise ValueError("starting_version and starting_timestamp both say where to begin; leave one out")
+        return self
 
 
 class DatabusInput(Input):

@@ -37,7 +37,7 @@ from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._session_position import BEGINS_US, Gap, Place
-from databus.sources.mysql._start_position import is_time, new_start, time_us
+from databus.sources.mysql._start_position import is_time, new_start, start_us
 from databus.sources.mysql._transaction_ids import contains
 from databus.sources.mysql._unread_tables import Unread, unread_after
 from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
@@ -335,7 +335,7 @@ class MysqlSource:
             timeline += 1
         scn = make_scn(timeline, ordinal)
         keeper.begin(scn)
-        begins = {BEGINS_US: time_us(start)} if is_time(start) else {}
+        begins = {BEGINS_US: start_us(start)} if is_time(start) else {}
         place = Place(scn, 0, "", self._clock.now_ns() // 1000, {**position.to_json(), **begins}, timeline)
         tables = self._tables_of(keeper, server.facts, {})
         for definition in keeper.definitions():

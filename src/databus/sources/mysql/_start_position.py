@@ -1,12 +1,11 @@
 """Starts: the place where a new log begins, and the tables as they are there."""
 
-import datetime as dt
 import re
 from typing import Any, Final
 
 import pymysql
 
-from databus.core import ConfigError, SourceChanged
+from databus.core import ConfigError, SourceChanged, time_us
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql.binlog import FIRST_OFFSET, GtidSet, GtidState, Position
 from databus.sources.mysql.server import ServerFacts, gtids_at, scheme_of, server_facts, telling
@@ -63,7 +62,7 @@ def _end_of(connection: "pymysql.Connection[Any]", facts: ServerFacts) -> Positi
 def _earliest(facts: ServerFacts, start: str) -> Position:
     """The begin of the oldest file; a time is found by passing over what was before it."""
     if start != "earliest":
-        time_us(start)
+        start_us(start)
     gtids = None if scheme_of(facts) == "file-offset" else facts.purged
     return Position(facts.logs[0].name, FIRST_OFFSET, gtids, facts.uuid)
 
@@ -106,12 +105,9 @@ def is_time(start: str) -> bool:
     return _TIME.match(start) is not None
 
 
-def time_us(start: str) -> int:
-    """A time in ISO form as microseconds since 1970. Raises `ConfigError`."""
+def start_us(start: str) -> int:
+    """The option `start`, where it is a time, as microseconds since 1970. Raises `ConfigError`."""
     try:
-        found = dt.datetime.fromisoformat(start)
+        return time_us(start)
     except ValueError as error:
-        raise ConfigError(f"start: {start!r} is no time in ISO form: {error}") from error
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=dt.UTC)
-    return int(found.timestamp() * 1_000_000)
+        raise ConfigError(f"start: {error}") from error
