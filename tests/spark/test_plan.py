@@ -43,7 +43,7 @@ def end_after(planner: Planner, start: SourceCheckpoint, **more: Any) -> SourceC
 
 
 def test_one_question_waits_for_the_next_row(start_relay: StartRelay) -> None:
-    relay = start_relay({"shop": {**MOCK, "transactions_per_s": 1, "transactions_total": 3}})
+    relay = start_relay({"shop": {**MOCK, "transactions_per_s": 1, "transactions_total": 3}}, scn=1)
     planner = Counted(options(relay.url, waitMs=10_000), None)
     start = planner.head()
     assert end_after(planner, start).scn > start.scn
@@ -52,7 +52,7 @@ def test_one_question_waits_for_the_next_row(start_relay: StartRelay) -> None:
 
 def test_a_table_at_rest_in_a_busy_database_makes_neither_questions_nor_batches(start_relay: StartRelay) -> None:
     """Only main.a changes: each question about main.b lasts its time, and moves the position without rows."""
-    relay = start_relay({"shop": {**MOCK, "transactions_per_s": 500, "group_transactions_max": 1}})
+    relay = start_relay({"shop": {**MOCK, "transactions_per_s": 500, "group_transactions_max": 1}}, scn=1)
     planner = Counted(options(relay.url, sources="main.b", waitMs=250), None)
     start = end = planner.head()
     began = time.monotonic()

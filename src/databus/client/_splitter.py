@@ -7,7 +7,15 @@ import numpy as np
 
 from databus.client._window import Int, Keys, TableOf, View, Window
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, SourceCheckpoint
-from databus.wire import Frame, FrameGroup, done_by, snapshots_after, snapshots_at
+from databus.wire import (
+    Frame,
+    FrameGroup,
+    done_by,
+    is_inside_transaction,
+    resumes_after,
+    snapshots_after,
+    snapshots_at,
+)
 
 NO_PAIR: Final[Pair] = (0, -1)
 
@@ -26,7 +34,7 @@ class Splitter:
         self._snapshots: Mapping[str, int] = dict(start.snapshots)
         self._uuid = start.uuid
         self._log = start.log or ""
-        self._is_inside = _is_mid_transaction(start.pair)  # a part of it has been given out
+        self._is_inside = is_inside_transaction(start.pair)  # a part of it has been given out
         self._restarts = False  # the next window begins anew what was given out in part
 
     @property
@@ -40,15 +48,12 @@ class Splitter:
         Another log goes on from the end of the transaction before, and may count its rows otherwise: nothing of it is
         dropped. What the other log read by snapshot is read anew.
         """
-        is_other = self._log not in ("", log)
+        is_other_log = self._log not in ("", log)
         self._uuid, self._log = uuid, log
-        if not is_other:
+        is_anew = is_other_log and is_inside_transaction(self._after)
+        self._after = resumes_after(self._after, is_other_log=is_other_log)
+        if not is_anew:
             return False
-        scn, seq = self._after
-        if not _is_mid_transaction(self._after):
-            self._after = scn, min(seq, SEQ_DONE)
-            return False
-        self._after = scn, -1
         self._is_inside = False
         self._restarts = True
         return True
@@ -94,7 +99,7 @@ class Splitter:
         first, last = windows[0], windows[-1]
         first.has_control, first.is_empty = control is not None, is_empty
         last._last = not view.is_cut  # noqa: SLF001 - made here
-        last.continues = commit.continues or (view.is_cut and _is_mid_transaction(self._until or NO_PAIR))
+        last.continues = commit.continues or (view.is_cut and is_inside_transaction(self._until or NO_PAIR))
         last.is_part = last.continues
         first.is_part = first.is_part or self._is_inside
         first.restarts, self._restarts = self._restarts, False
@@ -104,10 +109,6 @@ class Splitter:
 def _key(pair: Pair) -> int:
     """What tells windows apart, in their order: the SCN, and behind its transaction what the bus put there."""
     return pair[0] << 1 | (pair[1] >= BUS_SEQ_MIN)
-
-
-def _is_mid_transaction(pair: Pair) -> bool:
-    return 0 <= pair[1] < SEQ_DONE
 
 
 def _whole(view: View, after: Pair, until: Pair | None) -> list[int] | None:

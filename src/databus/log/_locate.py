@@ -27,7 +27,7 @@ from databus.log._cursor import Cursor
 from databus.log._reader import FrameReader, GroupSpan
 from databus.log._segment import End, Segment
 from databus.log._view import LogView
-from databus.wire import ROWS, Commit, Frame
+from databus.wire import ROWS, Commit, Frame, is_of_other_log
 
 
 class _Place(NamedTuple):
@@ -87,7 +87,7 @@ def locate(view: LogView, position: SourceCheckpoint) -> Cursor:
             f"{view.physical}: {what} is a position in {position.uuid}, and this log is of {view.identity.uuid} "
             f"({view.identity.description}); start from the beginning, or from a new snapshot"
         )
-    is_elsewhere = position.log is not None and position.log != view.uuid
+    is_elsewhere = is_of_other_log(position, view.uuid)
     if is_elsewhere and position.snapshots:
         raise PositionPurged(
             f"{view.physical}: {_open_in(position)} in log {position.log}; this is log {view.uuid}, which cannot go on "
@@ -128,7 +128,7 @@ def _check_history(view: LogView, position: SourceCheckpoint, what: str, publish
         raise _purged(view, f"what follows {what}", oldest)
     if scn == oldest.header.before.commit.scn:
         _check_txid(view, position, oldest.header.before.commit.txid)
-        if position.log is not None and position.log != view.uuid and position.seq is not None:
+        if is_of_other_log(position, view.uuid) and position.seq is not None:
             raise _purged(view, f"the transaction at {what}, from its first row on,", oldest)
         return earliest(view)
     place = _seek_pair(view, _segment_of(segments, (scn, -1)), published, (scn, -1))

@@ -7,17 +7,17 @@ the segments, so that it finds every segment up to that end, retention aside.
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from databus.core import UNREAD_TABLES, Contains, CorruptData, Identity, Pair, PositionPurged, SourceCheckpoint
+from databus.core import Contains, CorruptData, Identity, Pair, PositionPurged, SourceCheckpoint
 from databus.log._index import SparseIndex
 from databus.log._reader import FrameReader
 from databus.log._schemas import SchemaStore
 from databus.log._segment import End, Segment, SegmentFile
 from databus.log._verified import Verified
-from databus.wire import Commit, done_by, position_at
+from databus.wire import Commit, done_by, position_after, position_at
 
 _FILES_KEPT_MAX: Final = 32
 _INDEXES_KEPT_MAX: Final = 32
@@ -59,8 +59,8 @@ class LogView:
         self._building = threading.Lock()  # one walk for an index at a time
         self._reopened = 0  # how often segments were deleted or opened again, so that their indexes are others'
 
-    def checkpoint(self, commit: Commit, snapshots: Mapping[str, int] | None = None) -> SourceCheckpoint:
-        """The position after `commit`, as a consumer's checkpoint with these snapshots open."""
+    def checkpoint(self, commit: Commit) -> SourceCheckpoint:
+        """The position after `commit` of a consumer that begins there: of what was open it was given no begin."""
         return position_at(
             commit.pair,
             continues=commit.continues,
@@ -68,26 +68,20 @@ class LogView:
             txid=commit.txid,
             ts_us=commit.commit_us,
             log=self.uuid,
-            snapshots=snapshots or {},
+            snapshots={},
         )
 
     def checkpoint_after(
         self, commit: Commit, before: SourceCheckpoint, sources: frozenset[int] | None
     ) -> SourceCheckpoint:
-        """The position of a consumer that stood at `before` and has been given everything of `sources` up to `commit`:
-        open are the snapshots whose begin it was given, and whose end it was not. More may come, see `UNREAD_TABLES`.
+        """The position of a consumer that stood at `before` and has been given everything of `sources` up to
+        `commit`.
         """
-        unread = {UNREAD_TABLES: 0} if commit.has_unread else {}
-        if not commit.snapshots:
-            return self.checkpoint(commit, unread)
-        ids = self.schemas.ids()
-        given = unread | {
-            name: each.generation
-            for name, each in commit.snapshots.items()
-            if (sources is None or ids.get(name) in sources)
-            and (each.begin > before.pair or before.snapshots.get(name) == each.generation)
-        }
-        return self.checkpoint(commit, given)
+        is_given = None
+        if commit.snapshots and sources is not None:
+            ids = self.schemas.ids()
+            is_given = lambda name: ids.get(name) in sources  # noqa: E731
+        return position_after(commit, before, uuid=self.identity.uuid, log=self.uuid, is_given=is_given)
 
     def settled(self, place: tuple[int, int]) -> tuple[int, int]:
         """The same place, at the start of the segment that follows where a segment ends there."""

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from databus.core import (
     BUS_COLUMNS,
-    BUS_SEQ_MIN,
     CHANGE_TYPE,
     COMMIT_VERSION,
     CONTROL,
@@ -30,7 +29,7 @@ from databus.core import (
 )
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.schema import BUS_FIELDS, Column, TableSchema, sink_schema
-from databus.wire import Commit, Frame, FrameGroup, FrameParser
+from databus.wire import Commit, Frame, FrameGroup, FrameParser, seq_at
 
 CONTROL_LABEL: Final = "control"
 
@@ -263,7 +262,7 @@ def decode_groups(
 
 
 def _start_of(after: Pair, log: str) -> SourceCheckpoint:
-    return SourceCheckpoint(scn=after[0], seq=None if after[1] == SEQ_DONE else after[1], log=log)
+    return SourceCheckpoint(scn=after[0], seq=seq_at(after, continues=True), log=log)
 
 
 def _end_of(until: Pair, commit: Commit | None, log: str) -> SourceCheckpoint:
@@ -275,10 +274,8 @@ def _end_of(until: Pair, commit: Commit | None, log: str) -> SourceCheckpoint:
 
 def _seq_of(until: Pair, commit: Commit | None) -> int | None:
     """The `seq` of a batch's end: None where it is the end of a transaction, so that any log may go on from it."""
-    if until[1] == SEQ_DONE:
-        return None
     ends_transaction = commit is not None and commit.pair == until and not commit.continues
-    return None if ends_transaction and until[1] < BUS_SEQ_MIN else until[1]
+    return seq_at(until, continues=not ends_transaction)
 
 
 # Typed rows

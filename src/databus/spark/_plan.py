@@ -5,7 +5,7 @@ A batch is a function of its two offsets alone, so a replay reads the same rows 
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from databus.link import Range, RangeControl, RelayClient
 from databus.spark._options import DatabusOptions
 from databus.spark._target import Target, connect, resolve
 from databus.spark._typed import refusal
+from databus.wire import position_at
 
 _SEQ_MAX: Final = 2**63 - 1
 _END: Final = (2**63 - 1, _SEQ_MAX)
@@ -260,4 +261,13 @@ def _inside(window: Window, rows_max: int, log: str) -> SourceCheckpoint:
     at = rows_max + (0 if not is_preimage else -1 if rows_max > 1 else 1)
     if at == len(rows):
         return window.position
-    return replace(window.position, seq=rows.column(SEQ)[at - 1].as_py(), log=log)
+    end = window.position
+    return position_at(
+        (window.scn, rows.column(SEQ)[at - 1].as_py()),
+        continues=True,
+        uuid=end.uuid,
+        txid=window.txid,  # not the end's: transactions without rows of these tables may follow in its group
+        ts_us=window.commit_us,
+        log=log,
+        snapshots=end.snapshots,
+    )

@@ -10,14 +10,14 @@ from typing import Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from databus.core import BUS_SEQ_MIN, Pair, SchemaChanged, SourceCheckpoint, StreamCut, TransientError
+from databus.core import Pair, SchemaChanged, SourceCheckpoint, StreamCut, TransientError
 from databus.link import FrameStream, RelayClient
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import RangePartition, patiently
 from databus.spark._runs import Run, RunCutter
 from databus.spark._target import Target, connect
 from databus.spark._typed import Bounds, TypedDecoder
-from databus.wire import Commit, FrameGroup, Header, done_by
+from databus.wire import Commit, FrameGroup, Header, done_by, position_after
 
 _PAUSE_S: Final = 0.05
 T = TypeVar("T")
@@ -117,12 +117,17 @@ class RangeReader:
             except TransientError:
                 now = time.monotonic()
                 if last is not None:
-                    position, deadline = _after(last, stream), None
+                    position, deadline = self._position_after(last, position, stream), None
                 elif deadline is not None and now > deadline:
                     raise
                 if deadline is None:
                     deadline = now + self.options.retry_ms / 1e3
                 time.sleep(_PAUSE_S)
+
+    def _position_after(self, last: Header, before: SourceCheckpoint, stream: FrameStream) -> SourceCheckpoint:
+        return position_after(
+            Commit.from_header(last), before, uuid=stream.uuid, log=stream.log, is_given=self.target.may_hold
+        )
 
     def _open(self, position: SourceCheckpoint, until: Pair) -> FrameStream:
         client, target, options = _client_for(self.options), self.target, self.options
@@ -162,11 +167,3 @@ def _runs_of(stream: FrameStream) -> Iterator[tuple[Run, Header]]:
     rest = cutter.finish()
     if rest is not None:
         yield rest, rest.commit
-
-
-def _after(header: Header, stream: FrameStream) -> SourceCheckpoint:
-    """Where a reader stands that has done the group with this commit frame."""
-    commit = Commit.from_header(header)
-    has_seq = commit.continues or commit.seq >= BUS_SEQ_MIN
-    seq = commit.seq if has_seq else None
-    return SourceCheckpoint(stream.uuid, commit.scn, seq, commit.txid, commit.commit_us, stream.log)

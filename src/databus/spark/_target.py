@@ -45,6 +45,13 @@ class Target:
     published: Pair
     table: TypedTable | None = None
 
+    def may_hold(self, table: str) -> bool:
+        """Whether `db.table` is among what is read; where only the relay can tell, it may be."""
+        if self.table is not None:
+            return f"{self.physical}/{table}" == self.name
+        names = self.sources
+        return names is None or any(name.isdigit() or _means(name, self.physical, table) for name in names)
+
 
 def resolve(client: RelayClient, options: DatabusOptions) -> Target:
     """Ask the relay what the options mean. Raises `UnknownSource`, or `ConfigError` where they leave it open."""
@@ -72,8 +79,12 @@ def matches(source: SourceInfo, name: str) -> bool:
     """Whether a name, as written in the option `sources`, means this source."""
     if name.isdigit():
         return source.id == int(name)
-    forms = (source.name, source.table, source.table.rpartition(".")[2], f"{source.physical}/{_short(source)}")
-    return any(fnmatchcase(form, name) for form in forms)
+    return _means(name, source.physical, source.table)
+
+
+def _means(name: str, physical: str, table: str) -> bool:
+    short = table.rpartition(".")[2]
+    return any(fnmatchcase(form, name) for form in (f"{physical}/{table}", table, short, f"{physical}/{short}"))
 
 
 def _short(source: SourceInfo) -> str:

@@ -35,7 +35,17 @@ from databus.wire._header import (
     unpack_header,
     whole_commit,
 )
-from databus.wire._position import done_by, position_at, snapshots_after, snapshots_at
+from databus.wire._position import (
+    done_by,
+    is_inside_transaction,
+    is_of_other_log,
+    position_after,
+    position_at,
+    resumes_after,
+    seq_at,
+    snapshots_after,
+    snapshots_at,
+)
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -67,8 +77,13 @@ __all__ = [
     "encode_body",
     "encode_group",
     "header_length",
+    "is_inside_transaction",
+    "is_of_other_log",
     "pack_header",
+    "position_after",
     "position_at",
+    "resumes_after",
+    "seq_at",
     "snapshots_after",
     "snapshots_at",
     "unpack_header",

@@ -1,11 +1,14 @@
 """Positions: where a reader stands that has done everything up to a commit frame. One rule, for all who need one.
 
-Behind a whole transaction the position is its SCN alone, and any log of that database can continue from it. Inside a
-transaction, and behind what the bus itself put between two, it has a `_seq` and means one log. So it does while
+After a whole transaction the position is its SCN alone, and any log of that database can continue from it. Inside a
+transaction, and after what the bus itself put between two, it has a `_seq` and means one log. So it does while
 snapshots are open, because another log reads them again.
+
+Which snapshots are open can be told in two ways, with the same answer: from the controls that a reader was given
+(`snapshots_after`, `snapshots_at`), or from a commit frame and the position before it (`position_after`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNREAD_TABLES, ControlKind, Pair, SourceCheckpoint
@@ -19,6 +22,33 @@ def done_by(commit: Header | Commit) -> Pair:
     return (scn, seq) if commit.continues else (scn, max(seq, SEQ_DONE))
 
 
+def is_inside_transaction(pair: Pair) -> bool:
+    """Whether more of the transaction at this pair may follow: only its own log knows what."""
+    return 0 <= pair[1] < SEQ_DONE
+
+
+def seq_at(pair: Pair, *, continues: bool) -> int | None:
+    """The `seq` of the position after `pair`: None where any log can continue. continues: more of its transaction
+    follows.
+    """
+    _, seq = pair
+    return seq if seq != SEQ_DONE and (continues or seq >= BUS_SEQ_MIN) else None
+
+
+def resumes_after(pair: Pair, *, is_other_log: bool) -> Pair:
+    """What a reader that stands at `pair` has done, in the log that it continues in. Another log counts the rows of a
+    transaction otherwise, so it is read again from its first row on; what the bus put after it there is new.
+    """
+    if not is_other_log:
+        return pair
+    return (pair[0], -1) if is_inside_transaction(pair) else (pair[0], min(pair[1], SEQ_DONE))
+
+
+def is_of_other_log(position: SourceCheckpoint, log: str) -> bool:
+    """Whether the position means a log, and not this one."""
+    return position.log is not None and position.log != log
+
+
 def position_at(
     pair: Pair,
     *,
@@ -29,17 +59,46 @@ def position_at(
     log: str,
     snapshots: Mapping[str, int],
 ) -> SourceCheckpoint:
-    """The position behind `pair`. continues: more of its transaction follows. snapshots: open, by source."""
-    scn, seq = pair
-    is_exact = continues or seq >= BUS_SEQ_MIN
+    """The position after `pair`. continues: more of its transaction follows. snapshots: open, by source."""
+    seq = seq_at(pair, continues=continues)
     return SourceCheckpoint(
         uuid=uuid,
-        scn=scn,
-        seq=seq if is_exact else None,
+        scn=pair[0],
+        seq=seq,
         txid=txid,
         ts_us=ts_us,
-        log=log if is_exact or snapshots else None,
+        log=log if seq is not None or snapshots else None,
         snapshots=snapshots,
+    )
+
+
+def position_after(
+    commit: Commit,
+    before: SourceCheckpoint,
+    *,
+    uuid: str,
+    log: str,
+    is_given: Callable[[str], bool] | None = None,
+) -> SourceCheckpoint:
+    """The position of a reader that stood at `before` and was given everything of its sources up to `commit`.
+
+    is_given: whether it reads that source; None for all. Open are the snapshots whose begin it was given, and whose
+    end it was not.
+    """
+    snapshots = {
+        name: each.generation
+        for name, each in commit.snapshots.items()
+        if (is_given is None or is_given(name))
+        and (each.begin > before.pair or before.snapshots.get(name) == each.generation)
+    }
+    return position_at(
+        commit.pair,
+        continues=commit.continues,
+        uuid=uuid,
+        txid=commit.txid,
+        ts_us=commit.commit_us,
+        log=log,
+        snapshots=_with_unread(snapshots, commit),
     )
 
 
@@ -62,4 +121,8 @@ def snapshots_at(snapshots: Mapping[str, int], commit: Header) -> Mapping[str, i
         return snapshots
     there = Commit.from_header(commit).snapshots
     still = {name: each for name, each in snapshots.items() if name in there and there[name].generation == each}
-    return still | {UNREAD_TABLES: 0} if commit.has_unread else still
+    return _with_unread(still, commit)
+
+
+def _with_unread(snapshots: dict[str, int], commit: Header | Commit) -> dict[str, int]:
+    return snapshots | {UNREAD_TABLES: 0} if commit.has_unread else snapshots

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import COMMIT_VERSION, SEQ, SEQ_DONE, Pair, SourceCheckpoint
+from databus.core import COMMIT_VERSION, SEQ, Pair, SourceCheckpoint
+from databus.wire import is_inside_transaction
 
 Int = npt.NDArray[np.int64]
 
@@ -44,7 +45,7 @@ class Stored:
     @property
     def is_part(self) -> bool:
         """Whether the target may hold a part of a transaction, whose `_seq`s only its own log can tell."""
-        return self.pair[0] > 0 and self.pair[1] < SEQ_DONE
+        return self.pair[0] > 0 and is_inside_transaction(self.pair)
 
 
 def log_number(log: str | None) -> int:
