@@ -232,7 +232,7 @@ MISTAKES = {
     ),
     "a limit out of range": (
         "run: {retry_ms_min: 0}\n",
-        "run.retry_ms_min: Input should be greater than or equal to 1",
+        "run.retry_ms_min: 0 is below 1",
     ),
     "two outputs in one target, spelt otherwise": (
         """\

@@ -5,7 +5,8 @@ Changes as JSON today, see `change_lines`; Avro rows, Debezium, Maxwell and Cana
 
 from databus.formats._changes import BigIntegers, ChangeLine, change_lines, control_line, json_line
 from databus.formats._json import from_json_value, to_json_value
-from databus.formats._yaml import has_reference, lines_of, load_yaml, parse_yaml, path_of, substitute, validated
+from databus.formats._mistakes import lines_of, path_of
+from databus.formats._yaml import has_reference, load_yaml, parse_yaml, substitute, validated
 
 __all__ = [
     "BigIntegers",

@@ -8,18 +8,18 @@
 A reference never changes the shape of the file: what comes in is a string, whatever it holds. Errors name the path.
 """
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from databus.core import ConfigError
+from databus.formats._mistakes import Replaced, lines_of
 
 if TYPE_CHECKING:
     import yaml
-    from pydantic import BaseModel, ValidationError
+    from pydantic import BaseModel
 
 _REFERENCE: Final = re.compile(
     r"\$\$\{|\$\{(?:file:(?P<file>[^}]*)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<default>:[^}]*)?)\}|\$\{"
@@ -109,7 +109,8 @@ def substitute(
     if not isinstance(value, str) or "${" not in value:
         return value
     environment = os.environ if environ is None else environ
-    return _REFERENCE.sub(lambda match: _replacement(match, where, folder or Path(), environment), value)
+    replaced = _REFERENCE.sub(lambda match: _replacement(match, where, folder or Path(), environment), value)
+    return Replaced(replaced)
 
 
 def _replacement(match: re.Match[str], where: str, folder: Path, environ: Mapping[str, str]) -> str:
@@ -147,31 +148,3 @@ def validated(model: type[M], value: object, where: str = "", context: Any = Non
         return model.model_validate(value, context=context)
     except ValidationError as error:
         raise ConfigError("\n".join(lines_of(error, model, where))) from None
-
-
-def lines_of(error: "ValidationError", model: "type[BaseModel] | None" = None, where: str = "") -> list[str]:
-    """What pydantic found, one line each: `outputs.copy.path: Field required`. Shows no value: it may be secret."""
-    known = [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
-    lines = []
-    for each in error.errors(include_url=False, include_input=False):
-        path = path_of(where, each["loc"])
-        if each["type"] == "extra_forbidden":
-            name = str(each["loc"][-1])
-            near = difflib.get_close_matches(name, known, 1) if len(each["loc"]) == 1 else []
-            hint = f'; did you mean "{near[0]}"?' if near else ""
-            lines.append(f"{path}: there is no such option{hint}")
-        else:
-            lines.append(f"{path}: {each['msg'].removeprefix('Value error, ')}")
-    return lines
-
-
-def path_of(where: str, loc: Iterable[int | str]) -> str:
-    """A path in a configuration.
-
-    >>> path_of("outputs", ("search", "from", 1))
-    'outputs.search.from[1]'
-    """
-    path = where
-    for part in loc:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return path or "configuration"

@@ -205,7 +205,7 @@ class _Reader:
         try:
             return PipelineSections.model_validate(kept)
         except ValidationError as error:
-            self.add_lines("\n".join(_lines(error, PipelineSections)))
+            self.add_lines("\n".join(lines_of(error, PipelineSections)))
             wrong = {str(each["loc"][0]) for each in error.errors()}
             return PipelineSections.model_validate({name: each for name, each in kept.items() if name not in wrong})
 
@@ -257,23 +257,9 @@ class _Reader:
         try:
             config = plugin.config_model.model_validate(options)
         except ValidationError as error:
-            self.add_lines("\n".join(_lines(error, plugin.config_model, where)))
+            self.add_lines("\n".join(lines_of(error, plugin.config_model, where)))
             return None
         return NodeSpec(kind, name, type_name, plugin, config)
-
-
-_WORDS: Final = {
-    "Field required": "missing",
-    "Input should be a valid string": "expected text",
-    "Input should be a valid list": "expected a list",
-    "Input should be a valid dictionary": "expected keys and values",
-}
-
-
-def _lines(error: ValidationError, model: type[BaseModel], where: str = "") -> Iterator[str]:
-    for line in lines_of(error, model, where):
-        path, _, message = line.partition(": ")
-        yield f"{path}: {_WORDS.get(message, message)}"
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:

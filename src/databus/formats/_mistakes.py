@@ -1,0 +1,134 @@
+"""Mistakes in a configuration, in plain words: where, what stands there, and what is expected.
+
+    run.retry_ms_min: "soon" is not a whole number
+    outputs.copy.mode: "mirorr" is neither "mirror" nor "history"
+
+A value that may be a secret is not shown: one that a reference brought, and one under a name that sounds secret.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+_SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "credential")
+_SHOWN_MAX: Final = 60
+_BRANCH: Final = re.compile(r"str|int|float|bool|none|path|(?:list|dict|tuple|literal|constrained|function)[-\[].*")
+"""What pydantic puts at the end of a place to say which of several forms it tried."""
+
+_KINDS: Final[Mapping[str, str]] = {
+    "int": "a whole number",
+    "float": "a number",
+    "decimal": "a number",
+    "bool": "true or false",
+    "string": "text",
+    "path": "a path",
+    "list": "a list",
+    "tuple": "a list",
+    "set": "a list",
+    "dict": "keys and values",
+    "model": "keys and values",
+    "mapping": "keys and values",
+    "none": "null",
+}
+_BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
+    "greater_than_equal": ("below", "ge"),
+    "greater_than": ("not above", "gt"),
+    "less_than_equal": ("above", "le"),
+    "less_than": ("not below", "lt"),
+}
+
+
+class Replaced(str):
+    """Text that came from the environment or a file by a reference."""
+
+    __slots__ = ()
+
+
+def lines_of(error: "ValidationError", model: "type[BaseModel] | None" = None, where: str = "") -> list[str]:
+    """What pydantic found, a line for each place: `outputs.copy.path: missing`."""
+    known = [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+    found: dict[str, list[Any]] = {}
+    for each in error.errors(include_url=False):
+        loc = each["loc"]
+        if len(loc) > 1 and isinstance(loc[-1], str) and _BRANCH.fullmatch(loc[-1]) and not _is_inside(each):
+            loc = loc[:-1]
+        found.setdefault(path_of(where, loc), []).append(each)
+    return [f"{path}: {_said(path, each, known)}" for path, each in found.items()]
+
+
+def _is_inside(found: Mapping[str, Any]) -> bool:
+    """Whether the last part of the place is a name in the file, which is missing or unknown there."""
+    return found["type"] in ("missing", "extra_forbidden")
+
+
+def _said(path: str, found: list[Any], known: list[str]) -> str:
+    expected = [_expected(each) for each in found]
+    wanted = [each for each in dict.fromkeys(expected) if each is not None]
+    if len(wanted) < len(found) and not (wanted and len(set(expected)) > 1):
+        return "; ".join(dict.fromkeys(_otherwise(path, each, known) for each in found))
+    shown = _shown(path, found[0]["input"])
+    nouns = " nor ".join(wanted)
+    return f"{shown} is {'neither' if ' nor ' in nouns else 'not'} {nouns}"
+
+
+def _expected(found: Mapping[str, Any]) -> str | None:
+    """What should stand there, as a noun; None where the sentence is another."""
+    kind = str(found["type"])
+    if kind in ("literal_error", "enum"):
+        return str(found["ctx"]["expected"]).replace("'", '"').replace(", ", " nor ").replace(" or ", " nor ")
+    if kind == "int_from_float":
+        return _KINDS["int"]
+    name, _, rest = kind.partition("_")
+    return _KINDS.get(name) if rest in ("type", "parsing", "attributes_type") else None
+
+
+def _otherwise(path: str, found: Mapping[str, Any], known: list[str]) -> str:
+    kind, message = str(found["type"]), str(found["msg"])
+    context: Mapping[str, Any] = found.get("ctx", {})
+    if kind == "missing":
+        return "missing"
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(str(found["loc"][-1]), known, 1) if len(found["loc"]) == 1 else []
+        return "there is no such option" + (f'; did you mean "{near[0]}"?' if near else "")
+    if kind in _BOUNDS:
+        word, name = _BOUNDS[kind]
+        return f"{_shown(path, found['input'])} is {word} {context[name]:g}"
+    if kind in ("string_too_short", "too_short"):
+        return "empty" if context["min_length"] == 1 else f"shorter than {context['min_length']}"
+    if kind in ("string_too_long", "too_long"):
+        return f"longer than {context['max_length']}"
+    return message.removeprefix("Value error, ")
+
+
+def _shown(path: str, value: object) -> str:
+    names = path.lower()
+    is_secret = isinstance(value, Replaced) or any(word in names for word in _SECRET_WORDS)
+    kinds: list[tuple[type, Callable[[Any], str]]] = [
+        (bool, lambda v: str(v).lower()),
+        (int, str),
+        (float, str),
+        (str, lambda v: f'"{v[:_SHOWN_MAX]}"'),
+        (Mapping, lambda _: "a mapping"),
+        (list, lambda _: "a list"),
+    ]
+    if value is None:
+        return "null"
+    if is_secret and not isinstance(value, Mapping | list):
+        return "what stands there"
+    return next((show(value) for kind, show in kinds if isinstance(value, kind)), f"a {type(value).__name__}")
+
+
+def path_of(where: str, loc: Iterable[int | str]) -> str:
+    """A path in a configuration.
+
+    >>> path_of("outputs", ("search", "from", 1))
+    'outputs.search.from[1]'
+    """
+    path = where
+    for part in loc:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path or "configuration"
