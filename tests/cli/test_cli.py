@@ -112,14 +112,6 @@ def test_a_mistake_is_answered_in_a_paragraph_with_a_code_for_scripts(arguments,
     assert words in failed(databus(*arguments, cwd=tmp_path), code)
 
 
-@pytest.mark.spark
-def test_a_benchmark_prints_figures_and_nothing_else():
-    """One that runs a pipeline in its own process, which has a lot to say."""
-    said = databus("bench", "dry-run", "--scale", "0.001", "--json")
-    assert said.returncode == 0, said.stderr
-    assert {json.loads(line)["bench"] for line in said.stdout.splitlines()} == {"dry-run"}
-
-
 @pytest.fixture(scope="module")
 def relay(tmp_path_factory) -> Iterator[RelayProcess]:
     folder = tmp_path_factory.mktemp("relay")
