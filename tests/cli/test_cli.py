@@ -169,3 +169,31 @@ def test_a_token_is_never_taken_from_the_command_line():
     """Others can read a process's arguments."""
     for verb in ("tail", "sources", "snapshot"):
         assert not re.search(r"--token\b(?!-file)", databus(verb, "--help").stdout)
+
+
+PROBE = """
+import structlog
+from databus.cli._app import app
+
+@app.command()
+def probe():
+    structlog.get_logger("databus.sources").info("a hint")
+    structlog.get_logger("databus.sources").warning("beware")
+    print("the answer")
+
+app(["probe"])
+"""
+
+
+def test_logs_never_stand_between_the_lines_of_an_answer():
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "the answer\n"
+    assert "beware" in done.stderr
+    assert "a hint" not in done.stderr
+
+
+def test_a_relay_whose_logs_go_to_a_pipe_says_how_to_have_them_as_text(tmp_path):
+    done = databus("relay", tmp_path / "none.yml")
+    assert json.loads(done.stderr.splitlines()[0])["hint"] == "for logs as text: --log-format text"
+    assert "--log-format" not in databus("relay", tmp_path / "none.yml", "--log-format", "text").stderr
+    assert "tee" in databus("relay", "--help").stdout

@@ -39,7 +39,12 @@ LogLevel = Annotated[
     str, typer.Option("--log-level", help="debug, info, warning or error.", envvar="DATABUS_LOG_LEVEL")
 ]
 LogFormat = Annotated[
-    str, typer.Option("--log-format", help="text, json, or auto: text on a terminal.", envvar="DATABUS_LOG_FORMAT")
+    str,
+    typer.Option(
+        "--log-format",
+        help="text, json, or auto: text on a terminal, JSON lines in a pipe or file.",
+        envvar="DATABUS_LOG_FORMAT",
+    ),
 ]
 
 
@@ -87,6 +92,10 @@ def _options(
     ] = False,
 ) -> None:
     """Change data capture for Python and Spark. Start with `databus demo` or `databus init`."""
+    from databus.operate import configure_logs
+
+    del version  # its callback has said it
+    configure_logs(level="warning", style="text")  # verbs that run for long choose again; stdout is for the answer
 
 
 def run_app() -> None:

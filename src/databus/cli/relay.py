@@ -1,5 +1,6 @@
 """`databus relay`: run a relay."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,17 @@ def relay(
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
-    """Capture the sources of a configuration into logs and serve them over HTTP until Ctrl-C."""
+    """Capture the sources of a configuration into logs and serve them over HTTP until Ctrl-C.
+
+    Logs go to stderr: as text on a terminal, as a line of JSON each in a pipe or file. For text there too:
+    `databus relay relay.yml --log-format text 2>&1 | tee relay.log`.
+    """
+    import structlog
+
     from databus.operate import configure_logs
     from databus.relay import load_relay, run_relay
 
     configure_logs(level=log_level, style=log_format)
+    if log_format == "auto" and not sys.stderr.isatty():
+        structlog.get_logger("databus.relay").info("relay starts", hint="for logs as text: --log-format text")
     run_relay(load_relay(config))

@@ -1,10 +1,17 @@
 """`databus snapshot`: have tables read anew."""
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from databus.cli._app import DEFAULT_RELAY, AsJson, RelayUrl, TokenFile, app, say_json, token_of
+
+if TYPE_CHECKING:
+    from databus.link import RelayClient
+
+_ASK_S: Final = 0.2
+_STARTING: Final = "initializing"
 
 
 @app.command(epilog="Example: databus snapshot shop main.orders main.stock")
@@ -14,18 +21,44 @@ def snapshot(
     where: Annotated[
         str | None, typer.Option(help="Only rows for which this holds, in the server's own SQL; copies delete nothing.")
     ] = None,
+    wait_s: Annotated[float, typer.Option(help="How long to wait for a source that is still starting.")] = 60.0,
     relay: RelayUrl = DEFAULT_RELAY,
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a relay to read tables anew, while changes go on; mirrors end identical to the source.
 
+    A source that is still starting is waited for, which is said on standard error; after `--wait-s` it ends with exit
+    code 75, and nothing was asked for.
+
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
     from databus.link import RelayClient
 
-    RelayClient(relay, token=token_of(token_file)).request_snapshot(physical, tables, where)
+    client = RelayClient(relay, token=token_of(token_file))
+    _wait_until_started(client, physical, wait_s)
+    client.request_snapshot(physical, tables, where)
     if as_json:
         say_json({"physical": physical, "tables": tables, "where": where})
     else:
         typer.echo(f"{physical}: {', '.join(tables)} will be read anew; follow it with: databus tail")
+
+
+def _wait_until_started(client: "RelayClient", physical: str, wait_s: float) -> None:
+    """Wait while the source is starting. Any other state, and a name that is none, is for the request to answer."""
+    from databus.core import ServiceUnavailable
+
+    deadline = time.monotonic() + wait_s
+    told = ""
+    while True:
+        doing = [each["message"] for each in client.states() if (each["name"], each["status"]) == (physical, _STARTING)]
+        if not doing:
+            return
+        if time.monotonic() >= deadline:
+            raise ServiceUnavailable(
+                f"{physical}: nothing was asked for: the source is still starting after {wait_s:g} s: {doing[0]}"
+            )
+        if doing[0] != told:
+            told = doing[0]
+            typer.echo(f"{physical}: waiting for the source to start: {told}", err=True)
+        time.sleep(_ASK_S)

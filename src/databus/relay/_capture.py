@@ -134,10 +134,18 @@ class Capture:
 
     @property
     def status(self) -> Status:
-        """What it is doing; while it begins, with what its source says of that."""
+        """What it is doing; while it begins, with what its source says of that, and whether it is to pause then."""
         status = self._status
-        doing = getattr(self._source, "doing", "") if status.state is State.INITIALIZING else ""
-        return replace(status, message=f"{status.message}: {doing}") if doing else status
+        if status.state is State.INITIALIZING:
+            doing = getattr(self._source, "doing", "")
+            pausing = "; to pause as soon as it has started" if self._is_paused else ""
+            return replace(status, message=f"{status.message}{f': {doing}' if doing else ''}{pausing}")
+        return status
+
+    @property
+    def is_pause_pending(self) -> bool:
+        """Whether somebody had it pause, and it has not come to that yet."""
+        return self._is_paused and self._status.state is not State.PAUSED
 
     @property
     def reading(self) -> list[str]:
@@ -194,10 +202,10 @@ class Capture:
     def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
         """Have tables (`db.table`), or the rows of them that fit a condition, read anew.
 
-        Raises `ServiceUnavailable` while the source is not connected.
+        Raises `ServiceUnavailable` while the source is not connected, or has not started.
         """
         source = self._source
-        if source is None:
+        if source is None or self._status.state is State.INITIALIZING:
             raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again")
         source.request_snapshot(tables, where)
 
@@ -208,7 +216,7 @@ class Capture:
 
     def describe(self) -> str:
         """State and message as one line for people."""
-        status = self._status
+        status = self.status
         return ": ".join(each for each in (status.state.name, status.error, status.message) if each)
 
     # The thread

@@ -41,6 +41,7 @@ def _capture_json(capture: Capture) -> dict[str, Any]:
         "state": status.state.name,
         "error": status.error or None,
         "message": status.message,
+        "pausePending": capture.is_pause_pending,
         "sinceMs": status.since_us // 1000,
         "SCN": None if capture.log is None else capture.log.head().published.scn,
         "lagMs": lag.behind_ms,
