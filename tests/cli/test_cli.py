@@ -14,7 +14,7 @@ import pytest
 from databus.testing import RelayProcess
 
 VERBS = ["init", "validate", "graph", "relay", "run", "tail", "sources", "checkpoints", "compare", "demo", "bench"]
-REPAIRS = ["snapshot", "skip", "position show", "position set"]
+REPAIRS = ["check-source", "prepare", "remove", "snapshot", "skip", "position show", "position set"]
 
 
 def databus(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from databus.core import SourceCheckpoint, make_scn
 from databus.pipeline import Comparison, compare, load_pipeline, read_source, run
-from databus.pipeline._compare_mysql import mysql_oracle
 from databus.sources.mysql import MysqlConfig
+from databus.sources.mysql._oracle import mysql_oracle
 from databus.testing.servers import KINDS, Server, ServerMissing, open_server
 from databus.testing.shop import TABLES, MysqlWorkload, create_shop_on
 

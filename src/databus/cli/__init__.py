@@ -14,6 +14,7 @@ _VERBS: Final = (
     "graph",
     "init",
     "position",
+    "prepare",
     "relay",
     "run",
     "snapshot",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from databus.log import Log, LogConfig
     from databus.sources import SourceConfig
-    from databus.sources.mysql import MysqlSource
 
 
 @contextmanager
@@ -34,18 +33,16 @@ def stopped_log(config: Path, physical: str) -> "Iterator[tuple[Log, SourceConfi
 
 
 @contextmanager
-def mysql_source(log: "Log", config: "SourceConfig") -> "Iterator[MysqlSource]":
-    """The source of that log, connected.
+def connected_source(log: "Log", config: "SourceConfig", capability: Any) -> Iterator[Any]:
+    """The source of that log, connected, for what it offers: a protocol of `databus.sources`.
 
-    Raises `InputError` unless it is of type mysql, `SourceChanged` unless it is the one that the log is of.
+    Raises `UnsupportedFeature` where it does not, `SourceChanged` unless it is the one that the log is of.
     """
-    from databus.core import InputError
     from databus.relay import check_identity
-    from databus.sources.mysql import MysqlConfig, MysqlSource
+    from databus.sources import offered, open_source
 
-    if not isinstance(config, MysqlConfig):
-        raise InputError(f"{log.physical}: is of type {config.type}; this works for mysql only")
-    source = MysqlSource(log.physical, config)
+    offered(capability, config, log.physical)
+    source = open_source(log.physical, config)
     try:
         check_identity(log.physical, log.identity, source.identify())
         yield source

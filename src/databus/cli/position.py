@@ -11,7 +11,7 @@ position_app = typer.Typer(no_args_is_help=True, help="Look at, or change, where
 app.add_typer(position_app, name="position")
 
 Config = Annotated[Path, typer.Argument(help="A pipeline's file, or a relay's. The relay must be stopped.")]
-Physical = Annotated[str, typer.Argument(help="The physical source, of type mysql.")]
+Physical = Annotated[str, typer.Argument(help="The physical source.")]
 Reads = Annotated[bool, typer.Option("--resnapshot", help="Have all its tables read again when capture goes on.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -56,16 +56,13 @@ def set_(
     What lies between is lost to consumers, or comes again; --resnapshot makes their copies right. Where SCNs would not
     rise, a new timeline begins.
     """
-    from databus.cli._stopped import mysql_source, note, stopped_log
-    from databus.core import ConfigError, InputError
+    from databus.cli._stopped import connected_source, note, stopped_log
+    from databus.core import InputError
+    from databus.sources import Movable
 
-    with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
-        from databus.sources.mysql import check_start
-
-        try:
-            check_start(place)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+    source: Movable
+    with stopped_log(config, physical) as (log, options), connected_source(log, options, Movable) as source:
+        source.check_place(place)
         resume = log.resume()
         if resume.position is None:
             raise InputError(f"{physical}: the log holds nothing yet; say where it begins by the option `start`")
@@ -89,10 +86,12 @@ def skip(
 
     Consumers get a `gap` that names them for each captured table; --resnapshot makes their copies right.
     """
-    from databus.cli._stopped import mysql_source, note, stopped_log
+    from databus.cli._stopped import connected_source, note, stopped_log
     from databus.core import InputError
+    from databus.sources import Skippable
 
-    with stopped_log(config, physical) as (log, options), mysql_source(log, options) as source:
+    source: Skippable
+    with stopped_log(config, physical) as (log, options), connected_source(log, options, Skippable) as source:
         resume = log.resume()
         if resume.position is None:
             raise InputError(f"{physical}: the log holds nothing yet; there is nothing to skip")

@@ -23,14 +23,13 @@ from databus.core import (
     SourceCheckpoint,
     TransientError,
 )
-from databus.pipeline._compare_found import Comparison, Row, TableDifference, difference
-from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
+from databus.pipeline._compare_found import Comparison, TableDifference, difference
 from databus.pipeline._compare_source import oracle_of
 from databus.pipeline._config import NodeSpec
 from databus.pipeline._contract import OutputContext, Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan, plan_queries
-from databus.sources import SourceConfig
+from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
 
 _ASK_S: Final = 0.1
 _KEYS_SHOWN_MAX: Final = 10

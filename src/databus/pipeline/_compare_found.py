@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-Row = tuple[Any, ...]
+from databus.sources import Row
 
 
 @dataclass(frozen=True)

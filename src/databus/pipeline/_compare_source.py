@@ -4,27 +4,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from databus.core import ConfigError
-from databus.pipeline._compare_found import Row
-from databus.pipeline._compare_oracle import Oracle
-from databus.sources import SourceConfig
+from databus.sources import Comparable, Oracle, Row, SourceConfig, offered, parse_source
 
 
 def oracle_of(physical: str, config: SourceConfig | None, *, folder: Path, database: Path | None = None) -> Oracle:
     """How the database of a physical source is read. `database`: a SQLite file, instead of what `config` says.
 
-    Raises `ConfigError` for a kind that cannot be compared.
+    Raises `ConfigError` where there is no configuration, `UnsupportedFeature` for a kind that cannot be compared.
     """
-    if database is not None or (config is not None and config.type == "sqlite"):
-        from databus.pipeline._compare_sqlite import sqlite_oracle
-
-        return sqlite_oracle(database or folder / str(getattr(config, "path", "")))
-    if config is not None and config.type == "mysql":
-        from databus.pipeline._compare_mysql import mysql_oracle
-
-        return mysql_oracle(config)
+    if database is not None:
+        config = parse_source({"type": "sqlite", "path": str(database.absolute())}, physical)
     if config is None:
         raise ConfigError(f"{physical}: its options are in no configuration here; give that of the relay")
-    raise ConfigError(f"{physical} is of type {config.type}; SQLite, MySQL and MariaDB can be compared")
+    comparable: type[Comparable] = offered(Comparable, config, physical)
+    return comparable.oracle(config, folder)
 
 
 def read_source(physical: str, config: SourceConfig) -> Mapping[str, dict[Row, Row]]:

@@ -2,19 +2,34 @@
 
 from databus.core import Contains, Identity
 from databus.log import Resume
+from databus.sources._capabilities import Checkable, Comparable, Finding, Movable, Preparable, Severity, Skippable
 from databus.sources._config import ColumnChoice, LocalPath, SourceConfig
 from databus.sources._contract import Source, SourceLag
-from databus.sources._registry import open_source, parse_source, source_model, source_types
+from databus.sources._oracle import Oracle, OracleTable, Reading, Row
+from databus.sources._registry import offered, offers, open_source, parse_source, source_model, source_types
 
 __all__ = [
+    "Checkable",
     "ColumnChoice",
+    "Comparable",
     "Contains",
+    "Finding",
     "Identity",
     "LocalPath",
+    "Movable",
+    "Oracle",
+    "OracleTable",
+    "Preparable",
+    "Reading",
     "Resume",
+    "Row",
+    "Severity",
+    "Skippable",
     "Source",
     "SourceConfig",
     "SourceLag",
+    "offered",
+    "offers",
     "open_source",
     "parse_source",
     "source_model",

@@ -1,7 +1,7 @@
 """Kinds of sources by name: the built-in ones, and users' own by entry points of the group `databus.sources`.
 
 A kind is named by `module:Class`, where the class is called with (physical, config) and has an attribute
-`config_model`, the pydantic model of its options.
+`config_model`, the pydantic model of its options. What else it may offer is in `_capabilities`.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 
-from databus.core import ConfigError
+from databus.core import ConfigError, UnsupportedFeature
 from databus.formats import validated
 from databus.sources._config import SourceConfig
 from databus.sources._contract import Source
@@ -46,7 +46,12 @@ def _class_of(type_name: str, where: str) -> Any:
         module, _, name = _BUILT_IN[type_name].partition(":")
         return getattr(import_module(module), name)
     for entry in entry_points(group=GROUP, name=type_name):
-        return entry.load()
+        try:
+            return entry.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f'{where}.type: "{type_name}" comes from {entry.value}, which does not load: {error}'
+            ) from error
     near = ["mysql"] if type_name == "mariadb" else difflib.get_close_matches(type_name, source_types(), 1)
     hint = f'; did you mean "{near[0]}"?' if near else f"; there are {', '.join(source_types())}"
     raise ConfigError(f'{where}.type: no kind of source called "{type_name}"{hint}')
@@ -67,6 +72,31 @@ def parse_source(value: Mapping[str, Any], where: str, folder: Path | None = Non
         raise ConfigError(f"{where}.type: missing; there are {', '.join(source_types())}")
     model = cast(type[SourceConfig], _class_of(kind, where).config_model)
     return validated(model, dict(value), where, context={"folder": folder})
+
+
+def offers(config: SourceConfig, capability: Any) -> bool:
+    """Whether the kind of source that `config` describes offers that protocol of `_capabilities`."""
+    return isinstance(_class_of(config.type, "source"), capability)
+
+
+def offered(capability: Any, config: SourceConfig, physical: str) -> Any:
+    """The class of the source that `config` describes, for what it offers: a protocol of `_capabilities`.
+
+    Raises `UnsupportedFeature` where it does not, naming the kinds that do.
+    """
+    found = _class_of(config.type, physical)
+    if isinstance(found, capability):
+        return found
+    others = ", ".join(name for name in source_types() if _is_offered_by(name, capability)) or "none"
+    word = capability.__name__.lower()
+    raise UnsupportedFeature(f"{physical}: sources of type {config.type} are not {word}; there are: {others}")
+
+
+def _is_offered_by(type_name: str, capability: Any) -> bool:
+    try:
+        return isinstance(_class_of(type_name, "source"), capability)
+    except ConfigError:  # a package that it needs is not there
+        return False
 
 
 def open_source(physical: str, config: SourceConfig) -> Source:

@@ -33,12 +33,12 @@ from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._kernels import load_kernels
 from databus.sources.mysql._notices import Notices
 from databus.sources.mysql._omitted_values import OmissionReport
+from databus.sources.mysql._operations import MysqlOperations
 from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared, open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._session_position import BEGINS_US, Gap, Place
 from databus.sources.mysql._start_position import is_time, new_start, start_us
-from databus.sources.mysql._transaction_ids import contains
 from databus.sources.mysql._unread_tables import Unread, unread_after
 from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
 from databus.sources.mysql.binlog import FIRST_OFFSET, Position, PreparedMissing, Scanner, Statement, TableMap
@@ -88,11 +88,10 @@ class _Start:
     unread: Unread
 
 
-class MysqlSource:
+class MysqlSource(MysqlOperations):
     """Changes of one MySQL or MariaDB server, or of several that replicate each other, from the binary log."""
 
     config_model: ClassVar = MysqlConfig
-    contains = staticmethod(contains)
 
     def __init__(self, physical: str, config: MysqlConfig, clock: Clock | None = None) -> None:
         self.physical = physical

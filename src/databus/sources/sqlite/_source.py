@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar
 
 from databus.core import (
@@ -28,10 +29,20 @@ from databus.core import (
 from databus.log import Resume
 from databus.schema import TableSchema
 from databus.sources._contract import SourceLag
+from databus.sources._oracle import Oracle
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import add_cut, connect, cut_if_changed, write_lock
 from databus.sources.sqlite._describe import describe
-from databus.sources.sqlite._install import ensure_wal, install_tables, selection_text, stored_config
+from databus.sources.sqlite._install import (
+    ensure_wal,
+    install,
+    install_tables,
+    remove,
+    selection_text,
+    status,
+    stored_config,
+)
+from databus.sources.sqlite._oracle import sqlite_oracle
 from databus.sources.sqlite._renew import Since, recast, renew
 from databus.sources.sqlite._session import Session
 from databus.sources.sqlite._store import (
@@ -58,6 +69,24 @@ class SqliteSource:
         """Whether a cut is before the position, as far as that is known: it names the last one only."""
         del scheme
         return True if position.get("token") == txid else None
+
+    @staticmethod
+    def prepare(config: SqliteConfig, *, take_over: bool) -> str:
+        """See `databus.sources.Preparable`."""
+        install(config.path, config, set_wal=config.set_wal, take_over=take_over)
+        captured = status(config.path)["tables"]
+        return f"{config.path}: {len(captured)} tables captured: {', '.join(captured)}"
+
+    @staticmethod
+    def remove(config: SqliteConfig) -> str:
+        """See `databus.sources.Preparable`."""
+        remove(config.path)
+        return f"{config.path}: nothing of databus is left in it"
+
+    @staticmethod
+    def oracle(config: SqliteConfig, folder: Path) -> Oracle:
+        """See `databus.sources.Comparable`."""
+        return sqlite_oracle(folder / config.path)
 
     def __init__(self, physical: str, config: SqliteConfig, clock: Clock | None = None) -> None:
         self.physical = physical

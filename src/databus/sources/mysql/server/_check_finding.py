@@ -2,36 +2,18 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pymysql
 from pymysql.constants import ER
 
 from databus.core import InputError
+from databus.sources._capabilities import Finding, Severity
 from databus.sources.mysql.server._status import ServerFacts, ask
 
-Severity = Literal["error", "warning", "info"]
+__all__ = ["DENIED", "Finding", "Severity", "grants_of", "has_global", "refuse"]
 
 DENIED: Final = frozenset({ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.TABLEACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR})
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write."""
-
-    severity: Severity
-    name: str
-    server: str
-    what: str
-    mend: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        """As a JSON object."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return f"{self.server}: {self.what}" + (f". Mend it by: {self.mend}" if self.mend else "")
 
 
 def refuse(findings: Iterable[Finding]) -> None:

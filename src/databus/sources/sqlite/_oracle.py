@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from databus.core import ConfigError, ServiceUnavailable, SourceCheckpoint, ordinal_of
-from databus.pipeline._compare_found import Row
-from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
 from databus.schema import Column, TableSchema
+from databus.sources._oracle import Oracle, OracleTable, Reading, Row
 
 _BUSY_S: Final = 10.0
 _LITERAL: Final = "ANY (as a literal)"
@@ -56,7 +55,7 @@ class _SqliteReading(Reading):
     def rows(self, table: OracleTable, key: Sequence[str]) -> dict[Row, Row]:
         name = _quoted(table.source.rpartition(".")[2])
         places = [table.names.index(each) for each in key]
-        found = self._connection.execute(f"SELECT {', '.join(table.expressions)} FROM {name}")  # noqa: S608 - quoted
+        found = self._connection.execute(f"SELECT {', '.join(table.expressions)} FROM {name}")
         return {tuple(row[place] for place in places): row for row in map(table.row, found)}
 
     def rests(self) -> bool:

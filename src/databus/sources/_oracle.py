@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from databus.core import SourceCheckpoint
-from databus.pipeline._compare_found import Row
+
+Row: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)

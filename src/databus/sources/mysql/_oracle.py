@@ -17,10 +17,8 @@ import pymysql
 import pymysql.cursors
 
 from databus.core import ServiceUnavailable, SourceCheckpoint, ordinal_of
-from databus.pipeline._compare_found import Row
-from databus.pipeline._compare_oracle import Oracle, OracleTable, Reading
-from databus.sources import SourceConfig
-from databus.sources.mysql import MysqlConfig
+from databus.sources._oracle import Oracle, OracleTable, Reading, Row
+from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server import connect
 
 _SYSTEM: Final = ("information_schema", "mysql", "performance_schema", "sys")
@@ -31,10 +29,8 @@ _BEGINS: Final = ("Gtid", "Anonymous_Gtid")
 Connection: TypeAlias = "pymysql.Connection[Any]"
 
 
-def mysql_oracle(config: SourceConfig) -> Oracle:
+def mysql_oracle(config: MysqlConfig) -> Oracle:
     """Readings of a server, as the user that captures it."""
-    if not isinstance(config, MysqlConfig):
-        raise TypeError("options of a mysql source are expected")
 
     @contextmanager
     def reading() -> Iterator[Reading]:

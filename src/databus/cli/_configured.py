@@ -1,0 +1,35 @@
+"""The physical sources of a pipeline's file or a relay's."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from databus.sources import SourceConfig
+
+
+def sources_in(path: Path) -> "Mapping[str, SourceConfig]":
+    """All of them, by name. Only a pipeline's file says where rows go."""
+    from databus.formats import load_yaml
+
+    if load_yaml(path).keys() & {"inputs", "outputs"}:
+        from databus.pipeline import load_pipeline
+
+        return load_pipeline(path).config.sources
+    from databus.relay import load_relay
+
+    return load_relay(path).sources
+
+
+def source_in(path: Path, physical: str) -> "SourceConfig":
+    """The one of that name. Raises `UnknownSource` with the nearest name."""
+    from difflib import get_close_matches
+
+    from databus.core import UnknownSource
+
+    sources = sources_in(path)
+    if physical in sources:
+        return sources[physical]
+    near = get_close_matches(physical, sources, 1)
+    hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(sources) or 'none'}"
+    raise UnknownSource(f'{path}: no physical source called "{physical}"; {hint}')

@@ -1,0 +1,104 @@
+"""What a kind of source may offer beside capturing. Each capability is a protocol of the registered class.
+
+A source offers one by having its methods; nothing is declared. `offered` finds it, and names who has it where a source
+has it not. The commands of databus know sources only by this: `check-source` (`Checkable`), `prepare` and `remove`
+(`Preparable`), `position set` (`Movable`), `skip` (`Skippable`), `compare` (`Comparable`).
+
+Static methods take the options of the source (an object of its `config_model`) and need no source; the others are
+called on a source that was identified, while nobody captures from it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from databus.log import Resume
+from databus.sources._oracle import Oracle
+from databus.wire import Group
+
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write."""
+
+    severity: Severity
+    name: str
+    server: str
+    what: str
+    mend: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """As a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.server}: {self.what}" + (f". Mend it by: {self.mend}" if self.mend else "")
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    """A database can be asked whether it is fit to be captured."""
+
+    @staticmethod
+    def check(config: Any) -> Sequence[Finding]:
+        """What is wrong, worst first. A server that does not answer is a finding too."""
+        ...
+
+    @staticmethod
+    def warm_up(physical: str, say: Callable[[str], None]) -> None:
+        """Do once what a first start would wait for. say: told what is being done, and "" at the end."""
+        ...
+
+
+@runtime_checkable
+class Preparable(Protocol):
+    """Capture puts something into the database: triggers, a slot, a publication."""
+
+    @staticmethod
+    def prepare(config: Any, *, take_over: bool) -> str:
+        """Put it in, or bring it up to date, and say what is there now. Callable twice.
+
+        take_over: let another log than the one before capture this database; the one before cannot go on then.
+        """
+        ...
+
+    @staticmethod
+    def remove(config: Any) -> str:
+        """Take everything out again, and say so. Callable twice."""
+        ...
+
+
+@runtime_checkable
+class Movable(Protocol):
+    """Capture can go on at another place of the database's log."""
+
+    @staticmethod
+    def check_place(place: str) -> None:
+        """Raises `ConfigError` for text that names no place."""
+        ...
+
+    def move(self, resume: Resume, place: str, *, reads: bool) -> Sequence[Group]:
+        """What the log must say in order to go on there: a gap for each table. reads: have all tables read again."""
+        ...
+
+
+@runtime_checkable
+class Skippable(Protocol):
+    """Transactions can be left out, such as one that capture stopped at."""
+
+    def pass_over(self, resume: Resume, transactions: int, *, reads: bool) -> tuple[Sequence[Group], Sequence[str]]:
+        """What the log must say in order to go on behind the next so many transactions; and their ids."""
+        ...
+
+
+@runtime_checkable
+class Comparable(Protocol):
+    """The database can be read as it is now, for a comparison with a copy."""
+
+    @staticmethod
+    def oracle(config: Any, folder: Path) -> Oracle:
+        """Readings of the database. folder: where relative paths start."""
+        ...

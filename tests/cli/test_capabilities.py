@@ -1,0 +1,87 @@
+"""A user's own kind of source offers what it can; the commands find it there, and say of the rest who has it."""
+
+import os
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from tests.cli.test_cli import databus, failed
+
+PLUGIN = """
+from databus.sources import Finding, SourceConfig
+from databus.sources.mock import MockConfig, MockSource
+
+
+class QueueConfig(MockConfig):
+    type: str = "queue"
+
+
+class QueueSource(MockSource):
+    config_model = QueueConfig
+
+    @staticmethod
+    def check(config):
+        return [Finding("warning", "depth", "queue-1", f"{config.rows_per_transaction} rows wait", "drain it")]
+
+    @staticmethod
+    def warm_up(physical, say):
+        say(f"{physical} is warm")
+"""
+
+
+@pytest.fixture
+def relay_config(tmp_path, monkeypatch):
+    (tmp_path / "queue_plugin.py").write_text(PLUGIN)
+    info = tmp_path / "queue_plugin-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: queue-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[databus.sources]\nqueue = queue_plugin:QueueSource\nlost = no_such_module_x:Y\n"
+    )
+    path = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    config = tmp_path / "relay.yml"
+    config.write_text(
+        "folder: logs\nsources:\n  q: {type: queue, rows_per_transaction: 7}\n  m: {type: mock}\n"
+        "  s: {type: sqlite, path: s.db, set_wal: true}\n"
+    )
+    return config
+
+
+def test_check_source_asks_every_source_that_can_be_asked_a_plugin_s_too(relay_config):
+    said = databus("check-source", relay_config)
+    assert (said.returncode, said.stderr) == (0, "q is warm\n")
+    assert said.stdout == (
+        "warning  q  queue-1  depth: 7 rows wait\n         > drain it\nq; errors: 0, warnings: 1, hints: 0\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "kind", "can"),
+    [
+        (("check-source",), "m", "checkable", "mysql, queue"),
+        (("prepare",), "q", "preparable", "sqlite"),
+        (("remove",), "q", "preparable", "sqlite"),
+    ],
+)
+def test_what_a_source_does_not_offer_is_refused_naming_who_does(relay_config, command, source, kind, can):
+    said = failed(databus(*command, relay_config, source), 3)
+    assert f"{source}: sources of type" in said
+    assert f"are not {kind}; there are: {can}" in " ".join(said.split())
+
+
+def test_what_capture_needs_in_a_database_is_put_there_and_taken_out(relay_config):
+    database = relay_config.parent / "s.db"
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    assert "1 tables captured: main.t" in databus("prepare", relay_config, "s").stdout
+    with closing(sqlite3.connect(database)) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE type = 'trigger'").fetchone()[0] > 0
+    assert "nothing of databus is left" in databus("remove", relay_config, "s").stdout
+    with closing(sqlite3.connect(database)) as db:
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE '%databus%'").fetchone() == (0,)
+
+
+def test_a_misspelt_source_is_answered_with_the_nearest(relay_config):
+    assert 'no physical source called "qq"; did you mean "q"?' in failed(databus("check-source", relay_config, "qq"), 2)
