@@ -12,6 +12,8 @@ from contextlib import closing, contextmanager
 import pytest
 import yaml
 
+from databus.core import ServiceUnavailable
+from databus.pipeline import compare, load_pipeline
 from databus.testing import RelayProcess
 from tests.cli.test_cli import databus, failed
 
@@ -114,3 +116,26 @@ def test_compare_does_not_wait_for_a_capture_that_is_suspended(tmp_path):
         said = failed(databus("compare", "databus.yml", "copy", "--relay-config", "relay.yml", cwd=folder), 3)
     assert "capture is suspended" in said
     assert "nowhere.txt" in said
+
+
+def test_compare_gives_a_relay_no_longer_for_an_answer_than_it_waits_itself(tmp_path, monkeypatch):
+    folder, limits = tmp_path / "project", []
+    assert databus("init", folder).returncode == 0
+
+    class Silent:
+        def __init__(self, url, *, token_file, read_ms_max):
+            limits.append(read_ms_max)
+
+        def states(self):
+            raise ServiceUnavailable("no answer")
+
+        head = states
+
+    monkeypatch.setattr("databus.link.RelayClient", Silent)
+    state = folder / ".databus" / "relay"
+    state.mkdir(parents=True)
+    (state / "relay.json").write_text('{"url": "http://127.0.0.1:1"}')
+    with pytest.raises(ServiceUnavailable, match="not compared"):
+        compare(load_pipeline(folder / "databus.yml"), "copy", wait_ms_max=300)
+    assert limits
+    assert max(limits) <= 2_000

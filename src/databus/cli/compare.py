@@ -18,13 +18,16 @@ def compare(
     relay_config: Annotated[
         Path | None, typer.Option(help="The relay's configuration, where it runs elsewhere: what its sources are.")
     ] = None,
-    wait_s: Annotated[float, typer.Option(help="How long to wait for the copy to reach the source.")] = 60.0,
+    wait_s: Annotated[
+        float, typer.Option(help="How long to wait for the copy to reach the source; comparing comes on top.")
+    ] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Compare every table of a source with its copy, by value, at one position.
 
     Exits with 0 where they are identical, 1 on a difference, 3 where capture is suspended, 75 where the copy did not
-    reach the source in time. What it waits for is said on standard error.
+    reach the source in time. What it waits for is said on standard error. When the time is up it looks once more, and
+    finishes a comparison that it has begun; starting up and reading the tables come on top.
     """
     from databus.pipeline import compare as compare_copy
     from databus.pipeline import load_pipeline

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -31,7 +31,11 @@ from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan, plan_queries
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
 
+if TYPE_CHECKING:
+    from databus.link import RelayClient
+
 _ASK_S: Final = 0.1
+_ANSWER_MS_MIN: Final = 2_000  # what a relay has for an answer when time is up
 _KEYS_SHOWN_MAX: Final = 10
 
 
@@ -62,28 +66,32 @@ class _Copy:
             return None  # being replaced
         return Checkpoint.from_json(text, "offset").sources.get(self.physical)
 
-    def published(self) -> SourceCheckpoint | None:
+    def published(self, deadline: float) -> SourceCheckpoint | None:
         """The end of the relay's log; None if the relay does not run."""
-        from databus.link import RelayClient
-
-        url = self._relay_url()
         try:
-            client = None if url is None else RelayClient(url, token_file=self.graph.config.token_file)
-            return None if client is None else client.head(self.physical).published
+            relay = self._relay(deadline)
+            return None if relay is None else relay.head(self.physical).published
         except TransientError:
             return None
 
-    def suspended(self) -> str:
+    def suspended(self, deadline: float) -> str:
         """Why the relay does not capture this source and will not by itself; empty if it does, or does not answer."""
-        from databus.link import RelayClient
-
-        url = self._relay_url()
         try:
-            states = [] if url is None else RelayClient(url, token_file=self.graph.config.token_file).states()
+            relay = self._relay(deadline)
+            states = [] if relay is None else relay.states()
         except TransientError:
             return ""
         stopped = [each for each in states if each["name"] == self.physical and each["status"] == "suspended"]
         return str(stopped[0]["message"]) if stopped else ""
+
+    def _relay(self, deadline: float) -> "RelayClient | None":
+        """The relay, waited for until the deadline, or a moment where that has passed."""
+        from databus.link import RelayClient
+
+        url = self._relay_url()
+        left_ms = max(int((deadline - time.monotonic()) * 1e3), _ANSWER_MS_MIN)
+        token_file = self.graph.config.token_file
+        return None if url is None else RelayClient(url, token_file=token_file, read_ms_max=left_ms)
 
     def _relay_url(self) -> str | None:
         config = self.graph.config
@@ -181,7 +189,7 @@ def _compare_physical(
         is_late = time.monotonic() > deadline
         try:
             with copy.oracle() as reading:
-                why = _not_there(copy, reading)
+                why = _not_there(copy, reading, deadline)
                 captured = _tables(copy, reading)
                 if not captured:
                     why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
@@ -195,13 +203,15 @@ def _compare_physical(
                     why = "the source did not rest: it was written to during the comparison"
         except ServiceUnavailable as error:
             why = str(error)
-        _wait(copy, why, is_late=is_late, is_news=why != told, on_wait=on_wait)
+        _wait(copy, why, deadline, is_late=is_late, is_news=why != told, on_wait=on_wait)
         told = why
 
 
-def _wait(copy: _Copy, why: str, *, is_late: bool, is_news: bool, on_wait: Callable[[str], None]) -> None:
+def _wait(
+    copy: _Copy, why: str, deadline: float, *, is_late: bool, is_news: bool, on_wait: Callable[[str], None]
+) -> None:
     """Wait a little, or raise where that is of no use."""
-    suspended = copy.suspended() if is_late or is_news else ""
+    suspended = copy.suspended(deadline) if is_late or is_news else ""
     if suspended:
         raise FatalError(f"{copy.physical}: not compared: {why}, and capture is suspended: {suspended}")
     if is_late:
@@ -211,11 +221,11 @@ def _wait(copy: _Copy, why: str, *, is_late: bool, is_news: bool, on_wait: Calla
     time.sleep(_ASK_S)  # neither a database nor Delta tells of a commit in another process
 
 
-def _not_there(copy: _Copy, reading: Reading) -> str:
+def _not_there(copy: _Copy, reading: Reading, deadline: float) -> str:
     """Why the copy cannot be compared with this moment of the source yet; empty if it can."""
     position = copy.position()
     why = reading.not_captured() or reading.not_reached(position)
-    published = None if why else copy.published()
+    published = None if why else copy.published(deadline)
     if why or published is None or position is None:
         return why
     if published.snapshots:
