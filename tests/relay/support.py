@@ -154,7 +154,7 @@ class ScriptedSource:
         self._database.asked.extend(sources)
 
     def lag(self) -> SourceLag:
-        return SourceLag(12.5, 3, 60_000.0, {"main.orders": 2})
+        return SourceLag(12.5, 3, 60_000.0, {"main.orders": 2}, bytes=4096)
 
     def close(self) -> None:
         return

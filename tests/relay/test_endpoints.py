@@ -235,6 +235,7 @@ def test_metrics_show_lag_three_ways_and_counters(relay: Relay) -> None:
         'databus_capture_state{physical="shop",state="RUNNING"} 1.0',
         'databus_capture_lag_seconds{physical="shop"} 0.0125',
         'databus_capture_lag_changes{physical="shop"} 3.0',
+        'databus_capture_lag_bytes{physical="shop"} 4096.0',
         'databus_capture_retention_left_seconds{physical="shop"} 60.0',
         'databus_capture_values_omitted_total{physical="shop",table="main.orders"} 2.0',
         'databus_capture_rows_total{physical="shop"} 4.0',

@@ -46,6 +46,7 @@ def _capture_json(capture: Capture) -> dict[str, Any]:
         "SCN": None if capture.log is None else capture.log.head().published.scn,
         "lagMs": lag.behind_ms,
         "lagChanges": lag.changes,
+        "lagBytes": lag.bytes,
         "retentionLeftMs": lag.retention_left_ms,
         "valuesOmitted": dict(lag.values_omitted),
         "snapshots": capture.reading,

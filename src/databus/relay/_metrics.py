@@ -92,6 +92,13 @@ def _capture(families: _Families, capture: Capture) -> None:
         lag.changes,
     )
     families.gauge(
+        "capture_lag_bytes",
+        "Bytes of the database's log that the relay has not captured.",
+        _BY_SOURCE,
+        of,
+        lag.bytes,
+    )
+    families.gauge(
         "capture_retention_left_seconds",
         "Time until the database purges something that the relay has not captured yet.",
         _BY_SOURCE,

@@ -37,13 +37,14 @@ class SourceLag:
 
     behind_ms: age of the oldest change not captured. changes: how many wait. retention_left_ms: how long until the
     database drops something that we still need. values_omitted: left out of rows that were too large, by table, since
-    the source began.
+    the source began. bytes: of the database's log that are not captured.
     """
 
     behind_ms: float | None = None
     changes: int | None = None
     retention_left_ms: float | None = None
     values_omitted: Mapping[str, int] = field(default_factory=dict)
+    bytes: int | None = None
 
 
 class Source(Protocol):

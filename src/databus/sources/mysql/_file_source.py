@@ -50,7 +50,7 @@ from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.binlog._event_types import ENCRYPTED_FILE_MAGIC, FILE_MAGIC
 from databus.sources.mysql.binlog._file_order import continues
 from databus.sources.mysql.binlog._position import file_number
-from databus.sources.mysql.server import Flavor, version_of
+from databus.sources.mysql.server import Flavor, bytes_behind, version_of
 from databus.sources.mysql.tables import Catalogue, History, Server
 from databus.wire import Group
 
@@ -227,6 +227,7 @@ class BinlogSource:
             taking_back=taking_back(self.physical, self._config, resume),
             prepared=prepared,
             reader=None,
+            bytes_behind=self._bytes_behind,
         )
         self._session.begin([], None)
 
@@ -253,6 +254,13 @@ class BinlogSource:
         if self._session is None:
             return SourceLag()
         return replace(self._session.lag(), values_omitted=self._omissions.counts)
+
+    def _bytes_behind(self, file: str, offset: int) -> int | None:
+        try:
+            files = [(each.name, each.stat().st_size) for each in log_files(self._config.path)]
+            return bytes_behind(files, file, offset)
+        except (ConfigError, OSError):  # a file has just gone; reading finds out
+            return None
 
     def close(self) -> None:
         """See `Source.close`."""

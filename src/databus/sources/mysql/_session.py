@@ -7,9 +7,9 @@ function of the log, so that a session that starts where another was killed yiel
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -48,6 +48,8 @@ from databus.sources.mysql.tables import TableState
 from databus.sources.snapshots import Progress
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
+_POLLED_S: Final = 1.0
+
 
 class Session:
     """Capture from one place on. One thread, but for `want`."""
@@ -72,6 +74,7 @@ class Session:
         prepared: PreparedStore | None = None,
         unread: Unread | None = None,
         expire_ms: float | None = None,
+        bytes_behind: Callable[[str, int], int | None] = lambda _file, _offset: None,
     ) -> None:
         self._physical = physical
         self._config = config
@@ -83,6 +86,7 @@ class Session:
         self._lookup = lookup
         self._looked_up: dict[int, TableState] = {}  # by slot, until its rows come
         self._expire_ms = expire_ms
+        self._bytes_behind = bytes_behind  # of the log, after a file and offset
         self._taking_back = taking_back or TakingBack(physical, None, "")
         self._prepared = prepared
         if prepared is not None and reader is not None:
@@ -108,6 +112,7 @@ class Session:
         self._yielded_s = time.monotonic()
         self._is_part_out = False  # the last group that was yielded wants another to end its transaction
         self._is_current = False
+        self._polled_s = time.monotonic()
 
     # What the source calls
 
@@ -130,7 +135,8 @@ class Session:
 
     def poll(self, wait_ms: int) -> Group | None:
         """The next group, or None if nothing came in time."""
-        deadline = time.monotonic() + wait_ms / 1e3
+        self._polled_s = time.monotonic()
+        deadline = self._polled_s + wait_ms / 1e3
         while True:
             if self._is_all_read():
                 time.sleep(max(deadline - time.monotonic(), 0.0))
@@ -160,11 +166,13 @@ class Session:
 
     def lag(self) -> SourceLag:
         """How far behind, by the commit time of the last transaction seen."""
+        position = self._here.place.position
+        bytes_ = 0 if self._is_at_end() else self._bytes_behind(position["file"], position["offset"])
         behind_ms = 0.0
-        if not self._is_current:
+        if not self._is_current or bytes_:
             behind_ms = max(self._clock.now_ns() / 1e6 - self._here.place.commit_us / 1e3, 0.0)
         left_ms = None if self._expire_ms is None else max(self._expire_ms - behind_ms, 0.0)
-        return SourceLag(behind_ms, None, left_ms)
+        return SourceLag(behind_ms, None, left_ms, bytes=bytes_)
 
     def progress(self) -> list[Progress]:
         """How far each table is that is being read."""
@@ -178,7 +186,11 @@ class Session:
     def rests_at(self) -> tuple[str, int] | None:
         """The end of the log as it came last, while nothing more comes."""
         here = self._scanner.position
-        return (here.file, here.offset) if self._is_current and not self.is_over else None
+        return (here.file, here.offset) if self._is_at_end() and not self.is_over else None
+
+    def _is_at_end(self) -> bool:
+        """Whether nothing more comes. While capture is paused nobody looks, and that is not known."""
+        return self._is_current and time.monotonic() - self._polled_s < _POLLED_S
 
     def close(self) -> None:
         """Let go of the log, the readers and the history."""
@@ -231,6 +243,7 @@ class Session:
     def _read_on(self, deadline: float) -> bool:
         """Get more of the log. False: nothing came in time."""
         block = self._feed.take(max(deadline - time.monotonic(), 0.0))
+        self._polled_s = time.monotonic()
         if block is None:
             self._is_current = True
             return time.monotonic() < deadline  # else somebody woke us: a chunk is ready, or is asked for

@@ -54,6 +54,7 @@ from databus.sources.mysql.server import (
     check,
     close_quietly,
     connect_again,
+    distance_in,
     open_dump,
     pass_over,
     refuse,
@@ -427,9 +428,8 @@ class MysqlSource(MysqlOperations):
         if reads_from is None:
             dump = open_dump(self._config, server, start.position, server_id)
         else:
-            dump = open_dump(
-                self._config, server, Position(reads_from, FIRST_OFFSET, None, facts.uuid), server_id, by_file=True
-            )
+            begins = Position(reads_from, FIRST_OFFSET, None, facts.uuid)
+            dump = open_dump(config, server, begins, server_id, by_file=True)
         options = SnapshotOptions(
             connections=config.snapshot_connections,
             chunk_rows_max=config.chunk_rows_max,
@@ -455,6 +455,7 @@ class MysqlSource(MysqlOperations):
             lookup=self._lookup(facts, keeper, server_id),
             unread=start.unread,
             expire_ms=None if facts.expire_s is None else facts.expire_s * 1e3,
+            bytes_behind=distance_in(facts, config=config).behind,
         )
         session.go_on_reading()
         session.begin(start.snapshots, start.gap)

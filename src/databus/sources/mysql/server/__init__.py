@@ -10,6 +10,7 @@ from databus.sources.mysql.server._dump import BlockQueue, Dump
 from databus.sources.mysql.server._errors import error_of, server_error, telling
 from databus.sources.mysql.server._heartbeats import EndWatch, watch_end
 from databus.sources.mysql.server._hosts import ConnectedServer, Hosts, ServerMismatch, connect_again
+from databus.sources.mysql.server._log_distance import LogDistance, bytes_behind, distance_in
 from databus.sources.mysql.server._replica import open_dump, replica_id, second_replica_id
 from databus.sources.mysql.server._replication_filters import Hidden, like
 from databus.sources.mysql.server._resumable import Fault, Trouble, hidden_reset, place_to_ask, scheme_of
@@ -35,17 +36,20 @@ __all__ = [
     "Flavor",
     "Hidden",
     "Hosts",
+    "LogDistance",
     "NoFeed",
     "ServerFacts",
     "ServerMismatch",
     "Trouble",
     "account_of",
     "ask",
+    "bytes_behind",
     "check",
     "check_source",
     "close_quietly",
     "connect",
     "connect_again",
+    "distance_in",
     "error_of",
     "gtids_at",
     "hidden_reset",

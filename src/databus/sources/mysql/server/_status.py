@@ -208,6 +208,12 @@ def log_end(connection: "pymysql.Connection[Any]", server: str) -> tuple[str, in
     return (str(said[0]["File"]), int(said[0]["Position"])) if said else ("", 0)
 
 
+def log_files(connection: "pymysql.Connection[Any]", server: str) -> list[tuple[str, int]]:
+    """The files of its log, each with its bytes, in order."""
+    with telling(server, "asking for the files of its log"):
+        return [(str(row["Log_name"]), int(row["File_size"])) for row in ask(connection, "SHOW BINARY LOGS")]
+
+
 def version_of(text: str) -> tuple[int, int, int]:
     """The numbers at the head of a version.
 
