@@ -79,3 +79,8 @@ def test_stopping_is_said_at_once_and_then_what_is_waited_for():
     assert "waiting for the batch that copy is writing" in view.board().doing
     assert "a second Ctrl-C does not wait" in view.board().doing
     assert "copy" in view.take({"event": "stopped", "failed": 0, "abandoned": ["copy"]})
+
+
+def test_an_entry_that_no_table_fits_stands_beside_its_source():
+    line = source_line(state(missingTables=["no table fits main.ordrs yet; did you mean main.orders?"]))
+    assert "no table fits main.ordrs yet; did you mean main.orders?" in line.detail

@@ -101,6 +101,7 @@ def source_line(state: Mapping[str, Any]) -> SourceLine:
     details = []
     if state["message"]:
         details.append(_short(state["message"]))
+    details += [_short(each) for each in state.get("missingTables", ())]
     if state["snapshots"]:
         names = ", ".join("tables that wait to be read" if each == "*" else each for each in state["snapshots"])
         details.append(f"reading {names}: {state['snapshotRows']:,} rows so far")

@@ -5,10 +5,9 @@
          │       TransientError                                  ▼
          └──────── ERROR_RETRY                           SUSPENDED_ON_ERROR ──(unpause)──► INITIALIZING
 
-and SHUTDOWN at the end.
-
-Each round opens the source, starts it at the log's end and moves groups until something happens. An error of one source
-touches no other. The log stays open between rounds, so consumers are served what it holds while the database is away.
+and SHUTDOWN at the end. Each round opens the source, starts it at the log's end and moves groups until something
+happens. An error of one source touches no other. The log stays open between rounds, so consumers are served what it
+holds while the database is away.
 
 Large groups are encoded and written by a second thread while the source makes the next ones; see `_behind`.
 """
@@ -39,6 +38,7 @@ from databus.core import (
 from databus.log import Log, LogConfig, SegmentHeader, segment_numbers, segment_path
 from databus.relay._behind import Behind, Draft
 from databus.relay._config import CaptureConfig
+from databus.relay._missing_tables import MissingTables
 from databus.sources import Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
 
@@ -105,6 +105,7 @@ class Capture:
         self.physical = physical
         self.counters = Counters()
         self.lag = SourceLag()
+        self.missing_tables = MissingTables(config)
         self.log: Log | None = None
         self._config = config
         self._folder = folder
@@ -136,11 +137,11 @@ class Capture:
     def status(self) -> Status:
         """What it is doing; while it begins, with what its source says of that, and whether it is to pause then."""
         status = self._status
-        if status.state is State.INITIALIZING:
-            doing = getattr(self._source, "doing", "")
-            pausing = "; to pause as soon as it has started" if self._is_paused else ""
-            return replace(status, message=f"{status.message}{f': {doing}' if doing else ''}{pausing}")
-        return status
+        if status.state is not State.INITIALIZING:
+            return status
+        doing = getattr(self._source, "doing", "")
+        pausing = "; to pause as soon as it has started" if self._is_paused else ""
+        return replace(status, message=f"{status.message}{f': {doing}' if doing else ''}{pausing}")
 
     @property
     def is_pause_pending(self) -> bool:
@@ -263,6 +264,7 @@ class Capture:
         self._begin(f"starting {identity.description} after SCN {resume.scn}")
         source.start(resume)
         self._logger.info("capture started", identity=identity.description, scn=resume.scn, log=log.uuid)
+        self.missing_tables.warn(log, self._logger)
         self._told = None
         self._started_ns = self._quiet_since_ns = self._clock.monotonic_ns()
         return source, log

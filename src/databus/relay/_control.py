@@ -40,6 +40,7 @@ def _capture_json(capture: Capture) -> dict[str, Any]:
         "status": _STATE_WORDS[status.state],
         "state": status.state.name,
         "error": status.error or None,
+        "missingTables": list(capture.missing_tables.said(capture.log)),
         "message": status.message,
         "pausePending": capture.is_pause_pending,
         "sinceMs": status.since_us // 1000,
