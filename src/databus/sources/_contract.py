@@ -10,7 +10,9 @@ the log when the next is asked for. After `start(resume)` the first group contin
 process that produced `resume` was killed; what it yields for the same transactions is the same again, snapshots
 excepted. A group may be a commit alone, for transactions that changed no captured table: a source whose log is busy
 with others yields one now and then (its own `progress_bytes` and `progress_ms`), never one for each, so that neither
-consumers' checkpoints nor what the database keeps for us stand still. A source never skips: if what it needs is gone,
+consumers' checkpoints nor what the database keeps for us stand still. Rows that are encoded already, as those of
+another log, are given with their bytes (`Rows.body`): they go into the log as they are, and the batch is a view of
+them. A source never skips: if what it needs is gone,
 or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if the database does not
 answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts anew from the log's end.
 
