@@ -304,12 +304,15 @@ class _Run:
             threading.Thread(target=each.stop, name=f"stop {each.plan.name}", daemon=True).start()
         deadline = time.monotonic() + _QUERIES_STOP_S_MAX
         told = ""
-        while (left := [each for each in threads if each.is_alive()]) and time.monotonic() < deadline:
-            if (waits_for := _waited_for(left)) != told:
-                told = waits_for
-                self._begin(told)
-            left[0].join(_LOOK_S)
-        self.abandoned = sorted({name for each in left for name in each.outputs})
+        left = threads
+        try:
+            while (left := [each for each in threads if each.is_alive()]) and time.monotonic() < deadline:
+                if (waits_for := _waited_for(left)) != told:
+                    told = waits_for
+                    self._begin(told)
+                left[0].join(_LOOK_S)
+        finally:  # also when a second signal ends the wait: an output that still writes cannot be closed
+            self.abandoned = sorted({name for each in left for name in each.outputs})
         if left:
             self._logger.warning("not waited for any longer; it comes again", outputs=self.abandoned)
 
