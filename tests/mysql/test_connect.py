@@ -7,7 +7,7 @@ import pytest
 
 from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.server import account_of, ask, connect, gtids_at, server_facts, socket_of, telling
+from databus.sources.mysql.server import account_of, ask, connect, gtids_at, scheme_of, server_facts, socket_of, telling
 from databus.testing import TcpProxy
 from databus.testing.servers import make_certificates
 
@@ -211,7 +211,11 @@ def test_facts_tell_who_the_server_is_and_what_it_has(server, database):
         later = server_facts(connection, "here")
     assert facts.flavor == server.flavor
     assert facts.version_text.startswith(".".join(str(each) for each in facts.version))
-    assert (facts.server_id, facts.gtid, facts.scheme) == (server.server_id, "on", "gtid")
+    assert (facts.server_id, facts.gtid, scheme_of(facts)) == (
+        server.server_id,
+        "on",
+        "domains" if server.flavor == "mariadb" else "gtid",
+    )
     assert facts.executed == server.gtids() or later.executed == server.gtids()
     assert facts.uuid == later.uuid != ""
     assert (facts.file, facts.offset) < (later.file, later.offset) == server.position()

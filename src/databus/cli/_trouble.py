@@ -22,7 +22,7 @@ def trouble_told(relay: "RelayClient", tables: Sequence[str] | None, say: Callab
     tables: as the verb was given them; sources that none of them can be of are left out. Raises what asking the relay
     raises the first time; later it may be away, which who follows it finds out too.
     """
-    client = relay.another()
+    client = relay.clone()
     told: dict[str, str] = {}
     _tell(client.states(), tables, told, say)
     ended = threading.Event()

@@ -68,7 +68,7 @@ class Client:
             relay = RelayClient(relay, token=token, token_file=token_file, name=name)
         elif (token, token_file, name) != (None, None, None):
             raise ConfigError("a RelayClient has its token and its name already; give them to it, not to the Client")
-        self._relay = relay.another()
+        self._relay = relay.clone()
         self._consumer = consumer
         self._names = sources
         self._start_at = start

@@ -163,7 +163,7 @@ class Reader:
         config: FollowConfig | None = None,
     ) -> None:
         self._config = config or FollowConfig()
-        self._relay = relay.another()
+        self._relay = relay.clone()
         self.physical = physical
         self.channel = channel
         self._sources = None if sources is None else tuple(sources)

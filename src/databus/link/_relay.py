@@ -203,7 +203,7 @@ class RelayClient:
         self._tables: dict[int, TableSchema] = {}
         self._tables_lock = threading.Lock()
 
-    def another(self) -> "RelayClient":
+    def clone(self) -> "RelayClient":
         """One for the same relay that is closed by itself; what is known of schemas is shared."""
         other = object.__new__(RelayClient)
         other.url, other._endpoint, other._sockets = self.url, self._endpoint, Sockets()

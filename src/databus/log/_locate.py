@@ -30,7 +30,7 @@ from databus.log._view import LogView
 from databus.wire import ROWS, Commit, Frame, is_of_other_log
 
 
-class _Place(NamedTuple):
+class _GroupPlace(NamedTuple):
     """Before a group: where it starts, the group if it is published, and where the commit frame before it is."""
 
     segment: Segment
@@ -207,28 +207,28 @@ def _segment_of(segments: tuple[Segment, ...], pair: Pair) -> Segment:
     return next((segment for segment in reversed(segments) if segment.before <= pair), segments[0])
 
 
-def _seek_pair(view: LogView, segment: Segment, published: End, pair: Pair) -> _Place:
+def _seek_pair(view: LogView, segment: Segment, published: End, pair: Pair) -> _GroupPlace:
     limit = view.limit(segment, published)
     entry = view.index(segment).before_pair(pair, limit)
     offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
     with FrameReader(view.file(segment), limit, with_bodies=False) as reader:
         for group in reader.groups(offset):
             if group.commit.last > pair:
-                return _Place(segment, group.offset, group, before_offset)
+                return _GroupPlace(segment, group.offset, group, before_offset)
             before_offset = group.commit_offset
-    return _Place(segment, limit, None, before_offset)
+    return _GroupPlace(segment, limit, None, before_offset)
 
 
-def _seek_time(view: LogView, segment: Segment, published: End, time_us: int) -> _Place:
+def _seek_time(view: LogView, segment: Segment, published: End, time_us: int) -> _GroupPlace:
     limit = view.limit(segment, published)
     entry = view.index(segment).before_time(time_us, limit)
     offset, before_offset = (segment.first_offset, -1) if entry is None else (entry.offset, entry.commit_offset)
     with FrameReader(view.file(segment), limit, with_bodies=False) as reader:
         for group in reader.groups(offset):
             if group.commit.commit_us >= time_us:
-                return _Place(segment, group.offset, group, before_offset)
+                return _GroupPlace(segment, group.offset, group, before_offset)
             before_offset = group.commit_offset
-    return _Place(segment, limit, None, before_offset)
+    return _GroupPlace(segment, limit, None, before_offset)
 
 
 def _purged(view: LogView, what: str, oldest: Segment) -> PositionPurged:

@@ -9,7 +9,7 @@ and SHUTDOWN at the end. Each round opens the source, starts it at the log's end
 happens. An error of one source touches no other. The log stays open between rounds, so consumers are served what it
 holds while the database is away.
 
-Large groups are encoded and written by a second thread while the source makes the next ones; see `_behind`.
+Large groups are encoded and written by a second thread while the source makes the next ones; see `_group_writer`.
 """
 
 import threading
@@ -36,8 +36,8 @@ from databus.core import (
     crash_point,
 )
 from databus.log import Log, LogConfig, SegmentHeader, segment_numbers, segment_path
-from databus.relay._behind import Behind, Draft
 from databus.relay._config import CaptureConfig
+from databus.relay._group_writer import Draft, GroupWriter
 from databus.relay._missing_tables import MissingTables
 from databus.sources import Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
@@ -123,7 +123,7 @@ class Capture:
         self._wishes = 0  # how often somebody wanted something; ends a wait
         self._source: Source | None = None
         self._last_commit: Commit | None = None
-        self._behind = Behind(f"write-{physical}", self._write)
+        self._writer = GroupWriter(f"write-{physical}", self._write)
         self._told: Any = None  # the position that the source was last told to be durable
         self._next_upkeep_ns = 0
         self._next_durable_ns = 0
@@ -232,7 +232,7 @@ class Capture:
                 if self.log is not None:
                     self.log.close()
             finally:
-                self._behind.close()
+                self._writer.close()
                 self._note(State.SHUTDOWN)
 
     def _round(self) -> None:
@@ -325,9 +325,9 @@ class Capture:
         draft = Draft(group)
         if draft.bytes >= _BEHIND_BYTES_MIN:
             try:
-                self._behind.put(draft)
+                self._writer.put(draft)
             except DiskFull:
-                self._write_until_done([*self._behind.take_back(), draft], log)
+                self._write_until_done([*self._writer.take_back(), draft], log)
             return
         self._settle(log)
         self._write_until_done([draft], log)
@@ -335,9 +335,9 @@ class Capture:
     def _settle(self, log: Log) -> None:
         """Wait until nothing is being written. Raises what went wrong with it."""
         try:
-            self._behind.wait()
+            self._writer.wait()
         except DiskFull:
-            self._write_until_done(self._behind.take_back(), log)
+            self._write_until_done(self._writer.take_back(), log)
 
     def _write_until_done(self, drafts: Sequence[Draft], log: Log) -> None:
         """While there is no room, say so and try again with the same group. None after it goes first, nor at a stop."""
@@ -407,8 +407,8 @@ class Capture:
 
     def _let_go(self) -> None:
         """Close the source and drop an unfinished transaction; it will come again, whole."""
-        error = self._behind.failure
-        lost = self._behind.take_back()
+        error = self._writer.failure
+        lost = self._writer.take_back()
         if lost:
             self._logger.warning("groups were not written and come again", groups=len(lost), error=repr(error))
         source, self._source = self._source, None

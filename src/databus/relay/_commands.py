@@ -20,7 +20,7 @@ from databus.relay._audit import Audit
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
-from databus.relay._params import START_NAMES, Place, check_names, fingerprint, integer, names, start_of
+from databus.relay._params import START_NAMES, StartName, check_names, fingerprint, integer, names, start_of
 from databus.relay._range import RANGE_NAMES, RangeAsk, RangeScan, find_range
 from databus.relay._stats import Stats
 from databus.relay._stream import StreamAsk, Streaming, open_cursor
@@ -147,7 +147,7 @@ class Commands:
     async def position(self, ask: "_Ask") -> web.Response:
         """GET /position: the checkpoint that a start means, and what the log holds."""
         ask.check(START_NAMES | {"physical", "sources"})
-        start = start_of(ask.query, Place.LATEST)
+        start = start_of(ask.query, StartName.LATEST)
         checkpoint = start if isinstance(start, Checkpoint) else None
         capture = self._catalog.choose(ask.query.get("physical"), names(ask.query, "sources"), checkpoint)
         log = self._catalog.log_of(capture)

@@ -14,7 +14,7 @@ _DIGITS: Final = re.compile(r"[0-9]{1,19}")
 ROWS_MAX: Final = _INT64_END - 1
 
 
-class Place(StrEnum):
+class StartName(StrEnum):
     """Places in a log that have a name."""
 
     BEGINNING = "beginning"
@@ -29,7 +29,7 @@ class AtTime:
     us: int
 
 
-Start = Place | AtTime | SourceCheckpoint | Checkpoint
+Start = StartName | AtTime | SourceCheckpoint | Checkpoint
 """Where to begin. A whole checkpoint still has to be asked for its part of the physical source."""
 
 Query = Mapping[str, str]
@@ -115,7 +115,7 @@ def microseconds(name: str, text: str) -> int:
 START_NAMES: Final = frozenset({"from", "scn", "time", "start", "checkPoint"})
 
 
-def start_of(query: Query, default: Place) -> Start:
+def start_of(query: Query, default: StartName) -> Start:
     """Where to begin. Raises `MalformedRequest` if more than one parameter says it, or one says nothing."""
     given = sorted(START_NAMES & set(query))
     if not given:
@@ -129,9 +129,9 @@ def start_of(query: Query, default: Place) -> Start:
     if name == "time":
         return AtTime(microseconds(name, text))
     if name == "start":
-        if text not in list(Place):
-            raise MalformedRequest(f"start: {text[:100]!r} is none of {', '.join(Place)}")
-        return Place(text)
+        if text not in list(StartName):
+            raise MalformedRequest(f"start: {text[:100]!r} is none of {', '.join(StartName)}")
+        return StartName(text)
     value = _json(name, text)
     return _original(value) if name == "checkPoint" else _position(value)
 
@@ -163,13 +163,13 @@ def _original(value: dict[str, Any]) -> Start:
 
     mode = value.get("consumption_mode", "ONLINE_CONSUMPTION")
     if mode == "INIT":
-        return Place.BEGINNING
+        return StartName.BEGINNING
     if mode != "ONLINE_CONSUMPTION":
         raise MalformedRequest(f"checkPoint.consumption_mode: {str(mode)[:100]!r} is served by a bootstrap, not here")
     scn, offset = number("windowScn", -1), number("windowOffset", -1)
     before, time_ns = number("prevScn", -1), number("tsNsecs", -1)
     if scn < 0:
-        return Place.EARLIEST
+        return StartName.EARLIEST
     if scn == 0 and time_ns > 0:
         return AtTime(time_ns // 1000)
     if offset < 0:

@@ -16,9 +16,9 @@ from databus.relay._catalog import Selection
 from databus.relay._feed import Feed
 from databus.relay._params import (
     START_NAMES,
-    Place,
     Query,
     Start,
+    StartName,
     flag,
     integer,
     names,
@@ -61,7 +61,7 @@ class RangeAsk:
         return cls(
             query.get("physical"),
             names(query, "sources"),
-            start_of(query, Place.BEGINNING),
+            start_of(query, StartName.BEGINNING),
             pair(query, "to"),
             optional_integer(query, "rows_max", least=1),
             optional_integer(query, "bytes_max", least=1),

@@ -28,9 +28,9 @@ from databus.relay._ndjson import Renderer
 from databus.relay._params import (
     START_NAMES,
     AtTime,
-    Place,
     Query,
     Start,
+    StartName,
     check_names,
     flag,
     integer,
@@ -87,7 +87,7 @@ class StreamAsk:
         bytes_max = optional_integer(query, limit, least=1)
         if follow and bytes_max is not None:
             raise MalformedRequest(f"{limit}: a stream that follows has no end in bytes")
-        default = Place.LATEST if json is not None and follow else Place.BEGINNING
+        default = StartName.LATEST if json is not None and follow else StartName.BEGINNING
         wait_ms = integer(query, "wait_ms", min(WAIT_MS_DEFAULT, wait_ms_max), most=wait_ms_max)
         return cls(
             query.get("physical"),
@@ -141,9 +141,9 @@ def open_cursor(log: Log, start: Start) -> Cursor:
         return log.locate(mine)
     if isinstance(start, SourceCheckpoint):
         return log.locate(start)
-    if start is Place.BEGINNING:
+    if start is StartName.BEGINNING:
         return log.beginning()
-    return log.earliest() if start is Place.EARLIEST else log.latest()
+    return log.earliest() if start is StartName.EARLIEST else log.latest()
 
 
 class Streaming:
@@ -168,7 +168,7 @@ class Streaming:
         self._log = log
         self._feed = feed
         self._tail = tail
-        self._has_moved = ask.start is Place.LATEST
+        self._has_moved = ask.start is StartName.LATEST
         self._reader = reader
         self._stats = stats
         self._write_ms_max = write_ms_max

@@ -138,26 +138,6 @@ def test_thousands_of_table_ids_and_definitions_stay_bounded() -> None:
         read(log, table_maps_max=10)
 
 
-def test_what_is_captured_can_change_on_the_way() -> None:
-    chosen = {"t"}
-    scanning = Scanner("mysql", lambda table: table.name in chosen, scheme="gtid", is_file=True)
-    first, second = bytes(begun().transaction(1)), begun()
-    second.raw = bytearray(first)
-    second.gtid(2).query("BEGIN").table_map("u").write(ROW).xid().transaction(3)
-    whole = bytes(second)
-    third = len(whole)
-    second.gtid(4).query("BEGIN").table_map("u").write(ROW).xid().transaction(5)
-    found = scan(scanning, {"binlog.000007": whole})
-    assert sum(len(item.event_slot) for item in found if isinstance(item, Run)) == 2
-    chosen.clear()
-    chosen.add("u")
-    scanning.ask_again()
-    scanning.feed(bytes(second)[third:])
-    run = scanning.next()
-    assert isinstance(run, Run)
-    assert [scanning.tables[slot].name for slot in run.event_slot.tolist()] == ["u"]
-
-
 @pytest.mark.parametrize(
     ("announced", "damage"),
     [(0, b""), (len(ROW) - 1, b""), (len(ROW) + 1, b""), (len(ROW), b"cut off"), (len(ROW), b"no checksum")],

@@ -219,11 +219,11 @@ def test_zero_dates_are_filled_as_the_policy_says() -> None:
     assert (lenient.number, lenient.fill) == (2, {"c": None})
 
 
-def test_widened_and_renamed_columns_are_named() -> None:
+def test_widening_and_renaming_change_metadata_only_and_the_new_names_are_told() -> None:
     history = _history("t (a INT, b VARCHAR(5), c INT)")
     (event,) = _run(history, "ALTER TABLE t MODIFY a BIGINT, CHANGE b bb VARCHAR(9), RENAME COLUMN c TO d")
     assert isinstance(event, Altered)
-    assert (event.number, event.widened, event.renamed) == (1, ("a", "bb"), {"b": "bb", "c": "d"})
+    assert (event.number, event.renamed) == (1, {"b": "bb", "c": "d"})
 
 
 def test_indexes_and_comments_tell_nobody_anything() -> None:

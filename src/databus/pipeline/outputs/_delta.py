@@ -22,7 +22,7 @@ from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
-from databus.pipeline.outputs._paths import Places, path_of, root_of
+from databus.pipeline.outputs._paths import TableFolders, path_of, root_of
 from databus.schema import TableSchema
 
 _KEEP: Final = Upkeep()
@@ -116,7 +116,7 @@ class DeltaOutput(Output):
     def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
         super().__init__(config, context)
         self._copies: dict[tuple[str, str], _Copy] = {}
-        self._places = Places(config.path, context)
+        self._places = TableFolders(config.path, context)
         self._known: Known | None = None
 
     def table_path(self, physical: str, source: str) -> Path:

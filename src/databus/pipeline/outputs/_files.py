@@ -23,7 +23,7 @@ from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
 from databus.pipeline.outputs._lines import control_text, row_lines
 from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
-from databus.pipeline.outputs._paths import Places
+from databus.pipeline.outputs._paths import TableFolders
 
 _NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
 _CONTROL: Final = "control.json"
@@ -106,7 +106,7 @@ class FilesOutput(Output):
     def __init__(self, config: FilesConfig, context: OutputContext) -> None:
         super().__init__(config, context)
         self._folders: dict[tuple[str, str], _Folder] = {}
-        self._places = Places(config.path, context)
+        self._places = TableFolders(config.path, context)
 
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`."""

@@ -34,7 +34,7 @@ def root_of(template: str, context: OutputContext) -> Path:
     return context.folder.joinpath(*fixed)
 
 
-class Places:
+class TableFolders:
     """Remembers which source has which folder, since two must never share one."""
 
     def __init__(self, template: str, context: OutputContext) -> None:

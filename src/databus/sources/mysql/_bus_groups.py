@@ -19,7 +19,7 @@ from databus.sources.mysql._captured_tables import Tables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql._session_position import Gap, Here, as_one
+from databus.sources.mysql._session_position import Gap, SessionPosition, as_one
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.snapshot import SnapshotReader, TableTask
@@ -31,7 +31,7 @@ READ: Final = ("read",)
 """As the last key of an open snapshot: its rows are all in the log, and its end is not."""
 
 
-class Between:
+class BusGroups:
     """Readings of tables and controls of the bus's own, for one session. One thread, but for `want`.
 
     reader: None where there is no server to read. Only methods that return groups, or hand them out, need a place
@@ -42,7 +42,7 @@ class Between:
         self,
         physical: str,
         config: MysqlConfig | BinlogConfig,
-        here: Here,
+        position: SessionPosition,
         tables: Tables,
         history: HistoryKeeper,
         reader: SnapshotReader | None,
@@ -50,7 +50,7 @@ class Between:
     ) -> None:
         self._physical = physical
         self._config = config
-        self._here = here
+        self._position = position
         self._tables = tables
         self._history = history
         self._reader = reader
@@ -72,25 +72,25 @@ class Between:
                     "kind": ControlKind.GAP,
                     "source": name,
                     "from": gap.from_scn,
-                    "to": self._here.place.scn,
+                    "to": self._position.place.scn,
                     "reason": gap.reason,
                     "resnapshot": name in names,
                 }
-                groups.append(self._here.control(ControlKind.GAP, self._tables.in_force[name], body))
+                groups.append(self._position.control(ControlKind.GAP, self._tables.in_force[name], body))
         for name in [name for name in names if self._task(name) is None]:  # dropped in what was lost
             names.remove(name)
             body = {"kind": ControlKind.DROP, "source": name}
-            groups.append(self._here.control(ControlKind.DROP, self._tables.in_force.pop(name), body))
+            groups.append(self._position.control(ControlKind.DROP, self._tables.in_force.pop(name), body))
         return groups + self.ask([Asked(name) for name in names])
 
     def go_on_reading(self) -> None:
         """Take up the snapshots that were open in the log."""
         if self._reader is None:
             return
-        for name, opened in list(self._here.snapshots.items()):
+        for name, opened in list(self._position.snapshots.items()):
             task = self._task(name)
             if task is None:
-                self._here.snapshots.pop(name)
+                self._position.snapshots.pop(name)
                 continue
             if opened.last_key == READ:
                 self._read.append(name)
@@ -106,7 +106,7 @@ class Between:
     @property
     def is_reading(self) -> bool:
         """Whether a table is being read or is to be."""
-        return bool(self._here.snapshots or self._asked or self._unread)
+        return bool(self._position.snapshots or self._asked or self._unread)
 
     @property
     def unread(self) -> Unread:
@@ -150,7 +150,7 @@ class Between:
     def advance(self) -> None:
         """Everything up to here was seen."""
         if self._reader is not None:
-            self._reader.advance(self._here.place.scn, self._here.place.position)
+            self._reader.advance(self._position.place.scn, self._position.place.position)
 
     def redefine(self, events: Sequence[TableEvent]) -> None:
         """Tables that are being read are read on as what they are now, whatever consumers are told of the change."""
@@ -169,7 +169,7 @@ class Between:
 
     def stop_reading(self, source: str) -> None:
         """The table is gone."""
-        self._here.snapshots.pop(source, None)
+        self._position.snapshots.pop(source, None)
         if self._reader is not None:
             self._reader.drop(source)
 
@@ -180,12 +180,12 @@ class Between:
         if self._read or self._asked or self._unread:
             groups = self._end_read() or self._begin_asked() or self._begin_unread()
             if groups:
-                return as_one(groups, self._here.place.position)
+                return as_one(groups, self._position.place.position)
         found = None if self._reader is None else self._reader.take()
         if found is None:
             return None
         if isinstance(found, BegunAnew):
-            where = self._here.snapshots[found.source].where
+            where = self._position.snapshots[found.source].where
             return [self.begin_snapshot(found.source, where, tells_reader=False)]
         return list(self._chunk(found))
 
@@ -193,7 +193,7 @@ class Between:
         groups: list[Group] = []
         while self._read:
             name = self._read.popleft()
-            opened, table = self._here.snapshots.get(name), self._tables.in_force.get(name)
+            opened, table = self._position.snapshots.get(name), self._tables.in_force.get(name)
             if table is not None and opened is not None and opened.last_key == READ:  # else it was begun again
                 groups.append(self._end(table))
         return groups
@@ -203,7 +203,7 @@ class Between:
         if not asked:
             return []
         groups = self.ask([Asked(*each) for each in asked.items() if each[0] in self._tables.in_force])
-        return groups or [Group(self._here.commit())]  # so that the log says that they wait
+        return groups or [Group(self._position.commit())]  # so that the log says that they wait
 
     def _begin_unread(self) -> list[Group]:
         groups: list[Group] = []
@@ -215,7 +215,7 @@ class Between:
 
     def _has_room(self) -> bool:
         if self._reader is None:
-            return len(self._here.snapshots) < self._tables_max
+            return len(self._position.snapshots) < self._tables_max
         return self._reader.has_room(self._tables_max)
 
     def ask(self, asked: Sequence[Asked]) -> list[Group]:
@@ -223,7 +223,7 @@ class Between:
         groups: list[Group] = []
         waiting: list[Asked] = []
         for each in asked:
-            if each.source in self._here.snapshots or (not (self._unread or waiting) and self._has_room()):
+            if each.source in self._position.snapshots or (not (self._unread or waiting) and self._has_room()):
                 groups.append(self.begin_snapshot(*each))
             else:
                 waiting.append(each)
@@ -232,13 +232,13 @@ class Between:
 
     def begin_snapshot(self, source: str, where: str | None = None, *, tells_reader: bool = True) -> Group:
         """The begin of a reading, which supersedes one that is open."""
-        seq = self._here.next_seqs()
-        self._here.snapshots[source] = OpenSnapshot(seq, None, (self._here.place.scn, seq), where)
+        seq = self._position.next_seqs()
+        self._position.snapshots[source] = OpenSnapshot(seq, None, (self._position.place.scn, seq), where)
         task = self._task(source)
         if tells_reader and self._reader is not None and task is not None:
             self._reader.begin(task)
         body = {"kind": ControlKind.SNAPSHOT_BEGIN, "source": source, "generation": seq}
-        return self._here.control(ControlKind.SNAPSHOT_BEGIN, self._tables.in_force[source], body, seq)
+        return self._position.control(ControlKind.SNAPSHOT_BEGIN, self._tables.in_force[source], body, seq)
 
     def refuse_class3(self, source: str) -> None:
         """Raise, before anybody hears of it, if a table whose data changed unseen may not be read again: a session that
@@ -253,8 +253,8 @@ class Between:
     def tell_class3(self, table: TableSchema, known: TableSchema) -> list[Group]:
         """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
         body = schema_body(table, known, "", 3)
-        groups = [self._here.control(ControlKind.SCHEMA, table, body), *self.ask([Asked(table.source)])]
-        return as_one(groups, self._here.place.position)
+        groups = [self._position.control(ControlKind.SCHEMA, table, body), *self.ask([Asked(table.source)])]
+        return as_one(groups, self._position.place.position)
 
     def _task(self, source: str) -> TableTask | None:
         """What the reader must know of a table; None if it is none any more."""
@@ -268,15 +268,15 @@ class Between:
 
     def _where(self, source: str) -> str | None:
         """What narrows the reading of a table: the request's own condition, or the configuration's."""
-        opened = self._here.snapshots.get(source)
+        opened = self._position.snapshots.get(source)
         if opened is not None and opened.where is not None:
             return opened.where
         return self._config.where.get(source) if isinstance(self._config, MysqlConfig) else None
 
     def _chunk(self, placed: Placed) -> Iterator[Group]:
         """A chunk's rows, and the end of the reading if it was the last."""
-        opened = self._here.snapshots[placed.source]
-        self._here.snapshots[placed.source] = replace(opened, last_key=READ if placed.is_last else placed.last_key)
+        opened = self._position.snapshots[placed.source]
+        self._position.snapshots[placed.source] = replace(opened, last_key=READ if placed.is_last else placed.last_key)
         if placed.rows:
             crash_point("mysql.snapshot.before_chunk")
             yield self._rows_group(placed)
@@ -285,7 +285,7 @@ class Between:
 
     def _end(self, table: TableSchema) -> Group:
         where = self._where(table.source)
-        opened = self._here.snapshots.pop(table.source)
+        opened = self._position.snapshots.pop(table.source)
         body: Mapping[str, Any] = {
             "kind": ControlKind.SNAPSHOT_END,
             "source": table.source,
@@ -293,11 +293,11 @@ class Between:
             "begin": list(opened.begin),
             "complete": where is None,
         }
-        return self._here.control(ControlKind.SNAPSHOT_END, table, body)
+        return self._position.control(ControlKind.SNAPSHOT_END, table, body)
 
     def _rows_group(self, placed: Placed) -> Group:
-        first = self._here.next_seqs(placed.rows)
-        place = self._here.place
+        first = self._position.next_seqs(placed.rows)
+        place = self._position.place
         columns = [
             pa.array(np.full(placed.rows, ChangeType.INSERT, np.int8)),
             pa.array(np.full(placed.rows, place.scn)),
@@ -307,4 +307,4 @@ class Between:
             pa.array(np.ones(placed.rows, np.bool_)),
         ]
         batch = pa.RecordBatch.from_arrays([*placed.arrays, *columns], schema=frame_schema(placed.table))
-        return Group(self._here.commit(), (Rows(placed.table, batch),), snapshot=True)
+        return Group(self._position.commit(), (Rows(placed.table, batch),), snapshot=True)

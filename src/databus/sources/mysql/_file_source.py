@@ -43,7 +43,7 @@ from databus.sources.mysql._omitted_values import OmissionReport
 from databus.sources.mysql._prepared_store import open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
-from databus.sources.mysql._session_position import Place
+from databus.sources.mysql._session_position import StreamPosition
 from databus.sources.mysql._transaction_ids import contains
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
@@ -179,7 +179,7 @@ class BinlogSource:
         if resume.position is None:
             position = Position(files[0].name, 4)
             scn = make_scn(resume.timeline, ordinal_at(position, "file-offset"))
-            place = Place(scn, 0, "", 0, position.to_json(), resume.timeline)
+            place = StreamPosition(scn, 0, "", 0, position.to_json(), resume.timeline)
             keeper.use(Catalogue(is_whole=False))
             for definition in self._definitions():
                 keeper.learn(definition, scn)
@@ -187,7 +187,7 @@ class BinlogSource:
             keeper.begin(scn)
         else:
             position = self._checked(Position.from_json(resume.position), files)
-            place = Place(resume.scn, resume.seq, resume.txid, 0, resume.position, resume.timeline)
+            place = StreamPosition(resume.scn, resume.seq, resume.txid, 0, resume.position, resume.timeline)
             keeper.load(resume.scn, resume.schemas, tables.describe, None)
         flavor, _ = file_server(files[0])
         prepared = open_store(self.physical, self._config, resume, resume.timeline)

@@ -15,7 +15,7 @@ import numpy as np
 
 from databus.core import Clock, ControlKind, FatalError, SourceChanged, UnsupportedFeature, make_scn
 from databus.sources._contract import SourceLag
-from databus.sources.mysql._bus_groups import Between
+from databus.sources.mysql._bus_groups import BusGroups
 from databus.sources.mysql._captured_tables import Tables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import controls_of, is_captured
@@ -25,7 +25,7 @@ from databus.sources.mysql._log_feed import Feed
 from databus.sources.mysql._log_groups import Assembler
 from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import TakingBack
-from databus.sources.mysql._session_position import BEGINS_US, Gap, Here, Place, as_one
+from databus.sources.mysql._session_position import BEGINS_US, Gap, SessionPosition, StreamPosition, as_one
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.binlog import (
@@ -61,7 +61,7 @@ class Session:
         clock: Clock,
         *,
         scheme: Scheme,
-        place: Place,
+        place: StreamPosition,
         is_new: bool,
         feed: Feed,
         scanner: Scanner,
@@ -94,9 +94,9 @@ class Session:
         self._scheme = scheme
         # which tables wait is said of each commit where it goes out
         place = replace(place, position={name: each for name, each in place.position.items() if name != UNREAD_KEY})
-        self._here = Here(place, snapshots, clock)
-        self._between = Between(
-            physical, config, self._here, tables, history, reader, Unread(None) if unread is None else unread
+        self._position = SessionPosition(place, snapshots, clock)
+        self._bus_groups = BusGroups(
+            physical, config, self._position, tables, history, reader, Unread(None) if unread is None else unread
         )
         self._assembler = Assembler(
             place.timeline, config.group_bytes_max, config.row_bytes_max, tables.plan, place.position
@@ -118,19 +118,19 @@ class Session:
 
     def begin(self, snapshots: Sequence[str], gap: Gap | None) -> None:
         """Say first that something was lost, and that these tables are being read."""
-        groups = self._between.begin(snapshots, gap)
+        groups = self._bus_groups.begin(snapshots, gap)
         if not groups and self._is_new:  # a commit alone, so that the log has a position from the first moment on
-            groups = [Group(self._here.commit())]
+            groups = [Group(self._position.commit())]
         self._is_new = False
-        self._ready.extend(as_one(groups, self._here.place.position))
+        self._ready.extend(as_one(groups, self._position.place.position))
 
     def go_on_reading(self) -> None:
         """Take up the snapshots that were open in the log."""
-        self._between.go_on_reading()
+        self._bus_groups.go_on_reading()
 
     def want(self, sources: Sequence[str], where: str | None) -> None:
         """Read these tables, or what `where` says of them, at the next place between two transactions. Any thread."""
-        self._between.want(sources, where)
+        self._bus_groups.want(sources, where)
         self._feed.wake()
 
     def poll(self, wait_ms: int) -> Group | None:
@@ -147,18 +147,18 @@ class Session:
                 group = self._last_before(error)
             if group is not None:
                 self._note_yielded(group)
-                return self._between.told(group)
+                return self._bus_groups.told(group)
             if not self._read_on(deadline):
                 group = self._progress()
-                return None if group is None else self._between.told(group)
+                return None if group is None else self._bus_groups.told(group)
 
     def durable(self, position: Mapping[str, Any]) -> None:
         """Up to here the log is never cut back, so the history need not know what was before."""
-        self._between.unread.durable(position)
+        self._bus_groups.unread.durable(position)
         has_ended = self._prepared is not None and self._prepared.has_ended
         if self._history.is_long or has_ended:
             ordinal = ordinal_at(Position.from_json(position), self._scheme)
-            scn = make_scn(self._here.place.timeline, ordinal)
+            scn = make_scn(self._position.place.timeline, ordinal)
             if self._history.is_long:
                 self._history.compact(scn)
             if self._prepared is not None and has_ended:
@@ -166,22 +166,22 @@ class Session:
 
     def lag(self) -> SourceLag:
         """How far behind, by the commit time of the last transaction seen."""
-        position = self._here.place.position
+        position = self._position.place.position
         bytes_ = 0 if self._is_at_end() else self._bytes_behind(position["file"], position["offset"])
         behind_ms = 0.0
         if not self._is_current or bytes_:
-            behind_ms = max(self._clock.now_ns() / 1e6 - self._here.place.commit_us / 1e3, 0.0)
+            behind_ms = max(self._clock.now_ns() / 1e6 - self._position.place.commit_us / 1e3, 0.0)
         left_ms = None if self._expire_ms is None else max(self._expire_ms - behind_ms, 0.0)
         return SourceLag(behind_ms, None, left_ms, bytes=bytes_)
 
     def progress(self) -> list[Progress]:
         """How far each table is that is being read."""
-        return self._between.progress()
+        return self._bus_groups.progress()
 
     @property
     def tables_unread(self) -> int:
         """How many tables wait to be read."""
-        return len(self._between.unread)
+        return len(self._bus_groups.unread)
 
     def rests_at(self) -> tuple[str, int] | None:
         """The end of the log as it came last, while nothing more comes."""
@@ -195,7 +195,7 @@ class Session:
     def close(self) -> None:
         """Let go of the log, the readers and the history."""
         self._feed.close()
-        self._between.close()
+        self._bus_groups.close()
         self._history.close()
         if self._prepared is not None:
             self._prepared.close()
@@ -204,7 +204,7 @@ class Session:
         """Whether `snapshot: only` is done: the log stays where the last reading ended, and the server is let go."""
         if self.is_over or not isinstance(self._config, MysqlConfig) or self._config.snapshot != "only":
             return self.is_over
-        self.is_over = not (self._between.is_reading or self._ready or self._is_part_out)
+        self.is_over = not (self._bus_groups.is_reading or self._ready or self._is_part_out)
         if self.is_over:
             self._feed.close()
         return self.is_over
@@ -220,10 +220,10 @@ class Session:
                 raise self._stopped
             group = next(self._groups, None)
             if group is not None:
-                if group.commit.continues and not self._is_part_out and self._here.place.scn != self._yielded.scn:
+                if group.commit.continues and not self._is_part_out and self._position.place.scn != self._yielded.scn:
                     self._ready.append(group)  # behind a commit, so that the log may be cut back to right before it
                     self._saw(group)
-                    return Group(self._here.commit())
+                    return Group(self._position.commit())
                 self._saw(group)
                 if group.rows or group.commit.continues or self._is_part_out or self._is_progress_due():
                     return group
@@ -231,7 +231,7 @@ class Session:
             if self._rest is not None:
                 self._groups = self._take_up(*self._rest)
                 continue
-            added = self._between.add() if self._assembler.is_between_transactions else None
+            added = self._bus_groups.add() if self._assembler.is_between_transactions else None
             if added is not None:
                 self._ready.extend(added)
                 continue
@@ -261,7 +261,7 @@ class Session:
             case _ if self._taking_back.is_too_late:
                 pass
             case Statement() if self._begins_us is not None and found.commit_us < self._begins_us:
-                self._history.apply(found, make_scn(self._here.place.timeline, found.scn))
+                self._history.apply(found, make_scn(self._position.place.timeline, found.scn))
                 if found.position is not None:
                     self._pass(found.scn, found.txid, found.commit_us, found.position)
             case Statement():
@@ -293,17 +293,17 @@ class Session:
         return first
 
     def _pass(self, ordinal: int, txid: str, commit_us: int, position: Mapping[str, Any]) -> None:
-        scn = make_scn(self._here.place.timeline, ordinal)
-        self._here.pass_transaction(scn, 0, txid, commit_us, self._here.place.position)
+        scn = make_scn(self._position.place.timeline, ordinal)
+        self._position.pass_transaction(scn, 0, txid, commit_us, self._position.place.position)
         self._move(position)
 
     def _move(self, position: Mapping[str, Any]) -> None:
         """The log stands further, without a transaction."""
         if self._begins_us is not None:  # whoever goes on from here goes on passing over
             position = {**position, BEGINS_US: self._begins_us}
-        self._here.move(position)
+        self._position.move(position)
         self._assembler.position = position
-        self._between.advance()
+        self._bus_groups.advance()
 
     def _take_up(self, run: Run, first: int) -> Iterator[Group]:
         """The groups of a run from a transaction on, up to where the log itself shows a table to be another than
@@ -318,11 +318,11 @@ class Session:
                     continue
                 if transaction > first and (is_looked_up or self._tables.is_another(plan.table)):
                     self._rest = run, transaction
-                    return self._assembler.add(run, self._here.snapshots, first, transaction)
+                    return self._assembler.add(run, self._position.snapshots, first, transaction)
                 self._learn(plan, self._looked_up.pop(slot, None))
             except FatalError as error:  # raised where its rows come: what is before them is good
                 self._tables.refuse(slot, type(error)(f"{error} (first met in {run.place_of(slot, first)})"))
-        return self._assembler.add(run, self._here.snapshots, first)
+        return self._assembler.add(run, self._position.snapshots, first)
 
     def _plan(self, slot: int) -> Plan:
         if self._tables.is_prepared(slot):
@@ -337,7 +337,7 @@ class Session:
 
     def _look_up(self, slot: int, table_map: TableMap, lookup: TableLookup, why: SourceChanged) -> Plan:
         """The plan of a table that is not what we know, by what the server says that it is."""
-        position = Position.from_json(self._here.place.position)
+        position = Position.from_json(self._position.place.position)
         try:
             found = lookup.table_at(table_map.database, table_map.name, position)
             plan = self._tables.prepare(slot, table_map, found.definition)
@@ -359,63 +359,63 @@ class Session:
                     f"{self._physical}: {table.source} changed in the middle of a transaction (the log shows another "
                     f"table than before); have it read again by `databus snapshot`, from a position behind it"
                 )
-            self._between.refuse_class3(table.source)
+            self._bus_groups.refuse_class3(table.source)
         if looked_up is None:
-            self._history.learn(plan.definition, self._here.place.scn)
+            self._history.learn(plan.definition, self._position.place.scn)
         else:
-            self._history.put(looked_up, self._here.place.scn)
+            self._history.put(looked_up, self._position.place.scn)
             self._tables.doubt_plans(plan)
         self._tables.in_force[table.source] = table
         if known is not None and is_another:  # else its rows say what it is
-            self._ready.extend(self._between.tell_class3(table, known))
+            self._ready.extend(self._bus_groups.tell_class3(table, known))
         else:
-            self._between.read_on_as_it_is(table.source)
+            self._bus_groups.read_on_as_it_is(table.source)
 
     def _saw(self, group: Group) -> None:
         """A group of the assembler goes out: what follows stands behind it, and chunks must know its keys."""
         commit = group.commit
-        self._between.saw(group)
+        self._bus_groups.saw(group)
         if commit.continues:
             return
-        self._here.pass_transaction(commit.scn, commit.seq, commit.txid, commit.commit_us, commit.position)
-        self._between.advance()
+        self._position.pass_transaction(commit.scn, commit.seq, commit.txid, commit.commit_us, commit.position)
+        self._bus_groups.advance()
 
     def _is_progress_due(self) -> bool:
         """Whether a commit without rows is worth a frame: consumers' checkpoints shall not fall behind."""
         if time.monotonic() - self._yielded_s >= self._config.progress_ms / 1e3:
             return True
-        here, there = self._here.place.position, self._yielded.position
+        here, there = self._position.place.position, self._yielded.position
         return bool(here["file"] != there["file"] or here["offset"] - there["offset"] >= self._config.progress_bytes)
 
     def _progress(self) -> Group | None:
         """Where nothing more comes: a commit for what was passed over, if it is due."""
-        if self._here.place.scn == self._yielded.scn or not self._assembler.is_between_transactions:
+        if self._position.place.scn == self._yielded.scn or not self._assembler.is_between_transactions:
             return None
         if not self._is_progress_due():
             return None
-        group = Group(self._here.commit())
+        group = Group(self._position.commit())
         self._note_yielded(group)
         return group
 
     def _last_before(self, error: FatalError) -> Group:
         """A commit up to what cannot be captured, so that the log ends right before it. Raises `error` if it does."""
-        if self._stopped is not None or self._here.place.scn == self._yielded.scn or self._is_part_out:
+        if self._stopped is not None or self._position.place.scn == self._yielded.scn or self._is_part_out:
             raise error
         self._stopped = error
-        return Group(self._here.commit())
+        return Group(self._position.commit())
 
     def _note_yielded(self, group: Group) -> None:
         if self._prepared is not None:
             self._prepared.sync(group.commit.scn)
         self._is_part_out = group.commit.continues
         if not group.commit.continues:
-            self._yielded = self._here.place
+            self._yielded = self._position.place
             self._yielded_s = time.monotonic()
 
     # Statements
 
     def _statement(self, statement: Statement) -> list[Group]:
-        scn = make_scn(self._here.place.timeline, statement.scn)
+        scn = make_scn(self._position.place.timeline, statement.scn)
         events = [event for event in self._history.apply(statement, scn) if is_captured(event, self._tables.selection)]
         seq = self._assembler.seq
         groups: list[Group] = []
@@ -424,32 +424,32 @@ class Session:
             for kind, table, body in controls_of(event, self._tables, self._physical):
                 seq += 1
                 if kind is ControlKind.DROP:  # first, so that its own commit does not call it open
-                    self._between.stop_reading(table.source)
+                    self._bus_groups.stop_reading(table.source)
                 commit = Commit(
                     scn,
                     seq,
                     statement.txid,
                     self._assembler.position,
                     statement.commit_us,
-                    dict(self._here.snapshots),
+                    dict(self._position.snapshots),
                     continues=True,
                 )
                 groups.append(Group(commit, (), Control(kind, table, scn, seq, body)))
-                self._between.saw_control(table.source, scn)
+                self._bus_groups.saw_control(table.source, scn)
                 if kind is ControlKind.SCHEMA and body["class"] == 3:
-                    self._between.refuse_class3(table.source)
+                    self._bus_groups.refuse_class3(table.source)
                     class3.append(table.source)
         if events:
             self._tables.forget_plans()
-            self._between.redefine(events)
+            self._bus_groups.redefine(events)
         if not statement.is_complete:  # CREATE TABLE ... SELECT: its rows follow in the same transaction
             self._assembler.open(seq, is_yielded=bool(groups))
             return groups
         assert statement.position is not None  # noqa: S101 - it is complete
         self._assembler.end(statement.position)
-        self._here.pass_transaction(scn, seq, statement.txid, statement.commit_us, statement.position)
-        self._between.advance()
-        groups += self._between.ask([Asked(name) for name in class3 if name in self._tables.in_force])
+        self._position.pass_transaction(scn, seq, statement.txid, statement.commit_us, statement.position)
+        self._bus_groups.advance()
+        groups += self._bus_groups.ask([Asked(name) for name in class3 if name in self._tables.in_force])
         if not groups:
-            return [Group(self._here.commit())] if self._is_progress_due() else []
-        return as_one(groups, self._here.place.position)
+            return [Group(self._position.commit())] if self._is_progress_due() else []
+        return as_one(groups, self._position.place.position)

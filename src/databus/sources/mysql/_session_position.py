@@ -13,8 +13,10 @@ BEGINS_US: Final = "begins_us"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a session begins: after this transaction. seq: the last one given at its SCN. scn: with its timeline."""
+class StreamPosition:
+    """A transaction, and the place after it in the server's log. seq: the last one given at its SCN. scn: with its
+    timeline.
+    """
 
     scn: int
     seq: int
@@ -32,10 +34,10 @@ class Gap:
     reason: str
 
 
-class Here:
+class SessionPosition:
     """Where a session stands now. `snapshots` are the readings that are open, by table; every commit names them."""
 
-    def __init__(self, place: Place, snapshots: Mapping[str, OpenSnapshot], clock: Clock) -> None:
+    def __init__(self, place: StreamPosition, snapshots: Mapping[str, OpenSnapshot], clock: Clock) -> None:
         self.place = place
         self.snapshots = dict(snapshots)
         self._clock = clock

@@ -37,7 +37,7 @@ from databus.sources.mysql._operations import MysqlOperations
 from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared, open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
-from databus.sources.mysql._session_position import BEGINS_US, Gap, Place
+from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition
 from databus.sources.mysql._start_position import is_time, new_start, start_us
 from databus.sources.mysql._unread_tables import Unread, unread_after
 from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
@@ -81,7 +81,7 @@ class _Start:
     which tables waited to be read.
     """
 
-    place: Place
+    place: StreamPosition
     position: Position
     tables: Tables
     snapshots: list[str]
@@ -249,7 +249,7 @@ class MysqlSource(MysqlOperations):
             dump.close()
             self._hosts.hand_over()
         scn = make_scn(resume.timeline, passed.ordinal)
-        place = Place(scn, 0, passed.ids[-1], passed.commit_us, passed.position, resume.timeline)
+        place = StreamPosition(scn, 0, passed.ids[-1], passed.commit_us, passed.position, resume.timeline)
         gap = Gap(resume.scn, f"skipped: {', '.join(passed.ids)}"[:_REASON_CHARACTERS_MAX])
         tables = begin.tables
         begin = replace(begin, place=place, snapshots=sorted(tables.in_force) if reads else [], gap=gap)
@@ -321,7 +321,7 @@ class MysqlSource(MysqlOperations):
 
     def _anew(
         self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume, start: str, *, is_other: bool
-    ) -> tuple[Place, Position, Tables]:
+    ) -> tuple[StreamPosition, Position, Tables]:
         """Where `start` is, and the tables as of there. On a new timeline if SCNs would not rise, or if what is there
         does not follow what was captured (is_other): a server that was reset may have grown beyond our SCN since.
         """
@@ -336,7 +336,7 @@ class MysqlSource(MysqlOperations):
         scn = make_scn(timeline, ordinal)
         keeper.begin(scn)
         begins = {BEGINS_US: start_us(start)} if is_time(start) else {}
-        place = Place(scn, 0, "", self._clock.now_ns() // 1000, {**position.to_json(), **begins}, timeline)
+        place = StreamPosition(scn, 0, "", self._clock.now_ns() // 1000, {**position.to_json(), **begins}, timeline)
         tables = self._tables_of(keeper, server.facts, {})
         for definition in keeper.definitions():
             if tables.selects(definition):
@@ -350,7 +350,7 @@ class MysqlSource(MysqlOperations):
         tables = self._tables_of(keeper, server.facts, resume.schemas)
         keeper.load(resume.scn, resume.schemas, tables.describe, server.connection)
         now_us = self._clock.now_ns() // 1000
-        place = Place(resume.scn, resume.seq, resume.txid, now_us, resume.position, resume.timeline)
+        place = StreamPosition(resume.scn, resume.seq, resume.txid, now_us, resume.position, resume.timeline)
         joined = []
         for definition in keeper.definitions():
             if tables.selects(definition) and definition.source not in tables.in_force:

@@ -49,13 +49,6 @@ class KnownTables:
         """The slot of a map with these bytes; below 0 if the table is not captured. Raises `ValueError`."""
         return (self._slots.get(content) or self._judge(content))[0]
 
-    def ask_again(self) -> None:
-        """Ask `wants` anew about every table known: what is captured has changed."""
-        for content in list(self._slots):
-            self._judge(content)
-        for entry, content in enumerate(self._contents):
-            self.entries[entry, s.TT_SLOT] = self._slots[content][0]
-
     def _judge(self, content: bytes) -> tuple[int, int]:
         table = parse_table_map(content, is_mariadb=self._is_mariadb)
         slot = _NOT_WANTED

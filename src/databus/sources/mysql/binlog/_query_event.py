@@ -61,9 +61,8 @@ _VALUES: Final[Mapping[int, tuple[str, int]]] = {
     8: ("database_charset", 2),
     16: ("explicit_defaults_for_timestamp", 1),
     17: ("has_xid", 8),
-    18: ("utf8mb4_collation", 2),
 }
-_WIDTHS: Final = {0: 4, 3: 4, 7: 2, 9: 8, 10: 4, 13: 3, 14: 4, 15: 8, 19: 1, 20: 1, 128: 3, 129: 8}
+_WIDTHS: Final = {0: 4, 3: 4, 7: 2, 9: 8, 10: 4, 13: 3, 14: 4, 15: 8, 18: 2, 19: 1, 20: 1, 128: 3, 129: 8}
 _ALTER_PHASE: Final = 130
 _ALTER_PHASES: Final[Mapping[int, AlterPhase]] = {2: "start", 4: "commit", 8: "rollback"}
 
@@ -83,7 +82,6 @@ class Query:
     sql_mode: int | None = None
     charsets: tuple[int, int, int] | None = None
     database_charset: int | None = None
-    utf8mb4_collation: int | None = None
     explicit_defaults_for_timestamp: bool | None = None
     has_xid: bool = False
     alter_phase: AlterPhase | None = None

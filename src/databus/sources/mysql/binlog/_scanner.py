@@ -168,10 +168,6 @@ class Scanner(StatementWalk):
         self._enter_file(file, 0)
         self._is_format_known = False
 
-    def ask_again(self) -> None:
-        """Ask `wants` anew about every table: what is captured has changed."""
-        self._known.ask_again()
-
     def next(self) -> Found | None:
         """What comes next in the log; None if more bytes are needed. Once it has raised, it raises the same again."""
         while not self._ready:

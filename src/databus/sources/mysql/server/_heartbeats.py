@@ -14,7 +14,7 @@ from databus.sources.mysql.server._connection import close_quietly
 from databus.sources.mysql.server._hosts import ServerMismatch, connect_again
 from databus.sources.mysql.server._status import ServerFacts, log_end
 
-Place = tuple[str, int]
+FileOffset = tuple[str, int]
 
 _HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes
 _READ_MS_MAX: Final = 5_000
@@ -23,14 +23,14 @@ _READ_MS_MAX: Final = 5_000
 class EndWatch:
     """Compares where we rest with where the log of `server` ends. ask: for that end."""
 
-    def __init__(self, server: str, ask: Callable[[], Place], every_s: float) -> None:
+    def __init__(self, server: str, ask: Callable[[], FileOffset], every_s: float) -> None:
         self._server = server
         self._ask = ask
         self._every_s = every_s
         self._due_s = time.monotonic() + every_s
-        self._doubt: Place | None = None  # we rested here when the log was found to end elsewhere
+        self._doubt: FileOffset | None = None  # we rested here when the log was found to end elsewhere
 
-    def look(self, here: Place | None) -> None:
+    def look(self, here: FileOffset | None) -> None:
         """We rest `here`, or nowhere.
 
         Raises `ServiceUnavailable` if we rest there although the log went on elsewhere since the last look but one, or
@@ -62,7 +62,7 @@ class EndWatch:
 def watch_end(facts: ServerFacts, *, config: MysqlConfig) -> EndWatch:
     """A watch that asks the server that these facts are of, on a connection of its own each time."""
 
-    def ask() -> Place:
+    def ask() -> FileOffset:
         connection = connect_again(config, facts, read_ms_max=_READ_MS_MAX)
         try:
             return log_end(connection, facts.server)

@@ -76,11 +76,6 @@ class ServerFacts:
         return self.flavor == "mariadb"
 
     @property
-    def scheme(self) -> str:
-        """How ordinals are made of its log: `gtid` or `file-offset`."""
-        return "gtid" if self.gtid == "on" else "file-offset"
-
-    @property
     def checksum(self) -> str:
         """`CRC32` or `NONE`."""
         return self.variables.get("binlog_checksum", "NONE").upper()

@@ -11,7 +11,7 @@ import pymysql
 
 from databus.core import DatabusError, ServiceUnavailable, SourceChanged
 from databus.sources.mysql.server import close_quietly, server_error, socket_of
-from databus.sources.mysql.snapshot._keys import Place, Range
+from databus.sources.mysql.snapshot._keys import KeyValues, Range
 from databus.sources.mysql.snapshot._queries import bounds_query, first_query, place_query, rows_query
 from databus.sources.mysql.snapshot._read_session import facts_of, prepare
 from databus.sources.mysql.snapshot._read_views import LockBusy, View, Views, log_end, query, way_of
@@ -204,7 +204,7 @@ class ChunkReader:
 
     def _ask_place(
         self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range, rows: int
-    ) -> Place | None:
+    ) -> KeyValues | None:
         index = reading.table.facts.index if reading.table.facts is not None else ""
         sql = place_query(reading.table.task.definition, reading.table.shape.key, index, part, rows)
         return Statement(connection, sql, self._charsets).one_place(reading.table.shape.key)
@@ -223,7 +223,7 @@ class ChunkReader:
                 chunk.part = Range(chunk.part.after, place)
                 self._host.changed.notify_all()
 
-    def _middle(self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range) -> Place | None:
+    def _middle(self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range) -> KeyValues | None:
         """A place inside the range: halfway by number where keys are numbers, else some chunks ahead."""
         key = reading.table.shape.key
         first = key[0]

@@ -17,7 +17,7 @@ from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldTyp
 
 KeyValue = int | str
 """A number, or text: digits, a time, a UUID; of text and bytes, the hexadecimal digits of the bytes."""
-Place = tuple[KeyValue, ...]
+KeyValues = tuple[KeyValue, ...]
 """A key's values. A range of a table is what is above one place, up to and including another."""
 
 Form = Literal["int", "float", "decimal", "date", "time", "bit", "text", "native"]
@@ -139,17 +139,17 @@ def key_columns(definition: TableDefinition) -> tuple[KeyColumn, ...]:
     return tuple(KeyColumn.of(by_name[name]) for name in definition.key)
 
 
-def above(columns: Sequence[KeyColumn], place: Place) -> str:
+def above(columns: Sequence[KeyColumn], place: KeyValues) -> str:
     """A condition: the row comes after the place."""
     return _beyond(columns, place, is_above=True)
 
 
-def upto(columns: Sequence[KeyColumn], place: Place) -> str:
+def upto(columns: Sequence[KeyColumn], place: KeyValues) -> str:
     """A condition: the row comes before the place, or is at it."""
     return f"{_beyond(columns, place, is_above=False)} OR ({_equal(columns, place)})"
 
 
-def _beyond(columns: Sequence[KeyColumn], place: Place, *, is_above: bool) -> str:
+def _beyond(columns: Sequence[KeyColumn], place: KeyValues, *, is_above: bool) -> str:
     parts = []
     for number, (column, value) in enumerate(zip(columns, place, strict=True)):
         beyond = column.beyond(value, above=is_above)
@@ -158,13 +158,13 @@ def _beyond(columns: Sequence[KeyColumn], place: Place, *, is_above: bool) -> st
     return " OR ".join(parts)
 
 
-def _equal(columns: Sequence[KeyColumn], place: Place) -> str:
+def _equal(columns: Sequence[KeyColumn], place: KeyValues) -> str:
     return " AND ".join(
         f"{quoted(column.name)} = {column.literal(value)}" for column, value in zip(columns, place, strict=True)
     )
 
 
-def read_place(columns: Sequence[KeyColumn], width: int, payload: memoryview) -> Place:
+def read_place(columns: Sequence[KeyColumn], width: int, payload: memoryview) -> KeyValues:
     """The key of a row of a result whose first columns are the numbers of the key's ENUMs and SETs, then its columns.
 
     width: how many columns the result has. payload: the row's, checked by the kernel before. Slow and obvious; asked
@@ -230,8 +230,8 @@ def _time(raw: memoryview) -> str:
 class Range:
     """A part of a table: the rows after one place, up to and including another; None is the table's own end."""
 
-    after: Place | None = None
-    upto: Place | None = None
+    after: KeyValues | None = None
+    upto: KeyValues | None = None
 
     def to_json(self) -> list[list[KeyValue] | None]:
         """As JSON."""
@@ -245,7 +245,7 @@ class Range:
         return cls(*(_place(columns, each) for each in value))
 
 
-def _place(columns: Sequence[KeyColumn], value: object) -> Place | None:
+def _place(columns: Sequence[KeyColumn], value: object) -> KeyValues | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != len(columns):

@@ -231,11 +231,6 @@ class Columns:
         self.texts = [np.empty(_TEXT_BYTES, np.uint8) for _ in range(texts)]
         self.filled = [0] * texts
 
-    @property
-    def text_bytes(self) -> int:
-        """Bytes of values of variable size so far."""
-        return sum(self.filled)
-
     def make_room(self, var: int, more: int) -> Bytes:
         """The text of a column, with room for so many bytes more and the slack."""
         text = self.texts[var]

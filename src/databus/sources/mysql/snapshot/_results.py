@@ -13,7 +13,7 @@ import pymysql
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from databus.core import CorruptData, LimitExceeded, StreamCut
-from databus.sources.mysql.snapshot._keys import KeyColumn, Place, read_place
+from databus.sources.mysql.snapshot._keys import KeyColumn, KeyValues, read_place
 from databus.sources.mysql.snapshot._result_codes import (
     BYTES,
     CODE,
@@ -72,7 +72,7 @@ class Statement:
         charset = charset_name(charsets.get(packet.charsetnr, ""))
         return ResultColumn(packet.name, packet.type_code, packet.flags, charset, packet.scale)
 
-    def one_place(self, key: tuple[KeyColumn, ...]) -> Place | None:
+    def one_place(self, key: tuple[KeyColumn, ...]) -> KeyValues | None:
         """The key that the only row of the result is; None if there is none. Then the statement is closed."""
         place = None
         while True:
@@ -127,7 +127,7 @@ class RowReader:
         read_into_socket: list[bool] = []
         return cls(read_into, inner._next_seq_id, row_bytes_max, place)  # noqa: SLF001 - as above
 
-    def take(self, columns: Columns, bytes_max: int, key: tuple[KeyColumn, ...] = ()) -> Place | None:
+    def take(self, columns: Columns, bytes_max: int, key: tuple[KeyColumn, ...] = ()) -> KeyValues | None:
         """Decode rows into `columns` until it is full, their values exceed `bytes_max`, or the result ends.
 
         Returns the key of the last row taken, None if there was none. Raises `CorruptData`, `LimitExceeded`,
@@ -139,7 +139,7 @@ class RowReader:
         starts = np.zeros((max(variable, 1), _BLOCK_ROWS), np.int64)
         lengths = np.zeros_like(starts)
         var_columns = [int(row[VAR]) for row in columns.program if row[VAR] >= 0]
-        last: Place | None = None
+        last: KeyValues | None = None
         begun = self.bytes
 
         def decode(buffer: Bytes, at: int, end: int, payload: int) -> int:

@@ -37,17 +37,6 @@ class Altered:
         """Its class: 1 metadata only, 2 columns added with a known value, 3 everything else."""
         return max((reason.number for reason in self.reasons), default=METADATA)
 
-    @property
-    def widened(self) -> tuple[str, ...]:
-        """The columns whose type changed while every value stayed the same."""
-        before = {self.renamed.get(column.name, column.name): column for column in self.before.columns}
-        proven = {reason.column for reason in self.reasons if reason.number == METADATA}
-        return tuple(
-            column.name
-            for column in self.after.columns
-            if column.name in proven and column.column_type != before[column.name].column_type
-        )
-
     def without(self, excluded: frozenset[str]) -> Self:
         """The same for consumers that never see these columns: what happens to them is no reason."""
         if not excluded:

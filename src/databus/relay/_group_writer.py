@@ -1,4 +1,4 @@
-"""Behind: groups that a thread of its own encodes and writes, in order, while the source makes the next ones."""
+"""GroupWriter: a thread that encodes and writes groups, in order, while the source makes the next ones."""
 
 from collections import deque
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class _GroupNotTried(Exception):
     """A group comes after one that was not written."""
 
 
-class Behind:
+class GroupWriter:
     """Groups that are being written: one of any size, or several of `BYTES_MAX` together. After one that fails none is,
     until those are taken back: so order, errors and what a kill loses are those of one thread. For one thread to use.
     """
