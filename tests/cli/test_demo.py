@@ -4,8 +4,15 @@ import re
 
 import pytest
 
+from databus.cli._demo import _CLOSE, _LAST
+from databus.cli._demo_stage import stage_of
+from databus.pipeline import read_source
+from databus.sources import parse_source
+from databus.testing import RelayProcess
 from databus.testing.servers import ServerMissing, open_server
+from databus.testing.shop import TABLES
 from tests.cli.test_cli import databus
+from tests.spark.conftest import wait_until_captured
 
 KINDS = {"mariadb": "mariadb-10.11", "mysql": "mysql-8.0"}
 
@@ -13,7 +20,12 @@ KINDS = {"mariadb": "mariadb-10.11", "mysql": "mysql-8.0"}
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("source", "kills"), [("sqlite", 2), ("mariadb", 3), pytest.param("mysql", 3, marks=pytest.mark.soak)]
+    ("source", "kills"),
+    [
+        ("mariadb", 3),
+        pytest.param("mysql", 3, marks=pytest.mark.soak),
+        pytest.param("sqlite", 2, marks=pytest.mark.soak),  # the same play without a server; see the test below
+    ],
 )
 def test_the_demo_survives_its_kills_and_ends_identical(source, kills, tmp_path):
     if source in KINDS:
@@ -26,3 +38,21 @@ def test_the_demo_survives_its_kills_and_ends_identical(source, kills, tmp_path)
     last = done.stdout.strip().splitlines()[-1]
     expected = rf"source and copy identical: 4 tables, [\d,]+ rows, [\d,]+ changes, {kills} kills survived"
     assert re.fullmatch(expected, last), done.stdout
+
+
+def test_the_stage_on_sqlite_can_do_what_the_demo_asks_of_it(tmp_path):
+    """All that is of SQLite in the demo."""
+    stage = stage_of("sqlite", tmp_path)
+    stage.build()
+    try:
+        with RelayProcess(tmp_path / "state", {"shop": dict(stage.source())}) as relay:
+            wait_until_captured(relay.url, "shop", 1)
+            stage.execute(f"ALTER TABLE orders ADD COLUMN channel {stage.text_type} DEFAULT 'web'")
+            stage.execute(_CLOSE)
+            held = read_source("shop", parse_source(stage.source(), "shop"))
+        assert set(held) == {f"{stage.database}.{name}" for name in TABLES}
+        assert {row[-1] for row in held["main.orders"].values()} == {"web"}
+        assert [row for row in held["main.customers"].values() if _LAST in row]
+        assert not stage.has_server
+    finally:
+        stage.close()
