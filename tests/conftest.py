@@ -18,38 +18,39 @@ SHARES_SPARK = (
     "pipeline/test_compare_mysql.py",
     "pipeline/test_merge.py",
     "pipeline/test_pipeline.py",
-    "spark/test_frames.py",
-    "spark/test_laws.py",
-    "spark/test_read.py",
-    "spark/test_schema_changes.py",
-    "spark/test_stream.py",
+    "spark/",
 )
-"""Files whose tests use the fixture `spark`. All are one worker's, so that a run starts that session once."""
+"""Files, and a folder, whose tests use the fixture `spark`. All are one worker's: a run starts that session once."""
 
 LONGEST_FIRST = (
     "pipeline/test_pipeline.py",
     "acceptance/test_acceptance.py",
-    "cli/test_demo.py",
     "mysql/test_accidents_relay.py",
     "benchmarks/test_tiny.py",
-    "laws/test_kills.py",
     "mysql/snapshot/test_many_tables.py",
+    "cli/test_demo.py",
     "mysql/snapshot/test_reader.py",
+    "laws/test_kills.py",
     "mysql/test_repair.py",
+    "documents/test_commands.py",
     "mysql/binlog/test_mutations.py",
     "mysql/test_check.py",
+    "pipeline/test_crash.py",
     "mysql/test_conformance.py",
     "mysql/test_accidents.py",
+    "cli/test_run_screen.py",
     "mysql/test_accidents_tables.py",
     "mysql/test_accidents_hosts.py",
+    "pipeline/test_cluster.py",
     "mysql/snapshot/test_watermarks.py",
     "mysql/test_charset_sweep.py",
+    "cli/test_stop.py",
     "testing/test_servers.py",
     "relay/test_crowd.py",
     "relay/test_capture.py",
 )
 """Files that take longest. A file is one process's: a long one at the end would keep that one busy, and the others
-idle.
+idle. Those that start Spark, which keeps all cores busy, stand among those that wait for servers.
 """
 
 
@@ -67,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def scope_of(nodeid: str) -> str:
     """What one worker runs as a whole: a file, or all files that share a SparkSession."""
     file = nodeid.partition("::")[0].removeprefix("tests/")
-    return "spark" if file in SHARES_SPARK else file
+    return "spark" if file.startswith(SHARES_SPARK) else file
 
 
 class _Scheduling(LoadFileScheduling):
