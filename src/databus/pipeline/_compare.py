@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _ASK_S: Final = 0.1
 _ANSWER_MS_MIN: Final = 2_000  # what a relay has for an answer when time is up
 _KEYS_SHOWN_MAX: Final = 10
+_NO_BATCH: Final = "the copy has had no batch yet; what does the screen of `databus run` say?"
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _wait(
 def _not_there(copy: _Copy, reading: Reading, deadline: float) -> str:
     """Why the copy cannot be compared with this moment of the source yet; empty if it can."""
     position = copy.position()
-    why = reading.not_captured() or reading.not_reached(position)
+    why = reading.not_captured() or (reading.not_reached(position) if position is not None else _NO_BATCH)
     published = None if why else copy.published(deadline)
     if why or published is None or position is None:
         return why
