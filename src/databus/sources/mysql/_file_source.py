@@ -11,29 +11,24 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 
 from databus.core import (
-    Clock,
     ConfigError,
     CorruptData,
     Identity,
     PositionPurged,
     ServiceUnavailable,
     SourceChanged,
-    SystemClock,
     UnknownSource,
     make_scn,
 )
 from databus.log import Resume
 from databus.schema import TableSchema
-from databus.sources._contract import SourceLag
 from databus.sources.mysql._captured_tables import Selection, Tables, json_form_of
 from databus.sources.mysql._config import BinlogConfig
 from databus.sources.mysql._definition import TableDefinition
@@ -44,6 +39,7 @@ from databus.sources.mysql._prepared_store import open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._session_position import StreamPosition
+from databus.sources.mysql._session_source import SessionSource
 from databus.sources.mysql._transaction_ids import contains
 from databus.sources.mysql.binlog import Position, Scanner
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
@@ -52,7 +48,6 @@ from databus.sources.mysql.binlog._file_order import continues
 from databus.sources.mysql.binlog._position import file_number
 from databus.sources.mysql.server import Flavor, bytes_behind, version_of
 from databus.sources.mysql.tables import Catalogue, History, Server
-from databus.wire import Group
 
 _NAMESPACE: Final = uuid.UUID("0b8c5a52-0f0e-4a57-8a39-7d7a6f1d1b6e")
 _NUMBERED: Final = re.compile(r".+\.\d+$")
@@ -145,20 +140,11 @@ class FileFeed:
             self._file = None
 
 
-class BinlogSource:
+class BinlogSource(SessionSource[BinlogConfig]):
     """Changes in binary log files."""
 
     config_model: ClassVar = BinlogConfig
     contains = staticmethod(contains)
-
-    def __init__(self, physical: str, config: BinlogConfig, clock: Clock | None = None) -> None:
-        self.physical = physical
-        self._config = config
-        self._clock = clock or SystemClock()
-        self._session: Session | None = None
-        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
-        self._omissions = OmissionReport(self._logger, None)
-        self.doing = ""
 
     def identify(self) -> Identity:
         """See `Source.identify`. Files do not say which server they are of: the configuration's name does."""
@@ -231,15 +217,6 @@ class BinlogSource:
         )
         self._session.begin([], None)
 
-    def _say(self, doing: str) -> None:
-        self.doing = doing
-
-    def poll(self, wait_ms: int) -> Group | None:
-        """See `Source.poll`."""
-        if self._session is None:
-            raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
-        return self._session.poll(wait_ms)
-
     def durable(self, position: Mapping[str, Any]) -> None:
         """See `Source.durable`. Files are never touched."""
 
@@ -248,26 +225,12 @@ class BinlogSource:
         del where
         raise UnknownSource(f"{self.physical}: binary log files hold no tables to read: {', '.join(sources)}")
 
-    def lag(self) -> SourceLag:
-        """See `Source.lag`."""
-        self._omissions.tell()
-        if self._session is None:
-            return SourceLag()
-        return replace(self._session.lag(), values_omitted=self._omissions.counts)
-
     def _bytes_behind(self, file: str, offset: int) -> int | None:
         try:
             files = [(each.name, each.stat().st_size) for each in log_files(self._config.path)]
             return bytes_behind(files, file, offset)
         except (ConfigError, OSError):  # a file has just gone; reading finds out
             return None
-
-    def close(self) -> None:
-        """See `Source.close`."""
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-            self._omissions.tell(is_last=True)
 
     def _tables(self, in_force: Mapping[str, TableSchema], folder: Path | None) -> tuple[HistoryKeeper, Tables]:
         flavor, version = file_server(log_files(self._config.path)[0])

@@ -10,15 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import structlog
-
 from databus.core import (
     Clock,
     ConfigError,
     Identity,
     InputError,
-    ServiceUnavailable,
-    SystemClock,
     UnknownSource,
     make_scn,
     ordinal_of,
@@ -38,6 +34,7 @@ from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition
+from databus.sources.mysql._session_source import SessionSource
 from databus.sources.mysql._start_position import is_time, new_start, start_us
 from databus.sources.mysql._unread_tables import Unread, unread_after
 from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
@@ -89,26 +86,20 @@ class _Start:
     unread: Unread
 
 
-class MysqlSource(MysqlOperations):
+class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
     """Changes of one MySQL or MariaDB server, or of several that replicate each other, from the binary log."""
 
     config_model: ClassVar = MysqlConfig
 
     def __init__(self, physical: str, config: MysqlConfig, clock: Clock | None = None) -> None:
-        self.physical = physical
-        self._config = config
-        self._clock = clock or SystemClock()
-        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
+        super().__init__(physical, config, clock)
         self._hosts = Hosts(physical, config)
-        self._session: Session | None = None
         self._folder: Path | None = None
         self._timeline = 0
         self._tables: Tables | None = None
         self._notices = Notices(self._logger, config.retention_warn_ms)
         self._watch: EndWatch | None = None
         self._facts: ServerFacts | None = None  # of the server that the session follows
-        self._omissions = OmissionReport(self._logger, None)
-        self.doing = ""
 
     def identify(self) -> Identity:
         """See `Source.identify`. With GTIDs all servers that share them are one source, named by the configuration."""
@@ -157,13 +148,10 @@ class MysqlSource(MysqlOperations):
         self._facts = server.facts
         self._hosts.hand_over()  # the connection is the session's now
 
-    def _say(self, doing: str) -> None:
-        self.doing = doing
-
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
         try:
-            return self._started().poll(wait_ms)
+            return super().poll(wait_ms)
         except PreparedMissing as error:
             if self._folder is None:
                 raise
@@ -189,11 +177,10 @@ class MysqlSource(MysqlOperations):
 
     def lag(self) -> SourceLag:
         """See `Source.lag`."""
+        lag = super().lag()
         if self._session is None:
-            return SourceLag()
-        lag = replace(self._session.lag(), values_omitted=self._omissions.counts)
+            return lag
         self._notices.of_purge(lag)
-        self._omissions.tell()
         self._notices.of_progress(self._session.progress(), self._session.tables_unread)
         if self._watch is not None:
             self._watch.look(self._session.rests_at())
@@ -201,10 +188,8 @@ class MysqlSource(MysqlOperations):
 
     def close(self) -> None:
         """See `Source.close`."""
-        session, self._session, self._watch, self._facts = self._session, None, None, None
-        if session is not None:
-            session.close()
-            self._omissions.tell(is_last=True)
+        self._watch, self._facts = None, None
+        super().close()
         self._hosts.close()
 
     # Decided by an operator, while nobody captures into the log
@@ -475,11 +460,6 @@ class MysqlSource(MysqlOperations):
             return self._scanner(facts, position, _nothing, _nothing)
 
         return TableLookup(keeper, open_server, open_second, open_scanner)
-
-    def _started(self) -> Session:
-        if self._session is None:
-            raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
-        return self._session
 
     def _try_condition(self, sources: Sequence[str], where: str) -> None:
         """Raise `InputError` if the server does not understand it: once begun, a reading that fails stops capture."""
