@@ -93,12 +93,13 @@ class Campaign:
         self.altered = 0
         self.kills: list[str] = []
         self.crashes = 0  # deaths at crash points, as against kills at random moments
+        self.pipeline_points: list[str] = []  # where it dies after each of its coming revivals; then nowhere
 
-    def start(self) -> None:
+    def start(self, pipeline_point: str = "") -> None:
         self.workload.start()
         self.consumer.start()
         if self.with_pipeline:
-            self.pipeline.start()
+            self.pipeline.start(pipeline_point)
 
     def kill_relay(self, point: str = "") -> None:
         """Kill at the point that the running relay was armed with or now; the next one is armed with `point`."""
@@ -125,7 +126,7 @@ class Campaign:
         part.start(point)
 
     def revive(self) -> None:
-        """Start again, disarmed, what died at its crash point."""
+        """Start again what died at its crash point: disarmed, but for the pipeline's coming points."""
         assert self.workload.process is None or self.workload.process.poll() in (None, 0), self.workload.log_end()
         if not self.relay_is_running():
             self.crashes += 1
@@ -134,7 +135,8 @@ class Campaign:
         for part in (self.consumer, self.pipeline):
             if part.process is not None and not part.is_running:
                 self.crashes += 1
-                part.start()
+                is_armed = part is self.pipeline and self.pipeline_points
+                part.start(self.pipeline_points.pop(0) if is_armed else "")
 
     def relay_is_running(self) -> bool:
         try:

@@ -29,13 +29,13 @@ def test_relay_and_consumer_survive_kills_at_crash_points_and_random_moments(tmp
 def test_everything_survives_kills_and_the_copies_are_identical(tmp_path, seed):
     campaign = Campaign(tmp_path, seed, with_pipeline=True)
     try:
-        campaign.start()
-        for point in campaign.dice.sample(PIPELINE_POINTS, 2):
-            before = campaign.crashes
-            campaign.kill_part(campaign.pipeline, point)
+        points = campaign.dice.sample(PIPELINE_POINTS, 2)
+        campaign.pipeline_points = points[1:]  # its next start, after its death at the first
+        campaign.start(points[0])
+        for number, point in enumerate(points, 1):  # in each round, the relay dies and the pipeline
             campaign.kill_part(campaign.consumer)
             campaign.kill_relay("log.append.torn:20")
-            campaign.wait_until(f"death at {point}", lambda least=before + 2: campaign.crashes >= least, 120)
+            campaign.wait_until(f"death at {point}", lambda least=2 * number: campaign.crashes >= least, 120)
             campaign.alter()
         campaign.finish()
         assert campaign.crashes, f"seed {seed}: no process died at a crash point"
