@@ -40,7 +40,7 @@ from databus.core._errors import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
-from databus.core._identity import Contains, Identity
+from databus.core._identity import COUNTED, Contains, Identity
 from databus.core._scn import (
     BUS_SEQ_MIN,
     ORDINAL_MAX,
@@ -61,6 +61,7 @@ __all__ = [
     "COMMIT_TIMESTAMP",
     "COMMIT_VERSION",
     "CONTROL",
+    "COUNTED",
     "CRASH_POINTS",
     "ORDINAL_MAX",
     "RESERVED_COLUMNS",

@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+
+COUNTED: Final = "counted"
+"""The scheme of a source that counts its transactions itself, from where its log began."""
 
 Contains = Callable[[str, Mapping[str, Any], str], bool | None]
 """(scheme, position, txid): whether a transaction is before a position of the source; None if they do not tell."""
@@ -19,3 +22,8 @@ class Identity:
     uuid: str
     scheme: str
     description: str
+
+    @property
+    def is_peerable(self) -> bool:
+        """Whether another log of the same source has the same SCNs, so that a consumer can change between the two."""
+        return self.scheme != COUNTED

@@ -14,7 +14,7 @@ class Resume:
     """Where the log ends: everything up to here is in it. A new log has the defaults.
 
     position: the last published commit's own position; None for a new log. scn, seq, txid: its pair and transaction.
-    last_seq: the highest `_seq` that this log holds at `scn`. schemas: in force, by source. snapshots: open, by source.
+    schemas: in force, by source. snapshots: open, by source.
     log_id: `UUID at FOLDER on HOST`, for sources that record who captures them. folder: beside the
     log, of the source's own, for what it must remember and the log does not hold; None where nothing is kept.
     """

@@ -45,6 +45,7 @@ def _capture_json(capture: Capture) -> dict[str, Any]:
         "pausePending": capture.is_pause_pending,
         "sinceMs": status.since_us // 1000,
         "SCN": None if capture.log is None else capture.log.head().published.scn,
+        "peerable": None if capture.log is None else capture.log.identity.is_peerable,
         "lagMs": lag.behind_ms,
         "lagChanges": lag.changes,
         "lagBytes": lag.bytes,

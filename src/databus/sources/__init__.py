@@ -7,6 +7,7 @@ from databus.sources._config import ColumnChoice, LocalPath, SourceConfig
 from databus.sources._contract import Source, SourceLag
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
 from databus.sources._registry import offered, offers, open_source, parse_source, source_model, source_types
+from databus.sources._scn_counter import ScnCounter
 
 __all__ = [
     "Checkable",
@@ -23,6 +24,7 @@ __all__ = [
     "Reading",
     "Resume",
     "Row",
+    "ScnCounter",
     "Severity",
     "Skippable",
     "Source",

@@ -19,6 +19,13 @@ answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts a
 A source may also have a static method `contains` (see `Contains`), by which a log knows whether a consumer's position
 is of its history although nothing of that transaction is in the log; without it such a position is believed.
 
+SCNs increase in commit order and are the same whenever the same transactions are read. Where the database's own clock
+exceeds 55 bits, the source counts (`ScnCounter`), and its identity's scheme is `COUNTED`: such a log is not peerable.
+
+A snapshot that a start finds open (`resume.snapshots`) goes on after its last key. A source that cannot read on from a
+key begins again: another `snapshot_begin` with a higher generation, all rows, and the end of that one alone. The rows
+of the attempt before stay in the log. Until that begin, commits go on naming the snapshot that is open.
+
 Where `start` may take long, a source may have an attribute `doing`, a text that says what it does meanwhile; it is
 shown to whoever asks what the source waits for.
 """

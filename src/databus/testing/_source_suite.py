@@ -9,7 +9,7 @@ source by dropping it at any group, and starts another where a log would: at the
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -19,7 +19,7 @@ from databus.core import BUS_COLUMNS, BUS_SEQ_MIN, ControlKind, PositionPurged, 
 from databus.log import Resume
 from databus.schema import TableSchema, frame_schema
 from databus.sources import Source
-from databus.wire import Commit, Group, Registry, encode_group
+from databus.wire import Commit, Group, OpenSnapshot, Registry, encode_group
 
 BOUND_S: Final = 30.0
 _LOG_ID: Final = "suite-log"
@@ -309,7 +309,7 @@ class SourceSuite:
         assert not begun
 
     def test_a_snapshot_resumes_after_each_chunk(self, harness: SourceHarness) -> None:
-        """Killed inside a snapshot, it brings that one to its end, or a newer one that was asked for meanwhile."""
+        """Killed inside a snapshot, it goes on with it, or begins again with a higher generation; one of them ends."""
         if not harness.is_snapshottable:
             return
         whole = self._run(harness, before=_asks_once(harness))
@@ -320,6 +320,7 @@ class SourceSuite:
             source = _started(harness.make(), tape.resume())
             take(source, tape)
             source.close()
+            _check_ends(opened, tape.groups[at + 1 :])
             ends = [g.control.body for g in tape.groups[at + 1 :] if g.control and g.control.kind == "snapshot_end"]
             for name, snapshot in opened.items():
                 generations = [body["generation"] for body in ends if body["source"] == name]
@@ -370,6 +371,18 @@ class SourceSuite:
         assert lag.behind_ms is None or lag.behind_ms >= 0
         source.close()
         source.close()
+
+
+def _check_ends(opened: Mapping[str, OpenSnapshot], groups: Sequence[Group]) -> None:
+    """Each snapshot that ends is the last that began; one that begins again has a higher generation."""
+    begun = {name: (each.generation, each.begin) for name, each in opened.items()}
+    for control in (group.control for group in groups if group.control is not None):
+        name, body = control.table.source, control.body
+        if control.kind is ControlKind.SNAPSHOT_BEGIN:
+            assert body["generation"] > begun.get(name, (-1,))[0], "a snapshot began again with its generation"
+            begun[name] = body["generation"], control.pair
+        elif control.kind is ControlKind.SNAPSHOT_END:
+            assert (body["generation"], tuple(body["begin"])) == begun[name], "another snapshot ended than began last"
 
 
 def _first_published(tape: Tape) -> int:
