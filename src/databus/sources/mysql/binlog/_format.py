@@ -11,13 +11,15 @@ _LENGTHS_AT = 57  # version 2, server's version 50, time 4, length of headers 1;
 @dataclass(frozen=True, slots=True)
 class Format:
     """server_version: of who wrote what follows. has_checksum: whether its events end in one. is_sound: whether this
-    event's own checksum is right. table_id_bytes: how wide table ids are.
+    event's own checksum is right. table_id_bytes: how wide table ids are. written_s: when the server began the file, in
+    seconds since 1970; a dump that begins inside of the file says the same.
     """
 
     server_version: str
     has_checksum: bool
     is_sound: bool
     table_id_bytes: int
+    written_s: int
 
 
 def matches_checksum(event: bytes) -> bool:
@@ -44,6 +46,7 @@ def parse_format(event: bytes) -> Format:
         has_checksum=algorithm == 1,
         is_sound=algorithm == 0 or matches_checksum(event) or matches_checksum(_closed(event)),
         table_id_bytes=4 if body[_LENGTHS_AT + EventType.TABLE_MAP - 1] == 6 else 6,
+        written_s=int.from_bytes(event[:4], "little"),
     )
 
 

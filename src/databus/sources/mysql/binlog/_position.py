@@ -4,7 +4,7 @@ any.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Self
 
 from databus.core import ORDINAL_MAX, InputError, LimitExceeded, PositionForeign
@@ -36,22 +36,26 @@ class Position:
     """Right after a transaction. file, offset: in the log of the server `server_uuid`; empty or 0 where unknown.
 
     gtids: everything executed up to here, as the server writes it (a GTID set of MySQL, a GTID position of MariaDB);
-    None where there are no GTIDs or they are not known.
+    None where there are no GTIDs or they are not known. began_s: when the server began that file, in seconds since
+    1970, as the file's first event says; 0 where unknown. A server that was reset uses names of files again.
     """
 
     file: str = ""
     offset: int = 0
     gtids: str | None = None
     server_uuid: str | None = None
+    began_s: int = field(default=0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return {"file": self.file, "offset": self.offset, "gtids": self.gtids, "server_uuid": self.server_uuid}
+        began = {"began_s": self.began_s} if self.began_s else {}
+        return {"file": self.file, "offset": self.offset, "gtids": self.gtids, "server_uuid": self.server_uuid, **began}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Read what `to_json` wrote; keys that it does not know are left alone."""
-        return cls(value.get("file", ""), value.get("offset", 0), value.get("gtids"), value.get("server_uuid"))
+        place = value.get("file", ""), value.get("offset", 0), value.get("gtids"), value.get("server_uuid")
+        return cls(*place, began_s=value.get("began_s", 0))
 
     def __str__(self) -> str:
         place = f"{self.file} at {self.offset}" if self.file else ""

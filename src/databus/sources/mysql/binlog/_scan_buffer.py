@@ -67,6 +67,7 @@ class Walk:
         self._server_uuid = server_uuid
         self._start = start
         self._file = ""
+        self._began_s = 0
         self._is_format_known = False
         self._event_bytes_max = event_bytes_max
         self._pending: deque[NDArray[np.uint8]] = deque()
@@ -120,10 +121,10 @@ class Walk:
         if self._leaves_out and state[s.COUNT_TX] == state[s.COUNT_TX_SKIPPED]:
             if start.server_uuid == self._server_uuid:
                 return start
-            return Position(self._file, 0, start.gtids, self._server_uuid)
+            return Position(self._file, 0, start.gtids, self._server_uuid, self._began_s)
         gtids = self._executed.snapshot(state).after(np.empty((0, s.TX_COLUMNS), np.int64))
         offset = int(state[s.TX_START if state[s.TX_STATE] else s.OFFSET])
-        return Position(self._file, offset, gtids, self._server_uuid)
+        return Position(self._file, offset, gtids, self._server_uuid, self._began_s)
 
     @property
     def place(self) -> str:
@@ -213,6 +214,7 @@ class Walk:
         run = Run(
             buffer=buffer,
             file=self._file,
+            began_s=self._began_s,
             events=rows,
             transactions=self._transactions[:transactions].copy(),
             executed=base,
@@ -362,6 +364,7 @@ class Walk:
         state, start = self._state, self._start
         self._keep_run()
         self._file = file
+        self._began_s = 0  # until its first event says
         state[s.OFFSET] = offset
         state[s.SKIP_BELOW] = 0
         is_numbered = state[s.SCHEME] == s.BY_FILE or start.file

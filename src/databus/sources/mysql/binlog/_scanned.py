@@ -108,6 +108,7 @@ class Run:
         *,
         buffer: NDArray[np.uint8],
         file: str,
+        began_s: int,
         events: NDArray[np.int64],
         transactions: NDArray[np.int64],
         executed: Executed,
@@ -117,6 +118,7 @@ class Run:
     ) -> None:
         self.buffer = buffer
         self.file = file
+        self._began_s = began_s
         self.event_transaction: NDArray[np.int32] = events[:, s.EV_TX].astype(np.int32)
         self.event_slot: NDArray[np.int32] = events[:, s.EV_SLOT].astype(np.int32)
         self.event_kind: NDArray[np.int8] = events[:, s.EV_KIND].astype(np.int8)
@@ -159,6 +161,7 @@ class Run:
         return Run(
             buffer=self.buffer,
             file=self.file,
+            began_s=self._began_s,
             events=self._events[events],
             transactions=self._transactions,
             executed=self._executed,
@@ -216,7 +219,7 @@ class Run:
         if end < 0:
             raise ValueError(f"transaction {transaction} of this run is not finished: there is no position after it")
         gtids = self._executed.after(self._transactions[: transaction + 1])
-        return Position(self.file, end, gtids, self._server_uuid).to_json()
+        return Position(self.file, end, gtids, self._server_uuid, self._began_s).to_json()
 
     def place(self, offset: int) -> str:
         """Where the byte at `offset` of the buffer comes from, for errors."""

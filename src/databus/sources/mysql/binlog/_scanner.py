@@ -300,6 +300,7 @@ class Scanner(StatementWalk):
         if not found.is_sound:
             raise failure(s.BAD_CHECKSUM, self._where(), EventType.FORMAT_DESCRIPTION, size)
         self._keep_run()
+        self._began_s = found.written_s
         state[s.HAS_CHECKSUM] = found.has_checksum
         state[s.TABLE_ID_BYTES] = found.table_id_bytes
         if state[s.TX_STATE] != s.OUTSIDE:

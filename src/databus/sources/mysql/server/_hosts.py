@@ -13,7 +13,15 @@ from databus.sources.mysql.server._check_finding import refuse
 from databus.sources.mysql.server._check_replication import of_replication
 from databus.sources.mysql.server._connection import READ_MS_MAX, close_quietly, connect
 from databus.sources.mysql.server._errors import telling
-from databus.sources.mysql.server._resumable import Fault, Trouble, hidden_reset, scheme_of, trouble_with
+from databus.sources.mysql.server._file_begin import file_began_s
+from databus.sources.mysql.server._resumable import (
+    Fault,
+    Trouble,
+    hidden_reset,
+    in_another_file,
+    scheme_of,
+    trouble_with,
+)
 from databus.sources.mysql.server._status import ServerFacts, identity_of, server_facts
 
 
@@ -95,7 +103,7 @@ class Hosts:
         for address in self._config.hosts:
             try:
                 server = held if held is not None and held.facts.server == address else self._connect(address)
-                trouble = _trouble_with(server, position)
+                trouble = self._trouble_with(server, position)
             except DatabusError as error:
                 errors.append(error)
                 continue
@@ -116,7 +124,7 @@ class Hosts:
 
     def trouble_at(self, position: Position) -> Trouble | None:
         """What keeps the server at hand from going on at `position`."""
-        return _trouble_with(self.connected(), position)
+        return self._trouble_with(self.connected(), position)
 
     def hand_over(self) -> None:
         """The server's connection is somebody else's now."""
@@ -158,14 +166,23 @@ class Hosts:
             raise (*told, *errors)[0]
         return lost[0]
 
+    def _trouble_with(self, server: ConnectedServer, position: Position) -> Trouble | None:
+        """What keeps a server from going on at `position`. It is not asked twice: one that was reset and is busy may
+        have grown beyond us by then, and look like the one that it was.
+        """
+        try:
+            trouble = trouble_with(server.facts, position, scheme_of(server.facts))
+            trouble = trouble or hidden_reset(server.connection, server.facts, position)
+            return trouble or self._in_another_file(server.facts, position)
+        except BaseException:
+            close_quietly(server.connection)
+            raise
 
-def _trouble_with(server: ConnectedServer, position: Position) -> Trouble | None:
-    """What keeps a server from going on at `position`. It is not asked twice: one that was reset and is busy may have
-    grown beyond us by then, and look like the one that it was.
-    """
-    try:
-        trouble = trouble_with(server.facts, position, scheme_of(server.facts))
-        return trouble or hidden_reset(server.connection, server.facts, position)
-    except BaseException:
-        close_quietly(server.connection)
-        raise
+    def _in_another_file(self, facts: ServerFacts, position: Position) -> Trouble | None:
+        """Whether the file of `position` is another than the one that was captured: after a reset, an event may well
+        begin where one did before.
+        """
+        if not position.began_s or facts.uuid != position.server_uuid or not facts.has(position.file):
+            return None
+        began_s = file_began_s(self._config, facts, connect_again(self._config, facts), position)
+        return in_another_file(facts, position, began_s) if began_s != position.began_s else None

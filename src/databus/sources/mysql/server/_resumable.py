@@ -4,6 +4,7 @@ What can be wrong is told apart, since each wants something else of the operator
 server, another server, a replica that is behind us, a replica with transactions of its own.
 """
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -273,6 +274,13 @@ def _ends_the_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, fi
         (int(row["File_size"]) for row in ask(connection, "SHOW BINARY LOGS") if str(row["Log_name"]) == file), 0
     )
     return _size(facts, file) - _ENCRYPTION_BYTES <= ends <= size_now
+
+
+def in_another_file(facts: ServerFacts, position: Position, began_s: int) -> Trouble:
+    """The server's file of that name was begun at another time than the one that was captured."""
+    then, now = (dt.datetime.fromtimestamp(each, dt.UTC).isoformat(" ") for each in (position.began_s, began_s))
+    place = f"{position.file} at {position.offset}"
+    return _reset(facts, place, f"it began the file of that name at {now}, and the one that was captured at {then}")
 
 
 def _errant(facts: ServerFacts, position: Position, own: str) -> Trouble | None:
