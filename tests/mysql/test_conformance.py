@@ -43,7 +43,7 @@ class Patient:
             session = self._source._session
             assert session is not None
             here = session._scanner.position
-            if (here.file, here.offset) >= (file, offset) and not session._between.is_reading:
+            if (here.file, here.offset) >= (file, offset) and not session._bus_groups.is_reading:
                 return None
         raise AssertionError(f"the source does not reach {file}:{offset}; it is at {here}")
 
