@@ -31,7 +31,7 @@ class RunView:
         self._why_none = ""
         self._doing = "reading the configuration"
         self._stopping = ""
-        self.abandoned: Sequence[str] = ()
+        self.cut_off: Sequence[str] = ()
 
     def take(self, event: Mapping[str, Any]) -> str:
         """Take an event. Returns a line about it for people, empty for what the board shows anyway."""
@@ -47,9 +47,13 @@ class RunView:
                 waits_for = event["waits_for"]
                 return f"stopping: {event['why']}" + (f"; {waits_for} has to end first" if waits_for else "")
             case "stopped":
-                self._doing, self.abandoned = "", event["abandoned"]
-                left = ", ".join(self.abandoned)
-                return f"stopped; not waited for: {left}, whose batch comes again" if left else "stopped"
+                self._doing, abandoned, self.cut_off = "", event["abandoned"], event["cut_off"] + event["abandoned"]
+                parts = ["stopped"]
+                if abandoned:
+                    parts.append(f"not waited for: {', '.join(abandoned)}, whose batch comes again")
+                if event["cut_off"]:
+                    parts.append(f"cut off: {', '.join(event['cut_off'])}")
+                return "; ".join(parts)
         self._query(event)
         return _told(event)
 

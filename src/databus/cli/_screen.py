@@ -1,9 +1,12 @@
 """What `run` and `demo` show while they work: live tables on a terminal, a line every few seconds elsewhere."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Full, Queue
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
 _LINE_EVERY_S: Final = 5.0
 _SAMPLES_MAX: Final = 20_000
 _EVENTS_SHOWN: Final = 9
+_LINES_WAITING_MAX: Final = 1_000
+_END_S_MAX: Final = 1.0
 _SPINNER: Final = "|/-\\"
 _STYLES: Final = {"suspended": "bold red", "retrying": "yellow", "running": "green"}
 
@@ -79,8 +84,19 @@ class Board:
     lines: Sequence[Line] = ()
 
 
+def in_time(do: Callable[[], object]) -> bool:
+    """Do what may block for ever, such as writing to a terminal that was stopped; False if it has not ended in time."""
+    thread = threading.Thread(target=do, name="in-time", daemon=True)
+    thread.start()
+    thread.join(_END_S_MAX)
+    return not thread.is_alive()
+
+
 class Screen:
     """Shows a board and events. Use as a context manager. `is_live`: whether there is a terminal to show them on.
+
+    Nothing here waits for the terminal or for who reads our output: a thread of its own writes, and lines are dropped
+    where it falls behind. `is_shown`: whether all of it had been written when the screen was closed.
 
     board: asked for what is shown, some times a second, by a thread of the screen's; without it, `show` says it.
     """
@@ -102,22 +118,42 @@ class Screen:
         )
         self._start = time.monotonic()
         self._shown_at = -_LINE_EVERY_S
+        self._lines_out: Queue[str | None] = Queue(_LINES_WAITING_MAX)
+        self._printer = threading.Thread(target=self._print, name="screen", daemon=True)
+        self.is_shown = True
 
     def __enter__(self) -> Self:
         if self._live is not None:
             self._live.start()
+        else:
+            self._printer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Show what is left to show, if the terminal takes it; callable twice."""
+        self.is_shown = in_time(self._stop)
+
+    def _stop(self) -> None:
         if self._live is not None:
             self._live.stop()
+        else:
+            self._lines_out.put(None)
+            self._printer.join()
+
+    def _print(self) -> None:
+        while (line := self._lines_out.get()) is not None:
+            self._console.print(line, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """An event."""
         line = f"{time.monotonic() - self._start:5.1f} s  {text}"
         self._events.append(line)
         if not self.is_live:
-            self._console.print(line, highlight=False, soft_wrap=True)
+            with suppress(Full):
+                self._lines_out.put_nowait(line)
 
     def show(self, lines: Sequence[Line], sources: Sequence[SourceLine] = ()) -> None:
         """The state of things; may be called often."""

@@ -9,6 +9,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from databus.cli._app import LogFormat, LogLevel, app
+from databus.cli._screen import in_time
+from databus.core import DatabusError
 
 
 @app.command(epilog="Example: databus run databus.yml --once")
@@ -42,22 +44,37 @@ def run(
         elif not screen.is_live:
             screen.show(view.board().lines)
 
+    def cut_off(what: str, code: int) -> None:
+        screen.close()
+        in_time(lambda: sys.stderr.write(f"databus: not waited for any longer: {what}\n"))
+        _end_now(code)
+
     try:
         with screen:
             if log_file is not None:
                 screen.say(f"logs go to {log_file}; Ctrl-C stops")
             code = run_pipeline(
-                pipeline, master=master, once=once, on_event=show, on_sources=view.sources, events_file=progress
+                pipeline,
+                master=master,
+                once=once,
+                on_event=show,
+                on_sources=view.sources,
+                events_file=progress,
+                on_overdue=cut_off,
             )
-    except KeyboardInterrupt:
-        _end_now(130)
-    if view.abandoned:
+    except DatabusError as error:
+        if screen.is_shown:
+            raise
+        said = f"databus: {error}\n"
+        in_time(lambda: sys.stderr.write(said))
+        _end_now(error.exit_code)
+    if view.cut_off or not screen.is_shown:
         _end_now(code)
     raise typer.Exit(code)
 
 
 def _end_now(code: int) -> NoReturn:
     """End without waiting for threads that still write: at an ordinary end they would lose their interpreter."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    in_time(sys.stdout.flush)
+    in_time(sys.stderr.flush)
     os._exit(code)

@@ -24,10 +24,12 @@ from databus.pipeline._graph import Graph
 from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
+from databus.pipeline._stopping import STOP_S_MAX
 from databus.pipeline._tables import TableChoice
 from databus.pipeline._validate import load_pipeline, validate
 
 __all__ = [
+    "STOP_S_MAX",
     "ChangeBatch",
     "Comparison",
     "Delivery",

@@ -1,14 +1,13 @@
 """Running a pipeline: lock, relay, Spark, queries; and their end. Start with `run`."""
 
-import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -16,6 +15,7 @@ import structlog
 from databus.core import DatabusError, TransientError
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import OutputContext
+from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
 from databus.pipeline._own_relay import OwnRelay, states_of
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
@@ -23,6 +23,15 @@ from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
 from databus.pipeline._source_watch import SourceWatch, States
 from databus.pipeline._state import StateLock
+from databus.pipeline._stopping import (
+    LET_GO_S_MAX,
+    QUERIES_S_MAX,
+    OnOverdue,
+    Overdue,
+    in_background,
+    left_after,
+    stopping,
+)
 from databus.pipeline._tables import full_pattern, patterns_meet
 from databus.pipeline._validate import load_pipeline
 from databus.pipeline._writer import OutputHandle
@@ -30,14 +39,11 @@ from databus.pipeline._writer import OutputHandle
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_QUERIES_STOP_S_MAX: Final = 15.0
-_SPARK_STOPS_S_MAX: Final = 5.0
-_LOOK_S: Final = 0.5
+_LET_GO_UNASKED_S_MAX: Final = 25.0
+"""How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
 _ASK_S: Final = 0.2
 _RELAY_DIED: Final = "relay died"
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
-OnEvent = Callable[[Mapping[str, Any]], None]
 OnSources = Callable[[States, str], None]
 
 
@@ -51,6 +57,7 @@ def run(
     events_file: Path | None = None,
     session: "SparkSession | None" = None,
     stop: "SimpleQueue[Any] | None" = None,
+    on_overdue: OnOverdue | None = None,
 ) -> int:
     """Run a pipeline until a signal, or, with `once`, until what is there now has been written. Returns an exit code.
 
@@ -59,7 +66,9 @@ def run(
     session: one to use instead of one of our own; it is left as it is. stop: what is put there ends the run.
     A batch that is being written when the run is stopped is waited for, but not for ever: after that the event
     `stopped` names its outputs as `abandoned`, the state stays locked, and the process should end; the batch comes
-    again at the next start. A second signal raises `KeyboardInterrupt`.
+    again at the next start. What is not stopped in time itself, such as Spark, is named as `cut_off`.
+    on_overdue: told where the run has not ended `STOP_S_MAX` after it was asked to, and of a second signal, which
+    without it raises `KeyboardInterrupt`.
     An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
     `once` may be that of a source that its own relay cannot capture. Raises `ConfigError` for a file with problems,
     `LockHeld` where the pipeline runs already, `ServiceUnavailable` if its own relay does not start.
@@ -70,9 +79,9 @@ def run(
     lock.take()
     is_abandoned = False
     try:
-        with _reporting(on_event, events_file) as report:
-            running = _Run(graph, master or config.sections.spark.master, report, on_sources, once=once)
-            with _stopping(stop or SimpleQueue(), running.ask_to_stop):
+        with reporting(on_event, events_file) as report:
+            running = _Run(graph, master or config.sections.spark.master, report, on_sources, on_overdue, once=once)
+            with stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue):
                 code = running.run(session)
             is_abandoned = bool(running.abandoned)
             return code
@@ -84,68 +93,18 @@ def run(
             lock.release()
 
 
-@contextmanager
-def _reporting(on_event: OnEvent | None, events_file: Path | None) -> Iterator[OnEvent]:
-    """One event at a time, to whoever wants to know."""
-    lock = threading.Lock()
-    out = None if events_file is None else events_file.open("a", encoding="utf-8", buffering=1)
-
-    def report(event: Mapping[str, Any]) -> None:
-        with lock:
-            if on_event is not None:
-                on_event(event)
-            if out is not None:
-                out.write(json.dumps(event, default=str) + "\n")
-
-    try:
-        yield report
-    finally:
-        if out is not None:
-            out.close()
-
-
-@contextmanager
-def _stopping(asks: "SimpleQueue[Any]", ask_to_stop: Callable[[str], None]) -> Iterator[None]:
-    """Have `ask_to_stop` told of what is put into the queue; in the main thread of SIGINT and SIGTERM, too.
-
-    A handler may do no more than put: whatever the main thread is in, another one tells of it at once.
-    """
-
-    def listen() -> None:
-        while (asked := asks.get()) is not None:
-            ask_to_stop(asked.name if isinstance(asked, signal.Signals) else str(asked))
-
-    def put(number: int, frame: FrameType | None) -> None:
-        del frame
-        if signalled:
-            raise KeyboardInterrupt
-        signalled.append(number)
-        asks.put(signal.Signals(number))
-
-    signalled: list[int] = []
-    threading.Thread(target=listen, name="stop-asked", daemon=True).start()
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {each: signal.signal(each, put) for each in _SIGNALS}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-        asks.put(None)
-
-
-def _stop(spark: "SparkSession", seconds_max: float | None) -> None:
-    """Stop Spark; what does not end in that time ends with this process, as its JVM does."""
+def _end_spark(spark: "SparkSession") -> None:
+    """Stop Spark."""
     from py4j.protocol import Py4JError
 
-    def stop() -> None:
-        with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
-            spark.stop()
+    with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
+        spark.stop()
 
-    stopper = threading.Thread(target=stop, name="spark-stop", daemon=True)
-    stopper.start()
-    stopper.join(seconds_max)
+
+def _close(handle: OutputHandle) -> None:
+    """Close an output."""
+    with suppress(DatabusError):  # its query has told of it already
+        handle.close()
 
 
 def _settled(session: "SparkSession") -> "SparkSession":
@@ -159,7 +118,16 @@ def _settled(session: "SparkSession") -> "SparkSession":
 class _Run:
     """One run, in one thread; queries have theirs."""
 
-    def __init__(self, graph: Graph, master: str, report: OnEvent, on_sources: OnSources | None, *, once: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        master: str,
+        report: OnEvent,
+        on_sources: OnSources | None,
+        on_overdue: OnOverdue | None,
+        *,
+        once: bool,
+    ) -> None:
         self._graph = graph
         self._config: PipelineConfig = graph.config
         self._master = master
@@ -167,15 +135,21 @@ class _Run:
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._once = once
         self._is_stopping = threading.Event()
+        self._is_asked_to_stop = False
         self._doing = ""
+        self._threads: list[QueryThread] = []
+        self._uncaptured_code = 0
+        self._cut_off: list[str] = []
         self.abandoned: list[str] = []
+        self.overdue = Overdue(on_overdue, self._still_running, self._code)
         self._relay = (
             OwnRelay(self._config, lambda: self._events.put(_RELAY_DIED), self._is_stopping)
             if self._config.embeds_relay
             else None
         )
         self._sources = None if self._relay is None else SourceWatch(self._relay.states, self._say_source, on_sources)
-        self._elsewhere = self._watch_of_elsewhere(on_sources)
+        elsewhere = self._watch_of_elsewhere(on_sources)
+        self._watches = [each for each in (self._sources, elsewhere) if each is not None]
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
         self._handles = self._make_handles()
 
@@ -208,50 +182,67 @@ class _Run:
 
     def run(self, session: "SparkSession | None") -> int:
         """Everything, in order; what was started is stopped."""
-        watches = [each for each in (self._sources, self._elsewhere) if each is not None]
+        own_spark: list[SparkSession] = []
         try:
-            if self._relay is not None:
-                self._begin("starting the relay")
-                self._relay.start()
-                if self._is_stopping.is_set():
-                    return self._stopped([])
-                self._say("relay", url=self._relay.url, pid=self._relay.pid)
-            for watch in watches:
-                watch.start()
-            self._begin("starting Spark")
-            own_session = session is None
-            spark = self._session() if session is None else _settled(session)
-            try:
-                self._rearm()
-                return self._run_queries(spark)
-            finally:
-                if own_session:
-                    self._begin("stopping Spark")
-                    _stop(spark, _SPARK_STOPS_S_MAX if self._is_stopping.is_set() else None)
+            self._run(session, own_spark)
         finally:
-            if not self.abandoned:
-                for handle in self._handles.values():
-                    with suppress(DatabusError):  # its query has told of it already
-                        handle.close()
-            for watch in watches:
-                watch.stop()
-            if self._relay is not None:
-                self._begin("stopping the relay")
-                self._relay.stop()
+            self._let_go(own_spark)
+            self.overdue.end()
+        self._say("stopped", failed=len(self._failures()), abandoned=self.abandoned, cut_off=self._cut_off)
+        return self._code()
+
+    def _run(self, session: "SparkSession | None", own_spark: "list[SparkSession]") -> None:
+        if self._relay is not None:
+            self._begin("starting the relay")
+            self._relay.start()
+            if self._is_stopping.is_set():
+                return
+            self._say("relay", url=self._relay.url, pid=self._relay.pid)
+        for watch in self._watches:
+            watch.start()
+        self._begin("starting Spark")
+        if session is None:
+            own_spark.append(self._session())
+            self._rearm()
+        self._run_queries(own_spark[0] if session is None else _settled(session))
+
+    def _let_go(self, own_spark: "list[SparkSession]") -> None:
+        """Stop everything that the queries needed, at once and within a bound."""
+        names = {each.name for each in self._handles.values()}.difference(self.abandoned)
+        ends: dict[str, Callable[[], object]]
+        ends = {f"closing {each.name}": partial(_close, each) for each in self._handles.values() if each.name in names}
+        if self._relay is not None:
+            ends["stopping the relay"] = self._relay.stop
+        if own_spark:
+            ends["stopping Spark"] = partial(_end_spark, own_spark[0])
+        for watch in self._watches:
+            watch.stop()
+        seconds_max = LET_GO_S_MAX if self._is_asked_to_stop else _LET_GO_UNASKED_S_MAX
+        threads = [in_background(name, end) for name, end in ends.items()]
+        left = left_after(seconds_max, threads, lambda left: self._begin(", ".join(each.name for each in left)))
+        self._begin("")
+        self._cut_off = sorted(each.name for each in left)
+        if self._cut_off:
+            self.abandoned += [name for name in sorted(names) if f"closing {name}" in self._cut_off]
+            self._logger.warning("not waited for any longer", cut_off=self._cut_off)
 
     def ask_to_stop(self, why: str) -> None:
-        """Have the run end, from any thread; says at once what it waits for. Callable more than once."""
-        if self._is_stopping.is_set():
+        """Have the run end, from any thread; says what it waits for. Never blocks, and is callable more than once."""
+        if self._is_asked_to_stop:
             return
-        self._logger.info("stopping", why=why)
-        self._say("stopping", why=why, waits_for=self._doing)
+        self._is_asked_to_stop = True
+        waits_for = self._doing
         self._is_stopping.set()
         self._events.put(None)
+        self.overdue.begin()
+        in_background("say-stopping", lambda: self._say("stopping", why=why, waits_for=waits_for))
+        in_background("log-stopping", lambda: self._logger.info("stopping", why=why))
 
     def _begin(self, doing: str) -> None:
         """Say what is being done that may take a while."""
-        self._doing = doing
-        self._say("doing", what=doing)
+        if doing != self._doing:
+            self._doing = doing
+            self._say("doing", what=doing)
 
     def _session(self) -> "SparkSession":
         from databus.spark import tuned_session
@@ -266,7 +257,7 @@ class _Run:
             put = signal.getsignal(signal.SIGTERM)
             signal.signal(signal.SIGINT, put)
 
-    def _run_queries(self, spark: "SparkSession") -> int:
+    def _run_queries(self, spark: "SparkSession") -> None:
         settings = RunSettings(
             self._config,
             self._graph,
@@ -280,48 +271,48 @@ class _Run:
             self._begin("waiting until the relay has captured what is there")
             self._relay.wait_until_caught_up(self._is_stopping)
             if self._sources is not None and (code := self._sources.exit_code_without_logs()):
-                self._say("stopped", failed=0, abandoned=[])
-                return code
+                self._uncaptured_code = code
+                return
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         plans = plan_queries(self._graph, self._physicals())
-        threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in plans]
+        self._threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in plans]
         if self._is_stopping.is_set():
-            return self._stopped([])
-        for each in threads:
+            return
+        for each in self._threads:
             each.start()
         self._begin("")
         self._say("running", queries=[plan.name for plan in plans])
         try:
-            self._watch(threads)
+            self._watch()
         finally:
             self._is_stopping.set()
-            self._end(threads)
-        return self._stopped(threads)
+            self._end_queries()
+        if self._once and self._sources is not None:
+            self._uncaptured_code = self._sources.exit_code()
 
-    def _end(self, threads: list[QueryThread]) -> None:
+    def _end_queries(self) -> None:
         """Stop the queries, all at once, and wait for them within a bound; says which of them are waited for."""
-        for each in threads:
-            threading.Thread(target=each.stop, name=f"stop {each.plan.name}", daemon=True).start()
-        deadline = time.monotonic() + _QUERIES_STOP_S_MAX
-        told = ""
-        left = threads
+        left = [each for each in self._threads if each.is_alive()]
+        for each in left:
+            in_background(f"stop {each.plan.name}", each.stop)
         try:
-            while (left := [each for each in threads if each.is_alive()]) and time.monotonic() < deadline:
-                if (waits_for := _waited_for(left)) != told:
-                    told = waits_for
-                    self._begin(told)
-                left[0].join(_LOOK_S)
+            left = left_after(QUERIES_S_MAX, left, lambda left: self._begin(_waited_for(left)))
         finally:  # also when a second signal ends the wait: an output that still writes cannot be closed
             self.abandoned = sorted({name for each in left for name in each.outputs})
         if left:
             self._logger.warning("not waited for any longer; it comes again", outputs=self.abandoned)
 
-    def _stopped(self, threads: list[QueryThread]) -> int:
-        """Say that it is over; returns the exit code."""
-        errors = [each.error for each in threads if each.error is not None]
-        self._say("stopped", failed=len(errors), abandoned=self.abandoned)
-        uncaptured = self._sources.exit_code() if self._once and self._sources is not None and threads else 0
-        return max((*(error.exit_code for error in errors), uncaptured))
+    def _failures(self) -> list[DatabusError]:
+        return [each.error for each in self._threads if each.error is not None]
+
+    def _code(self) -> int:
+        return max((*(error.exit_code for error in self._failures()), self._uncaptured_code))
+
+    def _still_running(self) -> str:
+        """What an end by force would cut off."""
+        writing = {name for each in self._threads if each.is_alive() for name in each.outputs}
+        outputs = f"; still writing: {', '.join(sorted(writing))}, whose batches come again" if writing else ""
+        return f"{self._doing or 'ending'}{outputs}"
 
     def _feeds(self, plan: QueryPlan) -> list[tuple[Feed, OutputHandle]]:
         return [(feed, self._handles[feed.output]) for feed in plan.feeds]
@@ -346,9 +337,9 @@ class _Run:
             if self._is_stopping.wait(_ASK_S):  # a relay that is not there tells nothing
                 return []
 
-    def _watch(self, threads: list[QueryThread]) -> None:
+    def _watch(self) -> None:
         """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies."""
-        left = set(threads)
+        left = set(self._threads)
         while left and not self._is_stopping.is_set():
             event = self._events.get()
             if isinstance(event, QueryThread):

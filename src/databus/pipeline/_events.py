@@ -1,0 +1,56 @@
+"""Events of progress: to whoever wants them, one at a time, and as JSON lines into a file. Start with `reporting`."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+
+_PENDING_BYTES_MAX: Final = 1 << 20
+_MODE: Final = 0o644
+
+
+@contextmanager
+def reporting(on_event: OnEvent | None, file: Path | None) -> Iterator[OnEvent]:
+    """What takes events, from any thread, and tells them in turn. Raises OSError where there cannot be that file."""
+    lock = threading.Lock()
+    lines = None if file is None else _Lines(file)
+
+    def report(event: Mapping[str, Any]) -> None:
+        with lock:
+            if on_event is not None:
+                on_event(event)
+            if lines is not None:
+                lines.put(event)
+
+    try:
+        yield report
+    finally:
+        if lines is not None:
+            lines.close()
+
+
+class _Lines:
+    """Lines of JSON, appended to a file. A FIFO delays nobody: events that its reader does not take are lost."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._fd = os.open(path, flags, _MODE)
+        self._pending = b""
+
+    def put(self, event: Mapping[str, Any]) -> None:
+        line = json.dumps(event, default=str).encode() + b"\n"
+        if len(self._pending) + len(line) <= _PENDING_BYTES_MAX:
+            self._pending += line
+        try:
+            while self._pending:
+                self._pending = self._pending[os.write(self._fd, self._pending) :]
+        except BlockingIOError:
+            return  # it is tried again with the next event
+
+    def close(self) -> None:
+        os.close(self._fd)

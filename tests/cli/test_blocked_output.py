@@ -1,0 +1,93 @@
+"""`databus run` while an output is blocked in the system: it writes into a FIFO that nobody reads."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from databus.pipeline import STOP_S_MAX
+from tests.cli.terminal import WAIT_S
+
+pytestmark = pytest.mark.spark
+
+ROWS = 5_000
+PIPELINE = f"""\
+name: blocked
+spark: {{master: "local[2]"}}
+inputs: {{events: {{type: mock, rows_total: {ROWS}}}}}
+outputs:
+  shown: {{type: console, from: events, rows_max: 100000}}
+  kept: {{type: files, from: events, path: out, format: json}}
+"""
+
+
+@pytest.fixture
+def fifo(tmp_path) -> Iterator[int]:
+    """The writing end of a FIFO whose reading end is held open and never read."""
+    path = tmp_path / "nobody-reads"
+    os.mkfifo(path)
+    both = os.open(path, os.O_RDWR)
+    yield both
+    os.close(both)
+
+
+@pytest.fixture
+def running(tmp_path, fifo) -> Iterator[subprocess.Popen[bytes]]:
+    """The pipeline, with the FIFO as its standard output."""
+    (tmp_path / "databus.yml").write_text(PIPELINE)
+    with (tmp_path / "stderr").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "databus.cli", "run", "--progress", "events"],
+            cwd=tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=fifo,
+            stderr=errors,
+            start_new_session=True,
+        )
+    yield process
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def wait_until(is_so: Callable[[], object], said: Path) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < deadline, said.read_text()[-3000:]
+        time.sleep(0.05)
+
+
+def rows_of(folder: Path, output: str) -> int:
+    """The rows that this output said it had written."""
+    path = folder / "events"
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return sum(each["rows"] for each in events if each["event"] == "batch" and each["output"] == output)
+
+
+def test_it_delays_no_other_output_and_ctrl_c_ends_the_run(running, fifo, tmp_path):
+    stderr = tmp_path / "stderr"
+    wait_until(lambda: rows_of(tmp_path, "kept") == ROWS, stderr)
+    assert rows_of(tmp_path, "shown") == 0
+    family = psutil.Process(running.pid).children(recursive=True)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(STOP_S_MAX + WAIT_S) == 0
+    assert "shown" in stderr.read_text(), "what was cut off is said"
+    _, alive = psutil.wait_procs(family, WAIT_S)
+    assert alive == []
+
+
+def test_a_second_ctrl_c_ends_the_run_at_once(running, tmp_path):
+    stderr = tmp_path / "stderr"
+    wait_until(lambda: rows_of(tmp_path, "kept") == ROWS, stderr)
+    running.send_signal(signal.SIGINT)
+    wait_until(lambda: "stopping" in stderr.read_text(), stderr)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(WAIT_S) == 130
+    assert "still writing: shown, whose batches come again" in stderr.read_text()
