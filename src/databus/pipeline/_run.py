@@ -310,7 +310,7 @@ class _Run:
 
     def _still_running(self) -> str:
         """What an end by force would cut off."""
-        writing = {name for each in self._threads if each.is_alive() for name in each.outputs}
+        writing = {name for each in self._threads if each.is_alive() and each.is_writing for name in each.outputs}
         outputs = f"; still writing: {', '.join(sorted(writing))}, whose batches come again" if writing else ""
         return f"{self._doing or 'ending'}{outputs}"
 
