@@ -18,8 +18,7 @@ from databus.core import ConfigError, ControlKind, CorruptData, DiskFull, LimitE
 from databus.pipeline import ChangeBatch
 from databus.pipeline.outputs import DeltaConfig
 from databus.pipeline.outputs._delta_mirror import last_images
-from databus.pipeline.outputs._delta_schema import converts_exactly, widens_to
-from databus.schema import Column, TableSchema
+from databus.schema import Column, TableSchema, converts_exactly, widens_to
 from databus.testing._change_log import ORDERS, ChangeLog, mirror_of, random_log
 from tests.outputs.harnesses import FROM, DeltaHarness
 

@@ -12,7 +12,7 @@ import pytest
 from databus.core import PositionPurged
 from databus.link import RelayClient
 from databus.spark import error_of
-from databus.spark._plan import patiently
+from databus.spark._patience import patiently
 from databus.testing import RelayProcess
 
 S_MAX = 60

@@ -98,12 +98,62 @@ def test_older_rows_that_do_not_fit_the_schema_of_now_are_an_error_and_can_be_re
 ) -> None:
     script = write(tmp_path / "script.jsonl", [*BEFORE, transaction(schema(OTHER), insert(OTHER, id="x"))])
     relay = start_relay({"shop": script}, 4)
-    with pytest.raises(Exception, match=r"SchemaChanged: shop/main\.t: column 'id' was int32"):
+    with pytest.raises(
+        Exception, match=r"UnsupportedFeature: shop/main\.t: rows at SCN 2.*'id' was int32.*starting_version: 4"
+    ):
         load_batch(spark, relay, **TYPED).collect()
     old = load_batch(spark, relay, **TYPED, schemaFingerprint=f"{OLD.fingerprint:016x}", endingVersion=3)
     assert [row.id for row in old.orderBy("id").collect()] == [1, 2]
     new = load_batch(spark, relay, **TYPED, startingVersion=4)
     assert [row.id for row in new.collect()] == ["x"]
+
+
+RENAMED = TableSchema("main.t", (Column("id", "int32"), Column("label", "string")), ("id",))
+CITY = TableSchema("main.t", (*RENAMED.columns, Column("city", "string")), ("id",))
+MOVED = [
+    *BEFORE,
+    transaction(schema(RENAMED, renamed={"name": "label"}), insert(RENAMED, id=3, label="c")),
+    transaction(schema(CITY, fill={"city": "Bern"}, **{"class": 2}), insert(CITY, id=4, label="d", city="Rome")),
+]
+MOVED_ROWS = [(1, "a", "Bern"), (2, "b", "Bern"), (3, "c", "Bern"), (4, "d", "Rome")]
+
+
+def test_older_rows_keep_their_values_through_a_rename_and_hold_what_a_new_column_was_filled_with(
+    spark: Any, start_relay: StartRelay, tmp_path: Path
+) -> None:
+    relay = start_relay({"shop": write(tmp_path / "script.jsonl", MOVED)}, 5)
+    stream = drain(load_stream(spark, relay, **TYPED), tmp_path / "c").rows.to_pylist()
+    assert [(row["id"], row["label"], row["city"]) for row in stream] == MOVED_ROWS
+    batch = load_batch(spark, relay, **TYPED, partitions=3)
+    assert [(row.id, row.label, row.city) for row in batch.orderBy("id").collect()] == MOVED_ROWS
+    assert batch.where("city = 'Bern'").count() == 3
+    assert [row.town for row in batch.selectExpr("id", "city AS town").orderBy("id").collect()] == [
+        city for _, _, city in MOVED_ROWS
+    ]
+
+
+def test_each_batch_says_through_which_later_changes_its_rows_have_gone(
+    spark: Any, start_relay: StartRelay, tmp_path: Path
+) -> None:
+    relay = start_relay({"shop": write(tmp_path / "script.jsonl", MOVED)}, 5)
+    read = load_stream(spark, relay, **FULL, schemaChanges="ahead", maxRowsPerTrigger=1)
+    batches = drain(read, tmp_path / "c").batches
+    told = []
+    for batch in batches.values():
+        rows = sorted(batch.to_pylist(), key=lambda row: (row["_commit_version"], row["_seq"]))
+        first = _control_of(rows[0]) or {}
+        changes = [tuple(each["pair"]) for each in first["changes"]] if first.get("kind") == "schema_ahead" else []
+        told.append(([row["id"] for row in rows if row["_change_type"] != "control"], changes))
+    assert told == [([1], [(4, 1), (5, 1)]), ([2], [(4, 1), (5, 1)]), ([3], [(4, 1), (5, 1)]), ([4], [(5, 1)])]
+
+
+def test_rows_that_cannot_be_made_exact_are_left_out_where_a_snapshot_follows(
+    spark: Any, start_relay: StartRelay, tmp_path: Path
+) -> None:
+    changed = transaction(schema(OTHER, **{"class": 3}), insert(OTHER, id="x"))
+    relay = start_relay({"shop": write(tmp_path / "script.jsonl", [*BEFORE, changed])}, 4)
+    left = load_batch(spark, relay, **TYPED, inexact="leave_out")
+    assert [row.id for row in left.collect()] == ["x"]
 
 
 def test_a_control_stops_typed_rows_unless_it_is_asked_for_or_ignored(

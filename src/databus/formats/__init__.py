@@ -4,7 +4,7 @@ Changes as JSON today, see `change_lines`; Avro rows, Debezium, Maxwell and Cana
 """
 
 from databus.formats._changes import BigIntegers, ChangeLine, change_lines, control_line, json_line
-from databus.formats._json import from_json_value, to_json_value
+from databus.formats._json import from_json_value, scalar_of, to_json_value
 from databus.formats._mistakes import lines_of, path_of
 from databus.formats._yaml import has_reference, load_yaml, parse_yaml, substitute, validated
 
@@ -20,6 +20,7 @@ __all__ = [
     "load_yaml",
     "parse_yaml",
     "path_of",
+    "scalar_of",
     "substitute",
     "to_json_value",
     "validated",

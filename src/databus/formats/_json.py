@@ -7,13 +7,14 @@ with microseconds (with Z where they are UTC), dates ISO; text is text.
 import base64
 import datetime as dt
 import math
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
 
 from databus.core import UnrepresentableValue
-from databus.schema import forms_of
+from databus.schema import converted, forms_of
 
 
 def to_json_value(value: Any) -> Any:
@@ -58,6 +59,20 @@ def from_json_value(value: Any, type_name: str) -> Any:
         return _parse(value, arrow)
     except (ValueError, TypeError, InvalidOperation) as error:
         raise UnrepresentableValue(f"{value!r} is not the JSON form of a {type_name}") from error
+
+
+def scalar_of(value: Any, types: Sequence[str]) -> pa.Scalar:
+    """The value of a column whose type has been each of `types` in turn, as Arrow: in JSON form of the first of them.
+
+    Raises `UnrepresentableValue` if a type cannot hold it.
+    """
+    first = pa.array([from_json_value(value, types[0])], forms_of(types[0]).arrow)
+    found = converted(pa.chunked_array([first]), [forms_of(name).arrow for name in types[1:]])
+    if found is None:
+        raise UnrepresentableValue(
+            f"{value!r} of a {types[0]} is not exactly a value of {' and then '.join(types[1:])}"
+        )
+    return found[0]
 
 
 def _parse(value: Any, arrow: pa.DataType) -> Any:

@@ -2,7 +2,7 @@
 
 build ──► run ──► ends: done (`once`), stopped (by us)
   ▲        │
-  │        ├─ SchemaChanged ────────────► at once, with the new schema
+  │        ├─ SchemaChanged ────────────► at once, with the new schema; where that got no further, as below
   └────────┼─ TransientError, unknown ──► after a back-off that grows, and forgets where a batch was done
            └─ FatalError, InputError ───► failed: this query stays down, the others go on
 """
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-_SCHEMA_CHANGES_MAX: Final = 1_000
 _TRACE_CHARS_MAX: Final = 4_000
 _START_S_MAX: Final = 15.0
 _ASK_S: Final = 0.05
@@ -89,6 +88,7 @@ class QueryThread(threading.Thread):
         self._lock = threading.Lock()
         self._retry_ms = settings.config.sections.run.retry_ms_min
         self._failures = 0
+        self._is_stuck = False
         self._logger = structlog.get_logger("databus.pipeline").bind(query=plan.name)
 
     @property
@@ -110,13 +110,12 @@ class QueryThread(threading.Thread):
     def run(self) -> None:
         """See the class."""
         try:
-            schema_changes = 0
             while not self._settings.is_stopping.is_set():
                 error = self._round()
                 if error is None:
                     return
-                if isinstance(error, SchemaChanged) and schema_changes < _SCHEMA_CHANGES_MAX:
-                    schema_changes += 1
+                if isinstance(error, SchemaChanged) and not self._is_stuck:
+                    self._is_stuck = True  # until a batch is written: it may be that no restart gets past the change
                     self._say("restart", error)
                 elif not self._waits_for(error):
                     self.error = error
@@ -152,11 +151,16 @@ class QueryThread(threading.Thread):
             try:
                 query.awaitTermination()
             finally:
-                if writer.batches:
-                    self._failures, self._retry_ms = 0, self._settings.config.sections.run.retry_ms_min
+                self._ended(writer.batches)
         except Exception as error:  # noqa: BLE001 - Spark raises many kinds; each becomes one of ours below
             return None if self._settings.is_stopping.is_set() else self._named(error, writer)
         return None
+
+    def _ended(self, batches: int) -> None:
+        """After a round that wrote so many batches: one forgets what failed before it."""
+        if batches:
+            self._is_stuck = False
+            self._failures, self._retry_ms = 0, self._settings.config.sections.run.retry_ms_min
 
     def _start(self, rows: "DataFrame", writer: Writer) -> "StreamingQuery":
         run = self._settings.config.sections.run
@@ -227,10 +231,11 @@ class QueryThread(threading.Thread):
     def _waits_for(self, error: DatabusError) -> bool:
         """Wait before another try; False if there is none to be."""
         run = self._settings.config.sections.run
-        if isinstance(error, FatalError | InputError) and not self._may_come(error):
+        is_schema = isinstance(error, SchemaChanged)
+        if isinstance(error, FatalError | InputError) and not (is_schema or self._may_come(error)):
             return False
         self._failures += 1
-        is_ours = type(error) is not TransientError
+        is_ours = type(error) is not TransientError and not is_schema
         if self._failures > run.retries_max and (self._settings.once or not is_ours):
             return False
         wait_ms = self._retry_ms * (0.5 + random() / 2)

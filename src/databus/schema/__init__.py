@@ -1,7 +1,9 @@
 """Schemas of tables: one definition, and Arrow, Avro and Spark derived from it. Start with `TableSchema`."""
 
+from databus.schema._changes import Origin, SchemaChange, origins
 from databus.schema._compat import SchemaDiff, diff
 from databus.schema._derive import BUS_FIELDS, avro_schema, frame_schema, sink_schema, spark_fields, user_schema
+from databus.schema._exact import converted, converts_exactly, widens_to
 from databus.schema._table import Column, TableSchema
 from databus.schema._types import TYPE_NAMES, TypeForms, forms_of, widens
 
@@ -9,15 +11,21 @@ __all__ = [
     "BUS_FIELDS",
     "TYPE_NAMES",
     "Column",
+    "Origin",
+    "SchemaChange",
     "SchemaDiff",
     "TableSchema",
     "TypeForms",
     "avro_schema",
+    "converted",
+    "converts_exactly",
     "diff",
     "forms_of",
     "frame_schema",
+    "origins",
     "sink_schema",
     "spark_fields",
     "user_schema",
     "widens",
+    "widens_to",
 ]

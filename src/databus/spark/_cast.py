@@ -17,13 +17,15 @@ from databus.core import (
     BUS_COLUMNS,
     CHANGE_TYPE,
     COMMIT_VERSION,
+    CONTROL,
     SEQ,
     ChangeType,
     CorruptData,
     Pair,
     SchemaChanged,
 )
-from databus.schema import TYPE_NAMES, forms_of, widens
+from databus.formats import scalar_of
+from databus.schema import TYPE_NAMES, Origin, SchemaChange, converted, forms_of, origins, widens
 from databus.wire import Frame
 
 _MESSAGE_PREFIX: Final = struct.Struct("<Ii")
@@ -95,8 +97,12 @@ def between(table: pa.Table, after: Pair, until: Pair) -> pa.Table:
     return table.slice(start, max(0, end - start))
 
 
+class InexactRowsError(Exception):
+    """Rows from before changes of the schema cannot be made into today's exactly; says why. It never leaves here."""
+
+
 class Caster:
-    """Casts tables of frames to one schema that Spark takes. One object a reader; not thread-safe.
+    """Makes tables of frames into one schema that Spark takes. One object a reader; not thread-safe.
 
     where: the table's name, for errors. schema: as `arrow_schema` made it, the bus's columns included.
     """
@@ -104,38 +110,54 @@ class Caster:
     def __init__(self, schema: pa.Schema, where: str) -> None:
         self._schema = schema
         self._where = where
-        self._checked: set[pa.Schema] = set()
+        self._origins: dict[tuple[pa.Schema, int], dict[str, Origin]] = {}
 
-    def cast(self, table: pa.Table) -> pa.RecordBatch:
-        """One batch with the rows of `table`. A column that it lacks is null, a narrower one is widened.
+    def cast(self, table: pa.Table, changes: Sequence[SchemaChange] = ()) -> pa.RecordBatch:
+        """One batch with the rows of `table`, which came before these changes of its schema.
 
-        Raises `SchemaChanged` for a column whose old type does not widen to the one that is read as.
+        changes: those that stand after the rows, in order, up to the schema that is read as; always the last of one
+        list. Renamed columns are renamed, added ones hold the value that the change gave them, types are widened.
+        Raises `InexactRowsError` where that cannot be done exactly.
         """
-        if table.schema not in self._checked:
-            self._check(table.schema)
-            self._checked.add(table.schema)
-        columns = [self._column(table, field) for field in self._schema]
+        known = (table.schema, len(changes))
+        found = self._origins.get(known)
+        if found is None:
+            found = self._origins[known] = self._origins_of(table.schema, changes)
+        columns = [self._column(table, field, found.get(field.name)) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _check(self, found: pa.Schema) -> None:
+    def _origins_of(self, schema: pa.Schema, changes: Sequence[SchemaChange]) -> dict[str, Origin]:
+        first = {each.name: self._type_of(each) for each in schema if each.name not in BUS_COLUMNS}
+        found = origins(first, changes)
         for field in self._schema:
-            index = found.get_field_index(field.name)
-            if index < 0 or field.name in BUS_COLUMNS:
+            origin = found.get(field.name)
+            if field.name in _BUS_AND_CONTROL:
                 continue
-            old = type_name_of(found.field(index).type)
-            if old is None:
-                raise SchemaChanged(
-                    f"{self._where}: column {field.name!r} has the Arrow type {found.field(index).type}, which this "
-                    "version does not know; upgrade databus here"
+            if origin is None:
+                raise InexactRowsError(
+                    f"they have no column {field.name!r}, and no change of the schema says its value"
                 )
-            if forms_of(old).sink != field.type and not any(widens(old, new) for new in _names_of_sink(field.type)):
-                raise SchemaChanged(
-                    f"{self._where}: column {field.name!r} was {old} in the rows to be read and is {field.type} now, "
-                    "which does not hold every old value; read the rows of the old schema with the option "
-                    "schemaFingerprint, or begin after the change with startingVersion"
+            if not origin.is_known:
+                raise InexactRowsError(f"nobody knows what column {field.name!r} held in them")
+            if not _fits(origin.types[-1], field.type):
+                raise InexactRowsError(
+                    f"column {field.name!r} was {origin.types[-1]} and is {field.type} now, without a change of the "
+                    "schema that says so"
                 )
+        return found
 
-    def _column(self, table: pa.Table, field: pa.Field) -> pa.Array:
+    def _type_of(self, field: pa.Field) -> str:
+        found = type_name_of(field.type)
+        if found is None:
+            raise SchemaChanged(
+                f"{self._where}: column {field.name!r} has the Arrow type {field.type}, which this version does not "
+                "know; upgrade databus here"
+            )
+        return found
+
+    def _column(self, table: pa.Table, field: pa.Field, origin: Origin | None) -> pa.Array:
+        if origin is not None and field.name not in _BUS_AND_CONTROL:
+            return _flat(self._user_column(table, field, origin))
         index = table.schema.get_field_index(field.name)
         if index < 0:
             return pa.nulls(table.num_rows, field.type)
@@ -144,9 +166,35 @@ class Caster:
             column = _labels().take(column)
         elif column.type != field.type:
             column = column.cast(field.type)
-        if isinstance(column, pa.ChunkedArray):
-            return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        return column
+        return _flat(column)
+
+    def _user_column(self, table: pa.Table, field: pa.Field, origin: Origin) -> pa.Array | pa.ChunkedArray:
+        if origin.column is None:
+            value = scalar_of(origin.value, origin.types)
+            return pa.repeat(value, table.num_rows).cast(field.type)
+        column = table.column(origin.column)
+        if len(origin.types) > 1:
+            kinds = [forms_of(name).arrow for name in origin.types[1:]]
+            found = converted(column, kinds)
+            if found is None:
+                raise InexactRowsError(
+                    f"column {field.name!r} was {' and then '.join(origin.types)}, which does not hold every old value"
+                )
+            column = found
+        return column if column.type == field.type else column.cast(field.type)
+
+
+_BUS_AND_CONTROL: Final = frozenset({*BUS_COLUMNS, CONTROL})
+
+
+def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def _fits(name: str, sink: pa.DataType) -> bool:
+    return forms_of(name).sink == sink or any(widens(name, wider) for wider in _names_of_sink(sink))
 
 
 @lru_cache(maxsize=1024)

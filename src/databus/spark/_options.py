@@ -76,6 +76,18 @@ class DatabusOptions(BaseModel):
         pattern=r"^[0-9a-f]{16}$",
         description="With shape=typed: read with this version of the table's schema instead of the current one.",
     )
+    schema_changes: Literal["inline", "ahead"] = Field(
+        "inline",
+        alias="schemaChanges",
+        description="With meta=full: `ahead` begins each batch that holds rows from before a change of the schema with "
+        "a control of kind `schema_ahead`, which names the changes that its rows have been made through.",
+    )
+    inexact: Literal["stop", "leave_out"] = Field(
+        "stop",
+        description="With shape=typed: what becomes of rows from before a change of the schema that cannot be made "
+        "into today's exactly. `leave_out` leaves them out where a snapshot of the table follows, for a reader that "
+        "keeps but the last row of each key.",
+    )
     token_file: str | None = Field(
         None,
         description="File that holds the relay's token, readable by driver and executors. Default: the environment "
@@ -131,10 +143,18 @@ class DatabusOptions(BaseModel):
         if self.shape == "typed" and (len(self.names) != 1 or "*" in self.sources):
             raise ValueError("shape=typed reads one table, named by the option sources")
         if self.shape != "typed":
-            typed_only = {"meta": "basic", "controls": "stop", "schema_fingerprint": None}
+            typed_only = {
+                "meta": "basic",
+                "controls": "stop",
+                "schema_fingerprint": None,
+                "schema_changes": "inline",
+                "inexact": "stop",
+            }
             for name, default in typed_only.items():
                 if getattr(self, name) != default:
                     raise ValueError(f"{_spelling(name)} says something about shape=typed; leave it out")
+        if self.schema_changes == "ahead" and not self.meta_full:
+            raise ValueError("schemaChanges=ahead shows changes as controls; it needs meta=full")
         first, last = self.starting_version, self.ending_version
         if isinstance(first, int) and last is not None and last < first:
             raise ValueError(f"endingVersion {last} is below startingVersion {first}")

@@ -4,9 +4,8 @@ A batch is a function of its two offsets alone, so a replay reads the same rows 
 """
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -22,43 +21,34 @@ from databus.core import (
     Pair,
     SchemaChanged,
     SourceCheckpoint,
-    TransientError,
 )
 from databus.link import Range, RangeControl, RelayClient
+from databus.schema import SchemaChange
+from databus.spark._changes import find_changes
 from databus.spark._options import DatabusOptions
-from databus.spark._target import Target, connect, resolve
+from databus.spark._patience import patiently
+from databus.spark._target import Target, TypedTable, connect, resolve
 from databus.spark._typed import refusal
 from databus.wire import position_at
 
 _SEQ_MAX: Final = 2**63 - 1
 _END: Final = (2**63 - 1, _SEQ_MAX)
-_BACK_OFF_MS: Final = (20, 1_000)
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped
     """A contiguous range of groups: read after `start` up to the group that reaches `until`, and drop what lies outside
     of (`after`, `until`].
+
+    changes: those of a typed table's schema that stand after `start`, up to the schema that is read as. begins: whether
+    it is the first of its batch.
     """
 
     start: SourceCheckpoint
     after: Pair
     until: Pair
-
-
-def patiently(ask: Callable[[], T], retry_ms: int) -> T:
-    """Ask again, with back-off, for up to `retry_ms` while it answers `TransientError`."""
-    deadline = time.monotonic() + retry_ms / 1e3
-    pause_ms = _BACK_OFF_MS[0]
-    while True:
-        try:
-            return ask()
-        except TransientError:
-            if time.monotonic() + pause_ms / 1e3 >= deadline:
-                raise
-        time.sleep(pause_ms / 1e3)  # nothing tells when a relay is back
-        pause_ms = min(pause_ms * 2, _BACK_OFF_MS[1])
+    changes: tuple[SchemaChange, ...] = ()
+    begins: bool = False
 
 
 class Planner:
@@ -70,6 +60,7 @@ class Planner:
         self.target = target or patiently(lambda: resolve(self._client, options), options.retry_ms)
         self._last: tuple[SourceCheckpoint, SourceCheckpoint, Range] | None = None
         self._exhausted: SourceCheckpoint | None = None
+        self._changes: tuple[Pair, tuple[SchemaChange, ...]] | None = None
         self.published: SourceCheckpoint | None = None
 
     def close(self) -> None:
@@ -130,7 +121,7 @@ class Planner:
         self.published = found.published
         if found.groups == 0:
             return start
-        self._admit(found)
+        self._admit(start, found)
         end = self._within(start, found, rows_max, bytes_max, bound)
         if end == found.position:
             self._last = (start, end, found)
@@ -163,28 +154,49 @@ class Planner:
             self._options.retry_ms,
         )
 
-    def _admit(self, found: Range) -> None:
+    def _admit(self, start: SourceCheckpoint, found: Range) -> None:
         """Let the controls at the start of a typed batch pass, or raise."""
         table = self.target.table
         for control in found.controls if table is not None else ():
             if control.kind == ControlKind.SCHEMA:
-                self._admit_schema(control)
+                self._admit_schema(start, control)
             elif not self._options.meta_full and self._options.controls == "stop":
                 raise refusal(self.target.name, control.kind, control.pair)
 
-    def _admit_schema(self, control: RangeControl) -> None:
+    def _admit_schema(self, start: SourceCheckpoint, control: RangeControl) -> None:
         table = self.target.table
         assert table is not None  # noqa: S101 - only typed queries look at controls
         if control.fingerprint == table.schema.fingerprint:
             return
-        if control.pair <= self.target.published and self._options.schema_fingerprint is None:
-            return  # history: its rows are cast to the current schema
+        if any(change.pair == control.pair for change in self._changes_after(start)):
+            return  # rows from before it are made into the schema that is read as
         raise SchemaChanged(
             f"{self.target.name}: its schema changes from {table.schema.fingerprint:016x} to "
             f"{control.fingerprint:016x} at SCN {control.pair[0]}, seq {control.pair[1]}, and this query reads typed "
             "rows of the old one; everything before has been read. Start the query again, with the same checkpoint: it "
             "takes the new schema, and begins with the change"
         )
+
+    def _changes_after(self, start: SourceCheckpoint) -> tuple[SchemaChange, ...]:
+        """The changes of the table's schema after a position, up to the schema that is read as; looked for once."""
+        table = self.target.table
+        if table is None or len(table.known) == 1:
+            return ()
+        if self._changes is None or start.pair < self._changes[0]:
+            found = self._find_changes(table, start)
+            self._changes = (start.pair, found)
+        return tuple(change for change in self._changes[1] if change.pair > start.pair)
+
+    def _find_changes(self, table: TypedTable, start: SourceCheckpoint) -> tuple[SchemaChange, ...]:
+        found = find_changes(self._client, self.target, start, table.settled, self._options.retry_ms)
+        wanted = table.schema.fingerprint
+        if self._options.schema_fingerprint is not None:  # not today's: the first time that it came into force
+            begins_so = bool(found) and found[0].before is not None and found[0].before.fingerprint == wanted
+            ends = [] if begins_so else [at for at, each in enumerate(found, 1) if each.after.fingerprint == wanted]
+            return tuple(found[: min(ends, default=0)])
+        above = [at for at, each in enumerate(found, 1) if each.pair > self.target.published]
+        reached = [at for at in above if found[at - 1].after.fingerprint == wanted]
+        return tuple(found[: max([len(found) - len(above), *reached])])
 
     def _within(
         self,
@@ -236,10 +248,17 @@ class Planner:
         inner = [each for each in found.splits if start.pair < each.pair < end]
         starts = [start, *sorted(inner, key=lambda each: each.pair)]
         ends = [*(each.pair for each in starts[1:]), end]
+        changes = self._changes_after(start)
+        bounds = [(each, max(each.pair, self._first), until) for each, until in zip(starts, ends, strict=True)]
         return [
-            RangePartition(each, max(each.pair, self._first), until)
-            for each, until in zip(starts, ends, strict=True)
-            if max(each.pair, self._first) < until
+            RangePartition(
+                each,
+                after,
+                until,
+                tuple(change for change in changes if change.pair > after),
+                begins=number == 0,
+            )
+            for number, (each, after, until) in enumerate(bound for bound in bounds if bound[1] < bound[2])
         ]
 
     def _whole_range(self, start: SourceCheckpoint, end: Pair) -> Range:

@@ -13,7 +13,8 @@ import pyarrow as pa
 from databus.core import Pair, SchemaChanged, SourceCheckpoint, StreamCut, TransientError
 from databus.link import FrameStream, RelayClient
 from databus.spark._options import DatabusOptions, parse_options
-from databus.spark._plan import RangePartition, patiently
+from databus.spark._patience import patiently
+from databus.spark._plan import RangePartition
 from databus.spark._runs import Run, RunCutter
 from databus.spark._target import Target, connect
 from databus.spark._typed import Bounds, TypedDecoder
@@ -63,7 +64,11 @@ class RangeReader:
             Bounds(partition.after, partition.until),
             controls_as_rows=options.meta_full,
             controls_ignored=options.controls == "ignore",
+            changes=partition.changes,
+            leaves_out=options.inexact == "leave_out",
         )
+        if partition.begins and partition.changes and options.schema_changes == "ahead":
+            yield decoder.ahead()
         for groups, _ in self._pieces(partition, _groups_of):
             for group in groups:
                 self._check_schemas(group)

@@ -20,6 +20,10 @@ from databus.schema import TableSchema, spark_fields
 CONTROL_LABEL: Final = "control"
 """What stands in `_change_type` where the row is a control."""
 
+SCHEMA_AHEAD: Final = "schema_ahead"
+"""With `schemaChanges=ahead`, the kind of the control that a batch begins with: changes of the schema that stand later
+in the log, and that its rows have been made through already."""
+
 FRAMES_SCHEMA: Final = StructType(
     [
         StructField("physical", StringType()),

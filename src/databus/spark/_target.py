@@ -25,10 +25,13 @@ def connect(options: DatabusOptions) -> RelayClient:
 
 @dataclass(frozen=True, slots=True)
 class TypedTable:
-    """The table of a typed query. known: fingerprints of all its schemas when the query was loaded."""
+    """The table of a typed query. known: fingerprints of all its schemas when the query was loaded. settled: an end of
+    the log that was seen after `schema` was: no control above it brought that schema.
+    """
 
     schema: TableSchema
     known: frozenset[int]
+    settled: Pair = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ def resolve(client: RelayClient, options: DatabusOptions) -> Target:
             f"{found.name}: the relay has no schema {options.schema_fingerprint or 'in force'}; it has "
             f"{', '.join(f'{each.fingerprint:016x}' for each in versions) or 'none'}"
         )
-    table = TypedTable(chosen[0], frozenset(each.fingerprint for each in versions))
+    settled = client.head(found.physical).published.pair
+    table = TypedTable(chosen[0], frozenset(each.fingerprint for each in versions), settled)
     return Target(found.physical, (str(found.id),), found.name, published, table)
 
 

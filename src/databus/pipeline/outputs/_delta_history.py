@@ -12,10 +12,10 @@ import pyarrow as pa
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
 from databus.pipeline._batch import TableControl
 from databus.pipeline._decode import user_rows_schema
-from databus.pipeline.outputs._delta_schema import Move, Plan, widens_to
+from databus.pipeline.outputs._delta_schema import Move, Plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._pairs import Stored
-from databus.schema import TableSchema
+from databus.schema import TableSchema, widens_to
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
 

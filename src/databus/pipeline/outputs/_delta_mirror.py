@@ -24,10 +24,10 @@ from databus.core import (
 )
 from databus.formats import from_json_value
 from databus.pipeline._batch import TableControl
-from databus.pipeline.outputs._delta_schema import Plan, converts_exactly, plan
+from databus.pipeline.outputs._delta_schema import Plan, plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._pairs import Stored
-from databus.schema import TableSchema, sink_schema
+from databus.schema import TableSchema, converts_exactly, sink_schema
 
 _PUTS: Final = pa.array([ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label])
 _PUT: Final = "__put"

@@ -6,53 +6,13 @@ ourselves, and only what stays exact.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, SEQ, Pair
-
-_DIGITS: Final = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 19}
-_INTEGERS: Final = tuple(_DIGITS)
-
-
-def widens_to(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether each value of `old` is exactly a value of `new`.
-
-    >>> widens_to(pa.int64(), pa.decimal128(20, 0)), widens_to(pa.int64(), pa.float64())
-    (True, False)
-    """
-    if old == new:
-        return True
-    if old in _INTEGERS and new in _INTEGERS:
-        return bool(_DIGITS[old] <= _DIGITS[new])
-    if pa.types.is_decimal(new):
-        whole = new.precision - new.scale
-        if pa.types.is_decimal(old):
-            return bool(new.scale >= old.scale and whole >= old.precision - old.scale)
-        return old in _INTEGERS and whole >= _DIGITS[old]
-    return bool(old == pa.float32() and new == pa.float64())
-
-
-def converts_exactly(values: pa.ChunkedArray | pa.Array, new: pa.DataType) -> bool:
-    """Whether these values, numbers to numbers, are the same in `new`; between other types, never."""
-    old = values.type
-    if widens_to(old, new):
-        return True
-    if not (_is_number(old) and _is_number(new)):
-        return False
-    try:
-        there = values.cast(new, safe=True)
-        back = there.cast(old, safe=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return False
-    same = pc.fill_null(pc.equal(back, values), pc.is_null(values))
-    return bool(pc.all(same).as_py() in (True, None))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+from databus.schema import widens_to
 
 
 def below_pair(batch: pa.RecordBatch, pair: Pair) -> pa.Array:

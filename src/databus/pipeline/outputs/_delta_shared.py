@@ -17,10 +17,10 @@ from databus.core import SOURCE, Pair, UnsupportedFeature
 from databus.pipeline._batch import TableControl
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema, needs_snapshot
-from databus.pipeline.outputs._delta_schema import below_pair, converts_exactly, widens_to
+from databus.pipeline.outputs._delta_schema import below_pair
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._pairs import Stored
-from databus.schema import TableSchema
+from databus.schema import TableSchema, converts_exactly, widens_to
 
 SOURCE_FIELD: Final = pa.field(SOURCE, pa.string())
 _OURS: Final = frozenset({SOURCE, *(field.name for field in PAIR_FIELDS)})

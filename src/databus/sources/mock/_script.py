@@ -74,6 +74,7 @@ class Script:
                     "class": change.get("class", 1),
                     "table": table.to_json(),
                     "previous": f"{previous.fingerprint:016x}",
+                    "renamed": change.get("renamed", {}),
                     "fill": change.get("fill", {}),
                 }
                 seq = self._add_control(pieces, table, ControlKind.SCHEMA, body, seq)

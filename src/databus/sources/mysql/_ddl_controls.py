@@ -62,7 +62,7 @@ def schema_body(table: TableSchema, known: TableSchema | None, ddl: str, level: 
         "ddl": shown(ddl),
         "class": level,
         "table": table.to_json(),
-        "previous": None if known is None else known.fingerprint,
+        "previous": None if known is None else f"{known.fingerprint:016x}",
         "renamed": {},
         "fill": {},
     }

@@ -1,0 +1,118 @@
+"""Changes of a table's schema, one after the other, and where each column of the last schema comes from.
+
+A `schema` control says what became of the rows before it: columns renamed, added with a value, widened. Readers and
+mirrors both follow it by `origins`, so that a row means the same whether it was copied before the change or is read
+after it. Nothing here looks at a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from databus.core import Pair
+from databus.schema._table import TableSchema
+
+NEEDS_SNAPSHOT: Final = 3
+"""The class of changes after which the table is read anew: what became of the values is not known."""
+
+
+@dataclass(frozen=True)
+class SchemaChange:
+    """One `schema` control.
+
+    pair: where it stands. before: None where the table was not known before. renamed: old name to new name. fill: by
+    name, in JSON form, what rows from before hold in a column now. number: the change's class.
+    """
+
+    pair: Pair
+    before: TableSchema | None
+    after: TableSchema
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    number: int = 1
+
+    @property
+    def needs_snapshot(self) -> bool:
+        """Whether the table is read anew after it."""
+        return self.number >= NEEDS_SNAPSHOT
+
+    @classmethod
+    def of_control(cls, pair: Pair, body: Mapping[str, Any], before: TableSchema | None, after: TableSchema) -> Self:
+        """What a control's body says. after: the definition that it brings; one given in the body may be narrower."""
+        number = int(body.get("class", 1))
+        return cls(pair, before, after, dict(body.get("renamed") or {}), dict(body.get("fill") or {}), number)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "pair": list(self.pair),
+            "before": None if self.before is None else self.before.to_json(),
+            "after": self.after.to_json(),
+            "renamed": dict(self.renamed),
+            "fill": dict(self.fill),
+            "class": self.number,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Read what `to_json` wrote."""
+        scn, seq = value["pair"]
+        before = None if value["before"] is None else TableSchema.from_json(value["before"])
+        return cls(
+            (scn, seq), before, TableSchema.from_json(value["after"]), value["renamed"], value["fill"], value["class"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a column of the last schema comes from in rows of the first.
+
+    column: its name in the first; None where it did not exist, and then each row holds `value`, the JSON form of a
+    `types[0]`. types: all types that it has had since then, in order. is_known: false where nobody knows its value.
+    """
+
+    column: str | None
+    types: tuple[str, ...]
+    value: Any = None
+    is_known: bool = True
+
+    def is_still(self, name: str) -> bool:
+        """Whether it is the column that has always had this name."""
+        return self.column == name
+
+    def become(self, type_name: str) -> "Origin":
+        """The same with a type that it has now."""
+        if self.types[-1] == type_name:
+            return self
+        return Origin(self.column, (*self.types, type_name), self.value, self.is_known)
+
+
+def origins(first: Mapping[str, str], changes: Sequence[SchemaChange]) -> dict[str, Origin]:
+    """Follow the columns `first` (name to type) through changes, in order.
+
+    >>> from databus.schema import Column
+    >>> old = TableSchema("main.t", (Column("id", "int32"), Column("a", "string")), ("id",))
+    >>> new = TableSchema("main.t", (Column("id", "int64"), Column("b", "string"), Column("n", "int32")), ("id",))
+    >>> found = origins({"id": "int32", "a": "string"}, [SchemaChange((3, 1), old, new, {"a": "b"}, {"n": 7}, 2)])
+    >>> found["id"].types, found["b"].column, found["n"].value
+    (('int32', 'int64'), 'a', 7)
+    """
+    now = {name: Origin(name, (type_name,)) for name, type_name in first.items()}
+    for change in changes:
+        now = _after(now, change)
+    return now
+
+
+def _after(now: Mapping[str, Origin], change: SchemaChange) -> dict[str, Origin]:
+    old_names = {new: old for old, new in change.renamed.items() if old in now}
+    found: dict[str, Origin] = {}
+    for column in change.after.columns:
+        name = column.name
+        old = old_names.get(name, name if name in now and name not in change.renamed else None)
+        if name in change.fill:
+            found[name] = Origin(None, (column.type,), change.fill[name])
+        elif old is not None:
+            found[name] = now[old].become(column.type)
+        else:
+            found[name] = Origin(None, (column.type,), None, is_known=not change.needs_snapshot)
+    return found
