@@ -45,6 +45,12 @@ def test_help_imports_nothing_heavy():
     assert said.stdout.strip() == "[]"
 
 
+def test_a_pipeline_that_is_only_looked_at_imports_neither_a_server_nor_pandas():
+    code = "import sys, databus.pipeline; print([m for m in ('aiohttp', 'pandas', 'pyspark') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
 def test_nothing_committed_names_a_place_of_one_machine():
     root = Path(databus.__file__).parents[2]
     files = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split()

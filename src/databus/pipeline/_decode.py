@@ -7,6 +7,7 @@ it. Start with `decode_frames`; typed rows of one table go through `decode_typed
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -36,7 +37,6 @@ CONTROL_LABEL: Final = "control"
 TableOf = Callable[[int], TableSchema]
 """Finds the table of a fingerprint; a relay's client has one that remembers."""
 
-_LABELS: Final = pa.array([None, *(kind.label for kind in ChangeType)], pa.string())
 _USER_BUS: Final = {
     field.name: pa.string() if field.name == CHANGE_TYPE or pa.types.is_dictionary(field.type) else field.type
     for field in BUS_FIELDS
@@ -63,12 +63,18 @@ def to_user_rows(table: TableSchema, rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+@cache
+def _labels() -> pa.Array:
+    """By number. Not made at import: the first array of a process imports pandas."""
+    return pa.array([None, *(kind.label for kind in ChangeType)], pa.string())
+
+
 def _labels_of(kinds: pa.ChunkedArray, table: TableSchema) -> pa.ChunkedArray:
     flat = kinds.combine_chunks() if kinds.num_chunks != 1 else kinds.chunk(0)
     numbers = flat.to_numpy(zero_copy_only=False)
     if len(numbers) and (numbers.min() < min(ChangeType) or numbers.max() > max(ChangeType)):
         raise CorruptData(f"{table.source}: a change type is outside {min(ChangeType):d}..{max(ChangeType):d}")
-    return pa.chunked_array([_LABELS.take(flat)], pa.string())
+    return pa.chunked_array([_labels().take(flat)], pa.string())
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.Field, table: TableSchema) -> pa.ChunkedArray:

@@ -13,7 +13,6 @@ from pydantic_core import PydanticUndefined
 
 from databus.pipeline._config import PipelineSections, RelaySection, RunSection, SparkSection
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
-from databus.relay import RelayConfig
 from databus.sources import source_model, source_types
 
 _HEAD: Final = """\
@@ -48,6 +47,8 @@ def _lines() -> Iterator[str]:
     for type_name in source_types():
         yield from _section(f"### source `{type_name}`", source_model(type_name))
     yield "## A relay's file\n"
+    from databus.relay import RelayConfig
+
     yield from _table(RelayConfig, skip=())
     for name in ("log", "capture", "serve"):
         yield from _section(f"### relay `{name}`", RelayConfig.model_fields[name].annotation)
