@@ -1,15 +1,19 @@
 """Compilation of kernels, kept on disk: a kernel is compiled anew whenever a module that it is made of has changed.
 
+Of several processes that miss the same kernel at the same time, one compiles it and the others wait for it.
+
 With NUMBA_BOUNDSCHECK=1 every access of a kernel to an array is checked and raises `IndexError`, those of
 `binlog._machine` too; such kernels are kept apart from the others. For tests: it takes twice the time.
 """
 
+import fcntl
 import hashlib
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 from numba import config, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
@@ -22,12 +26,19 @@ _IMPORT: Final = re.compile(
     rb"^from " + re.escape(_PACKAGE.encode()) + rb"((?:\.\w+)*) import (?:\(([^)]*)\)|([^\n]*))", re.MULTILINE
 )
 
-_missing: list[Callable[[], None]] = []
+_watchers: list[Callable[[str], None]] = []
 
 
-def when_something_is_missing(told: Callable[[], None] | None) -> None:
-    """Tell, once, that a kernel is not on the disk, right before it is compiled; None: tell nobody any more."""
-    _missing[:] = [] if told is None else [told]
+def when_something_is_missing(told: Callable[[str], None]) -> None:
+    """Tell, from now on, of each kernel that is not on the disk: the module that it is in, right before it is compiled
+    here or awaited from another process, and "" once it is there.
+    """
+    _watchers[:] = [told]
+
+
+def _tell(module: str) -> None:
+    for told in _watchers:
+        told(module)
 
 
 _njit: Any = njit  # whose type is a dispatcher's; a kernel is called like the function that it was
@@ -78,13 +89,29 @@ class _Cache(FunctionCache):
         name = self._impl.filename_base + (".checked" if is_checked else "")
         stamp = hashlib.sha256(repr(sources).encode()).hexdigest()
         self._cache_file = IndexDataCacheFile(self._cache_path, name, stamp)  # type: ignore[no-untyped-call]  # as above
+        self._lock_path = Path(self._cache_path, f"{name}.lock")
+        self._module = function.__module__
+        self._lock: IO[bytes] | None = None
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """What is kept; None if it is to be compiled."""
+        """What is kept; None if it is to be compiled, by nobody else until `let_go`."""
         found: Any = super().load_overload(signature, context)  # type: ignore[no-untyped-call]  # as above
-        if found is None and _missing:
-            _missing.pop()()
+        if found is None:
+            _tell(self._module)
+            with suppress(OSError):  # a folder without locks: each compiles for itself
+                self._impl.locator.ensure_cache_path()
+                self._lock = self._lock_path.open("ab")
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            found = super().load_overload(signature, context)  # type: ignore[no-untyped-call]  # as above
         return found
+
+    def let_go(self) -> None:
+        """It is on the disk, or could not be compiled."""
+        if self._lock is not None:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
+            self._lock.close()
+            self._lock = None
+            _tell("")
 
 
 def read_only(item: Any, dimensions: int = 1) -> Any:
@@ -101,8 +128,11 @@ def kernel(signature: Any) -> Callable[[Function], Function]:
     def compiled(function: Function) -> Function:
         dispatcher: Any = _njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
         called: Function = dispatcher
-        dispatcher._cache = _Cache(function)  # noqa: SLF001 - as above
-        dispatcher.compile(signature)
+        kept = dispatcher._cache = _Cache(function)  # noqa: SLF001 - as above
+        try:
+            dispatcher.compile(signature)
+        finally:
+            kept.let_go()
         dispatcher.disable_compile()
         return called
 

@@ -33,7 +33,7 @@ from databus.sources.mysql._captured_tables import Selection, Tables, json_form_
 from databus.sources.mysql._config import BinlogConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._kernels import load_first_kernels
 from databus.sources.mysql._omitted_values import OmissionReport
 from databus.sources.mysql._prepared_store import open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
@@ -158,7 +158,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
 
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
-        load_kernels(self.physical, self._say)
+        load_first_kernels(self.physical, self._say, reads=False)
         files = log_files(self._config.path)
         keeper, tables = self._tables(resume.schemas, resume.folder)
         self._omissions = OmissionReport(self._logger, tables.omitter)

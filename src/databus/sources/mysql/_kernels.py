@@ -1,38 +1,32 @@
-"""The compiled parts of the packages below, loaded before the first byte comes.
+"""The compiled parts of the packages below: what a session begins with is loaded before the first byte comes.
 
 Compiled once for each installation and kept on disk by Numba, beside the modules or, where that cannot be written, in
-the user's cache folder (`NUMBA_CACHE_DIR`). Where something is missing there, other processes compile a share of it at
-the same time and leave it on the disk. `python -m databus.sources.mysql._kernels` does all of that ahead.
+the user's cache folder (`NUMBA_CACHE_DIR`). Where one is missing there, another process compiles what comes next, and
+leaves it on the disk. Capture begins as soon as the log can be followed and tables can be read, if it begins with that;
+who needs a kernel that is still being compiled then waits for it.
+`python -m databus.sources.mysql._kernels` compiles all of them ahead.
 """
 
+import atexit
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 import structlog
 
 from databus.sources.mysql._compile import when_something_is_missing
 
-_SHARES: Final = (
-    (
-        "binlog._packet_kernels",
-        "binlog._scan_kernels",
-        "snapshot._result_kernels",
-        "rows._text_kernels",
-        "rows._address_kernels",
-        "rows._bus_kernels",
-        "rows._small_kernels",
-    ),
-    ("rows._image_kernels",),
-    ("rows._json_kernels",),
-)
-"""Modules with kernels; shares of about the same time."""
+_FOLLOWING: Final = ("binlog._packet_kernels", "binlog._scan_kernels", "rows._bus_kernels")
+_READING: Final = ("snapshot._result_kernels", "rows._text_kernels")
+_DECODING: Final = ("rows._image_kernels", "rows._json_kernels", "rows._small_kernels", "rows._address_kernels")
+"""Modules with kernels: for following a log, for reading tables, for the rows of a log."""
 
 _PACKAGE: Final = "databus.sources.mysql"
 _lock = threading.Lock()
@@ -40,71 +34,97 @@ _lock = threading.Lock()
 
 def load_kernels(physical: str, say: Callable[[str], None] = lambda _: None) -> None:
     """Load them all; the first time on a machine they are compiled. say: told what is being done, and "" at the end."""
-    with _lock, _Loading(physical, say) as loading:
-        when_something_is_missing(loading.compile_shares)
-        try:
-            for number, name in enumerate(_SHARES[0], 1):
-                loading.at(number, name)
-                import_module(f"{_PACKAGE}.{name}")
-            loading.wait()
-            for name in (each for share in _SHARES[1:] for each in share):
-                import_module(f"{_PACKAGE}.{name}")
-        finally:
-            when_something_is_missing(None)
+    _load((*_FOLLOWING, *_READING, *_DECODING), (*_DECODING, *_READING), physical, say)
+
+
+def load_first_kernels(physical: str, say: Callable[[str], None] = lambda _: None, *, reads: bool) -> None:
+    """Load those that a session begins with. say: as above, also of others that it has to wait for later.
+
+    reads: it begins with reading tables.
+    """
+    if reads:
+        _load((*_FOLLOWING, *_READING), (*_READING, *_DECODING), physical, say)
+    else:
+        _load(_FOLLOWING, (*_DECODING, *_READING), physical, say)
+
+
+def _load(names: Iterable[str], behind: Sequence[str], physical: str, say: Callable[[str], None]) -> None:
+    """behind: what another process compiles meanwhile, in this order."""
+    with _lock, _progress.told_to(physical, say, behind):
+        when_something_is_missing(_progress.missing)
+        for name in names:
+            import_module(f"{_PACKAGE}.{name}")
         pa.array([0])  # the first one of a process imports pandas where it is installed; not at the first change
 
 
-class _Loading:
-    """One loading: the processes that compile shares of it, and what is said meanwhile."""
+class _Progress:
+    """What is said of the compiling in this process, and the processes that compile meanwhile."""
 
-    def __init__(self, physical: str, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
-        self._began_s = time.monotonic()
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._part = ""
-        self._is_compiling = False
+    def __init__(self) -> None:
+        self._says: dict[str, Callable[[str], None]] = {}  # by physical source: all of them wait
+        self._began_s: float | None = None
+        self._is_loading = False
+        self._part = 0
+        self._behind: Sequence[str] = ()
+        self._others: list[subprocess.Popen[bytes]] | None = None
 
-    def __enter__(self) -> Self:
-        return self
+    @contextmanager
+    def told_to(self, physical: str, say: Callable[[str], None], behind: Sequence[str]) -> Iterator[None]:
+        """While kernels are loaded one after the other. Who is told stays: others may be missing later."""
+        self._says[physical] = say
+        self._behind = behind
+        self._is_loading = True
+        try:
+            yield
+        finally:
+            if self._began_s is not None:
+                self._say("")
+            self._is_loading, self._began_s = False, None
 
-    def __exit__(self, *_: object) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-        if self._is_compiling:
+    def missing(self, module: str) -> None:
+        """A kernel of this module is compiled or awaited next; "": it is there."""
+        if not module:
+            self._began_s = self._began_s if self._is_loading else None
             self._say("")
-
-    def at(self, number: int, name: str) -> None:
-        """This module is next."""
-        self._part = f"{number} of {len(_SHARES[0]) + len(_SHARES) - 1}"
-        if self._is_compiling:
-            self._tell(name)
-
-    def compile_shares(self) -> None:
-        """Have all shares but the first compiled elsewhere, as far as there are processors for them."""
-        self._is_compiling = True
-        self._tell("")
-        more = len(os.sched_getaffinity(0)) - 1
-        for share in _SHARES[1:] if more >= len(_SHARES) - 1 else (sum(_SHARES[1:], ()),) if more else ():
-            command = [sys.executable, "-m", f"{_PACKAGE}._kernels", *share]
-            nothing = subprocess.DEVNULL
-            process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)  # noqa: S603 - our own
-            self._processes.append(process)
-
-    def wait(self) -> None:
-        """Until the others are done; what one of them failed at is compiled here."""
-        for number, process in enumerate(self._processes, len(_SHARES[0]) + 1):
-            self.at(number, "")
-            process.wait()
-
-    def _tell(self, name: str) -> None:
+            return
+        if self._others is None:
+            self._others = [*_begin_others(self._behind)]
+        self._began_s = self._began_s or time.monotonic()
         since_s = int(time.monotonic() - self._began_s)
-        self._say(f"compiling the decoder, once on this machine, part {self._part}, since {since_s} s")
-        self._logger.info(
-            "compiling the decoder, once on this machine", part=self._part, module=name or None, since_s=since_s
-        )
+        name = module.removeprefix(f"{_PACKAGE}.")
+        known = (*_FOLLOWING, *_READING, *_DECODING)
+        is_next = name in known and self._part != known.index(name) + 1
+        if is_next:  # others are imported by one of these
+            self._part = known.index(name) + 1
+        part = f"{self._part} of {len(known)}"
+        self._say(f"compiling the decoder, once on this machine, part {part}, since {since_s} s")
+        if is_next:
+            structlog.get_logger("databus.sources.mysql").info(
+                "compiling the decoder, once on this machine", part=part, module=name, since_s=since_s
+            )
+
+    def end(self) -> None:
+        """Leave no other process behind; what it has compiled so far stays."""
+        for process in self._others or ():
+            process.kill()
+
+    def _say(self, doing: str) -> None:
+        for say in self._says.values():
+            say(doing)
+
+
+def _begin_others(behind: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Processes that compile meanwhile, as far as there are processors; two meet in the middle."""
+    for names in (behind, behind[::-1])[: len(os.sched_getaffinity(0)) - 1]:
+        command = [sys.executable, "-m", f"{_PACKAGE}._kernels", *names]
+        nothing = subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)  # noqa: S603 - our own
+        threading.Thread(target=process.wait, name="compiling", daemon=True).start()
+        yield process
+
+
+_progress: Final = _Progress()
+atexit.register(_progress.end)
 
 
 def main(names: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from databus.sources.mysql._captured_tables import Selection, Tables, json_form_
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._definition_lookup import TableLookup
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql._kernels import load_kernels
+from databus.sources.mysql._kernels import load_first_kernels
 from databus.sources.mysql._notices import Notices
 from databus.sources.mysql._omitted_values import OmissionReport
 from databus.sources.mysql._operations import MysqlOperations
@@ -70,6 +70,7 @@ from databus.wire import Group, OpenSnapshot
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
 _REASON_CHARACTERS_MAX: Final = 1_000
 _EVENT_SLACK_BYTES: Final = 1 << 20
+_READS_AT_FIRST: Final = frozenset({"initial", "when_needed", "only"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,8 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
 
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
-        load_kernels(self.physical, self._say)
+        is_read = resume.position is None and self._config.snapshot in _READS_AT_FIRST
+        load_first_kernels(self.physical, self._say, reads=is_read or bool(resume.snapshots))
         server_id = replica_id(self._config, self.physical, resume.log_id)
         trouble: Trouble | None = None
         if resume.position is not None:
@@ -275,7 +277,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             is_other = trouble.is_other_history
             return self._begin_behind_a_gap(server, keeper, resume, "latest", reason, reads=True, is_other=is_other)
         place, position, tables = self._anew(server, keeper, resume, self._config.start, is_other=False)
-        reads = self._config.snapshot in {"initial", "when_needed", "only"}
+        reads = self._config.snapshot in _READS_AT_FIRST
         return _Start(place, position, tables, sorted(tables.in_force) if reads else [], None, Unread(resume.folder))
 
     def _begin_behind_a_gap(
