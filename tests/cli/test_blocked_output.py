@@ -12,8 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from databus.core import ServiceUnavailable
 from databus.pipeline import STOP_S_MAX
 from tests.cli.terminal import WAIT_S
+from tests.cli.test_cli import databus
 
 pytestmark = pytest.mark.spark
 
@@ -21,6 +23,7 @@ ROWS = 5_000
 PIPELINE = f"""\
 name: blocked
 spark: {{master: "local[2]"}}
+run: {{write_ms_max: 2000}}
 inputs: {{events: {{type: mock, rows_total: {ROWS}}}}}
 outputs:
   shown: {{type: console, from: events, rows_max: 100000}}
@@ -39,12 +42,13 @@ def fifo(tmp_path) -> Iterator[int]:
 
 
 @pytest.fixture
-def running(tmp_path, fifo) -> Iterator[subprocess.Popen[bytes]]:
-    """The pipeline, with the FIFO as its standard output."""
+def running(tmp_path, fifo, request) -> Iterator[subprocess.Popen[bytes]]:
+    """The pipeline, with the FIFO as its standard output. A test may give it more options."""
     (tmp_path / "databus.yml").write_text(PIPELINE)
+    options = getattr(request, "param", [])
     with (tmp_path / "stderr").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "databus.cli", "run", "--progress", "events"],
+            [sys.executable, "-m", "databus.cli", "run", "--progress", "events", *options],
             cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             stdout=fifo,
@@ -75,6 +79,10 @@ def test_it_delays_no_other_output_and_ctrl_c_ends_the_run(running, fifo, tmp_pa
     stderr = tmp_path / "stderr"
     wait_until(lambda: rows_of(tmp_path, "kept") == ROWS, stderr)
     assert rows_of(tmp_path, "shown") == 0
+    wait_until(lambda: "does not answer" in stderr.read_text(), stderr)
+    status = databus("status", cwd=tmp_path)
+    assert (status.returncode, "shown: hanging" in status.stderr) == (1, True), status
+    assert "kept: " not in status.stderr
     family = psutil.Process(running.pid).children(recursive=True)
     running.send_signal(signal.SIGINT)
     assert running.wait(STOP_S_MAX + WAIT_S) == 0
@@ -91,3 +99,10 @@ def test_a_second_ctrl_c_ends_the_run_at_once(running, tmp_path):
     running.send_signal(signal.SIGINT)
     assert running.wait(WAIT_S) == 130
     assert "still writing: shown, whose batches come again" in stderr.read_text()
+
+
+@pytest.mark.parametrize("running", [["--once"]], indirect=True)
+def test_with_once_it_is_given_up_and_the_exit_code_says_so(running, tmp_path):
+    assert running.wait(WAIT_S * 2) == ServiceUnavailable.exit_code
+    assert rows_of(tmp_path, "kept") == ROWS
+    assert "did not answer within run.write_ms_max=2000" in (tmp_path / "stderr").read_text()

@@ -13,7 +13,8 @@ import pytest
 
 from databus.testing import RelayProcess
 
-VERBS = ["init", "validate", "graph", "relay", "run", "tail", "sources", "checkpoints", "compare", "demo", "bench"]
+VERBS = ["init", "validate", "graph", "relay", "run", "status", "tail", "sources", "checkpoints", "compare"]
+TRIALS = ["demo", "bench"]
 REPAIRS = ["check-source", "prepare", "remove", "snapshot", "skip", "position show", "position set"]
 
 
@@ -35,7 +36,7 @@ def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
     return result.stderr
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *REPAIRS, "sqlite install", "sqlite alter", "sqlite remove"])
+@pytest.mark.parametrize("verb", [*VERBS, *TRIALS, *REPAIRS, "sqlite install", "sqlite alter", "sqlite remove"])
 def test_each_verb_has_help_with_an_example(verb):
     assert re.search(rf"Example: databus\s+{verb}", databus(*verb.split(), "--help").stdout)
 

@@ -78,7 +78,7 @@ def test_stopping_is_said_at_once_and_then_what_is_waited_for():
     view.take({"event": "doing", "what": "waiting for the batch that copy is writing"})
     assert "waiting for the batch that copy is writing" in view.board().doing
     assert "a second Ctrl-C does not wait" in view.board().doing
-    assert "copy" in view.take({"event": "stopped", "failed": 0, "abandoned": ["copy"], "cut_off": []})
+    assert "copy" in view.take({"event": "stopped", "failed": [], "abandoned": ["copy"], "cut_off": []})
 
 
 def test_an_entry_that_no_table_fits_stands_beside_its_source():

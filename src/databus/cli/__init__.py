@@ -20,6 +20,7 @@ _VERBS: Final = (
     "snapshot",
     "sources",
     "sqlite",
+    "status",
     "tail",
     "validate",
 )

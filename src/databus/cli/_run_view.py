@@ -36,12 +36,11 @@ class RunView:
     def take(self, event: Mapping[str, Any]) -> str:
         """Take an event. Returns a line about it for people, empty for what the board shows anyway."""
         match event["event"]:
-            case "batch":
-                self._batch(event)
+            case "batch" | "doing" | "ended":
+                self._quietly(event)
                 return ""
-            case "doing":
-                self._doing = event["what"]
-                return ""
+            case "hanging" | "answered":
+                return self._hanging(event)
             case "stopping":
                 self._stopping = f"stopping ({event['why']}); a second Ctrl-C does not wait"
                 waits_for = event["waits_for"]
@@ -49,6 +48,8 @@ class RunView:
             case "stopped":
                 self._doing, abandoned, self.cut_off = "", event["abandoned"], event["cut_off"] + event["abandoned"]
                 parts = ["stopped"]
+                if event["failed"]:
+                    parts.append(f"failed: {', '.join(event['failed'])}")
                 if abandoned:
                     parts.append(f"not waited for: {', '.join(abandoned)}, whose batch comes again")
                 if event["cut_off"]:
@@ -57,12 +58,24 @@ class RunView:
         self._query(event)
         return _told(event)
 
+    def _quietly(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "batch":
+            self._batch(event)
+        elif event["event"] == "doing":
+            self._doing = event["what"]
+
     def _batch(self, event: Mapping[str, Any]) -> None:
         output = self._outputs.setdefault(event["output"], _Output())
         output.state = "running"
         output.meter.add(event.get("rows") or 0, event.get("lag_ms"))
         if "position" in event:
             output.positions[event["physical"]] = event["position"]["scn"]
+
+    def _hanging(self, event: Mapping[str, Any]) -> str:
+        output = self._outputs.setdefault(event["output"], _Output())
+        is_back = event["event"] == "answered"
+        output.state = "running" if is_back else "hangs: the target does not answer"
+        return f"{event['output']}: the target " + ("answers again" if is_back else "does not answer")
 
     def _query(self, event: Mapping[str, Any]) -> None:
         states = {

@@ -19,6 +19,9 @@ def run(
     master: Annotated[str | None, typer.Option(help="Spark's master, such as spark://host:7077.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Write what is there now, then end.")] = False,
     progress: Annotated[Path | None, typer.Option(help="File for events of progress, a JSON line each.")] = None,
+    http: Annotated[
+        str | None, typer.Option(help="HOST:PORT for health, metrics and status, such as 127.0.0.1:11116.")
+    ] = None,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
@@ -61,6 +64,7 @@ def run(
                 on_sources=view.sources,
                 events_file=progress,
                 on_overdue=cut_off,
+                http=http,
             )
     except DatabusError as error:
         if screen.is_shown:

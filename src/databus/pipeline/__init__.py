@@ -21,6 +21,8 @@ from databus.pipeline._contract import (
 )
 from databus.pipeline._decode import decode_frames
 from databus.pipeline._graph import Graph
+from databus.pipeline._progress import unwell, worst_backlogs
+from databus.pipeline._published import status_of
 from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
@@ -58,5 +60,8 @@ __all__ = [
     "reference_markdown",
     "render",
     "run",
+    "status_of",
+    "unwell",
     "validate",
+    "worst_backlogs",
 ]

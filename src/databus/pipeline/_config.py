@@ -86,6 +86,20 @@ class RunSection(BaseModel):
         5, ge=0, le=1_000_000, description="Restarts after an unknown error without a batch done between them."
     )
     start_ms_max: int = Field(60_000, ge=1_000, le=3_600_000, description="How long its own relay may take to answer.")
+    write_ms_max: int = Field(
+        600_000,
+        ge=1_000,
+        le=86_400_000,
+        description="How long an output may take for what it is given at once. After that it is shown as hanging; with "
+        "`--once` it is given up.",
+    )
+    http: str | None = Field(
+        None,
+        pattern=r"^.+:\d{1,5}$",
+        description="Where `databus run` answers `/admin/live`, `/admin/ready`, `/metrics` and `/status`; `--http` "
+        "wins. Without it, nowhere. Beyond the loopback, requests need the token of `relay.token_file`.",
+        examples=["127.0.0.1:11116"],
+    )
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,15 +15,19 @@ _MODE: Final = 0o644
 
 
 @contextmanager
-def reporting(on_event: OnEvent | None, file: Path | None) -> Iterator[OnEvent]:
-    """What takes events, from any thread, and tells them in turn. Raises OSError where there cannot be that file."""
+def reporting(listeners: Sequence[OnEvent | None], file: Path | None) -> Iterator[OnEvent]:
+    """What takes events, from any thread, and tells the listeners and the file of one after the other.
+
+    Raises OSError where there cannot be that file.
+    """
     lock = threading.Lock()
     lines = None if file is None else _Lines(file)
 
     def report(event: Mapping[str, Any]) -> None:
         with lock:
-            if on_event is not None:
-                on_event(event)
+            for listener in listeners:
+                if listener is not None:
+                    listener(event)
             if lines is not None:
                 lines.put(event)
 

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from databus.core import DatabusError, FatalError, InputError, SchemaChanged, TransientError, UnknownSource
+from databus.core import (
+    DatabusError,
+    FatalError,
+    InputError,
+    SchemaChanged,
+    ServiceUnavailable,
+    TransientError,
+    UnknownSource,
+)
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import RunContext, Shape
 from databus.pipeline._decode import result_table
@@ -126,6 +134,11 @@ class QueryThread(threading.Thread):
             self._logger.exception("a query ended by a defect")
         finally:
             self._on_end(self)
+
+    def give_up(self, why: str) -> None:
+        """Have it failed, from another thread, although what it does does not end."""
+        self.error = ServiceUnavailable(why)
+        self._say("failed", self.error)
 
     def stop(self) -> None:
         """End it, from another thread: what is being written is not waited for, and comes again."""
@@ -261,6 +274,7 @@ class QueryThread(threading.Thread):
         }
         self._settings.report(said)
         log = self._logger.info if error is None or event == "restart" else self._logger.warning
+        log = self._logger.error if event == "failed" else log
         log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -19,6 +19,7 @@ from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
 from databus.pipeline._own_relay import OwnRelay, states_of
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
+from databus.pipeline._published import Published
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
 from databus.pipeline._source_watch import SourceWatch, States
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _LET_GO_UNASKED_S_MAX: Final = 25.0
 """How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
 _ASK_S: Final = 0.2
+_LOOK_S: Final = 0.5
 _RELAY_DIED: Final = "relay died"
 
 OnSources = Callable[[States, str], None]
@@ -58,6 +60,7 @@ def run(
     session: "SparkSession | None" = None,
     stop: "SimpleQueue[Any] | None" = None,
     on_overdue: OnOverdue | None = None,
+    http: str | None = None,
 ) -> int:
     """Run a pipeline until a signal, or, with `once`, until what is there now has been written. Returns an exit code.
 
@@ -69,6 +72,7 @@ def run(
     again at the next start. What is not stopped in time itself, such as Spark, is named as `cut_off`.
     on_overdue: told where the run has not ended `STOP_S_MAX` after it was asked to, and of a second signal, which
     without it raises `KeyboardInterrupt`.
+    http: HOST:PORT where health, metrics and status are served meanwhile; instead of `run.http` in the file.
     An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
     `once` may be that of a source that its own relay cannot capture. Raises `ConfigError` for a file with problems,
     `LockHeld` where the pipeline runs already, `ServiceUnavailable` if its own relay does not start.
@@ -79,8 +83,10 @@ def run(
     lock.take()
     is_abandoned = False
     try:
-        with reporting(on_event, events_file) as report:
-            running = _Run(graph, master or config.sections.spark.master, report, on_sources, on_overdue, once=once)
+        published = Published(config, http or config.sections.run.http)
+        with reporting([published.take, on_event], events_file) as report, published:
+            chosen = master or config.sections.spark.master
+            running = _Run(graph, chosen, report, published, on_sources, on_overdue, once=once)
             with stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue):
                 code = running.run(session)
             is_abandoned = bool(running.abandoned)
@@ -123,6 +129,7 @@ class _Run:
         graph: Graph,
         master: str,
         report: OnEvent,
+        published: Published,
         on_sources: OnSources | None,
         on_overdue: OnOverdue | None,
         *,
@@ -132,12 +139,14 @@ class _Run:
         self._config: PipelineConfig = graph.config
         self._master = master
         self._report = report
+        self._published = published
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._once = once
         self._is_stopping = threading.Event()
         self._is_asked_to_stop = False
         self._doing = ""
         self._threads: list[QueryThread] = []
+        self._hanging: set[str] = set()
         self._uncaptured_code = 0
         self._cut_off: list[str] = []
         self.abandoned: list[str] = []
@@ -188,8 +197,10 @@ class _Run:
         finally:
             self._let_go(own_spark)
             self.overdue.end()
-        self._say("stopped", failed=len(self._failures()), abandoned=self.abandoned, cut_off=self._cut_off)
-        return self._code()
+        code = self._code()
+        failed = sorted({name for each in self._threads if each.error is not None for name in each.outputs})
+        self._say("stopped", failed=failed, abandoned=self.abandoned, cut_off=self._cut_off, code=code)
+        return code
 
     def _run(self, session: "SparkSession | None", own_spark: "list[SparkSession]") -> None:
         if self._relay is not None:
@@ -278,6 +289,7 @@ class _Run:
         self._threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in plans]
         if self._is_stopping.is_set():
             return
+        self._published.expect(plans)
         for each in self._threads:
             each.start()
         self._begin("")
@@ -341,14 +353,41 @@ class _Run:
         """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies."""
         left = set(self._threads)
         while left and not self._is_stopping.is_set():
-            event = self._events.get()
+            try:
+                event = self._events.get(timeout=_LOOK_S)
+            except Empty:
+                left -= self._look_for_hanging()
+                continue
             if isinstance(event, QueryThread):
                 left.discard(event)
+                if event.error is None:
+                    self._say("ended", query=event.plan.name, outputs=event.outputs)
             elif event is _RELAY_DIED and self._relay is not None and not self._is_stopping.is_set():
                 self._logger.warning("the pipeline's own relay died; it is started again")
                 self._say("relay_died")
                 self._relay.restart()
                 self._say("relay", url=self._relay.url, pid=self._relay.pid)
+
+    def _look_for_hanging(self) -> set[QueryThread]:
+        """Say which outputs do not answer any longer, or again; returns the queries that are given up with `once`."""
+        limit_s = self._config.sections.run.write_ms_max / 1e3
+        for handle in self._handles.values():
+            busy_s = handle.busy_s
+            if busy_s > limit_s and handle.name not in self._hanging:
+                self._hanging.add(handle.name)
+                self._logger.error("an output does not answer", output=handle.name, seconds=round(busy_s))
+                self._say("hanging", output=handle.name, since_us=time.time_ns() // 1000 - round(busy_s * 1e6))
+            elif busy_s <= limit_s and handle.name in self._hanging:
+                self._hanging.discard(handle.name)
+                self._logger.info("an output answers again", output=handle.name)
+                self._say("answered", output=handle.name)
+        given_up = {each for each in self._threads if self._once and self._hanging.intersection(each.outputs)}
+        for each in given_up:
+            each.give_up(
+                f"{', '.join(each.outputs)}: did not answer within run.write_ms_max={limit_s * 1e3:.0f}; what it was "
+                "given comes again at the next start"
+            )
+        return given_up
 
     def _say_source(self, told: Mapping[str, Any]) -> None:
         self._say("source", **told)

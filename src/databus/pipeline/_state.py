@@ -44,3 +44,18 @@ class StateLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a pipeline with this state folder runs, here or, on a shared disk that knows locks, elsewhere."""
+    try:
+        fd = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

@@ -3,7 +3,8 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,26 @@ class OutputHandle:
         self.output = output
         self._lock = threading.RLock()
         self._is_open = False
+        self._busy_since_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """How long it has been at what it does now; 0 for an output that does nothing."""
+        since_s = self._busy_since_s
+        return time.monotonic() - since_s if since_s else 0.0
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            self._busy_since_s = time.monotonic()
+            try:
+                yield
+            finally:
+                self._busy_since_s = 0.0
 
     def open(self) -> None:
         """Open it anew, as before each start of a query."""
-        with self._lock:
+        with self._held():
             if isinstance(self.output, Output):
                 self._close()
                 self._is_open = True
@@ -43,7 +60,7 @@ class OutputHandle:
 
     def close(self) -> None:
         """Close it; callable twice."""
-        with self._lock:
+        with self._held():
             self._close()
 
     def _close(self) -> None:
@@ -54,13 +71,13 @@ class OutputHandle:
     def write(self, batch: ChangeBatch) -> None:
         """Apply a batch."""
         assert isinstance(self.output, Output)  # noqa: S101 - `validate` refuses tables for the others
-        with self._lock:
+        with self._held():
             self.output.write(batch)
 
     def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
         """Apply a micro-batch."""
         assert isinstance(self.output, SparkOutput)  # noqa: S101 - the caller looked
-        with self._lock:
+        with self._held():
             self.output.write(rows, batch_id)
 
 

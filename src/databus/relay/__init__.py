@@ -1,5 +1,6 @@
 """Captures physical sources into logs of frames and serves them over HTTP. Start with `Relay`."""
 
+from databus.relay._admission import admit, error_response, hide_from_pages
 from databus.relay._audit import Audit, operator
 from databus.relay._capture import State, check_identity, held_identity
 from databus.relay._config import CaptureConfig, RelayConfig, ServeConfig, is_loopback, load_relay, parse_relay
@@ -12,8 +13,11 @@ __all__ = [
     "RelayConfig",
     "ServeConfig",
     "State",
+    "admit",
     "check_identity",
+    "error_response",
     "held_identity",
+    "hide_from_pages",
     "is_loopback",
     "load_relay",
     "operator",

@@ -5,17 +5,15 @@ are in `databus.relay._commands`.
 """
 
 import asyncio
-import hmac
-import json
 import threading
 import time
-from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from aiohttp import web
 
-from databus.core import AccessDenied, ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
+from databus.core import ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
+from databus.relay._admission import admit, error_response, hide_from_pages
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
@@ -27,13 +25,6 @@ _SHUTDOWN_S: Final = 1.0
 _BACKLOG: Final = 1024  # connections that the kernel holds
 _ACCEPTS_A_TURN_MAX: Final = 64  # and those taken from it before streams get their turn
 _ANSWERED_ALWAYS: Final = frozenset({"admin", "metrics", "controlSources"})
-_FOR_NO_PAGE: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "X-Frame-Options": "DENY",
-}
-"""What tells browsers to show nothing of the relay to another origin's pages, by whatever tag they ask."""
-_MESSAGE_LENGTH_MAX: Final = 2_000
 
 _logger = structlog.get_logger("databus.relay")
 
@@ -97,7 +88,7 @@ class Server:
         limit = self._config.serve.request_bytes_max
         app = web.Application(client_max_size=limit)
         app.router.add_route("*", "/{command:[^/]*}{rest:.*}", self._answer)
-        app.on_response_prepare.append(_hide_from_pages)
+        app.on_response_prepare.append(hide_from_pages)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -137,7 +128,7 @@ class Server:
         client, is_error = "unknown", True
         self._door.leave(request.transport)
         try:
-            self._admit(request)
+            admit(request, self._token)
             is_crowded = self._check_room(command)
             client = _client_of(request)
             response = await self._commands.run(command, request, client)
@@ -162,25 +153,6 @@ class Server:
                 client, command, is_error=is_error, seconds=time.monotonic() - began, now_us=now_us
             )
 
-    def _admit(self, request: web.Request) -> None:
-        """Raise unless whoever asks may. Without a token only this machine may, and no web page that it shows."""
-        if self._token is not None:
-            given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-            if not hmac.compare_digest(given, self._token):
-                said = "the token is not this relay's" if given else "this relay wants a token"
-                raise AccessDenied(f"{said}: send the header `Authorization: Bearer TOKEN`")
-            return
-        if not is_loopback(_host_of(request.host)):
-            raise AccessDenied(
-                f"this relay has no token, so it answers only who addresses it as localhost, not as "
-                f"{request.host[:100]!r}; set token_file to let others in"
-            )
-        if _is_of_a_page(request):
-            raise AccessDenied(
-                "this relay has no token, so it does not answer web pages (the request has an Origin, or a "
-                "Sec-Fetch-Site of another site); set token_file to let others in"
-            )
-
     def _check_room(self, command: str) -> bool:
         """Whether there are more connections than there may be. Then raise, unless an operator asks."""
         connections = 0 if self._runner is None or self._runner.server is None else len(self._runner.server.connections)
@@ -194,27 +166,6 @@ class Server:
         return True
 
 
-def _is_of_a_page(request: web.Request) -> bool:
-    """Whether a browser asks because a page of another origin had it do so; the relay itself has no pages.
-
-    `none` is what a person typed into the address bar: they may look.
-    """
-    site = request.headers.get("Sec-Fetch-Site", "none")
-    return "Origin" in request.headers or site not in ("none", "same-origin")
-
-
-async def _hide_from_pages(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_FOR_NO_PAGE)
-
-
-def _host_of(host: str) -> str:
-    """The Host header without its port; empty where it is none."""
-    if host.startswith("["):
-        address, _, behind = host[1:].partition("]")
-        return address if not behind or (behind[0] == ":" and behind[1:].isdigit()) else ""
-    return host.rpartition(":")[0] if host.count(":") == 1 else host
-
-
 def _client_of(request: web.Request) -> str:
     """What a client calls itself, else where it is."""
     name = request.headers.get("x-dbus-client") or request.query.get("client") or ""
@@ -223,29 +174,3 @@ def _client_of(request: web.Request) -> str:
         return name
     remote = request.remote or "unknown"
     return "localhost" if is_loopback(remote) else remote
-
-
-def error_response(error: DatabusError, status: int | None = None, allow: str | None = None) -> web.Response:
-    """An error as an answer: its status, the seeds' headers, and a JSON body. Who may not ask, or not now, is let go.
-
-    allow: the methods that there are instead.
-    """
-    message = str(error)[:_MESSAGE_LENGTH_MAX]
-    name = type(error).__name__
-    value: dict[str, Any] = {"error": name, "message": message}
-    headers = {"x-dbus-error": name, "x-dbus-error-message": _header_text(message)}
-    response = web.Response(
-        status=status or error.http_status,
-        body=json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace") + b"\n",
-        content_type="application/json",
-        headers=headers if allow is None else {**headers, "Allow": allow},
-    )
-    if isinstance(error, AccessDenied | TooManyRequests) or response.status == HTTPStatus.REQUEST_TIMEOUT:
-        response.force_close()
-    return response
-
-
-def _header_text(text: str) -> str:
-    """Text that a header can carry: one line of printable ASCII."""
-    line = " ".join(text.split())
-    return "".join(c if " " <= c <= "~" else "?" for c in line)

@@ -1,0 +1,60 @@
+"""`databus status`: what the outputs of a running pipeline do."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json, say_table
+
+
+@app.command(epilog="Example: databus status databus.yml")
+def status(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    as_json: AsJson = False,
+) -> None:
+    """Show each output of a running pipeline: state, lag, and what the relay still holds for it.
+
+    Exits with 1 if the pipeline does not run, or one of its outputs has failed, hangs or tries again.
+    """
+    from databus.core import InputError
+    from databus.pipeline import status_of, unwell
+
+    found = status_of(pipeline)
+    if found is None:
+        raise InputError(f"{pipeline}: this pipeline has never run here; start it with `databus run {pipeline}`")
+    if as_json:
+        say_json(found)
+    else:
+        typer.echo(_headline(found))
+        say_table(["output", "state", "rows", "lag", "rows left", "relay holds"], _rows(found))
+        for line in unwell(found):
+            typer.secho(line, err=True)
+    if found["state"] == "stopped" or unwell(found):
+        raise typer.Exit(1)
+
+
+def _headline(found: Mapping[str, Any]) -> str:
+    doing = f": {found['doing']}" if found["doing"] else ""
+    if found["state"] == "stopped":
+        code = "it was killed" if found["code"] is None else f"its exit code was {found['code']}"
+        return f"{found['pipeline']} does not run; {code}"
+    http = f", {found['http']}" if found["http"] else ""
+    return f"{found['pipeline']} is {found['state']} as process {found['pid']}{http}{doing}"
+
+
+def _rows(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    from databus.pipeline import worst_backlogs
+
+    for name, output in found["outputs"].items():
+        known = worst_backlogs(output) or {"": {"lag_s": None, "rows": None, "held": None, "is_least": False}}
+        for physical, worst in known.items():
+            yield {
+                "output": name + (f" ({physical})" if len(known) > 1 else ""),
+                "state": output["state"],
+                "rows": f"{output['rows']:,}",
+                "lag": "-" if worst["lag_s"] is None else f"{worst['lag_s']:,.1f} s",
+                "rows left": "-" if worst["rows"] is None else f"{worst['rows']:,}{'+' if worst['is_least'] else ''}",
+                "relay holds": {None: "-", True: "all of it", False: "NOT what comes next"}[worst["held"]],
+            }

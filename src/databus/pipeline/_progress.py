@@ -1,0 +1,171 @@
+"""What each output of a running pipeline does, and up to where it has come, gathered from events. Pure; no I/O.
+
+A query writes to one or more outputs, and an output may have several queries: it is as well as the worst of them.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from databus.core import SourceCheckpoint
+
+
+class OutputState(StrEnum):
+    """What an output does, the worst first."""
+
+    FAILED = "failed"
+    HANGING = "hanging"
+    RETRYING = "retrying"
+    STARTING = "starting"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+UNWELL: Final = frozenset({OutputState.FAILED, OutputState.HANGING, OutputState.RETRYING})
+"""In these an output has something to say for itself."""
+
+_WORST_FIRST: Final = tuple(OutputState)
+_STATE_AFTER: Final = {
+    "started": OutputState.RUNNING,
+    "restart": OutputState.STARTING,
+    "retry": OutputState.RETRYING,
+    "failed": OutputState.FAILED,
+    "ended": OutputState.ENDED,
+}
+
+
+@dataclass
+class _Query:
+    outputs: Sequence[str]
+    tables: Sequence[str]
+    positions: dict[str, SourceCheckpoint]
+    state: OutputState = OutputState.STARTING
+    since_us: int = 0
+    error: str = ""
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "since_us": self.since_us,
+            "error": self.error,
+            "message": self.message,
+            "tables": list(self.tables),
+            "positions": {name: position.to_json() for name, position in self.positions.items()},
+        }
+
+
+@dataclass
+class _Output:
+    rows: int = 0
+    batches: int = 0
+    retries: int = 0
+    last_batch_us: int = 0
+    hangs_since_us: int = 0
+    queries: dict[str, _Query] = field(default_factory=dict)
+
+    @property
+    def state(self) -> OutputState:
+        states = [each.state for each in self.queries.values()] or [OutputState.STARTING]
+        if self.hangs_since_us:
+            states.append(OutputState.HANGING)
+        return min(states, key=_WORST_FIRST.index)
+
+    def to_json(self) -> dict[str, Any]:
+        state = self.state
+        said = [each for each in self.queries.values() if each.state is state]
+        return {
+            "state": state,
+            "error": said[0].error if said else "",
+            "message": said[0].message if said else "",
+            "rows": self.rows,
+            "batches": self.batches,
+            "retries": self.retries,
+            "last_batch_us": self.last_batch_us,
+            "queries": {name: each.to_json() for name, each in self.queries.items()},
+        }
+
+
+class Progress:
+    """Told of events by any thread; asked by any other."""
+
+    def __init__(self, outputs: Iterable[str]) -> None:
+        self._lock = threading.Lock()
+        self._outputs = {name: _Output() for name in outputs}
+        self._queries: dict[str, _Query] = {}
+
+    def expect(
+        self, query: str, outputs: Sequence[str], tables: Sequence[str], positions: Mapping[str, SourceCheckpoint]
+    ) -> None:
+        """There is this query. positions: up to where it had come when it last ran, by physical source."""
+        with self._lock:
+            self._queries[query] = made = _Query(outputs, tables, dict(positions))
+            for name in outputs:
+                self._outputs.setdefault(name, _Output()).queries[query] = made
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take an event; one that says nothing about outputs changes nothing."""
+        with self._lock:
+            match event["event"]:
+                case "batch":
+                    self._batch(event)
+                case "hanging" | "answered":
+                    since_us = event["since_us"] if event["event"] == "hanging" else 0
+                    self._outputs[event["output"]].hangs_since_us = since_us
+                case "started" | "restart" | "retry" | "failed" | "ended" as said:
+                    self._query(said, event)
+
+    def _batch(self, event: Mapping[str, Any]) -> None:
+        output = self._outputs.setdefault(event["output"], _Output())
+        output.batches += 1
+        output.rows += event.get("rows") or 0
+        output.last_batch_us = event["at_us"]
+        query = self._queries.get(event["query"])
+        if query is None:
+            return
+        if query.state is not OutputState.RUNNING:
+            query.state, query.since_us, query.error, query.message = OutputState.RUNNING, event["at_us"], "", ""
+        if "position" in event:
+            query.positions[event["physical"]] = SourceCheckpoint.from_json(event["position"], "position")
+
+    def _query(self, said: str, event: Mapping[str, Any]) -> None:
+        query = self._queries.get(event["query"])
+        if query is None:
+            return
+        if said == "retry":
+            for name in query.outputs:
+                self._outputs[name].retries += 1
+        query.state, query.since_us = _STATE_AFTER[said], event["at_us"]
+        query.error, query.message = event.get("error", ""), event.get("message", "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Each output by name."""
+        with self._lock:
+            return {name: each.to_json() for name, each in sorted(self._outputs.items())}
+
+
+def unwell(status: Mapping[str, Any]) -> list[str]:
+    """A line for each output that is not well, with the reason."""
+    return [
+        f"{name}: {output['state']}: {' '.join(str(output['message'] or output['error']).split())}".rstrip(": ")
+        for name, output in status["outputs"].items()
+        if output["state"] in UNWELL
+    ]
+
+
+def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Of an output with its backlog: by physical source, over its queries, the largest lag, the sum of the rows, and
+    whether all is held; None where it is not known.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for each in output.get("backlog", ()):
+        worst = found.setdefault(each["physical"], {"lag_s": None, "rows": None, "held": None, "is_least": False})
+        worst["is_least"] |= each["is_least"]
+        if each["rows"] is not None:
+            worst["rows"] = (worst["rows"] or 0) + each["rows"]
+            worst["lag_s"] = max(worst["lag_s"] or 0.0, each["lag_s"])
+        if each["held"] is not None:
+            worst["held"] = each["held"] and worst["held"] is not False
+    return found

@@ -1,0 +1,119 @@
+"""Everything that others can know of a run: its status file, and the HTTP server where one is wanted."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from databus.pipeline._config import PipelineConfig
+from databus.pipeline._plan import QueryPlan
+from databus.pipeline._progress import Progress
+from databus.pipeline._state import is_held
+from databus.pipeline._status import StatusFile, position_before, read_status, with_backlog
+from databus.pipeline._tables import name_for_relay
+from databus.pipeline._validate import load_pipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from databus.pipeline._health import HealthServer
+
+
+class Published:
+    """Told of every event. Use as a context manager; `http`: HOST:PORT to serve at."""
+
+    def __init__(self, config: PipelineConfig, http: str | None) -> None:
+        self._config = config
+        self._http = http
+        self._server: HealthServer | None = None
+        self._progress = Progress(sorted(config.sections.outputs))
+        self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
+        self._about: dict[str, Any] = {
+            "pipeline": config.name,
+            "pid": os.getpid(),
+            "started_us": time.time_ns() // 1000,
+            "state": "running",
+            "doing": "",
+            "relay": config.relay.url,
+            "http": None,
+            "code": None,
+        }
+
+    def __enter__(self) -> Self:
+        if self._http is not None:
+            self._server = server = self._made(self._http)
+            server.start()
+            self._about["http"] = server.url
+        self._file.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._about["state"] = "stopped"
+        self._file.stop()
+        if self._server is not None:
+            self._server.stop()
+
+    def _made(self, address: str) -> "HealthServer":
+        from databus.core import ConfigError
+        from databus.pipeline._health import HealthServer
+        from databus.relay import is_loopback
+
+        host, _, port = address.rpartition(":")
+        host, file = host.strip("[]"), self._config.token_file
+        if not is_loopback(host) and file is None:
+            raise ConfigError(
+                f"run.http: {host} can be reached from other machines; set relay.token_file, or serve at 127.0.0.1"
+            )
+        try:
+            token = None if file is None else file.read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"relay.token_file: {file}: {error.strerror}") from error
+        if not port.isdigit() or int(port) > 65535:
+            raise ConfigError(f"run.http: {address}: expected HOST:PORT, such as 127.0.0.1:11116")
+        return HealthServer(host, int(port), token, lambda asks_relay: self.status(asks_relay=asks_relay))
+
+    def expect(self, plans: Sequence[QueryPlan]) -> None:
+        """There are these queries."""
+        for plan in plans:
+            tables = [] if plan.table is None else [plan.table]
+            if plan.physical is not None and f"{plan.physical}/*" not in plan.patterns:
+                tables = [name_for_relay(each, plan.physical) for each in plan.patterns]
+            positions = position_before(self._config.state / "queries" / plan.name)
+            self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables, positions)
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take an event."""
+        match event["event"]:
+            case "relay":
+                self._about["relay"] = event["url"]
+            case "doing":
+                self._about["doing"] = event["what"]
+            case "stopping":
+                self._about["state"] = "stopping"
+            case "stopped":
+                self._about["code"] = event["code"]
+            case _:
+                self._progress.take(event)
+
+    def status(self, *, asks_relay: bool) -> dict[str, Any]:
+        """What there is to say now; asks_relay: with the backlog, which may take seconds."""
+        outputs: Mapping[str, Any] = self._progress.to_json()
+        if asks_relay:
+            outputs = with_backlog(outputs, self._about["relay"], self._config.token_file)
+        return {**self._about, "outputs": outputs}
+
+
+def status_of(path: "Path") -> dict[str, Any] | None:
+    """What a pipeline's last run said of itself, by the pipeline's file; None where it never ran.
+
+    While it runs, with the backlog; `state` is `stopped` where it does not, whatever it said last.
+    """
+    config = load_pipeline(path).config
+    status = read_status(config.state)
+    if status is None:
+        return None
+    if not is_held(config.state):
+        status["state"] = "stopped"
+        if config.embeds_relay:
+            return status
+    return {**status, "outputs": with_backlog(status["outputs"], status["relay"], config.token_file)}

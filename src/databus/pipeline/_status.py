@@ -1,0 +1,147 @@
+"""The state of a pipeline as others see it: a file in its state folder, and what the relay still has for each output.
+
+    {"v": 1, "pipeline": "shop", "pid": 4711, "written_us": ..., "relay": "http://127.0.0.1:4000", "doing": "",
+     "outputs": {"copy": {"state": "running", "rows": 12, ...}}}
+
+`databus run` writes the file; `read_status` is what `databus status` and the endpoints of a run answer with.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from databus.core import (
+    Checkpoint,
+    CorruptData,
+    DatabusError,
+    MalformedRequest,
+    PositionForeign,
+    PositionPurged,
+    SourceCheckpoint,
+    TransientError,
+)
+from databus.disk import replace_file
+
+FILE: Final = "status.json"
+_VERSION: Final = 1
+_ROWS_COUNTED_MAX: Final = 10_000_000
+_ANSWER_MS_MAX: Final = 10_000
+_EVERY_S: Final = 1.0
+_LAST_S_MAX: Final = 1.0
+
+_logger = structlog.get_logger("databus.pipeline")
+
+
+def write_status(folder: Path, status: Mapping[str, Any]) -> None:
+    """Put it into the state folder. Raises `DiskFull` or `ServiceUnavailable`."""
+    text = json.dumps({"v": _VERSION, "written_us": time.time_ns() // 1000, **status}, default=str)
+    replace_file(folder / FILE, [text.encode()], durable=False)
+
+
+def read_status(folder: Path) -> dict[str, Any] | None:
+    """What the last run wrote; None where none ever did. Raises `CorruptData`."""
+    try:
+        value = json.loads((folder / FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise CorruptData(
+            f"{folder / FILE}: is not JSON: {error}; it is written again while the pipeline runs"
+        ) from error
+    if not isinstance(value, dict) or value.get("v") != _VERSION:
+        raise CorruptData(f"{folder / FILE}: is not a status of this version of databus")
+    return value
+
+
+class StatusFile:
+    """Writes what `status` says once a second, in a thread of its own, until it is stopped."""
+
+    def __init__(self, folder: Path, status: Callable[[], Mapping[str, Any]]) -> None:
+        self._folder = folder
+        self._status = status
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="status-file", daemon=True)
+        self._is_in_trouble = False
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write once more; waits for a while only, should the disk hang. Callable twice."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(_LAST_S_MAX)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._stopping.wait(_EVERY_S)
+            try:
+                write_status(self._folder, self._status())
+                self._is_in_trouble = False
+            except TransientError as error:
+                if not self._is_in_trouble:
+                    _logger.warning("the pipeline's status could not be written", message=str(error))
+                self._is_in_trouble = True
+
+
+def position_before(checkpoint: Path) -> Mapping[str, SourceCheckpoint]:
+    """Up to where a query had come when it last ran, by Spark's own files; none where they do not tell."""
+    try:
+        done = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
+        lines = (checkpoint / "offsets" / str(done)).read_text(encoding="utf-8").splitlines()
+        return Checkpoint.from_json(json.loads(lines[2]), str(checkpoint)).sources
+    except (OSError, ValueError, IndexError, MalformedRequest):
+        return {}
+
+
+def with_backlog(outputs: Mapping[str, Any], relay: str | None, token_file: Path | None) -> dict[str, Any]:
+    """The outputs with `backlog`: what the relay has that each of them has not, by query and physical source.
+
+    rows: changes of its tables; is_least: there may be more than were counted in time. lag_s: commit time between its
+    position and the end of the log, 0 where no rows are left. held: whether the relay still has what comes next; if
+    not, `message` says why. oldest_us: commit time of the oldest that it has.
+    """
+    from databus.link import RelayClient
+
+    client = None if relay is None else RelayClient(relay, token_file=token_file, read_ms_max=_ANSWER_MS_MAX)
+    return {
+        name: {
+            **output,
+            "backlog": [
+                {"query": query, "physical": physical, **_backlog(client, physical, position, state["tables"])}
+                for query, state in output["queries"].items()
+                for physical, position in state["positions"].items()
+                if client is not None
+            ],
+        }
+        for name, output in outputs.items()
+    }
+
+
+def _backlog(client: Any, physical: str, position: Any, tables: list[str]) -> dict[str, Any]:
+    unknown = {"rows": None, "is_least": False, "bytes": None, "lag_s": None, "held": None, "oldest_us": None}
+    try:
+        start = SourceCheckpoint.from_json(position, "position")
+        head = client.head(physical, start=start)
+        left = client.range(physical, start, sources=tables or None, rows_max=_ROWS_COUNTED_MAX)
+    except (PositionPurged, PositionForeign) as error:
+        return {**unknown, "held": False, "message": str(error)}
+    except DatabusError as error:
+        return {**unknown, "message": str(error)}
+    behind_s = max(head.published.ts_us - start.ts_us, 0) / 1e6
+    return {
+        "rows": left.rows,
+        "is_least": left.position.pair < head.published.pair,
+        "bytes": left.bytes,
+        "lag_s": behind_s if left.rows else 0.0,
+        "held": True,
+        "oldest_us": head.oldest.ts_us,
+        "message": "",
+    }

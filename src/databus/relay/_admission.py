@@ -1,0 +1,90 @@
+"""Who may ask over HTTP, and errors as answers: for the relay's server and that of a running pipeline."""
+
+import hmac
+import json
+from http import HTTPStatus
+from typing import Any, Final
+
+from aiohttp import web
+
+from databus.core import AccessDenied, DatabusError, TooManyRequests
+from databus.relay._config import is_loopback
+
+_FOR_NO_PAGE: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+}
+"""What tells browsers to show nothing of ours to another origin's pages, by whatever tag they ask."""
+_MESSAGE_LENGTH_MAX: Final = 2_000
+
+
+def admit(request: web.Request, token: bytes | None, who: str = "relay") -> None:
+    """Raise unless whoever asks may. Without a token only this machine may, and no web page that it shows.
+
+    token: the whole value of the header. who: what is asked, for the error.
+    """
+    if token is not None:
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given, token):
+            said = f"the token is not this {who}'s" if given else f"this {who} wants a token"
+            raise AccessDenied(f"{said}: send the header `Authorization: Bearer TOKEN`")
+        return
+    if not is_loopback(_host_of(request.host)):
+        raise AccessDenied(
+            f"this {who} has no token, so it answers only who addresses it as localhost, not as "
+            f"{request.host[:100]!r}; set token_file to let others in"
+        )
+    if _is_of_a_page(request):
+        raise AccessDenied(
+            f"this {who} has no token, so it does not answer web pages (the request has an Origin, or a "
+            "Sec-Fetch-Site of another site); set token_file to let others in"
+        )
+
+
+def _is_of_a_page(request: web.Request) -> bool:
+    """Whether a browser asks because a page of another origin had it do so; we have no pages ourselves.
+
+    `none` is what a person typed into the address bar: they may look.
+    """
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    return "Origin" in request.headers or site not in ("none", "same-origin")
+
+
+async def hide_from_pages(_request: web.Request, response: web.StreamResponse) -> None:
+    """Called before each response is sent."""
+    response.headers.update(_FOR_NO_PAGE)
+
+
+def _host_of(host: str) -> str:
+    """The Host header without its port; empty where it is none."""
+    if host.startswith("["):
+        address, _, behind = host[1:].partition("]")
+        return address if not behind or (behind[0] == ":" and behind[1:].isdigit()) else ""
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+def error_response(error: DatabusError, status: int | None = None, allow: str | None = None) -> web.Response:
+    """An error as an answer: its status, the seeds' headers, and a JSON body. Who may not ask, or not now, is let go.
+
+    allow: the methods that there are instead.
+    """
+    message = str(error)[:_MESSAGE_LENGTH_MAX]
+    name = type(error).__name__
+    value: dict[str, Any] = {"error": name, "message": message}
+    headers = {"x-dbus-error": name, "x-dbus-error-message": _header_text(message)}
+    response = web.Response(
+        status=status or error.http_status,
+        body=json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace") + b"\n",
+        content_type="application/json",
+        headers=headers if allow is None else {**headers, "Allow": allow},
+    )
+    if isinstance(error, AccessDenied | TooManyRequests) or response.status == HTTPStatus.REQUEST_TIMEOUT:
+        response.force_close()
+    return response
+
+
+def _header_text(text: str) -> str:
+    """Text that a header can carry: one line of printable ASCII."""
+    line = " ".join(text.split())
+    return "".join(c if " " <= c <= "~" else "?" for c in line)

@@ -1,0 +1,115 @@
+"""`databus status` and the endpoints of `databus run`: what an operator can know of a running pipeline."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from databus.testing.shop import create_shop
+from tests.cli.terminal import WAIT_S
+from tests.cli.test_cli import databus, failed
+
+PIPELINE = """\
+name: shop
+spark: {master: "local[2]"}
+run: {http: "127.0.0.1:0"}
+sources: {shop: {type: sqlite, path: shop.db}}
+inputs: {shop: {type: databus, tables: [shop/main.*]}}
+outputs:
+  copy: {type: files, from: shop, path: out}
+  broken: {type: files, from: shop, path: in-the-way}
+"""
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A pipeline of two outputs, one of which cannot write: a file stands where its folder should be."""
+    (tmp_path / "databus.yml").write_text(PIPELINE)
+    create_shop(tmp_path / "shop.db", customers=40, products=30, orders=60, seed=7)
+    (tmp_path / "in-the-way").write_text("")
+    return tmp_path
+
+
+@pytest.fixture
+def running(project) -> Iterator[subprocess.Popen[bytes]]:
+    with (project / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "databus.cli", "run"], cwd=project, stdout=said, stderr=said, start_new_session=True
+        )
+    yield process
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def asked(project: Path) -> dict[str, Any]:
+    answer = databus("status", "--json", cwd=project)
+    return json.loads(answer.stdout) if answer.stdout else {"outputs": {}}
+
+
+def wait_until(is_so: Callable[[dict[str, Any]], bool], project: Path) -> dict[str, Any]:
+    deadline = time.monotonic() + WAIT_S
+    while not is_so(found := asked(project)):
+        assert time.monotonic() < deadline, (found, (project / "said").read_text()[-3000:])
+        time.sleep(0.2)
+    return found
+
+
+def is_copied(found: dict[str, Any]) -> bool:
+    """Whether `copy` has everything, and `broken` nothing."""
+    outputs = found["outputs"]
+    if not outputs or outputs["broken"]["state"] != "failed" or not outputs["copy"].get("backlog"):
+        return False
+    return outputs["copy"]["rows"] > 0 and all(each["rows"] == 0 for each in outputs["copy"]["backlog"])
+
+
+def get(url: str) -> tuple[int, str]:
+    address = urlsplit(url)
+    with closing(HTTPConnection(address.netloc, timeout=30)) as connection:
+        connection.request("GET", address.path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+@pytest.mark.spark
+def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running):
+    found = wait_until(is_copied, project)
+    (backlog,) = found["outputs"]["copy"]["backlog"]
+    assert (backlog["physical"], backlog["held"], backlog["lag_s"]) == ("shop", True, 0.0)
+    assert "in-the-way" in found["outputs"]["broken"]["message"]
+
+    table = databus("status", cwd=project)
+    assert re.search(r"^copy +running +[\d,]+ +0.0 s +0 +all of it$", table.stdout, re.M), table.stdout
+    assert "broken: failed: " in failed(table, 1)
+
+    url = found["http"]
+    assert get(f"{url}/admin/live") == (200, "GOOD\n")
+    code, text = get(f"{url}/admin/ready")
+    assert (code, text.splitlines()[0]) == (503, "BAD")
+    assert "broken: failed" in text
+    metrics = get(f"{url}/metrics")[1]
+    assert 'databus_output_state{output="broken",state="failed"} 1.0' in metrics
+    assert 'databus_output_state{output="copy",state="running"} 1.0' in metrics
+    assert 'databus_output_lag_rows{output="copy",physical="shop"} 0.0' in metrics
+    assert 'databus_output_held{output="copy",physical="shop"} 1.0' in metrics
+
+    running.send_signal(signal.SIGINT)
+    assert running.wait(WAIT_S) == 2, "the code of the output that failed"
+    assert "stopped; failed: broken" in (project / "said").read_text()
+    after = databus("status", cwd=project)
+    assert after.stdout.startswith("shop does not run; its exit code was 2\n")
+    assert after.returncode == 1
+
+
+def test_a_pipeline_that_never_ran_has_no_status(project):
+    assert "has never run here" in failed(databus("status", cwd=project), 2)
