@@ -197,7 +197,12 @@ class Output(ABC):
 
     `write` returns when the batch is durable in the target. A batch may come again, whole or with other boundaries:
     the pairs say what is new. An error stops this output's query and no other.
+
+    written: the rows that the last `write` has written of each source, without those that the target had already;
+    None where the output does not tell, as if it had written all.
     """
+
+    written: Mapping[str, int] | None = None
 
     config_model: ClassVar[type[OutputConfig]]
     delivery: ClassVar[Delivery]

@@ -41,16 +41,45 @@ if TYPE_CHECKING:
 
 _TRACE_CHARS_MAX: Final = 4_000
 _START_S_MAX: Final = 15.0
+_SLOW_WORKERS_MS: Final = 5_000
 _ASK_S: Final = 0.05
 _IS_STARTING: Final = "Initializing"  # how Spark's status begins until then
+
+
+class Starts:
+    """Lets so many queries start at a time, and fewer after Spark's Python processes did not come up in time.
+
+    Each query starts Python processes of its own, and Spark gives each of those ten seconds, which many at once on a
+    small machine do not keep.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._now = 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._now < self._at_once)
+            self._now += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._now -= 1
+            self._changed.notify_all()
+
+    def fewer(self) -> int:
+        """Let half as many start from now on, one at least; returns how many."""
+        with self._changed:
+            self._at_once = max(self._at_once // 2, 1)
+            return self._at_once
 
 
 @dataclass
 class RunSettings:
     """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted.
 
-    starting: lets as many queries start at a time as there are cores. Each starts Python processes of its own, and
-    Spark gives each of those ten seconds to come up, which many at once on a small machine do not.
+    starting: lets as many queries start at a time as there are cores.
     """
 
     config: PipelineConfig
@@ -61,7 +90,7 @@ class RunSettings:
     report: Report
     began: float = field(default_factory=time.monotonic)
     is_stopping: threading.Event = field(default_factory=threading.Event)
-    starting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(os.cpu_count() or 1))
+    starting: Starts = field(default_factory=lambda: Starts(os.cpu_count() or 1))
 
     def context_of(self, path: str) -> RunContext:
         """What a node works with."""
@@ -229,12 +258,20 @@ class QueryThread(threading.Thread):
 
     def _named(self, error: Exception, writer: Writer | None) -> DatabusError:
         """What went wrong as one of our errors; anything unknown is tried again some times."""
-        from databus.spark import error_of
+        from databus.spark import error_of, is_of_slow_workers
 
         found = error_of(writer.error) if writer is not None and writer.error is not None else None
         found = found or error_of(error)
+        cause = error if writer is None or writer.error is None else writer.error
+        if found is None and is_of_slow_workers(cause):
+            at_once = self._settings.starting.fewer()
+            self._retry_ms = max(self._retry_ms, _SLOW_WORKERS_MS)
+            found = ServiceUnavailable(
+                "Spark's Python processes did not come up within its ten seconds: the machine is busy. From now on, "
+                f"{at_once} of this pipeline's queries {'starts' if at_once == 1 else 'start'} at a time; nothing is "
+                "lost. If it stays so, put outputs into one `lane`, which share a query"
+            )
         if found is None:
-            cause = error if writer is None or writer.error is None else writer.error
             said = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
             self._logger.error("a query failed with an error that is not databus's own", trace=said)
             found = TransientError(f"{type(cause).__name__}: {_first_lines(str(cause))}")

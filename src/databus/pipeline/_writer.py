@@ -68,11 +68,12 @@ class OutputHandle:
             self._is_open = False
             self.output.close()
 
-    def write(self, batch: ChangeBatch) -> None:
-        """Apply a batch."""
+    def write(self, batch: ChangeBatch) -> Mapping[str, int]:
+        """Apply a batch; returns the rows of each source that were written."""
         assert isinstance(self.output, Output)  # noqa: S101 - `validate` refuses tables for the others
         with self._held():
             self.output.write(batch)
+            return _rows_of(batch) if self.output.written is None else self.output.written
 
     def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
         """Apply a micro-batch."""
@@ -136,7 +137,7 @@ class Writer:
         assert isinstance(output, SparkOutput)  # noqa: S101 - the caller looked
         before = output.rows
         handle.write_in_spark(rows, batch_id)
-        self._say(handle.name, None, [], began, output.rows - before)
+        self._say(handle.name, None, {}, began, output.rows - before)
 
     def _write_in_driver(
         self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]], began: float
@@ -146,16 +147,20 @@ class Writer:
                 raise ServiceUnavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
             for feed, handle in feeds:
                 mine = _for_feed(batch, feed)
-                handle.write(mine)
-                tables = [item for item in mine.items if isinstance(item, TableRows)]
-                self._say(handle.name, mine, tables, began)
+                written = handle.write(mine)
+                self._say(handle.name, mine, written, began)
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
         """The micro-batch as change batches, in order."""
         raise NotImplementedError
 
     def _say(
-        self, output: str, batch: ChangeBatch | None, tables: Sequence[TableRows], began: float, rows: int | None = None
+        self,
+        output: str,
+        batch: ChangeBatch | None,
+        written: Mapping[str, int],
+        began: float,
+        rows: int | None = None,
     ) -> None:
         event: dict[str, Any] = {
             "event": "batch",
@@ -166,15 +171,27 @@ class Writer:
             "rows": rows,
         }
         if batch is not None:
+            tables = _tables_of(batch)
             event |= {
                 "physical": batch.physical,
                 "position": batch.end.to_json(),
-                "rows": sum(each.rows.num_rows for each in tables),
+                "rows": sum(written.values()),
                 "controls": len(batch.items) - len(tables),
                 "lag_ms": _lag_ms(tables),
-                "tables": {each.table.source: each.rows.num_rows for each in tables},
+                "tables": dict(written),
             }
         self._report(event)
+
+
+def _tables_of(batch: ChangeBatch) -> list[TableRows]:
+    return [item for item in batch.items if isinstance(item, TableRows)]
+
+
+def _rows_of(batch: ChangeBatch) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for each in _tables_of(batch):
+        counted[each.table.source] = counted.get(each.table.source, 0) + each.rows.num_rows
+    return counted
 
 
 def _lag_ms(tables: Sequence[TableRows]) -> float | None:

@@ -1,6 +1,6 @@
 """The Spark data source `databus`, and session settings. Start with `DatabusSource`."""
 
-from databus.spark._errors import error_of
+from databus.spark._errors import error_of, is_of_slow_workers
 from databus.spark._options import DatabusOptions
 from databus.spark._read import RangeFetcher
 from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
@@ -19,6 +19,7 @@ __all__ = [
     "arrow_schema",
     "error_of",
     "is_local",
+    "is_of_slow_workers",
     "settle_session",
     "tuned_session",
     "typed_schema",

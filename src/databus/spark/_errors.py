@@ -6,7 +6,15 @@ from typing import Final
 import databus.core
 from databus.core import DatabusError
 
+_SLOW_WORKERS: Final = "Python worker failed to connect back"
+"""How Spark says that a Python process did not come up within its ten seconds."""
+
 _LINE: Final = re.compile(r"^(?:\S*\s)?databus\.core\._errors\.(\w+): (.*)$", re.MULTILINE)
+
+
+def is_of_slow_workers(error: BaseException) -> bool:
+    """Whether a query failed because Spark's Python processes did not come up in time, which no setting moves."""
+    return _SLOW_WORKERS in str(error)
 
 
 def error_of(error: BaseException) -> DatabusError | None:

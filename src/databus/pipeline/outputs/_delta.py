@@ -132,8 +132,9 @@ class DeltaOutput(Output):
         by_source: dict[str, list[TableRows | TableControl]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
+        self.written = written = {}
         for source, items in by_source.items():
-            self._write_source(self._known, batch, source, items)
+            written[source] = self._write_source(self._known, batch, source, items)
 
     def close(self) -> None:
         """See `Output.close`."""
@@ -142,13 +143,14 @@ class DeltaOutput(Output):
 
     def _write_source(
         self, known: Known, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]
-    ) -> None:
+    ) -> int:
+        """Returns how many rows were new."""
         copy = self._copy(batch.physical, source)
         if self.config.merge:
             copy.target.refresh()
         new = self._new_items(copy, batch, source, items)
         if not new:
-            return
+            return 0
         is_new = not copy.target.exists or (self.config.merge and copy.target.stored() is None)
         if is_new:
             self._check_new(known, copy, batch, items[0])
@@ -169,6 +171,7 @@ class DeltaOutput(Output):
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
         copy.target.maintain()
+        return sum(item.rows.num_rows for item in new if isinstance(item, TableRows))
 
     def _new_items(
         self, copy: _Copy, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]

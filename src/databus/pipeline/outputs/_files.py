@@ -113,6 +113,7 @@ class FilesOutput(Output):
         by_source: dict[str, list[TableRows | TableControl]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
+        self.written = written = dict.fromkeys(by_source, 0)
         for source, items in by_source.items():
             folder = self._folder(batch.physical, source)
             self._check_log(folder, batch, source)
@@ -120,17 +121,18 @@ class FilesOutput(Output):
             for index, item in enumerate(items):
                 end = batch.end.pair if index == len(items) - 1 else None
                 full_name = f"{batch.physical}/{source}"
-                self._put(folder, full_name, item, before, end, log_number(batch.end.log))
+                written[source] += self._put(folder, full_name, item, before, end, log_number(batch.end.log))
 
     def _put(
         self, folder: _Folder, source: str, item: TableRows | TableControl, before: Pair, end: Pair | None, log: int
-    ) -> None:
+    ) -> int:
+        """Returns how many rows were new."""
         form = BigIntegers(self.config.big_integers)
         if isinstance(item, TableControl):
             if item.pair > before:
                 text = control_text(source, item, form)
                 folder.put(item.pair, Stored(end or item.pair, log), _CONTROL, iter([text]), "none")
-            return
+            return 0
         rows = rows_above(item.rows, before)
         for start in range(0, rows.num_rows, self.config.rows_per_file_max):
             part = rows.slice(start, self.config.rows_per_file_max)
@@ -142,6 +144,7 @@ class FilesOutput(Output):
             else:
                 lines = row_lines(source, item.table, part, form)
                 folder.put(first_pair(part), stored, "jsonl", lines, "none")
+        return int(rows.num_rows)
 
     def _check_log(self, folder: _Folder, batch: ChangeBatch, source: str) -> None:
         stored = folder.stored

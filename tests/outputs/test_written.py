@@ -1,0 +1,48 @@
+"""An output tells how many rows it has written, without those that its target had: screen and events count these."""
+
+import pytest
+
+from databus.pipeline._plan import Feed
+from databus.pipeline._writer import OutputHandle, Writer
+from databus.testing._change_log import ORDERS
+from tests.outputs.harnesses import DeltaHarness, FilesHarness
+from tests.outputs.test_delta import log_of
+
+
+@pytest.fixture(params=["mirror", "history", "files"])
+def harness(request, tmp_path):
+    return FilesHarness(tmp_path, "parquet") if request.param == "files" else DeltaHarness(tmp_path, request.param)
+
+
+def test_rows_that_are_known_are_not_counted(harness):
+    log = log_of(1, 2, 3, 4)
+    output = harness.make()
+    counted = []
+    for begin, end in ((0, 2), (0, 2), (1, 4)):
+        output.write(log.batch(begin, end))
+        counted.append(output.written)
+    output.close()
+    assert counted == [{ORDERS.source: 2}, {ORDERS.source: 0}, {ORDERS.source: 2}]
+
+
+class Collected:
+    """A micro-batch that has been collected already."""
+
+    def toArrow(self):  # noqa: N802 - as Spark calls it
+        return None
+
+
+def test_an_event_counts_what_was_written(harness):
+    events = []
+
+    class OfOne(Writer):
+        def batches_of(self, collected, batch_id):
+            return [log_of(1, 2, 3).batch(0, 3)]
+
+    writer = OfOne("query", [(Feed("outputs.copy"), OutputHandle("copy", harness.make()))], events.append)
+    writer(Collected(), 0)
+    writer(Collected(), 0)
+    assert [(each["rows"], each["tables"]) for each in events] == [
+        (3, {ORDERS.source: 3}),
+        (0, {ORDERS.source: 0}),
+    ]
