@@ -367,8 +367,59 @@ def test_a_file_that_is_not_yaml_is_one_problem_with_its_line(tmp_path):
 
 def test_errors_raised_name_the_file(tmp_path):
     path = written(tmp_path, "outputs: {n: {type: mock, from: x}}\n")
-    with pytest.raises(ConfigError, match=f"{path}: outputs.n.from"):
+    with pytest.raises(ConfigError, match=f"{path}:1: outputs.n.from"):
         load_pipeline(path)
+
+
+def test_a_problem_has_the_line_of_what_is_wrong_or_of_what_lacks_something(tmp_path):
+    path = written(
+        tmp_path,
+        """\
+        sources: {shop: {type: sqlite, path: shop.db}}
+        inputs:
+          shop: {type: databus, tables: [shop/main.*]}
+        outputs:
+          copy:
+            type: delta
+            from:
+              - shop
+              - ordrs
+            mode: mirorr
+            path: lake
+          bare:
+            type: files
+            from: shop
+        """,
+    )
+    assert {(each.path, each.line) for each in validate(path)} == {
+        ("outputs.copy.mode", 10),
+        ("outputs.bare.path", 12),
+    }
+    path.write_text(path.read_text().replace("mirorr", "mirror").replace("type: files", "type: console"))
+    (found,) = validate(path)
+    assert found.in_file("databus.yml").startswith("databus.yml:9: outputs.copy.from[1]: no input or filter called")
+
+
+SETTINGS = {
+    "one that Spark passes over": ("executor.memory: 1g", 'did you mean "spark.executor.memory"?', False),
+    "one that comes from elsewhere": ("spark.master: local", "comes from spark.master of this file", False),
+    "one that is misspelt": ("spark.executor.memmory: 1g", 'did you mean "spark.executor.memory"?', True),
+    "a size that is none": ("spark.driver.memory: lots", '"lots" is not a size, such as 512m or 2g', False),
+    "a number that is none": ("spark.executor.cores: two", '"two" is not a whole number', False),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_of_spark_that_does_nothing_is_found(tmp_path, name):
+    setting, said, is_warning = SETTINGS[name]
+    (found,) = validate(written(tmp_path, pipeline(f"spark: {{settings: {{{setting}}}}}\n")))
+    assert said in found.message
+    assert (found.path, found.is_warning) == (f"spark.settings.{setting.partition(':')[0]}", is_warning)
+
+
+def test_settings_that_only_spark_can_judge_pass(tmp_path):
+    settings = "{spark.executor.memory: 2g, spark.hadoop.fs.s3a.path.style.access: 'true', spark.ui.port: '4050'}"
+    assert problems_of(tmp_path, pipeline(f"spark: {{settings: {settings}}}\n")) == []
 
 
 def test_a_filter_with_errors_of_its_own_is_not_called_unknown(tmp_path):

@@ -20,10 +20,11 @@ def validate(
     problems = problems_of(pipeline, master=master)
     errors = [each for each in problems if not each.is_warning]
     if as_json:
-        say_json([{"path": each.path, "message": each.message, "warning": each.is_warning} for each in problems])
+        keys = ("path", "message", "line")
+        say_json([{**{key: getattr(each, key) for key in keys}, "warning": each.is_warning} for each in problems])
     else:
         for each in problems:
-            typer.secho(f"{pipeline}: {'warning: ' if each.is_warning else ''}{each}", err=True)
+            typer.secho(each.in_file(pipeline), err=True)
         if not errors:
             typer.echo(f"{pipeline}: no errors")
     if errors:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from databus.core import ConfigError
-from databus.formats._mistakes import Replaced, lines_of
+from databus.formats._mistakes import Replaced, lines_of, path_of
 
 if TYPE_CHECKING:
     import yaml
@@ -64,6 +64,46 @@ def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{where}: expected keys and values at the top, found {type(value).__name__}")
     return value
+
+
+def lines_in(path: Path) -> dict[str, int]:
+    """Where each key and item of a YAML file stands, by its path: `outputs.copy.from[0]`; empty if it is not YAML."""
+    import yaml
+
+    found: dict[str, int] = {}
+
+    def walk(node: yaml.Node, where: str, depth: int) -> None:
+        if depth > _DEPTH_MAX:
+            return
+        if isinstance(node, yaml.SequenceNode):
+            for index, item in enumerate(node.value):
+                found[path_of(where, (index,))] = item.start_mark.line + 1
+                walk(item, path_of(where, (index,)), depth + 1)
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                found[path_of(where, (key.value,))] = key.start_mark.line + 1
+                walk(value, path_of(where, (key.value,)), depth + 1)
+
+    try:
+        node = yaml.SafeLoader(path.read_bytes()).get_single_node()
+    except (yaml.YAMLError, OSError, ValueError):
+        return {}
+    if node is not None:
+        walk(node, "", 0)
+    return found
+
+
+def line_of(where: str, lines: Mapping[str, int]) -> int | None:
+    """The line of a path, or of the nearest above it that stands in the file.
+
+    >>> line_of("outputs.copy.from[1]", {"outputs": 3, "outputs.copy": 4})
+    4
+    """
+    while where:
+        if where in lines:
+            return lines[where]
+        where = where[: max(where.rfind("."), where.rfind("["), 0)]
+    return None
 
 
 def _place(mark: "yaml.Mark | None", where: str) -> str:

@@ -29,9 +29,15 @@ class Problem:
     path: str
     message: str
     is_warning: bool = False
+    line: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
+
+    def in_file(self, file: Path | str) -> str:
+        """The whole sentence, with the file and the line."""
+        place = file if self.line is None else f"{file}:{self.line}"
+        return f"{place}: {'warning: ' if self.is_warning else ''}{self}"
 
 
 class RelaySection(BaseModel):

@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
 from databus.core import ConfigError
-from databus.formats import validated
+from databus.formats import line_of, lines_in, validated
+from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
 from databus.pipeline._contract import Delivery, Shape
@@ -32,7 +34,7 @@ def validate(path: Path | str, *, master: str | None = None) -> list[Problem]:
     master: what `--master` says, instead of `spark.master` in the file.
     """
     graph, problems = _read(Path(path), master)
-    return problems if graph is None else sorted({*problems, *check_sources(graph)})
+    return _placed(path, problems if graph is None else sorted({*problems, *check_sources(graph)}))
 
 
 def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
@@ -40,8 +42,14 @@ def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
     graph, problems = _read(Path(path), master)
     errors = [each for each in problems if not each.is_warning]
     if errors or graph is None:
-        raise ConfigError("\n".join(f"{path}: {each}" for each in errors))
+        raise ConfigError("\n".join(each.in_file(path) for each in _placed(path, errors)))
     return graph
+
+
+def _placed(path: Path | str, problems: list[Problem]) -> list[Problem]:
+    """Problems with the lines that they are in."""
+    lines = lines_in(Path(path)) if problems else {}
+    return [replace(each, line=line_of(each.path, lines)) for each in problems]
 
 
 def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
@@ -53,6 +61,7 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
     is_whole = not problems
     problems += _check_options(graph)
     problems += _check_master(master, config.sections.spark.master)
+    problems += check_settings(config.sections.spark.settings)
     problems += _check_relay(config, graph, master or config.sections.spark.master)
     cycle = graph.cycle()
     if cycle:
