@@ -16,6 +16,7 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 SHARES_SPARK = (
     "laws/test_whole_way.py",
     "pipeline/test_compare_mysql.py",
+    "pipeline/test_filtered_ddl.py",
     "pipeline/test_json_lines.py",
     "pipeline/test_merge.py",
     "pipeline/test_pipeline.py",

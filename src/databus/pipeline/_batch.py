@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from databus.core import ControlKind, Pair, SourceCheckpoint
+from databus.pipeline._lineage import SchemaAhead
 from databus.schema import TableSchema
 
 
@@ -37,10 +38,12 @@ class ChangeBatch:
     """What happened in one physical source after `start` up to and including `end`.
 
     items: of each table in order; between tables there is none. end: also the version that an exactly-once target
-    stores. `end.log` is always the uuid of the log that the rows came from.
+    stores. `end.log` is always the uuid of the log that the rows came from. ahead: changes of the one table's schema
+    that stand later in the log, and that its rows have been made through already, for filters to judge them as today's.
     """
 
     physical: str
     start: SourceCheckpoint
     end: SourceCheckpoint
     items: tuple[TableRows | TableControl, ...]
+    ahead: SchemaAhead | None = None

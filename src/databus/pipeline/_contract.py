@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.core import Checkpoint, SourceCheckpoint
 from databus.pipeline._batch import ChangeBatch
+from databus.pipeline._lineage import Lineage
 from databus.pipeline._tables import TableChoice
 from databus.schema import TableSchema
 
@@ -95,6 +96,7 @@ class RunContext:
     """What inputs and filters work with at run time.
 
     relay: the relay's URL, where there is one. token_file: the file with its token. folder: where relative paths start.
+    is_refilled: whether snapshots replace all that the outputs hold; see `Output.is_refilled`.
     """
 
     pipeline: str
@@ -102,6 +104,7 @@ class RunContext:
     folder: Path
     relay: str | None = None
     token_file: str | None = None
+    is_refilled: bool = False
 
 
 Decode = Callable[[pa.Table], Iterable[ChangeBatch]]
@@ -179,6 +182,14 @@ class Filter(ABC):
         """The columns of its rows that its options name, as (option, column), as far as that can be told."""
         return []
 
+    def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
+        """What becomes of a table's columns. One that does not say may do anything to any of them.
+
+        Raises KeyError for a column that it names and the table has not.
+        """
+        del branch
+        return Lineage({name: name for name in names}, is_opaque=True)
+
     def problems(self) -> list[tuple[str, str]]:
         """What is wrong with its options beyond their model, as (path below the filter, message). Starts no Spark."""
         return []
@@ -211,6 +222,11 @@ class Output(ABC):
     def __init__(self, config: Any, context: OutputContext) -> None:
         self.config = config
         self.context = context
+
+    @property
+    def is_refilled(self) -> bool:
+        """Whether a snapshot of a table replaces all that it holds of it, so that rows from before may be left out."""
+        return False
 
     def open(self) -> None:  # noqa: B027 - most outputs have nothing to open
         """Get ready.

@@ -29,10 +29,12 @@ from databus.core import (
     UnrepresentableValue,
 )
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.schema import BUS_FIELDS, Column, TableSchema, sink_schema
+from databus.pipeline._lineage import Lineage, LineageOf, SchemaAhead
+from databus.schema import BUS_FIELDS, Column, SchemaChange, TableSchema, sink_schema
 from databus.wire import Commit, Frame, FrameGroup, FrameParser, seq_at
 
 CONTROL_LABEL: Final = "control"
+SCHEMA_AHEAD: Final = "schema_ahead"
 
 TableOf = Callable[[int], TableSchema]
 """Finds the table of a fingerprint; a relay's client has one that remembers."""
@@ -288,14 +290,22 @@ def _seq_of(until: Pair, commit: Commit | None) -> int | None:
 
 
 def decode_typed(
-    rows: pa.Table, table: TableSchema, physical: str, start: SourceCheckpoint, end: SourceCheckpoint
+    rows: pa.Table,
+    table: TableSchema,
+    physical: str,
+    start: SourceCheckpoint,
+    end: SourceCheckpoint,
+    lineage_of: LineageOf = Lineage.unchanged,
 ) -> ChangeBatch:
     """Typed rows of one table (`shape=typed`, `meta=full`), in any order, as a `ChangeBatch`.
 
-    table: of the result, so that after a projection it has the columns that are left. A control keeps its body, which
-    speaks of the source's columns. Raises `UnrepresentableValue` for a value that the sink's type cannot hold.
+    table: of the result, so that after a projection it has the columns that are left. lineage_of: of the filters that
+    the rows went through. An image of an update that they let pass without the other becomes an insert or a delete. A
+    control keeps its body, which speaks of the source's columns. Raises `UnrepresentableValue` for a value that the
+    sink's type cannot hold.
     """
-    rows = _sorted(rows)
+    rows = _whole_changes(_sorted(rows))
+    ahead: SchemaAhead | None = None
     controls = np.array([], np.int64)
     if CONTROL in rows.column_names:
         is_control = pc.equal(rows.column(CHANGE_TYPE), CONTROL_LABEL).to_numpy()
@@ -306,9 +316,30 @@ def decode_typed(
         if index > at:
             items.append(TableRows(table, _typed_rows(rows.slice(at, index - at), table)))
         if index < rows.num_rows:
-            items.append(_typed_control(rows, index, table))
+            pair, body = _control_at(rows, index, table)
+            if body.get("kind") == SCHEMA_AHEAD:
+                ahead = SchemaAhead(tuple(map(SchemaChange.from_json, body["changes"])), lineage_of)
+            else:
+                items.append(TableControl(table, _kind_of(body, f"{table.source}, control at {pair}"), pair, body))
         at = index + 1
-    return ChangeBatch(physical, start, end, tuple(items))
+    return ChangeBatch(physical, start, end, tuple(items), ahead)
+
+
+def _whole_changes(rows: pa.Table) -> pa.Table:
+    """Sorted rows, in which an image of an update whose other image a filter dropped is an insert or a delete."""
+    kinds = rows.column(CHANGE_TYPE)
+    is_before = pc.equal(kinds, ChangeType.UPDATE_PREIMAGE.label).to_numpy()
+    is_after = pc.equal(kinds, ChangeType.UPDATE_POSTIMAGE.label).to_numpy()
+    scns, seqs = rows.column(COMMIT_VERSION).to_numpy(), rows.column(SEQ).to_numpy()
+    joined = is_before[:-1] & is_after[1:] & (scns[1:] == scns[:-1]) & (seqs[1:] == seqs[:-1] + 1)
+    left, entered = is_before.copy(), is_after.copy()
+    left[:-1] &= ~joined
+    entered[1:] &= ~joined
+    if not (left.any() or entered.any()):
+        return rows
+    kinds = pc.if_else(pa.array(left), ChangeType.DELETE.label, kinds)
+    kinds = pc.if_else(pa.array(entered), ChangeType.INSERT.label, kinds)
+    return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, kinds)
 
 
 def _sorted(rows: pa.Table) -> pa.Table:
@@ -327,14 +358,12 @@ def _typed_rows(rows: pa.Table, table: TableSchema) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _typed_control(rows: pa.Table, index: int, table: TableSchema) -> TableControl:
+def _control_at(rows: pa.Table, index: int, table: TableSchema) -> tuple[Pair, dict[str, Any]]:
     pair = (rows.column(COMMIT_VERSION)[index].as_py(), rows.column(SEQ)[index].as_py())
-    place = f"{table.source}, control at {pair}"
     try:
-        body = json.loads(rows.column(CONTROL)[index].as_py())
+        return pair, json.loads(rows.column(CONTROL)[index].as_py())
     except (TypeError, ValueError) as error:
-        raise CorruptData(f"{place}: {CONTROL} is not JSON: {error}") from error
-    return TableControl(table, _kind_of(body, place), pair, body)
+        raise CorruptData(f"{table.source}, control at {pair}: {CONTROL} is not JSON: {error}") from error
 
 
 _NAME_OF_SINK: Final = {

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import random
 from typing import TYPE_CHECKING, Any, Final
@@ -29,9 +29,10 @@ from databus.core import (
     UnknownSource,
 )
 from databus.pipeline._config import PipelineConfig
-from databus.pipeline._contract import RunContext, Shape
+from databus.pipeline._contract import Output, RunContext, Shape
 from databus.pipeline._decode import result_table
 from databus.pipeline._graph import Graph
+from databus.pipeline._lineage import Lineage
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._writer import OutputHandle, Report, TablesWriter, TypedWriter, Writer
 
@@ -233,6 +234,8 @@ class QueryThread(threading.Thread):
             assert plan.physical is not None  # noqa: S101 - the plan's promise
             tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns)
             return tables, TablesWriter(plan.name, self._feeds, settings.report, decode, settings.is_stopping)
+        refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
+        context = replace(context, is_refilled=all(refilled))
         physical, table = origin.schema_of(context, plan.table)
         rows = origin.typed(settings.spark, context, plan.table)
         for step in plan.steps:
@@ -254,7 +257,15 @@ class QueryThread(threading.Thread):
             origin=origin,
             log=origin.log_of(context, physical),
             checkpoint=self.checkpoint,
+            lineage_of=self._lineage,
         )
+
+    def _lineage(self, names: Sequence[str]) -> Lineage:
+        """What the filters on its way make of a table's columns."""
+        found = Lineage.unchanged(names)
+        for step in self.plan.steps:
+            found = found.then(self._settings.graph.filters[step.node].lineage([*found.columns], step.branch))
+        return found
 
     def _named(self, error: Exception, writer: Writer | None) -> DatabusError:
         """What went wrong as one of our errors; anything unknown is tried again some times."""

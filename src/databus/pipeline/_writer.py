@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from databus.core import COMMIT_TIMESTAMP, CorruptData, ServiceUnavailable, Sour
 from databus.pipeline._batch import ChangeBatch, TableRows
 from databus.pipeline._contract import Decode, Input, Output, SparkOutput
 from databus.pipeline._decode import decode_typed
+from databus.pipeline._lineage import LineageOf
 from databus.pipeline._plan import Feed
 from databus.schema import TableSchema
 
@@ -203,7 +205,7 @@ def _lag_ms(tables: Sequence[TableRows]) -> float | None:
 
 def _for_feed(batch: ChangeBatch, feed: Feed) -> ChangeBatch:
     items = tuple(item for item in batch.items if feed.selects(f"{batch.physical}/{item.table.source}"))
-    return ChangeBatch(batch.physical, batch.start, batch.end, items)
+    return replace(batch, items=items)
 
 
 class TablesWriter(Writer):
@@ -240,19 +242,21 @@ class TypedWriter(Writer):
         origin: Input,
         log: str,
         checkpoint: Path,
+        lineage_of: LineageOf,
     ) -> None:
         super().__init__(query, feeds, report)
         self._physical = physical
         self._table = table
         self._origin = origin
         self._log = log
+        self._lineage_of = lineage_of
         self._offsets = checkpoint / "offsets"
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> list[ChangeBatch]:
         """See `Writer.batches_of`."""
         end = self._position(batch_id)
         start = SourceCheckpoint() if batch_id == 0 else self._position(batch_id - 1)
-        return [decode_typed(collected, self._table, self._physical, start, end)]
+        return [decode_typed(collected, self._table, self._physical, start, end, self._lineage_of)]
 
     def _position(self, batch_id: int) -> SourceCheckpoint:
         """What Spark wrote down, before it ran the batch, as its end."""

@@ -23,6 +23,7 @@ from databus.core import (
     CorruptData,
     Pair,
     SchemaChanged,
+    UnrepresentableValue,
 )
 from databus.formats import scalar_of
 from databus.schema import TYPE_NAMES, Origin, SchemaChange, converted, forms_of, origins, widens
@@ -170,7 +171,10 @@ class Caster:
 
     def _user_column(self, table: pa.Table, field: pa.Field, origin: Origin) -> pa.Array | pa.ChunkedArray:
         if origin.column is None:
-            value = scalar_of(origin.value, origin.types)
+            try:
+                value = scalar_of(origin.value, origin.types)
+            except UnrepresentableValue as error:
+                raise InexactRowsError(f"column {field.name!r} was filled with {error}") from error
             return pa.repeat(value, table.num_rows).cast(field.type)
         column = table.column(origin.column)
         if len(origin.types) > 1:

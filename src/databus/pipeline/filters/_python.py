@@ -10,7 +10,7 @@ by without being shown to it.
 import importlib.util
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ from pydantic import Field, field_validator
 
 from databus.core import CHANGE_TYPE, CONTROL, ConfigError, InputError
 from databus.pipeline._contract import Filter, FilterConfig
+from databus.pipeline._lineage import Lineage
 from databus.pipeline.filters._columns import CONTROL_LABEL, META_COLUMNS, is_meta
 from databus.schema import forms_of
 
@@ -111,6 +112,12 @@ class PythonFilter(Filter):
         if name not in tree.co_names:
             return [("function", f"{script} has no function called {name}")]
         return []
+
+    def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
+        """See `Filter.lineage`: nobody can tell what a function reads."""
+        if self.config.columns is None:
+            return super().lineage(names, branch)
+        return Lineage(dict.fromkeys(self.config.columns), is_opaque=True)
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """What the function makes of the rows."""

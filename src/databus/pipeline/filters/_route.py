@@ -4,6 +4,7 @@ By table its edges carry tables, and no row is looked at. By predicate a row goe
 holds for it, each image of an update by itself; controls go into every branch.
 """
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from databus.pipeline._contract import Filter, FilterConfig, Shape
+from databus.pipeline._lineage import Lineage
 from databus.pipeline._tables import TableChoice
 from databus.pipeline.filters._columns import is_control
-from databus.pipeline.filters._rowwise import not_row_wise, parse_predicate
+from databus.pipeline.filters._rowwise import columns_in, not_row_wise, parse_predicate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -93,6 +95,13 @@ class RouteFilter(Filter):
         if branch is not None and branch in tables:
             return TableChoice(tuple(tables[branch]))
         return TableChoice(exclude=tuple(pattern for patterns in tables.values() for pattern in patterns))
+
+    def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
+        """See `Filter.lineage`: the columns stay, and its conditions read some."""
+        where = self.config.where or {}
+        texts = [where[branch]] if branch is not None and branch in where else list(where.values())
+        read = (columns_in(parse_predicate(text), names) for text in texts)
+        return Lineage({name: name for name in names}, frozenset[str]().union(*read))
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """The rows of a branch."""

@@ -4,12 +4,14 @@ A mirror judges each image of a row by itself: what a row becomes must depend on
 on a replay. So joins, aggregates, windows, subqueries, limits, and functions of the clock or of chance are found here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
+
+from databus.pipeline.filters._columns import META_COLUMNS
 
 DIALECT: Final = "spark"
 SQL_CHARS_MAX: Final = 100_000
@@ -108,6 +110,17 @@ def parse_predicate(text: str) -> exp.Expression:
     if not isinstance(statement, exp.Select) or where is None or more or "from_" not in statement.args:
         raise ValueError("expected a condition, as after WHERE, and nothing else")
     return cast(exp.Expression, where.this)
+
+
+def columns_in(tree: exp.Expression, names: Sequence[str]) -> frozenset[str]:
+    """The columns, of those called `names`, that an expression reads. Upper and lower case are the same.
+
+    Raises KeyError for one that is not among them; the bus's own and parameters of functions are passed over.
+    """
+    known = {name.lower(): name for name in names}
+    bound = {each.name for arrow in tree.find_all(exp.Lambda) for each in arrow.expressions}
+    wanted = [each.name for each in tree.find_all(exp.Column) if each.name and each.name not in bound]
+    return frozenset(known[name.lower()] for name in wanted if name not in META_COLUMNS)
 
 
 def _function_name(node: Any) -> str:

@@ -3,7 +3,7 @@
 The user's columns are the SQL's; the bus's columns and the rows of controls go along by themselves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -13,8 +13,9 @@ from sqlglot import exp
 
 from databus.core import ConfigError
 from databus.pipeline._contract import Filter, FilterConfig
+from databus.pipeline._lineage import Lineage
 from databus.pipeline.filters._columns import META_COLUMNS, is_control, is_meta, meta_columns
-from databus.pipeline.filters._rowwise import DIALECT, not_row_wise, parse, parse_predicate
+from databus.pipeline.filters._rowwise import DIALECT, columns_in, not_row_wise, parse, parse_predicate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,6 +105,24 @@ class SqlFilter(Filter):
         names = dict.fromkeys(each.name for each in tree.find_all(exp.Column) if not each.table and each.name)
         return [(option, name) for name in names if not is_meta(name) and name not in bound]
 
+    def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
+        """See `Filter.lineage`. As Spark does it, upper and lower case are the same."""
+        del branch
+        if self.config.where is not None:
+            return Lineage({name: name for name in names}, columns_in(parse_predicate(self.config.where), names))
+        tree, columns, read = self._tree, dict[str, str | None](), frozenset[str]()
+        for projection in tree.expressions:
+            if projection.is_star:
+                columns |= {name: name for name in _starred(projection, names)}
+                continue
+            bare = projection.unalias()
+            used = columns_in(projection, names)
+            is_column = isinstance(bare, exp.Column) and len(used) == 1
+            columns[projection.alias_or_name] = next(iter(used)) if is_column else None
+            read |= frozenset() if is_column else used
+        where = tree.args.get("where")
+        return Lineage(columns, read if where is None else read | columns_in(where, names))
+
     def _select_problems(self) -> Iterator[str]:
         tree = self._tree
         unknown = [name for name, value in tree.args.items() if value and name not in _ALLOWED_ARGS]
@@ -158,6 +177,11 @@ def _expanded(projection: exp.Expression, rows: "DataFrame") -> list[Any]:
 
     if not projection.is_star:
         return [F.expr(projection.sql(DIALECT))]
+    return [F.col(f"`{name}`") for name in _starred(projection, rows.columns)]
+
+
+def _starred(projection: exp.Expression, names: Sequence[str]) -> list[str]:
+    """The columns that a star stands for: the table's, without those after EXCEPT."""
     star = projection if isinstance(projection, exp.Star) else projection.this
     left_out = {each.name.lower() for each in star.args.get("except_") or ()}
-    return [F.col(f"`{name}`") for name in rows.columns if not is_meta(name) and name.lower() not in left_out]
+    return [name for name in names if not is_meta(name) and name.lower() not in left_out]

@@ -105,6 +105,7 @@ class DatabusInput(Input):
     def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
         """Typed rows of one table, with everything that the bus adds."""
         options = {**self._options(context), "shape": "typed", "meta": "full", "sources": table or ""}
+        options |= {"schemaChanges": "ahead", "inexact": "leave_out" if context.is_refilled else "stop"}
         return spark.readStream.format("databus").options(**options).load()
 
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:

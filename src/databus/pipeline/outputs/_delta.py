@@ -5,14 +5,14 @@ stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.wr
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 from pydantic import Field
 
-from databus.core import ControlKind, CorruptData, SourceCheckpoint, UnsupportedFeature
+from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
 from databus.pipeline._decode import user_rows_schema
@@ -119,6 +119,11 @@ class DeltaOutput(Output):
         self._places = TableFolders(config.path, context)
         self._known: Known | None = None
 
+    @property
+    def is_refilled(self) -> bool:
+        """See `Output.is_refilled`."""
+        return self.config.mode == "mirror"
+
     def table_path(self, physical: str, source: str) -> Path:
         """Where the copy of `source` (`db.table`) is."""
         return path_of(self.config.path, self.context, physical, source)
@@ -158,20 +163,39 @@ class DeltaOutput(Output):
             copy.target.create(self._schema(new[0].table))
         if is_new and self.config.merge:  # the table does not say by being there that this source has begun
             copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
+        ahead = self._follow_ahead(copy, batch, new[0].table, is_new=is_new)
         for index, item in enumerate(new):
             is_last = index == len(new) - 1
             pair = batch.end.pair if is_last else _pair_of(item)
-            stored = Stored(pair, log_number(batch.end.log))
-            if isinstance(item, TableControl):
-                copy.kind.control(item, stored)
-            elif isinstance(copy.kind, Mirror):
-                copy.kind.write(item.table, item.rows, self._key(item.table), stored)
-            else:
-                copy.kind.write(item.table, item.rows, stored)
+            stored = Stored(pair, log_number(batch.end.log), ahead)
+            self._apply(copy.kind, item, stored)
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
         copy.target.maintain()
         return sum(item.rows.num_rows for item in new if isinstance(item, TableRows))
+
+    def _apply(self, kind: Mirror | History, item: TableRows | TableControl, stored: Stored) -> None:
+        if isinstance(item, TableControl):
+            if item.kind is not ControlKind.SCHEMA or item.pair > stored.ahead:
+                kind.control(item, stored)
+        elif isinstance(kind, Mirror):
+            kind.write(item.table, item.rows, self._key(item.table), stored)
+        else:
+            kind.write(item.table, item.rows, stored)
+
+    def _follow_ahead(self, copy: _Copy, batch: ChangeBatch, table: TableSchema, *, is_new: bool) -> Pair:
+        """Make what the copy has into rows of the schema that this batch's are in; returns up to where that goes."""
+        stored = copy.target.stored() or Stored((0, 0), log_number(batch.end.log))
+        if batch.ahead is None:
+            return stored.ahead
+        steps = None if is_new else batch.ahead.steps(stored.follows)
+        through = max(stored.ahead, batch.ahead.through)
+        if steps is not None and isinstance(copy.kind, Mirror):
+            following = replace(stored, ahead=through)
+            copy.kind.follow(table, steps, following, "a change of its schema")
+            if copy.target.stored() != following:  # nothing to change; but what comes next begins behind the changes
+                copy.target.append(copy.target.schema().empty_table(), following)
+        return through
 
     def _new_items(
         self, copy: _Copy, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]

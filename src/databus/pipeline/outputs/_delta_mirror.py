@@ -6,6 +6,7 @@ the rows before them (`truncate`, `snapshot_end`...) touch only rows whose pair 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,17 +23,17 @@ from databus.core import (
     Pair,
     UnsupportedFeature,
 )
-from databus.formats import from_json_value
+from databus.formats import scalar_of
 from databus.pipeline._batch import TableControl
+from databus.pipeline._lineage import CopySteps
 from databus.pipeline.outputs._delta_schema import Plan, plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._pairs import Stored
-from databus.schema import TableSchema, converts_exactly, sink_schema
+from databus.schema import SchemaChange, TableSchema, converts_exactly, origins, sink_schema
 
 _PUTS: Final = pa.array([ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label])
 _PUT: Final = "__put"
 _ROW: Final = "__row"
-_CLASS_NEEDS_SNAPSHOT: Final = 3
 PAIR_FIELDS: Final = (pa.field(COMMIT_VERSION, pa.int64()), pa.field(SEQ, pa.int64()))
 
 
@@ -74,7 +75,7 @@ _YOUNGER: Final = (
 class Mirror:
     """The mirror of one table in a Delta table.
 
-    key: names of the columns that identify a row; `needs_snapshot` says what to do where only that helps.
+    on_gap: what to do where only a snapshot helps. how_to_reset: the words for who has to do it.
     """
 
     def __init__(self, target: DeltaTarget, *, on_gap: str, rows_max: int, how_to_reset: str) -> None:
@@ -91,7 +92,7 @@ class Mirror:
             part = rows.slice(start, self._rows_max)
             is_last = start + part.num_rows == total
             pair = stored.pair if is_last else _last(part)
-            self._apply(part, key, Stored(pair, stored.log))
+            self._apply(part, key, replace(stored, pair=pair))
 
     def _apply(self, rows: pa.Table, key: Sequence[str], stored: Stored) -> None:
         images = last_images(rows, key)
@@ -153,28 +154,44 @@ class Mirror:
     def _follow(self, control: TableControl, stored: Stored) -> None:
         """Give the mirror the columns that its source has now."""
         have = self._target.schema()
-        steps = plan(
-            have,
-            mirror_schema(control.table),
-            renamed=control.body.get("renamed") or {},
-            fill=fill_of(control),
-            below=control.pair,
-        )
-        if steps.is_nothing:
+        change = SchemaChange.of_control(control.pair, control.body, None, control.table)
+        now = origins(dict.fromkeys(have.names, ""), [change])
+        moved = {name: origin.column for name, origin in now.items() if origin.column is not None}
+        fill = fill_of(control)
+        younger = {name: name for name in fill if name in have.names and name not in moved}  # rows above its pair
+        steps = CopySteps({**younger, **moved}, fill, (), change.needs_snapshot, control.pair)
+        self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
+
+    def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> None:
+        """Make its rows into those of a table that has changed.
+
+        Raises `UnsupportedFeature` where that is not exact and no snapshot follows.
+        """
+        want = mirror_schema(table)
+        moved = {**steps.moved, **{field.name: field.name for field in PAIR_FIELDS}}
+        found = plan(self._target.schema(), want, moved=moved, fill=steps.fill, below=steps.below)
+        if found.is_nothing and not steps.inexact:
             return
-        if steps.only_adds_nulls:
-            self._target.add_columns(steps.added, stored)
-        elif self._is_exact(steps):
-            self._check_size(control.table.source, control.body.get("ddl") or "no DDL")
-            self._target.overwrite(steps.schema, steps.apply(self._target.batches()), stored)
-        elif needs_snapshot(control):
-            self._target.overwrite(steps.schema, (), stored)
+        if not steps.inexact and found.only_adds_nulls:
+            self._target.add_columns(found.added, stored)
+        elif not steps.inexact and self._is_exact(found):
+            self._check_size(table.source, why)
+            self._target.overwrite(found.schema, found.apply(self._target.batches()), stored)
+        elif steps.needs_snapshot or self._target.is_empty:
+            self._target.overwrite(want, (), stored)
         else:
-            raise UnsupportedFeature(
-                f"{self._target.path}: {control.table.source} changed the type of "
-                f"{', '.join(move.field.name for move in steps.converted)}, and the values that the mirror has do not "
-                f"become the new type exactly. {self._how_to_reset}"
+            raise self._cannot_follow(table.source, steps, [move.field.name for move in found.converted])
+
+    def _cannot_follow(self, source: str, steps: CopySteps, converted: Sequence[str]) -> UnsupportedFeature:
+        if steps.inexact:
+            return UnsupportedFeature(
+                f"{self._target.path}: {source} changed, and what the mirror has, filtered before, cannot be made into "
+                f"what the filters give now: {'; '.join(steps.inexact)}. {self._how_to_reset}"
             )
+        return UnsupportedFeature(
+            f"{self._target.path}: {source} changed the type of {', '.join(converted)}, and the values that the mirror "
+            f"has do not become the new type exactly. {self._how_to_reset}"
+        )
 
     def _is_exact(self, steps: Plan) -> bool:
         moves = [(move.old.name, move.field.type) for move in steps.converted if move.old is not None]
@@ -215,16 +232,13 @@ def _can_prune(images: pa.Table, key: Sequence[str]) -> bool:
     return all(pa.types.is_integer(images.column(name).type) and not images.column(name).null_count for name in key)
 
 
-def needs_snapshot(control: TableControl) -> bool:
-    """Whether a `schema` control says that the table is read anew after it."""
-    return int(control.body.get("class", 1)) >= _CLASS_NEEDS_SNAPSHOT
-
-
-def fill_of(control: TableControl) -> dict[str, Any]:
-    """The values that rows before a `schema` control have in its new columns, by name."""
+def fill_of(control: TableControl) -> dict[str, pa.Scalar]:
+    """The values that rows before a `schema` control have in its new columns, by name; nulls left out."""
     fill: Mapping[str, Any] = control.body.get("fill") or {}
     types = {column.name: column.type for column in control.table.columns}
-    return {name: from_json_value(value, types[name]) for name, value in fill.items() if name in types}
+    return {
+        name: scalar_of(value, [types[name]]) for name, value in fill.items() if name in types and value is not None
+    }
 
 
 def _columns(schema: pa.Schema) -> str:

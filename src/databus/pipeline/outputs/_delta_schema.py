@@ -6,7 +6,6 @@ ourselves, and only what stays exact.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,18 +85,15 @@ class Plan:
         return pc.if_else(below_pair(batch, self.below), value, column)
 
 
-def plan(have: pa.Schema, want: pa.Schema, *, renamed: Mapping[str, str], fill: Mapping[str, Any], below: Pair) -> Plan:
-    """Compare. renamed: old name to new name. fill: Python values by new name, in a form that `want`'s types take."""
-    olds = {new: old for old, new in renamed.items() if old in have.names and new not in have.names}
+def plan(
+    have: pa.Schema, want: pa.Schema, *, moved: Mapping[str, str], fill: Mapping[str, pa.Scalar], below: Pair
+) -> Plan:
+    """Compare. moved: by new name, the old name of a column that stays. fill: by new name, what rows hold in it."""
     moves = []
     for field in want:
-        name = field.name if field.name in have.names else olds.get(field.name)
-        moves.append(Move(field, None if name is None else have.field(name)))
+        old = moved.get(field.name)
+        moves.append(Move(field, have.field(old) if old is not None and old in have.names else None))
     used = {move.old.name for move in moves if move.old is not None}
     dropped = tuple(name for name in have.names if name not in used)
-    filled = {
-        name: pa.scalar(value, want.field(name).type)
-        for name, value in fill.items()
-        if value is not None and name in want.names
-    }
+    filled = {name: value.cast(want.field(name).type) for name, value in fill.items() if name in want.names}
     return Plan(tuple(moves), dropped, filled, below)

@@ -8,19 +8,20 @@ rows, and one that it drops becomes so. Start with `SharedMirror`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import SOURCE, Pair, UnsupportedFeature
 from databus.pipeline._batch import TableControl
+from databus.pipeline._lineage import CopySteps
 from databus.pipeline.outputs._delta_history import History
-from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema, needs_snapshot
+from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema
 from databus.pipeline.outputs._delta_schema import below_pair
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._pairs import Stored
-from databus.schema import TableSchema, converts_exactly, widens_to
+from databus.schema import SchemaChange, TableSchema, converts_exactly, widens_to
 
 SOURCE_FIELD: Final = pa.field(SOURCE, pa.string())
 _OURS: Final = frozenset({SOURCE, *(field.name for field in PAIR_FIELDS)})
@@ -136,30 +137,31 @@ class SharedMirror(Mirror):
 
     def _follow(self, control: TableControl, stored: Stored) -> None:
         renamed = {new: old for old, new in (control.body.get("renamed") or {}).items()}
-        steps = self._plan(control.table, renamed, fill_of(control), control.pair)
-        steps = replace(steps, gone=self._in_use(steps.gone), empties=not self._is_exact_in(control))
-        if not steps.is_nothing:
-            self._carry_out(steps, control.table.source, control.body.get("ddl") or "no DDL", stored)
+        needs_snapshot = SchemaChange.of_control(control.pair, control.body, None, control.table).needs_snapshot
+        steps = CopySteps(renamed, fill_of(control), (), needs_snapshot, control.pair)
+        self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
 
-    def _is_exact_in(self, control: TableControl) -> bool:
-        """Whether this source's values are values of its new types.
+    def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> None:
+        """See `Mirror.follow`; of this source's rows."""
+        inexact = [] if steps.inexact else self._inexact_in(table)
+        if (steps.inexact or inexact) and not steps.needs_snapshot:
+            raise self._cannot_follow(self._source, steps, inexact)
+        renamed = {new: old for new, old in steps.moved.items() if new != old}
+        found = self._plan(table, renamed, steps.fill, steps.below)
+        found = replace(found, gone=self._in_use(found.gone), empties=bool(steps.inexact or inexact))
+        if not found.is_nothing:
+            self._carry_out(found, table.source, why, stored)
 
-        Raises `UnsupportedFeature` if not, and none will come.
-        """
-        have, want = self._target.schema(), mirror_schema(control.table)
+    def _inexact_in(self, table: TableSchema) -> list[str]:
+        """Columns in which this source has values that are none of its new types."""
+        have, want = self._target.schema(), mirror_schema(table)
         narrower = [field for field in want if field.name in have.names and have.field(field.name).type != field.type]
         moves = [field for field in narrower if widens_to(field.type, have.field(field.name).type)]
-        inexact = [
+        return [
             name
             for name, kind in ((field.name, field.type) for field in moves)
             if not all(converts_exactly(batch.column(name), kind) for batch in self._mine([name]))
         ]
-        if inexact and not needs_snapshot(control):
-            raise UnsupportedFeature(
-                f"{self._target.path}: {self._source} changed the type of {', '.join(inexact)}, and the values that "
-                f"the mirror has do not become the new type exactly. {self._how_to_reset}"
-            )
-        return not inexact
 
     def _mine(self, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Columns of this source's rows."""
@@ -173,7 +175,9 @@ class SharedMirror(Mirror):
             found |= {name for name in names if batch.column(name).null_count < batch.num_rows}
         return frozenset(found)
 
-    def _plan(self, table: TableSchema, renamed: Mapping[str, str], fill: Mapping[str, Any], below: Pair) -> SharedPlan:
+    def _plan(
+        self, table: TableSchema, renamed: Mapping[str, str], fill: Mapping[str, pa.Scalar], below: Pair
+    ) -> SharedPlan:
         have, want = self._target.schema(), mirror_schema(table)
         renaming = {new: old for new, old in renamed.items() if old in have.names and new in want.names}
         fields = []
@@ -185,9 +189,9 @@ class SharedMirror(Mirror):
         schema = pa.schema(fields)
         gone = frozenset(have.names) - set(want.names) - _OURS if below > (0, 0) else frozenset()
         values = {
-            name: pa.scalar(value, want.field(name).type).cast(schema.field(name).type)
+            name: value.cast(want.field(name).type).cast(schema.field(name).type)
             for name, value in fill.items()
-            if value is not None and name in want.names
+            if name in want.names
         }
         return SharedPlan(have, schema, self._source, below, renaming, gone, values)
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _OWNER: Final = "databus.source"
 _BATCH_ROWS: Final = 65_536
+_AHEAD: Final = ("schema", "schema/seq")
 _SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 
 
@@ -175,7 +176,8 @@ class DeltaTarget:
         log = self.table.transaction_version(f"{self._application}/log")
         if seq is None:
             raise CorruptData(f"{self.path}: stores SCN {scn} and no `_seq`; another program changed its transactions")
-        return Stored((scn, seq), log)
+        ahead = [self.table.transaction_version(f"{self._application}/{name}") for name in _AHEAD]
+        return Stored((scn, seq), log, (ahead[0] or 0, ahead[1] or 0))
 
     def schema(self) -> pa.Schema:
         """The table's columns in Arrow, as we write them."""
@@ -199,6 +201,9 @@ class DeltaTarget:
         transactions = [Transaction(self._application, scn), Transaction(f"{self._application}/seq", seq)]
         if stored.log is not None:
             transactions.append(Transaction(f"{self._application}/log", stored.log))
+        if stored.ahead > stored.pair:
+            given = zip(_AHEAD, stored.ahead, strict=True)
+            transactions += [Transaction(f"{self._application}/{name}", number) for name, number in given]
         told = {name: str(value) for name, value in more.items()}
         return CommitProperties(app_transactions=transactions, custom_metadata=told or None, max_commit_retries=0)
 

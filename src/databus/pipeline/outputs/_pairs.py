@@ -37,10 +37,19 @@ def rows_above(rows: pa.Table, pair: Pair) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a target says of itself: all up to `pair` is in it, and came from the log of this number."""
+    """What a target says of itself: all up to `pair` is in it, and came from the log of this number.
+
+    ahead: the last change of the schema that it has followed, where that stands later in the log.
+    """
 
     pair: Pair = (0, 0)
     log: int | None = None
+    ahead: Pair = (0, 0)
+
+    @property
+    def follows(self) -> Pair:
+        """Up to where it has followed changes of the schema."""
+        return max(self.pair, self.ahead)
 
     @property
     def is_part(self) -> bool:

@@ -1,0 +1,144 @@
+"""What the filters of a branch do to columns, and what a change of the table's schema therefore does to a copy.
+
+A copy behind filters holds rows that were filtered before a change of the schema. The rows after it were filtered in
+the new one. Both are the same copy only if each column of the result comes from where it came from before, and if the
+filters still judge the same values. `SchemaAhead.steps` says so, column by column, or why not. No row is looked at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from databus.core import Pair, UnrepresentableValue
+from databus.formats import scalar_of
+from databus.schema import Origin, SchemaChange, TableSchema, origins
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What becomes of a table's columns.
+
+    columns: by name in the result, the column that it is, unchanged; None if it is computed. reads: columns on which
+    computed ones and the choice of rows depend. is_opaque: whether nobody can tell which those are.
+    """
+
+    columns: Mapping[str, str | None]
+    reads: frozenset[str] = frozenset()
+    is_opaque: bool = False
+
+    @classmethod
+    def unchanged(cls, names: Sequence[str]) -> "Lineage":
+        """Where there is no filter."""
+        return cls({name: name for name in names})
+
+    def then(self, following: "Lineage") -> "Lineage":
+        """Of this filter and, behind it, another."""
+        columns = {name: None if old is None else self.columns[old] for name, old in following.columns.items()}
+        read = {self.columns[name] for name in following.reads}
+        return Lineage(
+            columns,
+            self.reads | {name for name in read if name is not None},
+            self.is_opaque or following.is_opaque,
+        )
+
+
+LineageOf = Callable[[Sequence[str]], Lineage]
+"""The lineage of a branch over a table with these columns. Raises KeyError for a column that a filter names and the
+table has not."""
+
+
+@dataclass(frozen=True)
+class CopySteps:
+    """How to get from what a copy holds to rows of today's schema.
+
+    moved: by name of now, the name that the column has in the copy. fill: by name, what every row of the copy holds.
+    inexact: why that is not all; empty where it is. needs_snapshot: whether the table is read anew after one of the
+    changes. below: a pair above all rows of the copy that they are about.
+    """
+
+    moved: Mapping[str, str]
+    fill: Mapping[str, pa.Scalar]
+    inexact: Sequence[str]
+    needs_snapshot: bool
+    below: Pair
+
+
+@dataclass(frozen=True)
+class SchemaAhead:
+    """Changes of a table's schema that stand later in the log than rows which have been made through them already."""
+
+    changes: tuple[SchemaChange, ...]
+    lineage_of: LineageOf = Lineage.unchanged
+
+    @property
+    def through(self) -> Pair:
+        """The pair of the last change."""
+        return self.changes[-1].pair
+
+    def steps(self, above: Pair) -> CopySteps | None:
+        """What a copy has to do that has followed all changes up to `above`; None if that is nothing."""
+        pending = [change for change in self.changes if change.pair > above]
+        return _Following(pending, self.lineage_of).steps() if pending else None
+
+
+@dataclass
+class _Following:
+    pending: Sequence[SchemaChange]
+    lineage_of: LineageOf
+    moved: dict[str, str] = field(default_factory=dict)
+    fill: dict[str, pa.Scalar] = field(default_factory=dict)
+    inexact: list[str] = field(default_factory=list)
+
+    def steps(self) -> CopySteps:
+        before, after = self.pending[0].before, self.pending[-1].after
+        if before is None:
+            self.inexact.append("nobody knows the columns that the table had before")
+        else:
+            self._follow(before, after)
+        needs_snapshot = any(change.needs_snapshot for change in self.pending)
+        return CopySteps(self.moved, self.fill, self.inexact, needs_snapshot, self.pending[0].pair)
+
+    def _follow(self, before: TableSchema, after: TableSchema) -> None:
+        found = origins({column.name: column.type for column in before.columns}, self.pending)
+        new = self.lineage_of(after.names)
+        try:
+            old = self.lineage_of(before.names)
+        except KeyError as error:
+            self.inexact.append(f"a filter names column {error.args[0]!r}, which did not exist before")
+            return
+        judged = set(before.names) & set(after.names) if new.is_opaque else new.reads
+        self.inexact += [
+            f"the filters read column {name!r}, and what has that name now is not what had it before"
+            for name in sorted(judged)
+            if not found[name].is_still(name)
+        ]
+        for name, column in new.columns.items():
+            if column is not None:
+                self._column(name, column, found[column], old, is_opaque=new.is_opaque)
+            elif name in old.columns and old.columns[name] is None:
+                self.moved[name] = name  # computed from columns that are what they were, or `inexact` says so
+            else:
+                self.inexact.append(f"column {name!r} was not computed before")
+
+    def _column(self, name: str, column: str, origin: Origin, old: Lineage, *, is_opaque: bool) -> None:
+        """A column of the result that is a column of the table."""
+        if origin.column is None:
+            if is_opaque and origin.value is not None:
+                self.inexact.append(f"nobody knows what the function makes of the new column {column!r}")
+            elif origin.value is not None:
+                self._fill(name, origin)
+            return
+        held = [each for each, its in old.columns.items() if its == origin.column]
+        if is_opaque and origin.column != column:
+            self.inexact.append(f"nobody knows what the function makes of {origin.column!r} by its name of now")
+        elif held:
+            self.moved[name] = name if name in held else held[0]
+        else:
+            self.inexact.append(f"the copy does not have what is called {name!r} now")
+
+    def _fill(self, name: str, origin: Origin) -> None:
+        try:
+            self.fill[name] = scalar_of(origin.value, origin.types)
+        except UnrepresentableValue as error:
+            self.inexact.append(f"column {name!r} was filled with {error}")
