@@ -1,11 +1,15 @@
-"""What a comparison says while it waits."""
+"""What a comparison says while it waits, and how it compares tables in parts."""
 
+import random
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from databus.core import SourceCheckpoint
 from databus.pipeline._compare import _not_there
+from databus.pipeline._compare_found import difference
+from databus.pipeline._compare_rows import Side, difference_of
 
 READING = SimpleNamespace(not_captured=lambda: "", not_reached=lambda position: f"the copy is at {position.scn}")
 
@@ -17,3 +21,26 @@ READING = SimpleNamespace(not_captured=lambda: "", not_reached=lambda position: 
 def test_a_copy_without_a_batch_is_not_said_to_stand_somewhere(position, said):
     copy = SimpleNamespace(position=lambda: position, published=lambda deadline: None)
     assert _not_there(copy, READING, 0.0).startswith(said)
+
+
+def test_two_sides_in_parts_differ_as_they_do_in_whole(seed, tmp_path):
+    rng = random.Random(seed)
+    source = {(n, n % 7 or None): (n, n % 7 or None, f"row {n}") for n in range(120_000)}
+    copied = {key: row for key, row in source.items() if rng.random() > 0.0003}
+    for key in rng.sample(sorted(copied, key=repr), 40):
+        copied[key] = (*key, "another")
+    copied |= {(n, None): (n, None, "more") for n in range(200_000, 200_030)}
+    sides = []
+    for name, rows in (("source", source), ("copy", copied)):
+        (tmp_path / name).mkdir()
+        side = Side(tmp_path / name, [0, 1])
+        side.fill(rows.values())
+        sides.append(side)
+    assert difference_of("t", *sides, 10) == difference("t", source, copied, 10)
+
+
+def test_a_side_without_rows_has_empty_parts(tmp_path: Path):
+    side = Side(tmp_path, [0])
+    side.fill([])
+    assert side.part(0) == {}
+    assert difference_of("t", side, side, 10).is_identical

@@ -7,12 +7,10 @@ a difference counts when a second look finds the same. Start with `compare`.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
 
 from databus.core import (
     Checkpoint,
@@ -23,7 +21,8 @@ from databus.core import (
     SourceCheckpoint,
     TransientError,
 )
-from databus.pipeline._compare_found import Comparison, TableDifference, difference
+from databus.pipeline._compare_found import Comparison, TableDifference
+from databus.pipeline._compare_rows import difference_of, two_sides
 from databus.pipeline._compare_source import oracle_of
 from databus.pipeline._config import NodeSpec
 from databus.pipeline._contract import OutputContext, Shape
@@ -244,30 +243,32 @@ def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: 
     key = copy.key_of(table)
     if not key:
         return TableDifference(table.source, 0, note="it has no key, so a mirror of it cannot be")
-    source = reading.rows(table, key)
-    try:
-        mirrored = _copy_rows(copy.folder_of(table.source), table.names, key, copy.owner_of(table.source))
-    except DatabusError as error:
-        if source or not isinstance(error, ServiceUnavailable):
-            return TableDifference(table.source, len(source), note=str(error))
+    with two_sides([table.names.index(each) for each in key]) as (source, copied):
+        source.fill(reading.rows(table))
+        try:
+            copied.fill(_copy_rows(copy.folder_of(table.source), table.names, copy.owner_of(table.source)))
+            note = ""
+        except DatabusError as error:
+            note = str(error)
+            is_missing = isinstance(error, ServiceUnavailable)
+        found = difference_of(table.source, source, copied, keys_max)
+    if note and is_missing and not found.rows:
         return TableDifference(table.source, 0)  # never a row, so never a copy
-    return difference(table.source, source, mirrored, keys_max)
+    return TableDifference(table.source, found.rows, note=note) if note else found
 
 
-def _copy_rows(folder: Path, names: Sequence[str], key: Sequence[str], owner: str | None) -> dict[Row, Row]:
+def _copy_rows(folder: Path, names: Sequence[str], owner: str | None) -> Iterator[Row]:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    from databus.pipeline.outputs import read_delta
+    from databus.pipeline.outputs import delta_batches
 
     try:
-        found: pa.Table = read_delta(folder, source=owner)
+        for batch in delta_batches(folder, source=owner):
+            missing = [name for name in names if name not in batch.schema.names]
+            if missing:
+                raise ConfigError(f"the copy lacks column {missing[0]!r}")
+            yield from zip(*(batch.column(name).to_pylist() for name in names), strict=True)
     except TableNotFoundError as error:
         raise ServiceUnavailable(f"{folder}: there is no table") from error
     except (DeltaError, OSError) as error:
         raise ConfigError(f"{folder}: cannot be read: {error}") from error
-    missing = [name for name in names if name not in found.column_names]
-    if missing:
-        raise ConfigError(f"the copy lacks column {missing[0]!r}")
-    columns = [found.column(name).to_pylist() for name in names]
-    places = [names.index(each) for each in key]
-    return {tuple(row[place] for place in places): row for row in zip(*columns, strict=True)}

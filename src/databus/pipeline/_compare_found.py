@@ -26,6 +26,20 @@ class TableDifference:
         """Whether nothing differs."""
         return not (self.only_in_source_rows or self.only_in_copy_rows or self.different_rows or self.note)
 
+    def joined(self, other: "TableDifference", keys_max: int) -> "TableDifference":
+        """What was found in this part of the table and in another."""
+        return TableDifference(
+            self.name,
+            self.rows + other.rows,
+            _first((*self.only_in_source, *other.only_in_source), keys_max),
+            _first((*self.only_in_copy, *other.only_in_copy), keys_max),
+            _first((*self.different, *other.different), keys_max),
+            self.only_in_source_rows + other.only_in_source_rows,
+            self.only_in_copy_rows + other.only_in_copy_rows,
+            self.different_rows + other.different_rows,
+            self.note or other.note,
+        )
+
     def lines(self) -> Iterator[str]:
         """What differs, for people."""
         if self.note:

@@ -5,7 +5,7 @@ own that makes one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -52,8 +52,8 @@ class Reading(ABC):
         """The captured tables, by name."""
 
     @abstractmethod
-    def rows(self, table: OracleTable, key: Sequence[str]) -> dict[Row, Row]:
-        """All rows of a table by key."""
+    def rows(self, table: OracleTable) -> Iterator[Row]:
+        """All rows of a table, as they come; to be taken to the end before anything else is asked."""
 
     @abstractmethod
     def rests(self) -> bool:

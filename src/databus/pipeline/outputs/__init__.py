@@ -2,7 +2,7 @@
 
 from databus.pipeline.outputs._console import ConsoleConfig, ConsoleOutput
 from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
-from databus.pipeline.outputs._delta_table import read_delta
+from databus.pipeline.outputs._delta_table import delta_batches, read_delta
 from databus.pipeline.outputs._files import FilesConfig, FilesOutput
 from databus.pipeline.outputs._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
 
@@ -17,5 +17,6 @@ __all__ = [
     "FilesOutput",
     "MockOutput",
     "MockOutputConfig",
+    "delta_batches",
     "read_delta",
 ]

@@ -72,6 +72,18 @@ def read_delta(path: Path, columns: Sequence[str] | None = None, *, source: str 
     return found
 
 
+def delta_batches(path: Path, *, source: str | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of the Delta table in a folder, a few at a time; see `read_delta`."""
+    mine = None if source is None else pc.field(SOURCE) == source
+    from deltalake import DeltaTable
+
+    yield from (
+        _dataset_of(DeltaTable(str(path)), path)
+        .scanner(filter=mine, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
+        .to_batches()
+    )
+
+
 class DeltaTarget:
     """A Delta table that this output alone writes.
 

@@ -121,12 +121,11 @@ class _ServerReading(Reading):
         ordered = sorted(keys, key=lambda name: name != "PRIMARY")
         return next((tuple(keys[name]) for name in ordered if name not in useless), ())
 
-    def rows(self, table: OracleTable, key: Sequence[str]) -> dict[Row, Row]:
-        places = [table.names.index(each) for each in key]
+    def rows(self, table: OracleTable) -> Iterator[Row]:
         query = f"SELECT {', '.join(table.expressions)} FROM {_name(table.source)}"  # noqa: S608 - names, quoted
         with self._connection.cursor() as cursor:
             cursor.execute(query)
-            return {tuple(row[place] for place in places): row for row in map(table.row, cursor)}
+            yield from map(table.row, cursor)
 
     def rests(self) -> bool:
         return _mark(self._connection) == self._mark

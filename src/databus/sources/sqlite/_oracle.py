@@ -52,11 +52,9 @@ class _SqliteReading(Reading):
         latest = {table.source: table for table in (TableSchema.from_json(json.loads(text)) for (text,) in rows)}
         return [_table(latest[source]) for source in sorted(latest)]
 
-    def rows(self, table: OracleTable, key: Sequence[str]) -> dict[Row, Row]:
+    def rows(self, table: OracleTable) -> Iterator[Row]:
         name = _quoted(table.source.rpartition(".")[2])
-        places = [table.names.index(each) for each in key]
-        found = self._connection.execute(f"SELECT {', '.join(table.expressions)} FROM {name}")
-        return {tuple(row[place] for place in places): row for row in map(table.row, found)}
+        return map(table.row, self._connection.execute(f"SELECT {', '.join(table.expressions)} FROM {name}"))
 
     def rests(self) -> bool:
         with closing(_open(self._database)) as connection:
