@@ -1,6 +1,7 @@
 """Run as a program: streams that start at the same moment, the first ones of their session.
 
-Prints, as JSON, the names in the environment that the source's readers share, before and after, and each stream's rows.
+Prints, as JSON, the names in the environment that the source's readers share, before and after, the room in its table,
+before and after, and each stream's rows.
 """
 
 import json
@@ -17,9 +18,24 @@ STREAMS = 3
 TRIES = 10
 
 
+def environment_of(session: Any) -> Any:
+    return (
+        session._jsparkSession.sessionState().dataSourceManager().lookupDataSource("databus").dataSourceCls().envVars()
+    )
+
+
+def _field(thing: Any, end: str) -> Any:
+    (field,) = (each for each in thing.getClass().getDeclaredFields() if each.getName().endswith(end))
+    field.setAccessible(True)
+    return field.get(thing)
+
+
+def room(session: Any) -> int:
+    return len(_field(_field(environment_of(session), "underlying"), "table"))
+
+
 def names(session: Any) -> list[str]:
-    manager = session._jsparkSession.sessionState().dataSourceManager()
-    environment = manager.lookupDataSource("databus").dataSourceCls().envVars()
+    environment = environment_of(session)
     found = sorted(environment.keySet().toArray())
     assert len(found) == environment.size(), f"the map says that it has {environment.size()} names, and has {found}"
     return found
@@ -28,7 +44,7 @@ def names(session: Any) -> list[str]:
 def main(relay: str, folder: Path) -> None:
     settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     session = tuned_session("at once", "local[2]", folder=folder / "spark", settings=settings)
-    before = names(session)
+    before, room_before = names(session), room(session)
     together = threading.Barrier(STREAMS)
     rows = [0] * STREAMS
 
@@ -54,7 +70,9 @@ def main(relay: str, folder: Path) -> None:
         each.start()
     for each in threads:
         each.join()
-    print(json.dumps({"before": before, "after": names(session), "rows": rows}))  # noqa: T201 - what it is for
+    rooms = [room_before, room(session)]
+    told = {"before": before, "after": names(session), "rooms": rooms, "rows": rows}
+    print(json.dumps(told))  # noqa: T201 - what it is for
     session.stop()
 
 

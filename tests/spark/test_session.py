@@ -16,7 +16,9 @@ RUN_S_MAX = 240
 
 
 def test_first_streams_of_a_session_may_start_at_the_same_moment(start_relay: StartRelay, tmp_path: Path) -> None:
-    """Readers share one map that Spark changes without a lock: a stream that starts must find every name in it."""
+    """Readers share one map that Spark changes without a lock: a stream that starts must find every name in it, and
+    must not have it grow.
+    """
     config = {"type": "mock", "transactions_total": 50}
     relay = start_relay({"shop": config}, 50)
     command = [sys.executable, "-m", "tests.spark.at_once", relay.url, str(tmp_path)]
@@ -24,5 +26,6 @@ def test_first_streams_of_a_session_may_start_at_the_same_moment(start_relay: St
     assert done.returncode == 0, done.stderr[-3000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["after"] == told["before"]
+    assert told["rooms"][0] == told["rooms"][1]
     expected = MockSource("shop", MockConfig(**config)).expected_rows("main.events", 50)
     assert set(told["rows"]) == {expected}

@@ -144,14 +144,15 @@ def settle_session(session: SparkSession) -> None:
     source. Each stream that starts puts the same four names into one Scala `HashMap`, the environment that all readers
     of a data source share, without a lock. Two that do so at once leave a map whose size is not that of its entries,
     and from then on no task that reads the source can be serialized ("Illegal size 5 of collection, expected 6").
-    Here the names are put in beforehand, so that streams only replace values, which needs no lock. The values are of
-    no account: Spark sets each one before it starts a worker with them.
+    Here the names are put in beforehand, so that streams only replace values, which needs no lock. They are put in
+    twice: Scala makes room for one more before it looks whether the name is there, so a value that is only replaced may
+    have the map grow, once. The values are of no account: Spark sets each one before it starts a worker with them.
     """
     manager: Any = session._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
     if not manager.dataSourceExists(_SOURCE):
         return
     environment = manager.lookupDataSource(_SOURCE).dataSourceCls().envVars()
-    for name, value in _READER_ENVIRONMENT.items():
+    for name, value in (*_READER_ENVIRONMENT.items(), *_READER_ENVIRONMENT.items()):
         environment.put(name, value)
 
 
