@@ -2,8 +2,10 @@
 
 import pytest
 
+from databus.core import Checkpoint
+from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._plan import Feed
-from databus.pipeline._writer import OutputHandle, Writer
+from databus.pipeline._writer import Writer
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import DeltaHarness, FilesHarness
 from tests.outputs.test_delta import log_of
@@ -32,14 +34,26 @@ class Collected:
         return None
 
 
-def test_an_event_counts_what_was_written(harness):
+class Noted:
+    """The offsets of a query whose every batch ends at one place."""
+
+    def checkpoint(self, batch_id):
+        return Checkpoint({"shop": log_of(1, 2, 3).position(3)})
+
+    def mark(self):
+        pass
+
+
+def test_an_event_counts_what_was_written(harness, tmp_path):
     events = []
+    handle = OutputHandle("copy", harness.make(), tmp_path)
+    handle.bringing = {"query": Bringing("shop/*")}
 
     class OfOne(Writer):
         def batches_of(self, collected, batch_id):
             return [log_of(1, 2, 3).batch(0, 3)]
 
-    writer = OfOne("query", [(Feed("outputs.copy"), OutputHandle("copy", harness.make()))], events.append)
+    writer = OfOne("query", [(Feed("outputs.copy"), handle)], events.append, Noted())
     writer(Collected(), 0)
     writer(Collected(), 0)
     assert [(each["rows"], each["tables"]) for each in events] == [

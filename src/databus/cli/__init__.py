@@ -15,6 +15,7 @@ _VERBS: Final = (
     "init",
     "position",
     "prepare",
+    "rebuild",
     "relay",
     "run",
     "snapshot",

@@ -39,6 +39,7 @@ CRASH_POINTS: Final = (
     "files.after_rename",
     "pipeline.batch.before",
     "pipeline.batch.after",
+    "pipeline.ledger.after",
 )
 """Every crash point there is, in the order of the data flow; the kill tests go through all of them."""
 

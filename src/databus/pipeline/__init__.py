@@ -23,6 +23,7 @@ from databus.pipeline._decode import decode_frames
 from databus.pipeline._graph import Graph
 from databus.pipeline._progress import unwell, worst_backlogs
 from databus.pipeline._published import status_of
+from databus.pipeline._rebuild import rebuild
 from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
@@ -57,6 +58,7 @@ __all__ = [
     "decode_frames",
     "load_pipeline",
     "read_source",
+    "rebuild",
     "reference_markdown",
     "render",
     "run",

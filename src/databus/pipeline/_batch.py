@@ -37,9 +37,10 @@ class TableControl:
 class ChangeBatch:
     """What happened in one physical source after `start` up to and including `end`.
 
-    items: of each table in order; between tables there is none. end: also the version that an exactly-once target
-    stores. `end.log` is always the uuid of the log that the rows came from. ahead: changes of the one table's schema
-    that stand later in the log, and that its rows have been made through already, for filters to judge them as today's.
+    items: of each table in order; between tables there is none. start: with the snapshots that had begun before it and
+    not ended. end: also the version that an exactly-once target stores. `end.log` is always the uuid of the log that
+    the rows came from. ahead: changes of the one table's schema that stand later in the log, and that its rows have
+    been made through already, for filters to judge them as today's.
     """
 
     physical: str
@@ -47,3 +48,13 @@ class ChangeBatch:
     end: SourceCheckpoint
     items: tuple[TableRows | TableControl, ...]
     ahead: SchemaAhead | None = None
+
+    def has_begin_of(self, end: TableControl) -> bool:
+        """Whether the begin of the snapshot that ends here was given: in this batch, or in one before it.
+
+        Else the rows that it read first were not, and what it says of older rows does not hold.
+        """
+        scn, seq = end.body["begin"]
+        if (int(scn), int(seq)) > self.start.pair:
+            return True
+        return self.start.snapshots.get(end.table.source) == end.body.get("generation")

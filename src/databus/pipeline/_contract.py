@@ -7,7 +7,7 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from databus.core import Checkpoint, SourceCheckpoint
+from databus.core import Checkpoint, InputError, SourceCheckpoint
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._lineage import Lineage
 from databus.pipeline._tables import TableChoice
@@ -119,6 +119,8 @@ class Input(ABC):
     config_model: ClassVar[type[InputConfig]]
     emits: ClassVar[Shape]
     needs_relay: ClassVar[bool] = False
+    resumes: ClassVar[bool] = False
+    """Whether `tables` and `typed` begin after a given position."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -128,16 +130,23 @@ class Input(ABC):
         return TableChoice()
 
     def tables(
-        self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]
+        self,
+        spark: "SparkSession",
+        context: RunContext,
+        physical: str,
+        patterns: Sequence[str],
+        after: Checkpoint | None = None,
     ) -> "tuple[DataFrame, Decode]":
         """The tables of a physical source that match one of `patterns`, as a stream, and what decodes a micro-batch of
-        it in the driver; of inputs that emit tables.
+        it in the driver; of inputs that emit tables. after: where it begins if Spark has no checkpoint of it.
         """
         raise NotImplementedError
 
     @abstractmethod
-    def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
-        """Rows of one table; an input that emits typed rows has but one, and is given None."""
+    def typed(
+        self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
+    ) -> "DataFrame":
+        """Rows of one table; an input that emits typed rows has but one, and is given None. after: see `tables`."""
 
     @abstractmethod
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
@@ -147,6 +156,35 @@ class Input(ABC):
         """The uuid of the log that its rows come from."""
         del context
         return physical
+
+    def beginning(self, context: RunContext, physical: str) -> Checkpoint | None:
+        """Where a stream begins that has never run, where its options name a place that moves; None where they mean the
+        same whenever they are read.
+        """
+        del context, physical
+        return None
+
+    @property
+    def starting_version(self) -> int:
+        """The first SCN that its options ask for, where they name a place that does not move."""
+        return 0
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether its options ask for everything, so that what `beginning` leaves out has to be read anew."""
+        return False
+
+    def tables_of(self, context: RunContext, physical: str) -> list[str]:
+        """Full names of the tables that a physical source has now."""
+        del context, physical
+        return []
+
+    def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
+        """Have these tables, by full names, read while changes go on: their snapshots come in the stream.
+
+        Raises `InputError` where that cannot be.
+        """
+        raise NotImplementedError
 
     def position_of(self, offset: Mapping[str, Any], physical: str, log: str) -> SourceCheckpoint:
         """An offset of its stream as a position in the log of that uuid."""
@@ -218,6 +256,8 @@ class Output(ABC):
     config_model: ClassVar[type[OutputConfig]]
     delivery: ClassVar[Delivery]
     runs: ClassVar[Literal["driver", "spark"]] = "driver"
+    incomplete: Collection[str] = frozenset()
+    """Full names of tables whose older rows come with a snapshot that has not ended; set before each `write`."""
 
     def __init__(self, config: Any, context: OutputContext) -> None:
         self.config = config
@@ -227,6 +267,19 @@ class Output(ABC):
     def is_refilled(self) -> bool:
         """Whether a snapshot of a table replaces all that it holds of it, so that rows from before may be left out."""
         return False
+
+    def ledger_folder(self) -> Path | None:
+        """The folder, in the target, of the file that says how far it has come; None for a target that keeps nothing,
+        whose file is among the pipeline's state.
+        """
+        return None
+
+    def remove(self, tables: Collection[str]) -> list[Path]:
+        """Remove what was written of these tables, by full names, so that they can be made anew; returns the folders
+        that are gone. Called while nothing runs. Raises `InputError` for an output that keeps nothing.
+        """
+        del tables
+        raise InputError(f"outputs.{self.context.output}: keeps nothing that could be made anew")
 
     def open(self) -> None:  # noqa: B027 - most outputs have nothing to open
         """Get ready.

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +32,7 @@ from databus.core import (
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._lineage import Lineage, LineageOf, SchemaAhead
 from databus.schema import BUS_FIELDS, Column, SchemaChange, TableSchema, sink_schema
-from databus.wire import Commit, Frame, FrameGroup, FrameParser, seq_at
+from databus.wire import Commit, Frame, FrameGroup, FrameParser, seq_at, snapshots_after
 
 CONTROL_LABEL: Final = "control"
 SCHEMA_AHEAD: Final = "schema_ahead"
@@ -106,6 +107,7 @@ class _Collector:
     table_of: TableOf
     after: Pair
     until: Pair
+    snapshots: Mapping[str, int] = field(default_factory=dict)
     items: list[_Run | TableControl] = field(default_factory=list)
     open: dict[str, _Run] = field(default_factory=dict)  # by source
     commit: Commit | None = None
@@ -122,7 +124,9 @@ class _Collector:
     def _control(self, frame: Frame) -> None:
         table = self.table_of(frame.header.fingerprint)
         body = frame.control
-        self.items.append(TableControl(table, _kind_of(body, frame.place), frame.header.first, body))
+        kind = _kind_of(body, frame.place)
+        self.items.append(TableControl(table, kind, frame.header.first, body))
+        self.snapshots = snapshots_after(self.snapshots, table.source, kind, body)
         self.open.pop(table.source, None)
 
     def _rows(self, frame: Frame) -> None:
@@ -243,7 +247,8 @@ def decode_ranges(
     for row in rows:
         start = SourceCheckpoint.from_json(json.loads(row["start"]), "start")
         after, until = (row["after_scn"], row["after_seq"]), (row["until_scn"], row["until_seq"])
-        yield from decode_groups(fetch(start, until), row["physical"], after, until, table_of, batch_bytes)
+        pieces = fetch(start, until)
+        yield from decode_groups(pieces, row["physical"], after, until, table_of, batch_bytes, start.snapshots)
 
 
 def decode_groups(
@@ -253,20 +258,25 @@ def decode_groups(
     until: Pair,
     table_of: TableOf,
     batch_bytes: int = BATCH_BYTES,
+    snapshots: Mapping[str, int] = MappingProxyType({}),
 ) -> Iterator[ChangeBatch]:
-    """Groups, in order, as change batches of about `batch_bytes`; what is outside of (after, until] is dropped."""
-    collector = _Collector(table_of, after, until)
-    start = _start_of(after, "")
+    """Groups, in order, as change batches of about `batch_bytes`; what is outside of (after, until] is dropped.
+
+    snapshots: open at `after`, by source.
+    """
+    collector = _Collector(table_of, after, until, snapshots)
+    start = replace(_start_of(after, ""), snapshots=snapshots)
     size, log = 0, ""
     for groups, log in pieces:
         for group in groups:
             collector.add(group, f"{physical}, group up to {group.commit.last}")
             size += sum(frame.header.frame_bytes for frame in group.frames)
             if size >= batch_bytes and group.commit.last < until:
-                end = _end_of(group.commit.last, collector.commit, log)
+                end = replace(_end_of(group.commit.last, collector.commit, log), snapshots=collector.snapshots)
                 yield ChangeBatch(physical, replace(start, log=log), end, collector.finished())
-                collector, size, start = _Collector(table_of, end.pair, until), 0, end
-    yield ChangeBatch(physical, replace(start, log=log), _end_of(until, collector.commit, log), collector.finished())
+                collector, size, start = _Collector(table_of, end.pair, until, end.snapshots), 0, end
+    end = replace(_end_of(until, collector.commit, log), snapshots=collector.snapshots)
+    yield ChangeBatch(physical, replace(start, log=log), end, collector.finished())
 
 
 def _start_of(after: Pair, log: str) -> SourceCheckpoint:

@@ -43,6 +43,11 @@ class QueryPlan:
     table: str | None = None
     steps: tuple[Step, ...] = ()
 
+    @property
+    def of(self) -> str:
+        """What it brings, whatever the filters on its way are called: tables of a physical source, or one table."""
+        return f"{self.physical}/*" if self.shape is Shape.TABLES else self.table or self.input
+
 
 def plan_queries(graph: Graph, physicals: Sequence[str]) -> list[QueryPlan]:
     """The queries of a graph without problems, in a stable order. physicals: all that the relay captures."""

@@ -28,13 +28,16 @@ from databus.core import (
     TransientError,
     UnknownSource,
 )
+from databus.pipeline._begin import advised, begin
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import Output, RunContext, Shape
 from databus.pipeline._decode import result_table
 from databus.pipeline._graph import Graph
+from databus.pipeline._handle import OutputHandle
 from databus.pipeline._lineage import Lineage
+from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed, QueryPlan
-from databus.pipeline._writer import OutputHandle, Report, TablesWriter, TypedWriter, Writer
+from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,7 +185,7 @@ class QueryThread(threading.Thread):
         writer: Writer | None = None
         try:
             for _, handle in self._feeds:
-                handle.open()
+                handle.open(self.plan.name)
             with self._settings.starting:
                 if self._settings.is_stopping.is_set():
                     return None
@@ -232,12 +235,16 @@ class QueryThread(threading.Thread):
         context = settings.context_of(plan.input)
         if plan.shape is Shape.TABLES:
             assert plan.physical is not None  # noqa: S101 - the plan's promise
-            tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns)
-            return tables, TablesWriter(plan.name, self._feeds, settings.report, decode, settings.is_stopping)
+            offsets = Offsets(self.checkpoint, origin, plan.physical, "")
+            after = self._after = begin(plan, self._feeds, offsets, context)
+            tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
+            return tables, TablesWriter(*self._written(offsets), decode=decode, wants_stop=settings.is_stopping)
         refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
         context = replace(context, is_refilled=all(refilled))
         physical, table = origin.schema_of(context, plan.table)
-        rows = origin.typed(settings.spark, context, plan.table)
+        offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
+        after = self._after = begin(plan, self._feeds, offsets, context)
+        rows = origin.typed(settings.spark, context, plan.table, after)
         for step in plan.steps:
             try:
                 rows = settings.graph.filters[step.node].apply(rows, step.branch)
@@ -248,17 +255,10 @@ class QueryThread(threading.Thread):
         from databus.spark import arrow_schema
 
         result = result_table(table.source, arrow_schema(rows.schema), table.key)
-        return rows, TypedWriter(
-            plan.name,
-            self._feeds,
-            settings.report,
-            physical=physical,
-            table=result,
-            origin=origin,
-            log=origin.log_of(context, physical),
-            checkpoint=self.checkpoint,
-            lineage_of=self._lineage,
-        )
+        return rows, TypedWriter(*self._written(offsets), table=result, after=after, lineage_of=self._lineage)
+
+    def _written(self, offsets: Offsets) -> tuple[Any, ...]:
+        return self.plan.name, self._feeds, self._settings.report, offsets
 
     def _lineage(self, names: Sequence[str]) -> Lineage:
         """What the filters on its way make of a table's columns."""
@@ -287,7 +287,7 @@ class QueryThread(threading.Thread):
             self._logger.error("a query failed with an error that is not databus's own", trace=said)
             found = TransientError(f"{type(cause).__name__}: {_first_lines(str(cause))}")
             found.__cause__ = cause
-        return found
+        return advised(found, self._feeds, resumed=self._after is not None)
 
     def _waits_for(self, error: DatabusError) -> bool:
         """Wait before another try; False if there is none to be."""

@@ -17,6 +17,7 @@ from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import OutputContext
 from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
+from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._own_relay import OwnRelay, states_of
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._published import Published
@@ -35,7 +36,6 @@ from databus.pipeline._stopping import (
 )
 from databus.pipeline._tables import full_pattern, patterns_meet
 from databus.pipeline._validate import load_pipeline
-from databus.pipeline._writer import OutputHandle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -179,7 +179,9 @@ class _Run:
         config = self._config
         return {
             node.path: OutputHandle(
-                node.name, node.plugin(node.config, OutputContext(config.name, node.name, config.folder))
+                node.name,
+                node.plugin(node.config, OutputContext(config.name, node.name, config.folder)),
+                config.state,
             )
             for node in config.nodes.values()
             if node.kind is Kind.OUTPUT
@@ -286,6 +288,13 @@ class _Run:
                 return
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         plans = plan_queries(self._graph, self._physicals())
+        for path, handle in self._handles.items():
+            handle.bringing = {
+                plan.name: Bringing(plan.of, feed.selections)
+                for plan in plans
+                for feed in plan.feeds
+                if feed.output == path
+            }
         self._threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in plans]
         if self._is_stopping.is_set():
             return

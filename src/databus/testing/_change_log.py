@@ -111,7 +111,17 @@ class ChangeLog:
         scn, seq = self.entries[index - 1].pair
         ends = index == len(self.entries) or self.entries[index].pair[0] != scn or self.entries[index].pair[1] > 1 << 40
         whole = ends and seq < BUS_SEQ_MIN
-        return SourceCheckpoint(scn=scn, seq=None if whole else seq, txid=f"t{scn}", ts_us=scn, log=self.uuid)
+        seq_done = None if whole else seq
+        return SourceCheckpoint("", scn, seq_done, f"t{scn}", scn, self.uuid, self._open_snapshots(index))
+
+    def _open_snapshots(self, index: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for entry in self.entries[:index]:
+            if isinstance(entry, TableControl) and entry.kind is ControlKind.SNAPSHOT_BEGIN:
+                found[entry.table.source] = entry.body["generation"]
+            elif isinstance(entry, TableControl) and entry.kind is ControlKind.SNAPSHOT_END:
+                found.pop(entry.table.source, None)
+        return found
 
     def batches(self, cuts: Sequence[int]) -> Iterator[ChangeBatch]:
         """The whole log, cut at these places."""

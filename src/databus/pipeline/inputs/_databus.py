@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from databus.core import ConfigError, UnknownSource, time_us
+from databus.core import Checkpoint, ConfigError, UnknownSource, time_us
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._contract import Decode, Input, InputConfig, RunContext, Shape
 from databus.pipeline._decode import decode_ranges
@@ -31,8 +31,9 @@ class DatabusInputConfig(InputConfig):
     )
     starting_version: int | Literal["beginning", "earliest", "latest"] | None = Field(
         None,
-        description="Where a query without a checkpoint begins: an SCN, itself included, `beginning` (an error if the "
-        "relay no longer has it), `earliest` (what it has) or `latest`. Default: `beginning`.",
+        description="Where an output begins that has nothing yet: an SCN, itself included, `beginning` (an error if "
+        "the relay no longer has it), `earliest` (what it has) or `latest`. Default: what it has; if that is not all, "
+        "the tables are read anew as well.",
     )
     starting_timestamp: str | None = Field(
         None,
@@ -77,6 +78,7 @@ class DatabusInput(Input):
     config_model: ClassVar[type[InputConfig]] = DatabusInputConfig
     emits: ClassVar[Shape] = Shape.TABLES
     needs_relay: ClassVar[bool] = True
+    resumes: ClassVar[bool] = True
     config: DatabusInputConfig
 
     def choice(self) -> TableChoice:
@@ -84,10 +86,15 @@ class DatabusInput(Input):
         return TableChoice(tuple(self.config.tables))
 
     def tables(
-        self, spark: "SparkSession", context: RunContext, physical: str, patterns: Sequence[str]
+        self,
+        spark: "SparkSession",
+        context: RunContext,
+        physical: str,
+        patterns: Sequence[str],
+        after: Checkpoint | None = None,
     ) -> "tuple[DataFrame, Decode]":
         """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
-        options = {**self._options(context), "shape": "ranges", "physical": physical}
+        options = {**self._options(context, after), "shape": "ranges", "physical": physical}
         names = [name_for_relay(pattern, physical) for pattern in patterns]
         if f"{physical}/*" not in names:
             options["sources"] = ",".join(dict.fromkeys(names))
@@ -102,9 +109,11 @@ class DatabusInput(Input):
 
         return spark.readStream.format("databus").options(**options).load(), decode
 
-    def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
+    def typed(
+        self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
+    ) -> "DataFrame":
         """Typed rows of one table, with everything that the bus adds."""
-        options = {**self._options(context), "shape": "typed", "meta": "full", "sources": table or ""}
+        options = {**self._options(context, after), "shape": "typed", "meta": "full", "sources": table or ""}
         options |= {"schemaChanges": "ahead", "inexact": "leave_out" if context.is_refilled else "stop"}
         return spark.readStream.format("databus").options(**options).load()
 
@@ -128,7 +137,43 @@ class DatabusInput(Input):
 
         return RelayClient(_relay_of(context), token_file=context.token_file).head(physical).log
 
-    def _options(self, context: RunContext) -> dict[str, str]:
+    def beginning(self, context: RunContext, physical: str) -> Checkpoint | None:
+        """What the relay says that the options mean now; without any, the oldest that it has."""
+        version, time = self.config.starting_version, self.config.starting_timestamp
+        if isinstance(version, int):
+            return None
+        from databus.link import RelayClient
+
+        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        start = "earliest" if self.wants_all else version
+        at = client.position(physical, start=start, time_us=None if time is None else time_us(time))
+        return Checkpoint({physical: at})
+
+    @property
+    def starting_version(self) -> int:
+        """The option, where it is a number."""
+        version = self.config.starting_version
+        return version if isinstance(version, int) else 0
+
+    @property
+    def wants_all(self) -> bool:
+        """Whether the options say nothing."""
+        return self.config.starting_version is None and self.config.starting_timestamp is None
+
+    def tables_of(self, context: RunContext, physical: str) -> list[str]:
+        """What the relay serves of it."""
+        from databus.link import RelayClient
+
+        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        return [each.name for each in client.sources() if each.physical == physical]
+
+    def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
+        """Ask the relay for snapshots."""
+        from databus.link import RelayClient
+
+        RelayClient(_relay_of(context), token_file=context.token_file).request_snapshot(physical, tables)
+
+    def _options(self, context: RunContext, after: Checkpoint | None) -> dict[str, str]:
         options = {
             "relay": _relay_of(context),
             "partitions": str(self.config.partitions),
@@ -138,10 +183,13 @@ class DatabusInput(Input):
         }
         more = {
             "maxRowsPerTrigger": self.config.max_rows_per_trigger,
-            "startingVersion": self.config.starting_version,
-            "startingTimestamp": self.config.starting_timestamp,
             "token_file": context.token_file,
         }
+        if after is None:
+            more["startingVersion"] = self.config.starting_version
+            more["startingTimestamp"] = self.config.starting_timestamp
+        else:
+            more["startingCheckpoint"] = after.dumps()
         return {**options, **{name: str(value) for name, value in more.items() if value is not None}}
 
 

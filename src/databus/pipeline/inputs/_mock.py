@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from databus.core import SourceCheckpoint
+from databus.core import Checkpoint, SourceCheckpoint
 from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
 from databus.pipeline.inputs._mock_config import PHYSICAL, TABLE, MockInputConfig
 from databus.schema import TableSchema
@@ -19,9 +19,11 @@ class MockInput(Input):
     emits: ClassVar[Shape] = Shape.TYPED
     config: MockInputConfig
 
-    def typed(self, spark: "SparkSession", context: RunContext, table: str | None) -> "DataFrame":
+    def typed(
+        self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
+    ) -> "DataFrame":
         """The rows."""
-        del context, table
+        del context, table, after
         from databus.pipeline.inputs._mock_rows import MockRows
 
         spark.dataSource.register(MockRows)

@@ -4,12 +4,13 @@ Exactly once: the commit that holds a batch's rows also stores the pair at the b
 stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.write`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
+import structlog
 from pydantic import Field
 
 from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint, UnsupportedFeature
@@ -22,7 +23,7 @@ from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
-from databus.pipeline.outputs._paths import TableFolders, path_of, root_of
+from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of
 from databus.schema import TableSchema
 
 _KEEP: Final = Upkeep()
@@ -128,18 +129,37 @@ class DeltaOutput(Output):
         """Where the copy of `source` (`db.table`) is."""
         return path_of(self.config.path, self.context, physical, source)
 
+    def ledger_folder(self) -> Path | None:
+        """The folder that all of its tables are in."""
+        return root_of(self.config.path, self.context)
+
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""
-        if self._known is None:
-            path = root_of(self.config.path, self.context) / f".databus-{self.context.output}.json"
-            self._known = Known.load(path)
-        self._known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
+        known = self._read_known()
+        known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
         by_source: dict[str, list[TableRows | TableControl]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
         self.written = written = {}
         for source, items in by_source.items():
-            written[source] = self._write_source(self._known, batch, source, items)
+            written[source] = self._write_source(known, batch, source, items)
+
+    def _read_known(self) -> Known:
+        if self._known is None:
+            self._known = Known.load(root_of(self.config.path, self.context) / f".databus-{self.context.output}.json")
+        return self._known
+
+    def remove(self, tables: Collection[str]) -> list[Path]:
+        """See `Output.remove`. Raises `UnsupportedFeature` for one of several sources that share a table."""
+        known = self._read_known()
+        if self.config.merge and not set(tables).issuperset(known.tables):
+            raise UnsupportedFeature(
+                f"outputs.{self.context.output}: with `merge: true` several sources share a table; have the whole "
+                f"output made anew: `databus rebuild FILE {self.context.output}`, FILE being the pipeline's"
+            )
+        folders = remove_folders(self.config.path, self.context, tables)
+        known.remove(tables)
+        return folders
 
     def close(self) -> None:
         """See `Output.close`."""
@@ -209,7 +229,7 @@ class DeltaOutput(Output):
         for item in items:
             if isinstance(item, TableControl):
                 says_nothing = item.kind is ControlKind.SNAPSHOT_BEGIN and stored is not None
-                if item.pair > pair and not says_nothing:
+                if item.pair > pair and not says_nothing and not self._is_known_in_part(batch, item):
                     new.append(item)
                 continue
             rows = rows_above(item.rows, pair)
@@ -219,9 +239,9 @@ class DeltaOutput(Output):
 
     def _check_new(self, known: Known, copy: _Copy, batch: ChangeBatch, first: TableRows | TableControl) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
-        if self.config.on_gap == "continue" or _begins(first):
-            return
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
+        if self.config.on_gap == "continue" or owner in self.incomplete or _begins(first):
+            return
         if owner in known.tables:
             raise CorruptData(
                 f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it; or "
@@ -232,6 +252,22 @@ class DeltaOutput(Output):
                 f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before; "
                 f"{_begin_anew(batch.physical, first.table.source)}"
             )
+
+    def _is_known_in_part(self, batch: ChangeBatch, item: TableControl) -> bool:
+        """Whether a snapshot ends of which a mirror did not get all, so that nothing follows for its older rows.
+
+        Raises `UnsupportedFeature` unless the mirror is to go on with gaps.
+        """
+        is_end = item.kind is ControlKind.SNAPSHOT_END and item.body.get("complete", False)
+        if not is_end or self.config.mode == "history" or batch.has_begin_of(item):
+            return False
+        name = f"{batch.physical}/{item.table.source}"
+        said = f"{self.table_path(batch.physical, item.table.source)}: a snapshot of {name} ends whose begin never came"
+        if self.config.on_gap != "continue":
+            again = f"`databus rebuild FILE {self.context.output} {name}`, FILE being the pipeline's"
+            raise UnsupportedFeature(f"{said}, so that rows of it are missing. Have the table made anew: {again}")
+        structlog.get_logger("databus.pipeline").warning(f"{said}: older rows stay", output=self.context.output)
+        return True
 
     def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:
         if stored.is_part and stored.log != log_number(end.log):

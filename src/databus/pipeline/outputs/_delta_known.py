@@ -4,6 +4,7 @@ Without it, a mirror whose folder was removed would be made anew from the next c
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -54,3 +55,10 @@ class Known:
         if self.tables.get(name) != str(folder):
             self.tables[name] = str(folder)
             self.save()
+
+    def remove(self, names: Collection[str]) -> None:
+        """Forget tables."""
+        self.tables = {name: folder for name, folder in self.tables.items() if name not in names}
+        if not self.tables:
+            self.from_beginning = {}
+        self.save()

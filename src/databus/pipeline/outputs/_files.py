@@ -8,7 +8,7 @@ are files too (`_….control.json`); readers of a folder of Parquet or JSON pass
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import ClassVar, Final, Literal
 
@@ -23,7 +23,7 @@ from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
 from databus.pipeline.outputs._lines import control_text, row_lines
 from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
-from databus.pipeline.outputs._paths import TableFolders
+from databus.pipeline.outputs._paths import TableFolders, remove_folders, root_of
 
 _NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
 _CONTROL: Final = "control.json"
@@ -108,6 +108,10 @@ class FilesOutput(Output):
         self._folders: dict[tuple[str, str], _Folder] = {}
         self._places = TableFolders(config.path, context)
 
+    def ledger_folder(self) -> Path | None:
+        """The folder that all of its tables are in."""
+        return root_of(self.config.path, self.context)
+
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`."""
         by_source: dict[str, list[TableRows | TableControl]] = {}
@@ -160,6 +164,10 @@ class FilesOutput(Output):
         if folder is None:
             folder = self._folders[physical, source] = _Folder(self._places.take(physical, source))
         return folder
+
+    def remove(self, tables: Collection[str]) -> list[Path]:
+        """See `Output.remove`."""
+        return remove_folders(self.config.path, self.context, tables)
 
     def close(self) -> None:
         """See `Output.close`."""

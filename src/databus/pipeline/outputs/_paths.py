@@ -1,9 +1,11 @@
 """Where a source's copy is, from a template."""
 
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import quote
 
-from databus.core import ConfigError
+from databus.core import ConfigError, InputError
 from databus.pipeline._contract import OutputContext
 
 
@@ -32,6 +34,19 @@ def root_of(template: str, context: OutputContext) -> Path:
     if "{" in template and not template.partition("{")[0].endswith("/"):
         fixed = fixed[:-1]
     return context.folder.joinpath(*fixed)
+
+
+def remove_folders(template: str, context: OutputContext, tables: Iterable[str]) -> list[Path]:
+    """Remove the folders of tables, by full names; returns them. Raises `InputError` for one that stays."""
+    found = sorted({path_of(template, context, *name.split("/", 1)) for name in tables})
+    for path in found:
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(f"{path}: could not be removed: {error}") from error
+    return found
 
 
 class TableFolders:

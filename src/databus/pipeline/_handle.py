@@ -1,0 +1,176 @@
+"""An output at work: it, its ledger, and the lock that lets one query at a time have them."""
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from databus.core import Checkpoint, ControlKind, UnsupportedFeature
+from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
+from databus.pipeline._contract import Output, OutputContext, SparkOutput
+from databus.pipeline._ledger import Ledger, Stream
+from databus.pipeline._tables import Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class Bringing:
+    """What a query is to bring into an output: see `Stream`."""
+
+    of: str
+    selections: tuple[Selection, ...] = ()
+
+
+def ledger_path(output: Output | SparkOutput, state: Path) -> Path:
+    """The file of an output's ledger. state: the pipeline's folder, for a target that keeps nothing."""
+    context: OutputContext = output.context
+    folder = output.ledger_folder() if isinstance(output, Output) else None
+    if folder is None:
+        return state / "ledgers" / f"{context.output}.json"
+    return folder / f".databus-{context.pipeline}-{context.output}.ledger.json"
+
+
+class OutputHandle:
+    """bringing: all queries that bring something into it, by name; set before the first of them starts."""
+
+    def __init__(self, name: str, output: Output | SparkOutput, state: Path) -> None:
+        self.name = name
+        self.output = output
+        self.bringing: Mapping[str, Bringing] = {}
+        self.ledger_path = ledger_path(output, state)
+        self._ledger: Ledger | None = None
+        self._now: dict[str, Stream] = {}  # as written, which the ledger says once the micro-batch is done
+        self._lock = threading.RLock()
+        self._is_open = False
+        self._busy_since_s = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """How long it has been at what it does now; 0 for an output that does nothing."""
+        since_s = self._busy_since_s
+        return time.monotonic() - since_s if since_s else 0.0
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._lock:
+            self._busy_since_s = time.monotonic()
+            try:
+                yield
+            finally:
+                self._busy_since_s = 0.0
+
+    def stream(self, name: str) -> Stream | None:
+        """How far a query has come, as the target says; None if it has nothing of it. Raises `CorruptData`."""
+        with self._lock:
+            return self._taken().found(name, self.bringing[name].of, self.bringing)
+
+    def begin(self, name: str, checkpoint: Checkpoint, incomplete: Collection[str]) -> None:
+        """Note where a query begins, and which tables of it a snapshot, which was asked for, makes complete."""
+        with self._held():
+            known = self._current(name)
+            all_incomplete = known.incomplete.union(incomplete)
+            self._put(name, replace(known, checkpoint=checkpoint, incomplete=all_incomplete, unread=frozenset()))
+
+    def advance(self, name: str, checkpoint: Checkpoint) -> None:
+        """Note that all of a query up to `checkpoint` is in the target."""
+        with self._held():
+            self._put(name, replace(self._current(name), checkpoint=checkpoint))
+
+    def _put(self, name: str, stream: Stream) -> None:
+        ledger, mine = self._taken(), self.bringing[name]
+        ledger.check_epoch()
+        stream = replace(stream, of=mine.of, selections=mine.selections)
+        ledger.put(name, stream, {other: each.of for other, each in self.bringing.items()})
+        self._now.pop(name, None)
+
+    def _current(self, name: str) -> Stream:
+        return self._now.get(name) or self.stream(name) or Stream(self.bringing[name].of, Checkpoint())
+
+    def _taken(self) -> Ledger:
+        """The ledger; the target is ours from then on."""
+        if self._ledger is None:
+            context = self.output.context
+            ledger = Ledger.load(self.ledger_path, context.pipeline, context.output)
+            ledger.take()
+            self._ledger = ledger
+        return self._ledger
+
+    def open(self, name: str) -> None:
+        """Open it anew, as before each start of a query: `name`."""
+        with self._held():
+            self._now.pop(name, None)
+            if isinstance(self.output, Output):
+                self._close()
+                self._is_open = True
+                self.output.open()
+
+    def close(self) -> None:
+        """Close it; callable twice."""
+        with self._held():
+            self._close()
+
+    def _close(self) -> None:
+        if self._is_open and isinstance(self.output, Output):
+            self._is_open = False
+            self.output.close()
+
+    def write(self, name: str, batch: ChangeBatch) -> Mapping[str, int]:
+        """Apply a batch of a query; returns the rows of each source that were written.
+
+        Raises `UnsupportedFeature` if something is missing between it and the last.
+        """
+        assert isinstance(self.output, Output)  # noqa: S101 - `validate` refuses tables for the others
+        with self._held():
+            known = self._current(name)
+            self._check_gap(known, batch)
+            self._taken().check_epoch()
+            self.output.incomplete = known.incomplete
+            self.output.write(batch)
+            self._now[name] = _after(known, batch)
+            return _rows_of(batch) if self.output.written is None else self.output.written
+
+    def _check_gap(self, known: Stream, batch: ChangeBatch) -> None:
+        reached = known.checkpoint.sources.get(batch.physical)
+        if reached is not None and batch.start.pair > reached.pair:
+            raise UnsupportedFeature(
+                f"outputs.{self.name}: the next changes begin after {batch.start.pair} (SCN, _seq) of "
+                f"{batch.physical}, and its target has come to {reached.pair} ({self.ledger_path}): what lies between "
+                f"is missing. Have the output made anew: `databus rebuild FILE {self.name}`, FILE being the pipeline's"
+            )
+
+    def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
+        """Apply a micro-batch."""
+        assert isinstance(self.output, SparkOutput)  # noqa: S101 - the caller looked
+        with self._held():
+            self._taken().check_epoch()
+            self.output.write(rows, batch_id)
+
+
+def _after(known: Stream, batch: ChangeBatch) -> Stream:
+    """Where a stream stands with a batch that was written."""
+    ended = {
+        f"{batch.physical}/{item.table.source}"
+        for item in batch.items
+        if isinstance(item, TableControl)
+        and item.kind is ControlKind.SNAPSHOT_END
+        and item.body.get("complete", False)
+        and batch.has_begin_of(item)
+    }
+    return replace(
+        known,
+        checkpoint=known.checkpoint.advanced(batch.physical, batch.end),
+        tables=known.tables.union(f"{batch.physical}/{item.table.source}" for item in batch.items),
+        incomplete=known.incomplete - ended,
+    )
+
+
+def _rows_of(batch: ChangeBatch) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for each in (item for item in batch.items if isinstance(item, TableRows)):
+        counted[each.table.source] = counted.get(each.table.source, 0) + each.rows.num_rows
+    return counted

@@ -1,0 +1,168 @@
+"""How far an output's target has come, told by the target itself: a file beside its tables, replaced after each batch.
+
+    {"v": 1, "pipeline": "shop", "output": "copy", "epoch": 3, "writer": "pid 17 on host",
+     "streams": {"outputs/copy/shop@shop": {"of": "shop/*", "checkpoint": {"v": 1, "sources": {...}},
+                                            "choice": [[[["shop/*"], []]]], "tables": ["shop/main.orders"],
+                                            "incomplete": ["shop/main.stock"], "unread": []}}}
+
+A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
+that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from databus.core import Checkpoint, ConfigError, CorruptData, LockHeld, MalformedRequest, Pair
+from databus.disk import make_folder, replace_file
+from databus.pipeline._tables import Selection, TableChoice, selects
+
+VERSION: Final = 1
+_NAMES: Final = ("tables", "incomplete", "unread")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """of: what it is of, whatever the filters on its way are called: `physical/*`, or a table. checkpoint: all up to it
+    is in the target. selections: which tables, when it was last advanced; empty for one table. By full names, tables:
+    those of which something was written; incomplete: those that lack their older rows until the end of a snapshot;
+    unread: those for which it has yet to be asked.
+    """
+
+    of: str
+    checkpoint: Checkpoint
+    selections: tuple[Selection, ...] = ()
+    tables: frozenset[str] = frozenset()
+    incomplete: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
+
+    @property
+    def pair(self) -> Pair:
+        """For comparing; a stream is of one physical source."""
+        return min((each.pair for each in self.checkpoint.sources.values()), default=(0, 0))
+
+    def had(self, name: str) -> bool:
+        """Whether a table of this full name was among those that it brings."""
+        return not self.selections or any(selects(each, name) for each in self.selections)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in the file."""
+        return {
+            "of": self.of,
+            "checkpoint": self.checkpoint.to_json(),
+            "choice": [[[choice.include, choice.exclude] for choice in selection] for selection in self.selections],
+            **{name: sorted(getattr(self, name)) for name in _NAMES},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
+        """Read what `to_json` made. Raises `MalformedRequest`, `ValueError`, `KeyError`, `TypeError`."""
+        selections = tuple(
+            tuple(TableChoice(tuple(include), tuple(exclude)) for include, exclude in selection)
+            for selection in value["choice"]
+        )
+        checkpoint = Checkpoint.from_json(value["checkpoint"], where)
+        names = {name: frozenset(map(str, value[name])) for name in _NAMES}
+        return cls(str(value["of"]), checkpoint, selections, **names)
+
+
+@dataclass
+class Ledger:
+    """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
+    streams: by name of the query.
+    """
+
+    path: Path
+    pipeline: str
+    output: str
+    epoch: int = 0
+    writer: str = ""
+    streams: dict[str, Stream] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path, pipeline: str, output: str) -> Self:
+        """Read the file; without one, nothing has been written yet. Raises `CorruptData` if it is not ours."""
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            if value["v"] != VERSION:
+                raise ValueError(f"version {value['v']}")  # noqa: TRY301 - told like all that is wrong with it
+            streams = {str(name): Stream.from_json(each, f"streams.{name}") for name, each in value["streams"].items()}
+            names = str(value["pipeline"]), str(value["output"])
+            return cls(path, *names, int(value["epoch"]), str(value["writer"]), streams)
+        except FileNotFoundError:
+            return cls(path, pipeline, output)
+        except NotADirectoryError as error:
+            raise ConfigError(f"{path.parent}: is not a folder to write to: {error.strerror}") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
+            raise CorruptData(
+                f"{path}: does not say how far this output has come ({error!r}). Restore it; or have the output made "
+                f"anew: `databus rebuild FILE {output}`, FILE being the pipeline's"
+            ) from error
+
+    def take(self) -> None:
+        """Become the target's only writer: whoever was it before is refused from now on."""
+        self.epoch += 1
+        self.writer = f"process {os.getpid()} on {socket.gethostname()}"
+        self._save()
+
+    def check_epoch(self) -> None:
+        """Raises `LockHeld` if somebody else has taken the target since we did."""
+        found = type(self).load(self.path, self.pipeline, self.output)
+        if found.epoch > self.epoch:
+            raise LockHeld(
+                f"{self.path}: {found.writer} has begun to write this output; two pipelines must not share a target. "
+                f"Stop one of them, or give it another `path`"
+            )
+
+    def found(self, name: str, of: str, current: Collection[str]) -> Stream | None:
+        """How far a stream has come; None if the target has nothing of it.
+
+        One that is not known by its name is known by what it is of: it goes on where the least of those stands that
+        are no longer `current`.
+        """
+        known = self.streams.get(name)
+        if known is not None:
+            return known
+        before = [each for other, each in self.streams.items() if other not in current and each.of == of]
+        return min(before, key=lambda each: each.pair) if before else None
+
+    def put(self, name: str, stream: Stream, current: Mapping[str, str]) -> None:
+        """Note durably how far a stream has come. current: what all streams of now are of.
+
+        Those of other times are forgotten when none of now may need them any more.
+        """
+        self.streams[name] = stream
+        if all(other in self.streams for other, its in current.items() if its == stream.of):
+            self.streams = {
+                other: each
+                for other, each in self.streams.items()
+                if other in current or each.of != stream.of or other == name
+            }
+        self._save()
+
+    def read_anew(self, tables: Collection[str]) -> None:
+        """Note durably that these tables, by full names, are to be read anew when their streams next begin."""
+        for name, each in self.streams.items():
+            self.streams[name] = replace(each, unread=each.unread | each.tables.intersection(tables))
+        self._save()
+
+    def forget(self) -> None:
+        """Note durably that nothing has been written."""
+        self.streams.clear()
+        self._save()
+
+    def _save(self) -> None:
+        make_folder(self.path.parent)
+        value: Mapping[str, Any] = {
+            "v": VERSION,
+            "pipeline": self.pipeline,
+            "output": self.output,
+            "epoch": self.epoch,
+            "writer": self.writer,
+            "streams": {name: each.to_json() for name, each in self.streams.items()},
+        }
+        replace_file(self.path, [json.dumps(value, indent=1).encode()], durable=True)

@@ -1,0 +1,57 @@
+"""Making an output, or some of its tables, anew: what it has is removed, and read again when the pipeline next runs."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from databus.core import InputError
+from databus.pipeline._contract import Output, OutputContext
+from databus.pipeline._graph import Graph
+from databus.pipeline._handle import ledger_path
+from databus.pipeline._ledger import Ledger
+from databus.pipeline._registry import Kind
+from databus.pipeline._state import StateLock
+from databus.pipeline._tables import matches, nearest
+
+
+def rebuild(
+    graph: Graph, output: str, patterns: Sequence[str] = (), *, confirm: Callable[[Sequence[str]], bool]
+) -> list[Path]:
+    """Have an output made anew, or only those of its tables that match one of `patterns`; returns the folders removed.
+
+    confirm: is asked with the tables' full names; nothing is done if it says no. Killed half-way, the next run reads
+    anew what was to be removed, or the same call again removes it. Raises `InputError` for an output or table that is
+    none, or an output that keeps nothing; `LockHeld` while the pipeline runs.
+    """
+    config = graph.config
+    node = config.nodes.get(f"outputs.{output}")
+    if node is None or node.kind is not Kind.OUTPUT:
+        names = ", ".join(each.name for each in config.nodes.values() if each.kind is Kind.OUTPUT)
+        raise InputError(f"{config.name}: has no output {output!r}; there is {names}")
+    target = node.plugin(node.config, OutputContext(config.name, node.name, config.folder))
+    if not isinstance(target, Output) or target.ledger_folder() is None:
+        raise InputError(f"outputs.{output}: keeps nothing that could be made anew")
+    lock = StateLock(config.state, config.name)
+    lock.take()
+    try:
+        ledger = Ledger.load(ledger_path(target, config.state), config.name, output)
+        tables = sorted({name for stream in ledger.streams.values() for name in stream.tables})
+        chosen = _chosen(tables, patterns, output)
+        if not confirm(chosen):
+            return []
+        ledger.read_anew(chosen)
+        folders = target.remove(chosen)
+        if not patterns:
+            ledger.forget()
+        return folders
+    finally:
+        target.close()
+        lock.release()
+
+
+def _chosen(tables: Sequence[str], patterns: Sequence[str], output: str) -> list[str]:
+    for pattern in patterns:
+        if not any(matches(name, [pattern]) for name in tables):
+            meant = nearest(pattern, tables)
+            hint = f"; did you mean {meant}?" if meant else ""
+            raise InputError(f"outputs.{output}: has no table {pattern!r}{hint}")
+    return [name for name in tables if not patterns or matches(name, patterns)]

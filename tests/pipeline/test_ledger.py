@@ -1,0 +1,279 @@
+"""Outputs know how far they have come: whatever becomes of the pipeline's state, its file or its lake, no gap."""
+
+import json
+import re
+import shutil
+
+import pytest
+from deltalake import DeltaTable
+
+from databus.core import (
+    Checkpoint,
+    ControlKind,
+    CorruptData,
+    LockHeld,
+    PositionForeign,
+    SourceCheckpoint,
+    UnsupportedFeature,
+)
+from databus.pipeline import compare, load_pipeline, rebuild, run
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._ledger import Ledger, Stream
+from databus.pipeline._tables import TableChoice
+from databus.testing._change_log import ORDERS, ChangeLog
+from tests.outputs.harnesses import DeltaHarness
+from tests.pipeline.projects import HEAD, Project
+
+LARGE = "lake/large/orders"
+
+
+def at(scn):
+    return Checkpoint({"shop": SourceCheckpoint(uuid="u", scn=scn, txid=f"t{scn}")})
+
+
+def choice(*patterns):
+    return (TableChoice(patterns),)
+
+
+def ledger(folder):
+    return Ledger.load(folder / "lake" / "ledger.json", "shop", "copy")
+
+
+# The file
+
+
+def put(folder, name, of, checkpoint, current):
+    ledger(folder).put(name, Stream(of, checkpoint), current)
+
+
+def test_what_is_noted_is_there_after_a_restart(tmp_path):
+    noted = Stream("shop/*", at(3), (choice("shop/main.o*"),), *map(frozenset, (["shop/main.o"], ["a/b.c"], ["d/e.f"])))
+    ledger(tmp_path).put("a", noted, {"a": "shop/*"})
+    assert ledger(tmp_path).found("a", "shop/*", {"a": "shop/*"}) == noted
+    assert ledger(tmp_path).found("b", "main.orders", {"b": "main.orders"}) is None
+
+
+def test_a_stream_under_another_name_goes_on_where_the_least_of_those_before_it_stands(tmp_path):
+    before = {"a": "main.orders", "b": "main.orders", "c": "main.users"}
+    for name, scn in (("a", 5), ("b", 3), ("c", 1)):
+        put(tmp_path, name, before[name], at(scn), before)
+    now = {"x": "main.orders", "y": "main.orders", "c": "main.users"}
+    for name, scn in (("x", 6), ("y", 7)):
+        assert ledger(tmp_path).found(name, "main.orders", now).checkpoint == at(3)
+        put(tmp_path, name, "main.orders", at(scn), now)
+    assert {name: each.pair[0] for name, each in ledger(tmp_path).streams.items()} == {"x": 6, "y": 7, "c": 1}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"v": 2, "streams": {}}', '{"v": 1, "streams": {"a": {}}}'])
+def test_a_file_that_says_nothing_is_no_empty_ledger(tmp_path, text):
+    path = tmp_path / "ledger.json"
+    path.write_text(text)
+    with pytest.raises(CorruptData, match=r"ledger.json: does not say how far this output has come.*Restore it"):
+        Ledger.load(path, "shop", "copy")
+
+
+# Outputs
+
+
+def handle(folder):
+    found = OutputHandle("copy", DeltaHarness(folder, "mirror").make(), folder / "state")
+    found.bringing = {"a": Bringing("shop/*", (choice("shop/*"),))}
+    return found
+
+
+def log_of(*ids):
+    log = ChangeLog()
+    for each in ids:
+        log.begin().insert(ORDERS, {"id": each, "note": None, "total": None})
+    return log
+
+
+def test_changes_that_begin_above_what_the_target_has_are_refused(tmp_path):
+    log = log_of(1, 2, 3)
+    first = handle(tmp_path)
+    first.write("a", log.batch(0, 1))
+    first.advance("a", Checkpoint({"shop": log.position(1)}))
+    later = handle(tmp_path)
+    with pytest.raises(UnsupportedFeature, match=r"begin after \(2, .*has come to \(1, .*ledger.json.*databus rebuild"):
+        later.write("a", log.batch(2, 3))
+    later.write("a", log.batch(0, 3))
+
+
+def test_who_takes_a_target_later_stops_the_one_before(tmp_path):
+    log = log_of(1, 2, 3)
+    first, second = handle(tmp_path), handle(tmp_path)
+    first.write("a", log.batch(0, 1))
+    second.write("a", log.batch(0, 2))
+    with pytest.raises(LockHeld, match=r"process \d+ on .* has begun to write this output"):
+        first.write("a", log.batch(1, 3))
+    second.write("a", log.batch(2, 3))
+
+
+def test_a_table_is_complete_when_a_snapshot_has_ended_that_began_for_this_output(tmp_path):
+    log = log_of(1, 2)
+    log.begin()
+    begun = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begun.pair), complete=True)
+    first = handle(tmp_path)
+    first.begin("a", Checkpoint({"shop": log.position(1)}), ["shop/main.orders", "shop/main.stock"])
+    for start in range(1, 4):
+        assert handle(tmp_path).stream("a").incomplete == {"shop/main.orders", "shop/main.stock"}
+        first = handle(tmp_path)
+        first.write("a", log.batch(start, start + 1))
+        first.advance("a", Checkpoint({"shop": log.position(start + 1)}))
+    assert handle(tmp_path).stream("a").incomplete == {"shop/main.stock"}
+
+
+# Pipelines
+
+FILTERED = """
+filters: {large: {type: sql, from: shop, table: main.orders, where: total_cents >= 0}}
+outputs: {large: {type: delta, from: large, mode: history, path: lake/large}}
+"""
+BOTH = """
+outputs:
+  copy: {type: delta, from: shop, mode: mirror, path: lake/copy}
+  history: {type: delta, from: shop, mode: history, path: lake/history}
+"""
+
+
+def rewrite(project, sections, head=HEAD):
+    project.path.write_text(head + sections)
+
+
+@pytest.mark.spark
+def test_a_renamed_filter_after_latest_leaves_nothing_out(spark, tmp_path):
+    project = Project(tmp_path, "")
+    head = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], starting_version: latest")
+    rewrite(project, FILTERED, head)
+    project.once(spark)
+    last = project.select("SELECT max(id) FROM orders")[0][0]
+    project.work(60)
+    rewrite(project, FILTERED.replace("large: {type: sql", "big: {type: sql").replace("from: large", "from: big"), head)
+    project.once(spark)
+    made = {row[0] for row in project.select(f"SELECT id FROM orders WHERE id > {last}")}
+    assert made
+    assert made <= {row[0] for row in project.copied(LARGE, "id")}
+
+
+@pytest.mark.spark
+def test_a_lake_that_was_removed_is_made_whole_again(spark, tmp_path):
+    project = Project(tmp_path, BOTH)
+    project.once(spark)
+    project.work(20)
+    project.once(spark)
+    shutil.rmtree(tmp_path / "lake")
+    project.work(5)
+    project.once(spark)
+    project.assert_history_is_whole("lake/history", "orders", "id")
+    assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
+
+
+@pytest.mark.spark
+def test_files_are_not_written_again_when_the_state_is_gone(spark, tmp_path):
+    project = Project(tmp_path, "outputs: {out: {type: files, from: shop, path: out, format: json}}\n")
+    project.once(spark)
+    project.work(20)
+    project.once(spark)
+    names = sorted(path.name for path in (tmp_path / "out").rglob("*.jsonl"))
+    shutil.rmtree(project.state)
+    project.once(spark)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*.jsonl")) == names
+    told = json.loads((tmp_path / "out" / ".databus-shop-out.ledger.json").read_text())
+    assert told["streams"]["outputs/out/shop@shop"]["of"] == "shop/*"
+
+
+@pytest.mark.spark
+def test_an_output_that_joins_a_lane_later_lacks_nothing(spark, tmp_path):
+    one = "  copy: {type: delta, from: shop, mode: mirror, path: lake/copy, lane: all}\n"
+    other = "  history: {type: delta, from: shop, mode: history, path: lake/history, lane: all}\n"
+    project = Project(tmp_path, "")
+    rewrite(project, f"outputs:\n{one}")
+    project.once(spark)
+    project.work(20)
+    rewrite(project, f"outputs:\n{one}{other}")
+    project.once(spark)
+    project.assert_history_is_whole("lake/history", "orders", "id")
+    assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
+
+
+TWO = """\
+name: shop
+sources: {{shop: {{type: sqlite, path: {database}}}}}
+inputs: {{shop: {{type: databus, tables: [{tables}]}}}}
+outputs:
+  copy: {{type: delta, from: shop, mode: mirror, path: {lake}/copy}}
+  history: {{type: delta, from: shop, mode: history, path: {lake}/history}}
+"""
+
+
+def run_once(project, session):
+    events = []
+    return run(project.path, once=True, session=session, on_event=events.append), events
+
+
+def told(events):
+    return " ".join(str(each["message"]) for each in events if each["event"] == "failed")
+
+
+@pytest.mark.spark
+def test_the_copies_of_another_database_are_not_gone_on_with(spark, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = Project(tmp_path / "one", ""), Project(tmp_path / "two", "", seed=8)
+    for project in (one, two):
+        project.path.write_text(TWO.format(database="shop.db", tables="shop/main.*", lake=tmp_path / "lake"))
+    one.once(spark)
+    code, events = run_once(two, spark)
+    assert code == PositionForeign.exit_code
+    assert re.search(r"is a position in .*ledger.json.*another `path`.*databus rebuild FILE copy", told(events), re.S)
+    assert compare(load_pipeline(one.path), "copy", wait_ms_max=5_000).is_identical
+
+
+@pytest.mark.spark
+def test_a_table_that_is_chosen_later_is_read_anew(spark, tmp_path):
+    project = Project(tmp_path, "")
+    project.path.write_text(TWO.format(database="shop.db", tables="main.orders", lake="lake"))
+    project.once(spark)
+    project.work(10)
+    project.once(spark)
+    project.path.write_text(TWO.format(database="shop.db", tables="main.orders, main.stock", lake="lake"))
+    project.work(10)
+    with project.running(spark) as running:
+        path = tmp_path / "lake" / "copy" / ".databus-shop-copy.ledger.json"
+        running.wait_for(lambda: "shop/main.stock" in streams_of(path)["tables"], "the table")
+        running.wait_for(lambda: not streams_of(path)["incomplete"], "the end of its snapshot")
+    project.once(spark)
+    assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
+    columns = "product_id", "quantity"
+    alive = project.copied("lake/history/stock", *columns)
+    assert set(project.select(f"SELECT {', '.join(columns)} FROM stock")) <= set(alive)
+
+
+def streams_of(path):
+    (found,) = json.loads(path.read_text())["streams"].values()
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("tables", [(), ("main.orders",)])
+def test_an_output_is_made_anew_where_one_asks_for_it(spark, tmp_path, tables):
+    project = Project(tmp_path, BOTH)
+    project.once(spark)
+    wrong = DeltaTable(tmp_path / "lake/copy/orders")
+    wrong.delete("id < 20")
+    project.work(10)
+    asked = []
+    rebuild(load_pipeline(project.path), "copy", tables, confirm=lambda names: asked.extend(names) or True)
+    assert "shop/main.orders" in asked
+    assert len(asked) == 1 or not tables
+    assert not (tmp_path / "lake/copy/orders").exists()
+    path = tmp_path / "lake" / "copy" / ".databus-shop-copy.ledger.json"
+    with project.running(spark) as running:
+        running.wait_for(lambda: json.loads(path.read_text())["streams"], "its begin")
+        running.wait_for(
+            lambda: not (streams_of(path)["incomplete"] + streams_of(path)["unread"]), "its snapshot's end"
+        )
+        running.wait_for(lambda: "shop/main.orders" in streams_of(path)["tables"], "its tables")
+    project.once(spark)
+    assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
