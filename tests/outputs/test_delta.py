@@ -201,6 +201,17 @@ def test_pair_survives_checkpoints_compaction_and_removal_of_files(tmp_path):
     assert ids(harness) == list(range(15))
 
 
+def test_outputs_that_write_one_batch_each_join_small_files_too(tmp_path):
+    harness = DeltaHarness(tmp_path, "history", compact_every_commits=4)
+    log = log_of(*range(9))
+    for i in range(9):
+        output = harness.make()
+        output.write(log.batch(i, i + 1))
+        output.close()
+    assert len(DeltaTable(harness.make().table_path("shop", ORDERS.source)).file_uris()) < 5
+    assert ids(harness) == list(range(9))
+
+
 # Mirror rule
 
 

@@ -109,7 +109,7 @@ class DeltaTarget:
         self.owner = owner
         self.upkeep = upkeep
         self._application = application
-        self._commits = 0  # since the last compaction
+        self._version_seen = 0  # by `maintain`
         self._vacuumed_s: float | None = None
         self._table: DeltaTable | None = None
         self._open()
@@ -120,6 +120,7 @@ class DeltaTarget:
 
             with self._errors("open"):
                 self._table = DeltaTable(self.path)
+            self._version_seen = self._table.version()
             self._check_owner(self._table)
 
     def _was_begun(self) -> bool:
@@ -299,12 +300,16 @@ class DeltaTarget:
             self.table.delete(predicate, commit_properties=self.commit(stored))
 
     def maintain(self) -> None:
-        """Join small files now and then, and remove files and log entries that nobody needs any more."""
+        """Join small files now and then, and remove files and log entries that nobody needs any more.
+
+        When, is told by the table's version, so that runs of one batch each come to it, too.
+        """
         from deltalake import PostCommitHookProperties
 
-        if self._commits < self.upkeep.compact_every_commits:
+        seen, self._version_seen = self._version_seen, self.table.version()
+        every = self.upkeep.compact_every_commits
+        if self._version_seen // every == seen // every:
             return
-        self._commits = 0
         with self._errors("compact"):
             self.table.optimize.compact(target_size=self.upkeep.file_bytes_max)
             now_s = time.monotonic()
@@ -323,7 +328,6 @@ class DeltaTarget:
         with self._errors(verb):
             yield
         crash_point(self._crash_points[1])
-        self._commits += 1
 
     @contextlib.contextmanager
     def _errors(self, verb: str) -> Iterator[None]:
