@@ -31,6 +31,7 @@ from databus.wire import FrameGroup, FrameParser, Group
 
 HISTORY_ROWS = 2_000_000
 HISTORY_ROWS_MIN = 1_600_000
+HISTORY_ROWS_A_BATCH = 200_000
 MIRROR_ROWS = 1_000_000
 CHANGES_A_BATCH = 100_000
 BATCHES = 10
@@ -67,7 +68,7 @@ def direct_history(folder: Path, rows: int) -> Iterator[Figure]:
     target = output(folder, "history")
     seconds = []
     scn = 1
-    a_batch = 200_000
+    a_batch = HISTORY_ROWS_A_BATCH
     for start in range(0, rows, a_batch):
         groups = list(map(encoded, insert_groups(start, a_batch, scn)))
         seconds.append(write(target, groups, scn))
@@ -141,7 +142,7 @@ def rate_of(batches: Sequence[Mapping[str, Any]]) -> float:
 
 
 def history_through_spark(spark: SparkSession, folder: Path, rows: int) -> Iterator[Figure]:
-    batches = piped(spark, folder, "history", insert_groups(0, rows, 1, 1_000), 400_000)
+    batches = piped(spark, folder, "history", insert_groups(0, rows, 1, 1_000), 2 * HISTORY_ROWS_A_BATCH)
     yield Figure("relay to Delta history", rate_of(batches), "rows/s")
 
 
@@ -177,7 +178,9 @@ def with_spark(folder: Path, scale: float) -> Iterator[Figure]:
 def figures(scale: float = 1.0) -> Iterator[Figure]:
     folder = Path(tempfile.mkdtemp(prefix="databus-bench-"))
     try:
-        yield from direct_history(folder, max(int(HISTORY_ROWS * scale) // 200_000, 6) * 200_000)
+        yield from direct_history(
+            folder, max(int(HISTORY_ROWS * scale) // HISTORY_ROWS_A_BATCH, 6) * HISTORY_ROWS_A_BATCH
+        )
         yield from direct_mirror(folder, MIRROR_ROWS)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         yield Figure("peak memory of the driver's Python", peak, "MiB")

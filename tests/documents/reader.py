@@ -116,7 +116,7 @@ class Reader:
         deadline = time.monotonic() + _COMMAND_S_MAX
         while (done := self._type(command)).returncode != 0:
             assert time.monotonic() < deadline, f"never came: {command}\n{done.stderr}\n{self._told()}"
-            time.sleep(0.2)
+            time.sleep(1)  # each try takes a second of processor time from what is waited for
 
     def _terminal_of(self, command: str) -> tuple[str, Path, subprocess.Popen[bytes]]:
         """The last one that this command was typed into."""
