@@ -20,7 +20,9 @@ from databus.pipeline import compare, load_pipeline, rebuild, run
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline._tables import TableChoice
+from databus.relay import Relay, parse_relay
 from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing.shop import create_shop
 from tests.outputs.harnesses import DeltaHarness
 from tests.pipeline.projects import HEAD, Project
 
@@ -277,3 +279,25 @@ def test_an_output_is_made_anew_where_one_asks_for_it(spark, tmp_path, tables):
         running.wait_for(lambda: "shop/main.orders" in streams_of(path)["tables"], "its tables")
     project.once(spark)
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
+
+
+def relay_of(folder, names, listen):
+    sources = {name: {"type": "sqlite", "path": f"{name}.db"} for name in names}
+    return Relay(parse_relay({"listen": listen, "folder": "log", "sources": sources}, folder=folder))
+
+
+@pytest.mark.spark
+def test_a_source_that_a_relay_elsewhere_gets_later_is_read(spark, tmp_path):
+    project = Project(tmp_path, "")
+    create_shop(tmp_path / "more.db", customers=4, products=3, orders=5, seed=8)
+    head = "name: shop\nrelay: {{url: '{url}'}}\ninputs: {{all: {{type: databus}}}}\n"
+    out = "outputs: {copy: {type: delta, from: all, mode: mirror, path: 'lake/{physical}/{table}'}}\n"
+    with relay_of(tmp_path, ["shop"], "127.0.0.1:0") as relay:
+        url = relay.url
+        project.path.write_text(head.format(url=url) + out)
+        with project.running(spark) as running:
+            running.event(event="batch", output="copy")
+            relay.stop()
+            with relay_of(tmp_path, ["shop", "more"], url.split("/")[2]):
+                running.wait_for((tmp_path / "lake/more/orders/_delta_log").exists, "the other source")
+                running.wait_for(lambda: len(project.copied("lake/more/orders", "id")) == 5, "its rows")

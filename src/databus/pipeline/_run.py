@@ -3,8 +3,9 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from databus.core import DatabusError, TransientError
+from databus.core import DatabusError
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import OutputContext
 from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._own_relay import OwnRelay, states_of
+from databus.pipeline._physicals import Physicals
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._published import Published
 from databus.pipeline._query import QueryThread, RunSettings
@@ -42,9 +44,16 @@ if TYPE_CHECKING:
 
 _LET_GO_UNASKED_S_MAX: Final = 25.0
 """How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
-_ASK_S: Final = 0.2
 _LOOK_S: Final = 0.5
 _RELAY_DIED: Final = "relay died"
+
+
+@dataclass(frozen=True)
+class _Newcomers:
+    """A relay elsewhere has these physical sources, more than before."""
+
+    physicals: list[str]
+
 
 OnSources = Callable[[States, str], None]
 
@@ -287,7 +296,26 @@ class _Run:
                 self._uncaptured_code = code
                 return
         self._begin(f"asking the relay at {self._relay_url} for its sources")
-        plans = plan_queries(self._graph, self._physicals())
+        physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
+        names = physicals.wait()
+        if self._is_stopping.is_set():
+            return
+        self._start(settings, names)
+        self._begin("")
+        self._say("running", queries=[each.plan.name for each in self._threads])
+        if not self._once:
+            physicals.watch(names, lambda names: self._events.put(_Newcomers(names)))
+        try:
+            self._watch(settings)
+        finally:
+            self._is_stopping.set()
+            self._end_queries()
+        if self._once and self._sources is not None:
+            self._uncaptured_code = self._sources.exit_code()
+
+    def _start(self, settings: RunSettings, physicals: Sequence[str]) -> list[QueryThread]:
+        """Start the queries over these physical sources that do not run yet; returns them."""
+        plans = plan_queries(self._graph, physicals)
         for path, handle in self._handles.items():
             handle.bringing = {
                 plan.name: Bringing(plan.of, feed.selections)
@@ -295,21 +323,14 @@ class _Run:
                 for feed in plan.feeds
                 if feed.output == path
             }
-        self._threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in plans]
-        if self._is_stopping.is_set():
-            return
-        self._published.expect(plans)
-        for each in self._threads:
+        running = {each.plan.name for each in self._threads}
+        new = [plan for plan in plans if plan.name not in running]
+        threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in new]
+        self._published.expect(new)
+        self._threads += threads
+        for each in threads:
             each.start()
-        self._begin("")
-        self._say("running", queries=[plan.name for plan in plans])
-        try:
-            self._watch()
-        finally:
-            self._is_stopping.set()
-            self._end_queries()
-        if self._once and self._sources is not None:
-            self._uncaptured_code = self._sources.exit_code()
+        return threads
 
     def _end_queries(self) -> None:
         """Stop the queries, all at once, and wait for them within a bound; says which of them are waited for."""
@@ -338,28 +359,10 @@ class _Run:
     def _feeds(self, plan: QueryPlan) -> list[tuple[Feed, OutputHandle]]:
         return [(feed, self._handles[feed.output]) for feed in plan.feeds]
 
-    def _physicals(self) -> list[str]:
-        """The physical sources that there are: those of the file, or those that the relay names."""
-        if self._config.sources or self._relay_url is None:
-            return list(self._config.sources)
-        from databus.link import RelayClient
-
-        deadline = time.monotonic() + self._config.sections.run.start_ms_max / 1e3
-        while True:
-            try:
-                client = RelayClient(self._relay_url, token_file=self._config.token_file)
-                found = sorted({each.physical for each in client.sources()})
-            except TransientError:
-                if time.monotonic() > deadline:
-                    raise
-                found = []
-            if found or time.monotonic() > deadline:
-                return found
-            if self._is_stopping.wait(_ASK_S):  # a relay that is not there tells nothing
-                return []
-
-    def _watch(self) -> None:
-        """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies."""
+    def _watch(self, settings: RunSettings) -> None:
+        """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies, and start
+        queries over physical sources that come later.
+        """
         left = set(self._threads)
         while left and not self._is_stopping.is_set():
             try:
@@ -371,6 +374,10 @@ class _Run:
                 left.discard(event)
                 if event.error is None:
                     self._say("ended", query=event.plan.name, outputs=event.outputs)
+            elif isinstance(event, _Newcomers):
+                new = self._start(settings, event.physicals)
+                self._say("running", queries=[each.plan.name for each in new])
+                left.update(new)
             elif event is _RELAY_DIED and self._relay is not None and not self._is_stopping.is_set():
                 self._logger.warning("the pipeline's own relay died; it is started again")
                 self._say("relay_died")
