@@ -149,8 +149,9 @@ class TypedDecoder:
         onwards = changes[-1].pair[0] if changes else scn + 1
         return UnsupportedFeature(
             f"{self._where}: rows at SCN {scn}, seq {seq}{then} cannot be made into today's schema exactly: {error}. "
-            f"Begin after them (`starting_version: {onwards}` in a pipeline's input, option startingVersion in Spark), "
-            "or read them in the schema that they have with the option schemaFingerprint"
+            f"Begin after them: in a pipeline with `starting_version: {onwards}` in its input and the output made "
+            "anew, in Spark with the option startingVersion. Or read them in the schema that they have, with the "
+            "option schemaFingerprint"
         )
 
     def _control(self, frame: Frame, group: FrameGroup) -> Iterator[pa.RecordBatch]:
