@@ -9,9 +9,9 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 from tests.seeds import seed_of
+from tests.spark_classes import java_options
 
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-"""For every Java that a test starts, also inside the processes of databus: it starts sooner and runs slower."""
+os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 
 SHARES_SPARK = (
     "laws/test_whole_way.py",
