@@ -301,3 +301,31 @@ def test_a_source_that_a_relay_elsewhere_gets_later_is_read(spark, tmp_path):
             with relay_of(tmp_path, ["shop", "more"], url.split("/")[2]):
                 running.wait_for((tmp_path / "lake/more/orders/_delta_log").exists, "the other source")
                 running.wait_for(lambda: len(project.copied("lake/more/orders", "id")) == 5, "its rows")
+
+
+@pytest.mark.spark
+def test_a_new_output_has_what_the_relay_no_longer_has_read_anew(spark, tmp_path):
+    project = Project(tmp_path, "relay: {log: {segment_bytes_max: 65536, retention_bytes_max: 300000}}\n" + BOTH)
+    with project.running(spark) as running:
+        for count in range(1, 13):
+            for output in ("copy", "history"):
+                running.wait_for(lambda o=output, c=count: scn_of(ledger_of(tmp_path, o)) >= c, f"SCN {count}")
+            project.execute("UPDATE orders SET placed_at = hex(randomblob(200))")
+    project.once(spark)
+    later = "  later: {type: delta, from: shop, mode: mirror, path: lake/later}\n"
+    project.path.write_text(project.path.read_text() + later)
+    with project.running(spark) as running:
+        running.wait_for(lambda: scn_of(ledger_of(tmp_path, "later")), "its begin")
+        running.wait_for(lambda: not streams_of(ledger_of(tmp_path, "later"))["incomplete"], "the end of its snapshot")
+    project.once(spark)
+    for output in ("copy", "later"):
+        assert compare(load_pipeline(project.path), output, wait_ms_max=5_000).is_identical
+
+
+def ledger_of(folder, output):
+    return folder / "lake" / output / f".databus-shop-{output}.ledger.json"
+
+
+def scn_of(path):
+    streams = json.loads(path.read_text())["streams"].values() if path.exists() else ()
+    return next((each["checkpoint"]["sources"]["shop"]["scn"] for each in streams), 0)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from databus.core import Checkpoint, ConfigError, UnknownSource, time_us
+from databus.core import Checkpoint, ConfigError, PositionPurged, UnknownSource, time_us
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._contract import Decode, Input, InputConfig, RunContext, Shape
 from databus.pipeline._decode import decode_ranges
@@ -32,8 +32,8 @@ class DatabusInputConfig(InputConfig):
     starting_version: int | Literal["beginning", "earliest", "latest"] | None = Field(
         None,
         description="Where an output begins that has nothing yet: an SCN, itself included, `beginning` (an error if "
-        "the relay no longer has it), `earliest` (what it has) or `latest`. Default: what it has; if that is not all, "
-        "the tables are read anew as well.",
+        "the relay no longer has it), `earliest` (what it has) or `latest`. Default: `beginning`, or, if the "
+        "relay no longer has it, the tables as they are now, and what changes from then on.",
     )
     starting_timestamp: str | None = Field(
         None,
@@ -138,15 +138,23 @@ class DatabusInput(Input):
         return RelayClient(_relay_of(context), token_file=context.token_file).head(physical).log
 
     def beginning(self, context: RunContext, physical: str) -> Checkpoint | None:
-        """What the relay says that the options mean now; without any, the oldest that it has."""
+        """What the options mean now, as the relay says; without any, its log's beginning, or, if that is gone, its end.
+
+        The oldest position of a log would be no better: it is purged next, and the tables are read anew in any case.
+        """
         version, time = self.config.starting_version, self.config.starting_timestamp
         if isinstance(version, int):
             return None
         from databus.link import RelayClient
 
         client = RelayClient(_relay_of(context), token_file=context.token_file)
-        start = "earliest" if self.wants_all else version
-        at = client.position(physical, start=start, time_us=None if time is None else time_us(time))
+        try:
+            start = "beginning" if self.wants_all else version
+            at = client.position(physical, start=start, time_us=None if time is None else time_us(time))
+        except PositionPurged:
+            if not self.wants_all:
+                raise
+            at = client.position(physical, start="latest")
         return Checkpoint({physical: at})
 
     @property
