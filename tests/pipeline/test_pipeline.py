@@ -43,12 +43,16 @@ def mask(batch):
 """
 
 
-def assert_copies_are_right(project):
+def assert_copies_are_right(project, spark):
     found = compare(load_pipeline(project.path), "copy", wait_ms_max=5_000)
     assert found.is_identical, found.details()
     assert found.rows == sum(
         project.select(f"SELECT count(*) FROM {t}")[0][0] for t in ("customers", "orders", "stock", "order_lines")
     )
+    for name in ("large", "slim", "big", "small", "masked"):
+        typed = compare(load_pipeline(project.path), name, wait_ms_max=5_000, session=spark)
+        assert typed.is_identical, (name, typed.details())
+        assert typed.rows == len(project.copied(f"lake/{name}/{'customers' if name == 'masked' else 'orders'}", "id"))
     order = ("id", "status", "total_cents")
     orders = "SELECT id, status, total_cents FROM orders WHERE"
     assert project.copied("lake/large/orders", *order) == project.select(f"{orders} total_cents > 40000")
@@ -72,7 +76,7 @@ def test_every_kind_of_branch_holds_what_sql_says_over_snapshot_changes_and_rest
     project = Project(tmp_path, EVERYTHING)
     (tmp_path / "mask.py").write_text(MASK)
     events = project.once(spark)
-    assert_copies_are_right(project)
+    assert_copies_are_right(project, spark)
     queries = next(event["queries"] for event in events if event["event"] == "running")
     assert sorted(queries) == [
         "lanes/lane-side/shop@shop",
@@ -89,7 +93,7 @@ def test_every_kind_of_branch_holds_what_sql_says_over_snapshot_changes_and_rest
         "UPDATE orders SET total_cents = 70000 - total_cents", "UPDATE orders SET id = id + 100000 WHERE id < 20"
     )
     project.once(spark)
-    assert_copies_are_right(project)
+    assert_copies_are_right(project, spark)
 
 
 def test_an_older_checkpoint_or_none_repeats_nothing_in_history_and_leaves_the_mirror_identical(spark, tmp_path):

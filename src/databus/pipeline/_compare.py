@@ -8,8 +8,10 @@ a difference counts when a second look finds the same. Start with `compare`.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from databus.core import (
@@ -21,6 +23,7 @@ from databus.core import (
     SourceCheckpoint,
     TransientError,
 )
+from databus.pipeline._compare_filtered import Filtered, captured_table
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_rows import difference_of, two_sides
 from databus.pipeline._compare_source import oracle_of
@@ -28,9 +31,12 @@ from databus.pipeline._config import NodeSpec
 from databus.pipeline._contract import OutputContext, Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan, plan_queries
+from databus.pipeline._tables import matches
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from databus.link import RelayClient
 
 _ASK_S: Final = 0.1
@@ -48,8 +54,11 @@ class _Copy:
     plan: QueryPlan
     physical: str
     oracle: Oracle
+    session: Callable[[], "SparkSession"]
 
     def selects(self, source: str) -> bool:
+        if self.plan.shape is Shape.TYPED:
+            return matches(f"{self.physical}/{source}", [self.plan.table or ""])
         return any(
             feed.output == self.node.path and feed.selects(f"{self.physical}/{source}") for feed in self.plan.feeds
         )
@@ -111,10 +120,17 @@ class _Copy:
         """Whose rows are to be read, where others share the table."""
         return f"{self.physical}/{source}" if self.node.config.merge else None
 
-    def key_of(self, table: OracleTable) -> tuple[str, ...]:
+    def key_of(self, source: str, key: Sequence[str]) -> tuple[str, ...]:
         chosen = self.node.config.key
-        found = chosen.get(table.source) if isinstance(chosen, dict) else chosen
-        return tuple(found or table.key)
+        found = chosen.get(source) if isinstance(chosen, dict) else chosen
+        return tuple(found or key)
+
+    def filtered(self, source: str) -> Filtered | None:
+        """The filters between the source's table and this copy; None where it is copied as it is."""
+        if self.plan.shape is not Shape.TYPED:
+            return None
+        table = captured_table(self.graph.config.relay_folder, self.physical, source)
+        return Filtered(self.session(), self.graph, self.plan.steps, table)
 
 
 def compare(
@@ -126,24 +142,51 @@ def compare(
     wait_ms_max: int = 60_000,
     keys_max: int = _KEYS_SHOWN_MAX,
     on_wait: Callable[[str], None] | None = None,
+    session: "SparkSession | None" = None,
 ) -> Comparison:
     """Compare a Delta mirror with the databases that it copies: SQLite files, MySQL and MariaDB servers.
 
     graph: of the pipeline that keeps it. Where the pipeline's relay runs elsewhere, `sources` are those of that relay;
     for a SQLite file its path as `database` will do. on_wait: told why the comparison has to wait, whenever that
-    changes. Raises `ConfigError` if that output is no mirror of such tables,
-    `ServiceUnavailable` if the copy did not reach the source within `wait_ms_max`, no table of it is captured, or the
-    source would not rest: where nothing was compared, nothing is identical. Raises `FatalError` where capture is
-    suspended: then waiting is of no use.
+    changes. session: runs the filters of typed branches; one is started where it is needed and none is given.
+
+    Raises `ConfigError` if that output is no mirror of such tables, `ServiceUnavailable` if the copy did not reach the
+    source within `wait_ms_max`, no table of it is captured, or the source would not rest: where nothing was compared,
+    nothing is identical. Raises `FatalError` where capture is suspended: then waiting is of no use.
     """
     deadline = time.monotonic() + wait_ms_max / 1e3
     tables: list[TableDifference] = []
     positions: dict[str, int] = {}
-    for copy in _copies(graph, output, database, sources):
-        found, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
-        tables += found
-        positions[copy.physical] = cut
+    with _spark(session) as spark:
+        for copy in _copies(graph, output, database, sources, spark):
+            found, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
+            tables += found
+            positions[copy.physical] = cut
     return Comparison(tuple(tables), positions)
+
+
+@contextmanager
+def _spark(given: "SparkSession | None") -> Iterator[Callable[[], "SparkSession"]]:
+    """A session when it is asked for, ended afterwards unless it was given."""
+    own: list[SparkSession] = []
+    with TemporaryDirectory(prefix="databus-compare-") as folder:
+
+        def session() -> "SparkSession":
+            from pyspark.sql import SparkSession
+
+            from databus.spark import tuned_session
+
+            active = given or SparkSession.getActiveSession()
+            if active is not None or own:
+                return active or own[0]
+            own.append(tuned_session("databus compare", "local[1]", folder=Path(folder)))
+            return own[0]
+
+        try:
+            yield session
+        finally:
+            for each in own:
+                each.stop()
 
 
 def _say_nothing(_: str) -> None:
@@ -151,7 +194,11 @@ def _say_nothing(_: str) -> None:
 
 
 def _copies(
-    graph: Graph, output: str, database: Path | None, sources: Mapping[str, SourceConfig] | None
+    graph: Graph,
+    output: str,
+    database: Path | None,
+    sources: Mapping[str, SourceConfig] | None,
+    session: Callable[[], "SparkSession"],
 ) -> list[_Copy]:
     config = graph.config
     node = config.nodes.get(f"outputs.{output}")
@@ -164,13 +211,22 @@ def _copies(
         physicals = _physicals_of_relay(graph)
     found = []
     for plan in plan_queries(graph, physicals):
-        if plan.shape is not Shape.TABLES or plan.physical is None or node.path not in [f.output for f in plan.feeds]:
+        if node.path not in [feed.output for feed in plan.feeds]:
             continue
-        oracle = oracle_of(plan.physical, known.get(plan.physical), folder=config.folder, database=database)
-        found.append(_Copy(graph, node, plan, plan.physical, oracle))
+        for physical in _physicals_of(plan, physicals):
+            oracle = oracle_of(physical, known.get(physical), folder=config.folder, database=database)
+            found.append(_Copy(graph, node, plan, physical, oracle, session))
     if not found:
-        raise ConfigError(f'{config.path}: "{output}" copies no tables as they are; typed branches cannot be compared')
+        raise ConfigError(f'{config.path}: "{output}" copies no table of {", ".join(physicals)}')
     return found
+
+
+def _physicals_of(plan: QueryPlan, physicals: Sequence[str]) -> list[str]:
+    """What a query reads; a typed one may name its table without its physical source, where there is but one."""
+    if plan.physical is not None:
+        return [plan.physical]
+    named, _, _ = (plan.table or "").rpartition("/")
+    return [each for each in physicals if plan.table is not None and named in ("", each)]
 
 
 def _physicals_of_relay(graph: Graph) -> list[str]:
@@ -240,13 +296,16 @@ def _tables(copy: _Copy, reading: Reading) -> list[OracleTable]:
 
 
 def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: int) -> TableDifference:
-    key = copy.key_of(table)
+    filtered = copy.filtered(table.source)
+    names, key = (table.names, table.key) if filtered is None else (filtered.result.names, filtered.result.key)
+    key = copy.key_of(table.source, key)
     if not key:
         return TableDifference(table.source, 0, note="it has no key, so a mirror of it cannot be")
-    with two_sides([table.names.index(each) for each in key]) as (source, copied):
-        source.fill(reading.rows(table))
+    with two_sides([names.index(each) for each in key]) as (source, copied):
+        rows = reading.rows(table)
+        source.fill(rows if filtered is None else filtered.rows(table.names, rows))
         try:
-            copied.fill(_copy_rows(copy.folder_of(table.source), table.names, copy.owner_of(table.source)))
+            copied.fill(_copy_rows(copy.folder_of(table.source), names, copy.owner_of(table.source)))
             note = ""
         except DatabusError as error:
             note = str(error)

@@ -1,0 +1,89 @@
+"""What the filters of a typed branch make of the source's rows, for a comparison: by Spark, in parts."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    CONTROL,
+    SEQ,
+    SNAPSHOT,
+    TXID,
+    ChangeType,
+    ServiceUnavailable,
+)
+from databus.pipeline._decode import result_table
+from databus.pipeline._graph import Graph, Step
+from databus.schema import TableSchema, sink_schema
+from databus.sources import Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS_AT_ONCE: Final = 50_000
+_UTC: Final = pa.timestamp("us", tz="UTC")
+_META: Final[tuple[tuple[str, pa.DataType, Any], ...]] = (
+    (CHANGE_TYPE, pa.string(), ChangeType.INSERT.label),
+    (COMMIT_VERSION, pa.int64(), 0),
+    (COMMIT_TIMESTAMP, _UTC, 0),
+    (SEQ, pa.int64(), 0),
+    (TXID, pa.string(), ""),
+    (SNAPSHOT, pa.bool_(), True),
+    (CONTROL, pa.string(), None),
+)
+
+
+def captured_table(relay_folder: Path, physical: str, source: str) -> TableSchema:
+    """The definition of a table, from beside the log of the pipeline's relay. Raises `ServiceUnavailable`."""
+    from databus.log import SchemaStore
+
+    found = SchemaStore.load(relay_folder / physical, physical, {}).current()
+    for each in found.values():
+        if each.table.source == source:
+            return each.table
+    raise ServiceUnavailable(f"{relay_folder / physical}: knows no table {source}, whose types the filters need")
+
+
+class Filtered:
+    """A branch's filters over rows of a table. names: of the result's columns, known once `rows` has begun."""
+
+    def __init__(self, session: "SparkSession", graph: Graph, steps: Sequence[Step], table: TableSchema) -> None:
+        self._session = session
+        self._graph = graph
+        self._steps = steps
+        self._table = table
+        self._result: TableSchema | None = None
+
+    @property
+    def result(self) -> TableSchema:
+        """The table that comes out of the filters."""
+        if self._result is None:
+            self._made_of([])
+        assert self._result is not None  # noqa: S101 - just made
+        return self._result
+
+    def rows(self, names: Sequence[str], rows: Iterable[Row]) -> Iterator[Row]:
+        """What the filters let pass of rows with these columns, in the result's columns."""
+        order = [names.index(name) for name in self._table.names]
+        rest = iter(rows)
+        while part := list(islice(rest, _ROWS_AT_ONCE)):
+            made = self._made_of([tuple(row[place] for place in order) for row in part])
+            yield from zip(*(column.to_pylist() for column in made.columns), strict=True)
+
+    def _made_of(self, rows: Sequence[Row]) -> pa.Table:
+        schema = sink_schema(self._table)
+        columns = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(schema)]
+        meta = [pa.repeat(pa.scalar(value, kind), len(rows)) for _, kind, value in _META]
+        given = pa.table([*columns, *meta], [*schema.names, *(name for name, _, _ in _META)])
+        found = self._session.createDataFrame(given)
+        for step in self._steps:
+            found = self._graph.filters[step.node].apply(found, step.branch)
+        made: pa.Table = found.drop(*(name for name, _, _ in _META)).toArrow()
+        self._result = result_table(self._table.source, made.schema, self._table.key)
+        return made.cast(sink_schema(self._result))
