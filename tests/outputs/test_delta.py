@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -163,7 +164,7 @@ def test_part_of_a_transaction_from_another_log_stops_with_the_way_out(either):
         if outcome == "goes on":
             either.make().write(log.batch(0, 2))
             continue
-        with pytest.raises(UnsupportedFeature, match=r"part of .* at SCN 1 .*another log.*databus snapshot"):
+        with pytest.raises(UnsupportedFeature, match=r"part of .* at SCN 1 .*another log.*databus rebuild"):
             either.make().write(log.batch(0, 4))
 
 
@@ -296,8 +297,31 @@ def gap_log(**body):
     return log
 
 
+def test_a_gap_before_the_snapshot_that_completes_a_mirror_does_not_stop_it(mirror):
+    log = gap_log()
+    output = mirror.make()
+    output.incomplete = frozenset({"shop/main.orders"})
+    output.write(log.batch(0, 3))
+    assert ids(mirror) == [1, 2]
+
+
+def test_the_end_of_a_snapshot_whose_begin_never_came_deletes_nothing(mirror, tmp_path):
+    log = log_of(1)
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    log.snapshot(ORDERS, [order(1)])
+    log.snapshot(ORDERS, [order(2)])
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begin.pair), complete=True)
+    last = log.batch(3, 5)
+    moved = replace(last, start=replace(last.start, snapshots={}))
+    mirror.make().write(log.batch(0, 1))
+    with pytest.raises(UnsupportedFeature, match=r"a snapshot of shop/main.orders ends whose begin never came"):
+        mirror.make().write(moved)
+    DeltaHarness(tmp_path, "mirror", on_gap="continue").make().write(moved)
+    assert ids(mirror) == [1, 2]
+
+
 def test_gap_stops_a_mirror_and_says_what_to_do(mirror):
-    with pytest.raises(UnsupportedFeature, match=r"binlog purged.*databus snapshot.*on_gap: continue"):
+    with pytest.raises(UnsupportedFeature, match=r"binlog purged.*databus rebuild.*on_gap: continue"):
         mirror.make().write(gap_log().batch(0, 3))
     assert ids(mirror) == [1]
 
@@ -438,7 +462,7 @@ def test_history_keeps_dropped_columns_and_takes_renamed_ones_as_new(tmp_path):
 def test_history_stops_at_a_type_that_does_not_widen(tmp_path):
     harness = DeltaHarness(tmp_path, "history")
     log = schema_log(table(("v", "string"), ("w", "string")), 3)
-    with pytest.raises(UnsupportedFeature, match=r"v of main.t became string.*holds double.*databus snapshot"):
+    with pytest.raises(UnsupportedFeature, match=r"v of main.t became string.*holds double.*databus rebuild"):
         harness.make().write(log.batch(0, 3))
     assert len(harness.read("shop", NARROW)) == 2
 
@@ -506,7 +530,7 @@ def test_table_that_is_gone_is_missed(either):
     log = log_of(1, 2)
     either.make().write(log.batch(0, 1))
     shutil.rmtree(either.make().table_path("shop", ORDERS.source))
-    with pytest.raises(CorruptData, match=r"is gone.*Restore it; or have the table read anew"):
+    with pytest.raises(CorruptData, match=r"is gone.*Restore it. Or: Have the table made anew"):
         either.make().write(log.batch(1, 2))
 
 

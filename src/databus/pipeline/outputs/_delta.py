@@ -228,8 +228,7 @@ class DeltaOutput(Output):
         new: list[TableRows | TableControl] = []
         for item in items:
             if isinstance(item, TableControl):
-                says_nothing = item.kind is ControlKind.SNAPSHOT_BEGIN and stored is not None
-                if item.pair > pair and not says_nothing and not self._is_known_in_part(batch, item):
+                if item.pair > pair and not self._says_nothing(batch, item, stored):
                     new.append(item)
                 continue
             rows = rows_above(item.rows, pair)
@@ -244,14 +243,27 @@ class DeltaOutput(Output):
             return
         if owner in known.tables:
             raise CorruptData(
-                f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it; or "
-                f"{_begin_anew(batch.physical, first.table.source)}"
+                f"{path}: the table of {owner} is gone; it was in {known.tables[owner]}. Restore it. Or: "
+                f"{self._reset(batch.physical, first.table.source)}"
             )
         if isinstance(copy.kind, Mirror) and not known.from_beginning[batch.physical]:
             raise UnsupportedFeature(
-                f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before; "
-                f"{_begin_anew(batch.physical, first.table.source)}"
+                f"{path}: would mirror {owner} from SCN {batch.start.scn} on, without the rows from before. Leave out "
+                f"where the input starts. Or have the table read anew (`databus snapshot {batch.physical} "
+                f"{first.table.source}`) and say `on_gap: continue` in this output: the copy is right when that "
+                f"snapshot has ended"
             )
+
+    def _says_nothing(self, batch: ChangeBatch, item: TableControl, stored: Stored | None) -> bool:
+        """Whether a control changes nothing here: a copy that a snapshot to come completes may have had gaps before it.
+
+        Raises what `_is_known_in_part` does.
+        """
+        if item.kind is ControlKind.SNAPSHOT_BEGIN:
+            return stored is not None
+        if item.kind is ControlKind.GAP and self.config.mode == "mirror":
+            return f"{batch.physical}/{item.table.source}" in self.incomplete
+        return self._is_known_in_part(batch, item)
 
     def _is_known_in_part(self, batch: ChangeBatch, item: TableControl) -> bool:
         """Whether a snapshot ends of which a mirror did not get all, so that nothing follows for its older rows.
@@ -264,8 +276,8 @@ class DeltaOutput(Output):
         name = f"{batch.physical}/{item.table.source}"
         said = f"{self.table_path(batch.physical, item.table.source)}: a snapshot of {name} ends whose begin never came"
         if self.config.on_gap != "continue":
-            again = f"`databus rebuild FILE {self.context.output} {name}`, FILE being the pipeline's"
-            raise UnsupportedFeature(f"{said}, so that rows of it are missing. Have the table made anew: {again}")
+            again = self._reset(batch.physical, item.table.source)
+            raise UnsupportedFeature(f"{said}, so that rows of it are missing. {again}")
         structlog.get_logger("databus.pipeline").warning(f"{said}: older rows stay", output=self.context.output)
         return True
 
@@ -278,10 +290,9 @@ class DeltaOutput(Output):
             )
 
     def _reset(self, physical: str, source: str) -> str:
-        path, then = self.table_path(physical, source), _begin_anew(physical, source)
-        if self.config.merge:
-            return f"Remove the folder {path}; then, for each of the sources that share it, {then}."
-        return f"Remove the folder {path}; then {then}."
+        table = "" if self.config.merge else f" {physical}/{source}"
+        what = "the output" if self.config.merge else "the table"
+        return f"Have {what} made anew: `databus rebuild FILE {self.context.output}{table}`, FILE being the pipeline's."
 
     def _copy(self, physical: str, source: str) -> _Copy:
         copy = self._copies.get((physical, source))
@@ -326,13 +337,6 @@ class DeltaOutput(Output):
                 f"columns that identify a row (`key: {{{table.source}: [...]}}`), or use `mode: history`"
             )
         return key
-
-
-def _begin_anew(physical: str, source: str) -> str:
-    return (
-        f"have the table read anew (`databus snapshot {physical} {source}`) and start the pipeline with "
-        f"`on_gap: continue` in this output: the copy is right again when that snapshot has ended"
-    )
 
 
 def _begins(item: TableRows | TableControl) -> bool:

@@ -147,8 +147,8 @@ class Mirror:
         elif control.kind is ControlKind.GAP and not (control.body.get("resnapshot") or self._on_gap == "continue"):
             raise UnsupportedFeature(
                 f"{self._target.path}: changes of {control.table.source} are missing ({_told(control.body)}), so that "
-                f"this mirror would be wrong. {self._how_to_reset} With a snapshot asked for, `on_gap: continue` "
-                f"lets the mirror go on; it is right again when that snapshot has ended"
+                f"this mirror would be wrong. {self._how_to_reset} Or ask for a snapshot and say `on_gap: continue`: "
+                f"the mirror goes on, and is right again when that snapshot has ended"
             )
 
     def _follow(self, control: TableControl, stored: Stored) -> None:

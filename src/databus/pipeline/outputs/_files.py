@@ -155,8 +155,9 @@ class FilesOutput(Output):
         if stored.is_part and stored.log != log_number(batch.end.log):
             raise UnsupportedFeature(
                 f"{folder.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/{source}, "
-                f"from another log than {batch.end.log}, whose rows cannot be told from those. Move the files away, "
-                f"and have the table read anew: `databus snapshot {batch.physical} {source}`"
+                f"from another log than {batch.end.log}, whose rows cannot be told from those. Have the table "
+                f"made anew: `databus rebuild FILE {self.context.output} {batch.physical}/{source}`, FILE being the "
+                f"pipeline's"
             )
 
     def _folder(self, physical: str, source: str) -> _Folder:
