@@ -305,6 +305,20 @@ def test_a_gap_before_the_snapshot_that_completes_a_mirror_does_not_stop_it(mirr
     assert ids(mirror) == [1, 2]
 
 
+@pytest.mark.parametrize("cuts", [[], [1], [2], [3]])
+def test_a_gap_behind_the_begin_of_the_snapshot_that_completes_a_mirror_stops_it(mirror, cuts):
+    log = log_of(1)
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    log.snapshot(ORDERS, [order(1)])
+    log.bus_control(ControlKind.GAP, ORDERS, **{"from": 1, "to": 9, "reason": "skipped"})
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begin.pair), complete=True)
+    output = mirror.make()
+    output.incomplete = frozenset({"shop/main.orders"})
+    with pytest.raises(UnsupportedFeature, match="skipped"):
+        for batch in log.batches(cuts):
+            output.write(batch)
+
+
 def test_the_end_of_a_snapshot_whose_begin_never_came_deletes_nothing(mirror, tmp_path):
     log = log_of(1)
     begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)

@@ -49,7 +49,7 @@ def put(folder, name, of, checkpoint, current):
 
 
 def test_what_is_noted_is_there_after_a_restart(tmp_path):
-    noted = Stream("shop/*", at(3), (choice("shop/main.o*"),), *map(frozenset, (["shop/main.o"], ["a/b.c"], ["d/e.f"])))
+    noted = Stream("shop/*", at(3), (choice("shop/main.o*"),), *map(frozenset, (["shop/main.o"], ["a/b.c"])))
     ledger(tmp_path).put("a", noted, {"a": "shop/*"})
     assert ledger(tmp_path).found("a", "shop/*", {"a": "shop/*"}) == noted
     assert ledger(tmp_path).found("b", "main.orders", {"b": "main.orders"}) is None
@@ -109,6 +109,29 @@ def test_who_takes_a_target_later_stops_the_one_before(tmp_path):
     with pytest.raises(LockHeld, match=r"process \d+ on .* has begun to write this output"):
         first.write("a", log.batch(1, 3))
     second.write("a", log.batch(2, 3))
+
+
+def test_a_snapshot_that_has_not_begun_is_asked_for_again(tmp_path):
+    open_ones = SourceCheckpoint(uuid="u", scn=3, log="l", snapshots={"main.stock": 1, "main.orders": 1})
+    stream = Stream("shop/*", Checkpoint({"shop": open_ones}), incomplete=frozenset({"shop/main.stock"}))
+    assert stream.unread() == frozenset()
+    more = stream.reading(["shop/main.orders", "shop/main.users"])
+    assert more.unread() == {"shop/main.orders", "shop/main.users"}
+    assert more.checkpoint.sources["shop"].snapshots == {"main.stock": 1}
+
+
+def test_a_filter_that_names_another_table_does_not_go_on_where_the_old_one_stood(tmp_path):
+    put(tmp_path, "a", "main.orders", at(3), {"a": "main.orders"})
+    assert ledger(tmp_path).found("a", "main.users", {"a": "main.users"}) is None
+
+
+def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path):
+    log = log_of(1, 2)
+    first = handle(tmp_path)
+    first.write("a", log.batch(0, 1))
+    first.ledger_path.unlink()
+    with pytest.raises(CorruptData, match="was removed while this output was written"):
+        first.write("a", log.batch(1, 2))
 
 
 def test_a_table_is_complete_when_a_snapshot_has_ended_that_began_for_this_output(tmp_path):
@@ -273,9 +296,7 @@ def test_an_output_is_made_anew_where_one_asks_for_it(spark, tmp_path, tables):
     path = tmp_path / "lake" / "copy" / ".databus-shop-copy.ledger.json"
     with project.running(spark) as running:
         running.wait_for(lambda: json.loads(path.read_text())["streams"], "its begin")
-        running.wait_for(
-            lambda: not (streams_of(path)["incomplete"] + streams_of(path)["unread"]), "its snapshot's end"
-        )
+        running.wait_for(lambda: not streams_of(path)["incomplete"], "the end of its snapshot")
         running.wait_for(lambda: "shop/main.orders" in streams_of(path)["tables"], "its tables")
     project.once(spark)
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical

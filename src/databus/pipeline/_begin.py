@@ -6,10 +6,19 @@ until the end of that snapshot.
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import structlog
 
-from databus.core import Checkpoint, DatabusError, InputError, PositionForeign, PositionPurged, SourceCheckpoint
+from databus.core import (
+    Checkpoint,
+    DatabusError,
+    InputError,
+    PositionForeign,
+    PositionPurged,
+    SourceCheckpoint,
+    UnknownSource,
+)
 from databus.pipeline._contract import Input, Output, RunContext
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._ledger import Stream
@@ -19,8 +28,11 @@ from databus.pipeline._plan import Feed, QueryPlan
 Feeds = Sequence[tuple[Feed, OutputHandle]]
 
 
-def begin(plan: QueryPlan, feeds: Feeds, offsets: Offsets, context: RunContext) -> Checkpoint | None:
-    """The checkpoint after which a query begins; Spark's own is removed unless it says the same.
+def begin(
+    plan: QueryPlan, feeds: Feeds, offsets: Offsets, context: RunContext, source: str | None = None
+) -> Checkpoint | None:
+    """The checkpoint after which a query begins; Spark's own is removed unless it says the same. source: its one table,
+    as `db.table`, if it has but one.
 
     None: where the options say, or, if none of the outputs says anything, where Spark's checkpoint does. Raises
     `InputError` where tables have to be read anew, and cannot.
@@ -29,15 +41,17 @@ def begin(plan: QueryPlan, feeds: Feeds, offsets: Offsets, context: RunContext) 
     if not origin.resumes:
         return None
     known = [handle.stream(plan.name) for handle in handles]
-    starts = [each.checkpoint for each in known if each is not None]
-    if not starts and offsets.are_of_before_ledgers:
+    if not any(known) and offsets.are_of_before_ledgers:
         return None
-    _take_in(plan, feeds, known, offsets.physical, context, origin)
+    reader = _Reader(plan, context, origin, offsets.physical, source)
+    reader.go_on(feeds, known)
+    streams = [handle.stream(plan.name) for handle in handles]
+    starts = [each.checkpoint for each in streams if each is not None]
     if len(starts) < len(handles):
         beginning = origin.beginning(context, offsets.physical)
-        starts += [] if beginning is None else [beginning]
         if beginning is not None:  # what it means now; a moment later it would be a gap
-            _begin_anew(plan, feeds, known, beginning, context, origin, offsets.physical)
+            starts.append(beginning)
+            reader.begin(feeds, known, beginning)
         elif all(offsets.pair_of(each)[0] >= origin.starting_version for each in starts):
             shutil.rmtree(offsets.folder, ignore_errors=True)
             return None
@@ -47,64 +61,78 @@ def begin(plan: QueryPlan, feeds: Feeds, offsets: Offsets, context: RunContext) 
     return least
 
 
-def _take_in(
-    plan: QueryPlan,
-    feeds: Feeds,
-    known: Sequence[Stream | None],
-    physical: str,
-    context: RunContext,
-    origin: Input,
-) -> None:
-    """Have tables read anew that an output, which has begun, did not take before."""
-    for (feed, handle), stream in zip(feeds, known, strict=True):
-        if stream is None:
-            continue
-        new = stream.unread
-        if stream.selections != handle.bringing[plan.name].selections:
-            new |= {each for each in origin.tables_of(context, physical) if feed.selects(each) and not stream.had(each)}
-        if new:
-            _read_anew(handle, new, context, origin, physical)
-        if new or stream.selections != handle.bringing[plan.name].selections:
-            handle.begin(plan.name, stream.checkpoint, new)
+@dataclass(frozen=True)
+class _Reader:
+    """Has what outputs lack read anew, and notes where they begin. source: of a query over one table, `db.table`."""
 
+    plan: QueryPlan
+    context: RunContext
+    origin: Input
+    physical: str
+    source: str | None
 
-def _begin_anew(
-    plan: QueryPlan,
-    feeds: Feeds,
-    known: Sequence[Stream | None],
-    beginning: Checkpoint,
-    context: RunContext,
-    origin: Input,
-    physical: str,
-) -> None:
-    """Note where outputs begin that have nothing yet; what the log does not hold any more is read anew."""
-    is_purged = beginning.sources.get(physical, SourceCheckpoint()).scn > 0
-    for (feed, handle), stream in zip(feeds, known, strict=True):
-        if stream is not None:
-            continue
-        old: frozenset[str] = frozenset()
-        if origin.wants_all and is_purged and isinstance(handle.output, Output):
-            tables = origin.tables_of(context, physical) if plan.table is None else [f"{physical}/{plan.table}"]
-            old = frozenset(name for name in tables if feed.selects(name))
-            _read_anew(handle, old, context, origin, physical)
-        handle.begin(plan.name, beginning, old)
+    def go_on(self, feeds: Feeds, known: Sequence[Stream | None]) -> None:
+        """See to tables that outputs, which have begun, did not take before or were not given whole."""
+        for (feed, handle), stream in zip(feeds, known, strict=True):
+            if stream is not None:
+                self._go_on(feed, handle, stream)
 
+    def begin(self, feeds: Feeds, known: Sequence[Stream | None], beginning: Checkpoint) -> None:
+        """See to what the log does not hold any more for outputs that have nothing yet.
 
-def _read_anew(handle: OutputHandle, tables: frozenset[str], context: RunContext, origin: Input, physical: str) -> None:
-    if not tables:
-        return
-    names = sorted(tables)
-    try:
-        origin.read_anew(context, physical, names)
-    except InputError as error:
-        raise InputError(
-            f"outputs.{handle.name}: older rows of {', '.join(names)} are not in the relay's log (any more), and "
-            f"could not be read anew: {error}. Have them read by `databus snapshot`, or leave these tables out, or say "
-            f"in the input from where on you want them: `starting_version: latest`, or a number"
-        ) from error
-    structlog.get_logger("databus.pipeline").info(
-        "incomplete until a snapshot has ended", output=handle.name, tables=names
-    )
+        Raises `PositionPurged` for one that cannot be told what is read anew.
+        """
+        for (feed, handle), stream in zip(feeds, known, strict=True):
+            if stream is None:
+                self._begin(feed, handle, beginning)
+
+    def _go_on(self, feed: Feed, handle: OutputHandle, stream: Stream) -> None:
+        new, is_chosen_anew = stream.unread(), stream.selections != handle.bringing[self.plan.name].selections
+        if is_chosen_anew:
+            new |= {each for each in self._tables(feed) if not stream.had(each)}
+        asked = self._read_anew(handle, new)
+        if is_chosen_anew or new:
+            handle.begin(self.plan.name, stream.checkpoint, asked)
+
+    def _begin(self, feed: Feed, handle: OutputHandle, beginning: Checkpoint) -> None:
+        is_purged = beginning.sources.get(self.physical, SourceCheckpoint()).scn > 0
+        asked: frozenset[str] = frozenset()
+        if self.origin.wants_all and is_purged:
+            if not isinstance(handle.output, Output):
+                raise PositionPurged(
+                    f"outputs.{handle.name}: the relay's log of {self.physical} no longer has its beginning; say in "
+                    f"the input from where on you want it: `starting_version: earliest`, `latest`, or a number"
+                )
+            asked = self._read_anew(handle, self._tables(feed))
+        handle.begin(self.plan.name, beginning, asked)
+
+    def _tables(self, feed: Feed) -> frozenset[str]:
+        """What goes to an output now, by full names. Raises `ServiceUnavailable` while the relay does not know."""
+        if self.source is not None:
+            return frozenset([f"{self.physical}/{self.source}"])
+        self.origin.log_of(self.context, self.physical)  # of a source that is still starting, no table is named
+        return frozenset(each for each in self.origin.tables_of(self.context, self.physical) if feed.selects(each))
+
+    def _read_anew(self, handle: OutputHandle, tables: frozenset[str]) -> frozenset[str]:
+        """Ask for snapshots; returns those of the tables that there are."""
+        asked = set()
+        for name in sorted(tables):  # one by one, since one that was dropped would have all refused
+            try:
+                self.origin.read_anew(self.context, self.physical, [name])
+                asked.add(name)
+            except UnknownSource:
+                continue
+            except InputError as error:
+                raise InputError(
+                    f"outputs.{handle.name}: older rows of {name} are not in the relay's log (any more), and could not "
+                    f"be read anew: {error}. Have them read by `databus snapshot`, or leave this table out, or say in "
+                    f"the input from where on you want it: `starting_version: latest`, or a number"
+                ) from error
+        if asked:
+            structlog.get_logger("databus.pipeline").info(
+                "incomplete until a snapshot has ended", output=handle.name, tables=sorted(asked)
+            )
+        return frozenset(asked)
 
 
 def advised(error: DatabusError, feeds: Feeds, *, resumed: bool) -> DatabusError:

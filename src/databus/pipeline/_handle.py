@@ -72,9 +72,7 @@ class OutputHandle:
     def begin(self, name: str, checkpoint: Checkpoint, incomplete: Collection[str]) -> None:
         """Note where a query begins, and which tables of it a snapshot, which was asked for, makes complete."""
         with self._held():
-            known = self._current(name)
-            all_incomplete = known.incomplete.union(incomplete)
-            self._put(name, replace(known, checkpoint=checkpoint, incomplete=all_incomplete, unread=frozenset()))
+            self._put(name, replace(self._current(name), checkpoint=checkpoint).reading(incomplete))
 
     def advance(self, name: str, checkpoint: Checkpoint) -> None:
         """Note that all of a query up to `checkpoint` is in the target."""

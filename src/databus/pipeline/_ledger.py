@@ -3,7 +3,7 @@
     {"v": 1, "pipeline": "shop", "output": "copy", "epoch": 3, "writer": "pid 17 on host",
      "streams": {"outputs/copy/shop@shop": {"of": "shop/*", "checkpoint": {"v": 1, "sources": {...}},
                                             "choice": [[[["shop/*"], []]]], "tables": ["shop/main.orders"],
-                                            "incomplete": ["shop/main.stock"], "unread": []}}}
+                                            "incomplete": ["shop/main.stock"]}}}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
 that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
@@ -16,21 +16,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
+from uuid import uuid4
 
 from databus.core import Checkpoint, ConfigError, CorruptData, LockHeld, MalformedRequest, Pair
 from databus.disk import make_folder, replace_file
 from databus.pipeline._tables import Selection, TableChoice, selects
 
 VERSION: Final = 1
-_NAMES: Final = ("tables", "incomplete", "unread")
+_NAMES: Final = ("tables", "incomplete")
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """of: what it is of, whatever the filters on its way are called: `physical/*`, or a table. checkpoint: all up to it
     is in the target. selections: which tables, when it was last advanced; empty for one table. By full names, tables:
-    those of which something was written; incomplete: those that lack their older rows until the end of a snapshot;
-    unread: those for which it has yet to be asked.
+    those of which something was written; incomplete: those that lack their older rows until the end of a snapshot,
+    which has to be asked for (again) unless the checkpoint says that it has begun.
     """
 
     of: str
@@ -38,7 +39,6 @@ class Stream:
     selections: tuple[Selection, ...] = ()
     tables: frozenset[str] = frozenset()
     incomplete: frozenset[str] = frozenset()
-    unread: frozenset[str] = frozenset()
 
     @property
     def pair(self) -> Pair:
@@ -48,6 +48,22 @@ class Stream:
     def had(self, name: str) -> bool:
         """Whether a table of this full name was among those that it brings."""
         return not self.selections or any(selects(each, name) for each in self.selections)
+
+    def unread(self) -> frozenset[str]:
+        """The incomplete tables whose snapshots have not begun: a relay that dies may have forgotten who asked."""
+        begun = {f"{physical}/{source}" for physical, at in self.checkpoint.sources.items() for source in at.snapshots}
+        return self.incomplete - begun
+
+    def reading(self, tables: Collection[str]) -> "Stream":
+        """The same with more incomplete tables, for which no snapshot counts that has begun already."""
+        sources = {
+            physical: replace(
+                at,
+                snapshots={name: each for name, each in at.snapshots.items() if f"{physical}/{name}" not in tables},
+            )
+            for physical, at in self.checkpoint.sources.items()
+        }
+        return replace(self, checkpoint=Checkpoint(sources), incomplete=self.incomplete.union(tables))
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""
@@ -106,13 +122,18 @@ class Ledger:
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
         self.epoch += 1
-        self.writer = f"process {os.getpid()} on {socket.gethostname()}"
+        self.writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid4().hex[:8]})"
         self._save()
 
     def check_epoch(self) -> None:
-        """Raises `LockHeld` if somebody else has taken the target since we did."""
+        """Raises `LockHeld` if somebody else has taken the target since we did, `CorruptData` if the file is gone."""
         found = type(self).load(self.path, self.pipeline, self.output)
-        if found.epoch > self.epoch:
+        if not found.epoch:
+            raise CorruptData(
+                f"{self.path}: was removed while this output was written. Start the pipeline again: it begins where "
+                f"the target stands then"
+            )
+        if (found.epoch, found.writer) != (self.epoch, self.writer):
             raise LockHeld(
                 f"{self.path}: {found.writer} has begun to write this output; two pipelines must not share a target. "
                 f"Stop one of them, or give it another `path`"
@@ -125,7 +146,7 @@ class Ledger:
         are no longer `current`.
         """
         known = self.streams.get(name)
-        if known is not None:
+        if known is not None and known.of == of:
             return known
         before = [each for other, each in self.streams.items() if other not in current and each.of == of]
         return min(before, key=lambda each: each.pair) if before else None
@@ -147,7 +168,7 @@ class Ledger:
     def read_anew(self, tables: Collection[str]) -> None:
         """Note durably that these tables, by full names, are to be read anew when their streams next begin."""
         for name, each in self.streams.items():
-            self.streams[name] = replace(each, unread=each.unread | each.tables.intersection(tables))
+            self.streams[name] = each.reading(each.tables.intersection(tables))
         self._save()
 
     def forget(self) -> None:

@@ -55,7 +55,7 @@ class Offsets:
         return (self.folder / "offsets").is_dir() and not (self.folder / _MARK).exists()
 
     def mark(self) -> None:
-        """Note that there is a ledger beside them."""
+        """Note that there is a ledger beside them: before the first batch is noted there."""
         (self.folder / _MARK).touch()
 
     def committed(self) -> Checkpoint | None:

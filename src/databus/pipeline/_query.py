@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from databus.core import (
+    Checkpoint,
     DatabusError,
     FatalError,
     InputError,
@@ -125,6 +126,7 @@ class QueryThread(threading.Thread):
         self._feeds = feeds
         self._on_end = on_end
         self._query: StreamingQuery | None = None
+        self._after: Checkpoint | None = None
         self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._retry_ms = settings.config.sections.run.retry_ms_min
@@ -243,7 +245,7 @@ class QueryThread(threading.Thread):
         context = replace(context, is_refilled=all(refilled))
         physical, table = origin.schema_of(context, plan.table)
         offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
-        after = self._after = begin(plan, self._feeds, offsets, context)
+        after = self._after = begin(plan, self._feeds, offsets, context, table.source)
         rows = origin.typed(settings.spark, context, plan.table, after)
         for step in plan.steps:
             try:

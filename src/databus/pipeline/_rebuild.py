@@ -34,6 +34,7 @@ def rebuild(
     lock.take()
     try:
         ledger = Ledger.load(ledger_path(target, config.state), config.name, output)
+        ledger.take()  # from a pipeline that runs with another `state`
         tables = sorted({name for stream in ledger.streams.values() for name in stream.tables})
         chosen = _chosen(tables, patterns, output)
         if not confirm(chosen):

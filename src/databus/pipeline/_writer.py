@@ -61,9 +61,9 @@ class Writer:
             self._write(rows, batch_id)
             crash_point("pipeline.batch.after")
             end = self._offsets.checkpoint(batch_id)
+            self._offsets.mark()
             for _, handle in self._feeds:
                 handle.advance(self._query, end)
-            self._offsets.mark()
             crash_point("pipeline.ledger.after")
         except BaseException as error:
             self.error = error  # Spark keeps but its text
@@ -178,7 +178,8 @@ class TypedWriter(Writer):
     def batches_of(self, collected: pa.Table, batch_id: int) -> list[ChangeBatch]:
         """See `Writer.batches_of`."""
         offsets = self._offsets
-        first = SourceCheckpoint() if self._after is None else offsets.position_in(self._after)
+        least = SourceCheckpoint(scn=max(offsets.origin.starting_version - 1, 0))
+        first = least if self._after is None else offsets.position_in(self._after)
         start = first if batch_id == 0 else offsets.position(batch_id - 1)
         end = offsets.position(batch_id)
         return [decode_typed(collected, self._table, offsets.physical, start, end, self._lineage_of)]

@@ -226,9 +226,12 @@ class DeltaOutput(Output):
             self._check_log(copy, stored, batch.end, source, batch.physical)
         pair = stored.pair if stored is not None else (0, 0)
         new: list[TableRows | TableControl] = []
+        is_awaited = f"{batch.physical}/{source}" in self.incomplete and source not in batch.start.snapshots
         for item in items:
             if isinstance(item, TableControl):
-                if item.pair > pair and not self._says_nothing(batch, item, stored):
+                is_awaited = is_awaited and item.kind is not ControlKind.SNAPSHOT_BEGIN
+                says_nothing = self._says_nothing(batch, item, stored, is_awaited=is_awaited)
+                if item.pair > pair and not says_nothing:
                     new.append(item)
                 continue
             rows = rows_above(item.rows, pair)
@@ -254,18 +257,19 @@ class DeltaOutput(Output):
                 f"snapshot has ended"
             )
 
-    def _says_nothing(self, batch: ChangeBatch, item: TableControl, stored: Stored | None) -> bool:
-        """Whether a control changes nothing here: a copy that a snapshot to come completes may have had gaps before it.
+    def _says_nothing(self, batch: ChangeBatch, item: TableControl, stored: Stored | None, *, is_awaited: bool) -> bool:
+        """Whether a control changes nothing here.
 
-        Raises what `_is_known_in_part` does.
+        is_awaited: the snapshot that completes the copy has not begun, so that a gap of a mirror, or the end of
+        another snapshot, need not be minded. Raises what `_is_known_in_part` does.
         """
         if item.kind is ControlKind.SNAPSHOT_BEGIN:
             return stored is not None
-        if item.kind is ControlKind.GAP and self.config.mode == "mirror":
-            return f"{batch.physical}/{item.table.source}" in self.incomplete
-        return self._is_known_in_part(batch, item)
+        if item.kind is ControlKind.GAP:
+            return is_awaited and self.config.mode == "mirror"
+        return self._is_known_in_part(batch, item, is_awaited=is_awaited)
 
-    def _is_known_in_part(self, batch: ChangeBatch, item: TableControl) -> bool:
+    def _is_known_in_part(self, batch: ChangeBatch, item: TableControl, *, is_awaited: bool) -> bool:
         """Whether a snapshot ends of which a mirror did not get all, so that nothing follows for its older rows.
 
         Raises `UnsupportedFeature` unless the mirror is to go on with gaps.
@@ -273,6 +277,8 @@ class DeltaOutput(Output):
         is_end = item.kind is ControlKind.SNAPSHOT_END and item.body.get("complete", False)
         if not is_end or self.config.mode == "history" or batch.has_begin_of(item):
             return False
+        if is_awaited:
+            return True
         name = f"{batch.physical}/{item.table.source}"
         said = f"{self.table_path(batch.physical, item.table.source)}: a snapshot of {name} ends whose begin never came"
         if self.config.on_gap != "continue":
