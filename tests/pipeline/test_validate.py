@@ -75,7 +75,7 @@ MISTAKES = {
     ),
     "no type": (
         "filters: {f: {from: shop}}\n",
-        "filters.f.type: missing; there are python, route, sql",
+        "filters.f.type: missing; there are mask, project, python, rename, route, sql, where",
     ),
     "no from": ("outputs: {n: {type: mock}}\n", "outputs.n.from: missing"),
     "a node that is no mapping": (

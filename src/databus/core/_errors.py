@@ -8,6 +8,7 @@ DatabusError
 │   ├── MalformedRequest      a request over HTTP (400)
 │   ├── AccessDenied          no token, or a wrong one (401)
 │   ├── UnknownSource         a name that the relay does not have (404)
+│   ├── UnknownColumn         a column that a table does not have
 │   └── LockHeld              another process owns this log or state (names it)
 ├── TransientError        waiting may be enough: `retryable`           exit code 75
 │   ├── ServiceUnavailable    a relay or a database does not answer (503)
@@ -62,6 +63,10 @@ class UnknownSource(InputError):
     """No source of that name or id; the message names the nearest ones."""
 
     http_status = 404
+
+
+class UnknownColumn(InputError):
+    """A filter names a column that its table does not have; the message names both."""
 
 
 class LockHeld(InputError):

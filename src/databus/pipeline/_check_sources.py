@@ -10,9 +10,11 @@ from typing import Final
 
 from databus.core import ConfigError
 from databus.pipeline._config import Problem
+from databus.pipeline._contract import TablesFilter
 from databus.pipeline._graph import Branch, Graph
 from databus.pipeline._registry import Kind
-from databus.pipeline._tables import full_pattern, matches, nearest
+from databus.pipeline._tables import full_pattern, matches, nearest, selects
+from databus.schema import column_named
 from databus.sources import SourceConfig
 
 _WILDCARDS: Final = frozenset("*?[")
@@ -104,6 +106,8 @@ def _check_filters(graph: Graph, captured: Columns) -> Iterator[Problem]:
         if node.kind is not Kind.OUTPUT:
             continue
         for branch in graph.branches(node.path):
+            if branch.over_tables and not branch.steps:
+                yield from _check_over_tables(graph, branch, captured)
             if branch.table is None or not branch.steps or not graph.inputs[branch.input].needs_relay:
                 continue
             first = branch.steps[0].node
@@ -112,13 +116,36 @@ def _check_filters(graph: Graph, captured: Columns) -> Iterator[Problem]:
                 yield from _check_first(graph, branch, first, captured)
 
 
+def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Problem]:
+    """Patterns that no table matches, and tables that lack a column that is named."""
+    left = {name: list(columns) for name, columns in captured.items() if selects(branch.selection, name)}
+    for step in branch.over_tables:
+        each = graph.filters[step.node]
+        if not isinstance(each, TablesFilter) or each.problems():
+            return
+        for index, pattern in enumerate(each.config.tables):
+            if not _found(pattern, captured):
+                yield Problem(f"{step.node}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+        for name, columns in left.items():
+            if not each.is_about(name):
+                continue
+            lacking = [column for column in each.names if column_named(column, columns) is None]
+            if lacking and each.missing == "stop":
+                yield Problem(
+                    f"{step.node}.{each.option_of(lacking[0])}",
+                    f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} Or leave the table out of '
+                    "`tables`, or say `missing: skip`",
+                )
+            left[name] = each.columns_left(columns)
+
+
 def _check_keys(graph: Graph, captured: Columns) -> Iterator[Problem]:
     """Tables and columns that an output's `key` names."""
     for node in graph.config.nodes.values():
         keys = getattr(node.config, "key", None)
         if node.kind is not Kind.OUTPUT or not isinstance(keys, dict):
             continue
-        is_whole = all(not branch.steps for branch in graph.branches(node.path))
+        is_whole = all(not branch.steps and not branch.over_tables for branch in graph.branches(node.path))
         for table, columns in keys.items():
             found = _found(table, captured)
             if not found:

@@ -23,7 +23,7 @@ from databus.core import (
     SourceCheckpoint,
     TransientError,
 )
-from databus.pipeline._compare_filtered import Filtered, captured_table
+from databus.pipeline._compare_filtered import Filtered, FilteredTable, captured_table
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_rows import difference_of, two_sides
 from databus.pipeline._compare_source import oracle_of
@@ -31,7 +31,10 @@ from databus.pipeline._config import NodeSpec
 from databus.pipeline._contract import OutputContext, Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan, plan_queries
+from databus.pipeline._query_filters import named
+from databus.pipeline._table_filters import TableFilters
 from databus.pipeline._tables import matches
+from databus.schema import TableSchema
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
 
 if TYPE_CHECKING:
@@ -125,12 +128,28 @@ class _Copy:
         found = chosen.get(source) if isinstance(chosen, dict) else chosen
         return tuple(found or key)
 
-    def filtered(self, source: str) -> Filtered | None:
+    def filtered(self, source: str, deadline: float) -> Filtered | FilteredTable | None:
         """The filters between the source's table and this copy; None where it is copied as it is."""
-        if self.plan.shape is not Shape.TYPED:
+        if self.plan.shape is Shape.TYPED:
+            return Filtered(self.session(), self.graph, self.plan.steps, self._captured(source, deadline))
+        name = f"{self.physical}/{source}"
+        mine = [feed for feed in self.plan.feeds if feed.output == self.node.path and feed.selects(name)]
+        way = mine[0].filters_of(name) if mine else ()
+        if not way:
             return None
-        table = captured_table(self.graph.config.relay_folder, self.physical, source)
-        return Filtered(self.session(), self.graph, self.plan.steps, table)
+        table = self._captured(source, deadline)
+        filters = TableFilters(self.physical, named(self.graph, way), lambda _: table, lambda _: table)
+        return FilteredTable(filters, table)
+
+    def _captured(self, source: str, deadline: float) -> TableSchema:
+        """The definition of a table: what the relay says, or, of one of the pipeline's own, what is beside its log."""
+        if self.graph.config.embeds_relay:
+            return captured_table(self.graph.config.relay_folder, self.physical, source)
+        relay = self._relay(deadline)
+        found = [] if relay is None else [each for each in relay.sources() if each.name == f"{self.physical}/{source}"]
+        if relay is None or not found:
+            raise ServiceUnavailable(f"{self.physical}: no relay knows {source}, whose types the filters need")
+        return relay.table_of(found[0].fingerprint)
 
 
 def compare(
@@ -250,7 +269,7 @@ def _compare_physical(
                 if not captured:
                     why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
                 if not why:
-                    found = [_compare_table(copy, reading, each, keys_max) for each in captured]
+                    found = [_compare_table(copy, reading, each, keys_max, deadline) for each in captured]
                     if reading.rests():
                         if is_late or found == doubted or all(each.is_identical for each in found):
                             return found, reading.cut
@@ -295,8 +314,10 @@ def _tables(copy: _Copy, reading: Reading) -> list[OracleTable]:
     return [table for table in reading.tables() if copy.selects(table.source)]
 
 
-def _compare_table(copy: _Copy, reading: Reading, table: OracleTable, keys_max: int) -> TableDifference:
-    filtered = copy.filtered(table.source)
+def _compare_table(
+    copy: _Copy, reading: Reading, table: OracleTable, keys_max: int, deadline: float
+) -> TableDifference:
+    filtered = copy.filtered(table.source, deadline)
     names, key = (table.names, table.key) if filtered is None else (filtered.result.names, filtered.result.key)
     key = copy.key_of(table.source, key)
     if not key:

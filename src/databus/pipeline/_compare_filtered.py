@@ -18,8 +18,10 @@ from databus.core import (
     ChangeType,
     ServiceUnavailable,
 )
-from databus.pipeline._decode import result_table
+from databus.pipeline._batch import TableRows
+from databus.pipeline._decode import result_table, user_rows_schema
 from databus.pipeline._graph import Graph, Step
+from databus.pipeline._table_filters import TableFilters
 from databus.schema import TableSchema, sink_schema
 from databus.sources import Row
 
@@ -50,6 +52,22 @@ def captured_table(relay_folder: Path, physical: str, source: str) -> TableSchem
     raise ServiceUnavailable(f"{relay_folder / physical}: knows no table {source}, whose types the filters need")
 
 
+class FilteredTable:
+    """Filters over whole tables over rows of a table."""
+
+    def __init__(self, filters: TableFilters, table: TableSchema) -> None:
+        self._filters = filters
+        self._table = table
+        self.result = filters.result(table)
+
+    def rows(self, names: Sequence[str], rows: Iterable[Row]) -> Iterator[Row]:
+        """See `Filtered.rows`."""
+        for part in _parts(names, rows, self._table):
+            items, _ = self._filters.item(TableRows(self._table, _with_bus(part, self._table)))
+            for made in (item.rows for item in items if isinstance(item, TableRows)):
+                yield from zip(*(made.column(name).to_pylist() for name in self.result.names), strict=True)
+
+
 class Filtered:
     """A branch's filters over rows of a table. names: of the result's columns, known once `rows` has begun."""
 
@@ -70,20 +88,33 @@ class Filtered:
 
     def rows(self, names: Sequence[str], rows: Iterable[Row]) -> Iterator[Row]:
         """What the filters let pass of rows with these columns, in the result's columns."""
-        order = [names.index(name) for name in self._table.names]
-        rest = iter(rows)
-        while part := list(islice(rest, _ROWS_AT_ONCE)):
-            made = self._made_of([tuple(row[place] for place in order) for row in part])
+        for part in _parts(names, rows, self._table):
+            made = self._made_of(part)
             yield from zip(*(column.to_pylist() for column in made.columns), strict=True)
 
     def _made_of(self, rows: Sequence[Row]) -> pa.Table:
-        schema = sink_schema(self._table)
-        columns = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(schema)]
-        meta = [pa.repeat(pa.scalar(value, kind), len(rows)) for _, kind, value in _META]
-        given = pa.table([*columns, *meta], [*schema.names, *(name for name, _, _ in _META)])
-        found = self._session.createDataFrame(given)
+        found = self._session.createDataFrame(_with_meta(rows, self._table))
         for step in self._steps:
             found = self._graph.filters[step.node].apply(found, step.branch)
         made: pa.Table = found.drop(*(name for name, _, _ in _META)).toArrow()
         self._result = result_table(self._table.source, made.schema, self._table.key)
         return made.cast(sink_schema(self._result))
+
+
+def _parts(names: Sequence[str], rows: Iterable[Row], table: TableSchema) -> Iterator[list[Row]]:
+    """Rows with these columns in the table's order, some at a time."""
+    order = [names.index(name) for name in table.names]
+    rest = iter(rows)
+    while part := list(islice(rest, _ROWS_AT_ONCE)):
+        yield [tuple(row[place] for place in order) for row in part]
+
+
+def _with_meta(rows: Sequence[Row], table: TableSchema) -> pa.Table:
+    schema = sink_schema(table)
+    columns = [pa.array([row[at] for row in rows], field.type) for at, field in enumerate(schema)]
+    meta = [pa.repeat(pa.scalar(value, kind), len(rows)) for _, kind, value in _META]
+    return pa.table([*columns, *meta], [*schema.names, *(name for name, _, _ in _META)])
+
+
+def _with_bus(rows: Sequence[Row], table: TableSchema) -> pa.Table:
+    return _with_meta(rows, table).select(user_rows_schema(table).names)

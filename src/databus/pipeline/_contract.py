@@ -19,8 +19,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from databus.core import Checkpoint, InputError, SourceCheckpoint
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._lineage import Lineage
-from databus.pipeline._tables import TableChoice
-from databus.schema import TableSchema
+from databus.pipeline._table_step import TableStep
+from databus.pipeline._tables import TableChoice, matches
+from databus.schema import Column, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,6 +69,22 @@ class FilterConfig(NodeConfig):
         alias="from",
         description="Names of the inputs and filters before it; `name.branch` for one branch of a route.",
         examples=["shop", ["shop", "split.large"]],
+    )
+
+
+class TablesFilterConfig(FilterConfig):
+    """What every filter over whole tables has."""
+
+    tables: Names = Field(
+        default_factory=lambda: ["*"],
+        description="Tables that it is about, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of "
+        "characters. Others pass as they are.",
+        examples=[["*"], ["main.orders", "main.*_archive"]],
+    )
+    missing: Literal["stop", "skip"] = Field(
+        "stop",
+        description="What happens to a table that has not all the columns that are named here: the output stops and "
+        "says so, or what is not there is left alone (of `where`: all rows of the table pass).",
     )
 
 
@@ -179,6 +196,14 @@ class Input(ABC):
         del context, physical
         return []
 
+    def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
+        """Those tables with their definitions, by full name."""
+        return {name: self.schema_of(context, name)[1] for name in self.tables_of(context, physical)}
+
+    def table_of(self, context: RunContext, fingerprint: int) -> TableSchema:
+        """The definition of that fingerprint; of inputs that emit tables."""
+        raise NotImplementedError
+
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
         """Have these tables, by full names, read while changes go on: their snapshots come in the stream.
 
@@ -239,6 +264,55 @@ class Filter(ABC):
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """The typed rows that go on, or into that branch; the bus's columns and the rows of controls always go on."""
         raise NotImplementedError(branch)
+
+
+class TablesFilter(Filter):
+    """Base of filters over whole tables, between tables edges: of each table by itself, in the driver, on Arrow.
+
+    hides: whether what it is about must not pass by another name.
+    """
+
+    hides: ClassVar[bool] = True
+
+    @property
+    def takes(self) -> Shape:
+        """Tables."""
+        return Shape.TABLES
+
+    @property
+    def missing(self) -> Literal["stop", "skip"]:
+        """What happens where a column is not there; see `TablesFilterConfig.missing`."""
+        chosen: Literal["stop", "skip"] = self.config.missing
+        return chosen
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The columns that its options name."""
+        return ()
+
+    def option_of(self, name: str) -> str:
+        """The option that names a column, for messages."""
+        given = self.config.model_dump(include={"columns", "exclude", "hash", "redact", "truncate"})
+        return next((option for option, value in given.items() if name in (value or ())), "where")
+
+    def choose(self, branch: str | None) -> TableChoice:
+        """All tables go on."""
+        del branch
+        return TableChoice()
+
+    def is_about(self, name: str) -> bool:
+        """Whether it does something to the table of this full name."""
+        return matches(name, self.config.tables)
+
+    def columns_left(self, names: Sequence[str]) -> list[str]:
+        """The columns of what comes out, where these come in."""
+        return list(names)
+
+    @abstractmethod
+    def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
+        """What it makes of a table in one definition. missing: columns that it names and this definition lacks, each as
+        the table got it later; None for one that is left alone. Raises `ConfigError` for what does not fit the table.
+        """
 
 
 class Output(ABC):

@@ -314,7 +314,7 @@ def decode_typed(
     control keeps its body, which speaks of the source's columns. Raises `UnrepresentableValue` for a value that the
     sink's type cannot hold.
     """
-    rows = _whole_changes(_sorted(rows))
+    rows = whole_changes(_sorted(rows))
     ahead: SchemaAhead | None = None
     controls = np.array([], np.int64)
     if CONTROL in rows.column_names:
@@ -335,8 +335,8 @@ def decode_typed(
     return ChangeBatch(physical, start, end, tuple(items), ahead)
 
 
-def _whole_changes(rows: pa.Table) -> pa.Table:
-    """Sorted rows, in which an image of an update whose other image a filter dropped is an insert or a delete."""
+def whole_changes(rows: pa.Table) -> pa.Table:
+    """Sorted rows as users see them, in which an image of an update without the other is an insert or a delete."""
     kinds = rows.column(CHANGE_TYPE)
     is_before = pc.equal(kinds, ChangeType.UPDATE_PREIMAGE.label).to_numpy()
     is_after = pc.equal(kinds, ChangeType.UPDATE_POSTIMAGE.label).to_numpy()

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem
-from databus.pipeline._contract import Filter, Input, Shape
+from databus.pipeline._contract import Filter, Input, Shape, TablesFilter
 from databus.pipeline._registry import Kind
 from databus.pipeline._tables import Selection, may_select
 
@@ -38,7 +38,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Step:
-    """A typed filter on the way, and the branch of it that is taken."""
+    """A filter on the way, and the branch of it that is taken."""
 
     node: str
     branch: str | None
@@ -49,7 +49,7 @@ class Branch:
     """A way from an input to an output.
 
     table: of typed rows; None for tables, and for an input that has but one. selection: what tables the choices on the
-    way let through. edge: the last one.
+    way let through. edge: the last one. steps: the typed filters on the way; over_tables: those over whole tables.
     """
 
     input: str
@@ -59,6 +59,7 @@ class Branch:
     selection: Selection = ()
     table: str | None = None
     steps: tuple[Step, ...] = ()
+    over_tables: tuple[Step, ...] = ()
 
     @property
     def label(self) -> str:
@@ -220,15 +221,17 @@ class Graph:
         start, passed = way
         selection: Selection = (self.inputs[start].choice(),)
         steps: list[Step] = []
+        over_tables: list[Step] = []
         table: str | None = None
         for path, branch in passed:
             each = self.filters[path]
             if each.takes is Shape.TABLES:
                 selection = (*selection, each.choose(branch))
+                over_tables += [Step(path, branch)] if isinstance(each, TablesFilter) else []
                 continue
             table = table or each.table
             steps.append(Step(path, branch))
-        return Branch(start, output, edge.shape, edge, selection, table, tuple(steps))
+        return Branch(start, output, edge.shape, edge, selection, table, tuple(steps), tuple(over_tables))
 
 
 def physicals_of(graph: Graph, branch: Branch) -> list[str] | None:

@@ -16,14 +16,24 @@ from databus.pipeline._tables import Selection, patterns_of, selects
 
 @dataclass(frozen=True)
 class Feed:
-    """An output of a query. selections: of tables, any of which lets a table through; empty for typed rows."""
+    """An output of a query.
+
+    selections: of tables, any of which lets a table through; empty for typed rows. filters: for each selection, the
+    paths of the filters over whole tables on the way.
+    """
 
     output: str
     selections: tuple[Selection, ...] = ()
+    filters: tuple[tuple[str, ...], ...] = ()
 
     def selects(self, name: str) -> bool:
         """Whether a table of this full name goes to the output."""
         return not self.selections or any(selects(each, name) for each in self.selections)
+
+    def filters_of(self, name: str) -> tuple[str, ...]:
+        """The filters that the table of this full name goes through."""
+        ways = zip(self.selections, self.filters, strict=False)
+        return next((filters for selection, filters in ways if selects(selection, name)), ())
 
 
 @dataclass(frozen=True)
@@ -85,14 +95,19 @@ def _query(name: str, physical: str, branches: Sequence[Branch]) -> QueryPlan:
     if first.shape is Shape.TYPED:
         feeds = tuple(Feed(output) for output in dict.fromkeys(branch.output for branch in branches))
         return QueryPlan(name, Shape.TYPED, first.input, feeds, table=first.table, steps=first.steps)
-    by_output: dict[str, list[Selection]] = {}
+    by_output: dict[str, list[Branch]] = {}
     for branch in branches:
-        by_output.setdefault(branch.output, []).append(branch.selection)
+        by_output.setdefault(branch.output, []).append(branch)
     return QueryPlan(
         name,
         Shape.TABLES,
         first.input,
-        tuple(Feed(output, tuple(selections)) for output, selections in by_output.items()),
+        tuple(_feed(output, ways) for output, ways in by_output.items()),
         physical=physical,
         patterns=tuple(dict.fromkeys(pattern for branch in branches for pattern in patterns_of(branch.selection))),
     )
+
+
+def _feed(output: str, ways: Sequence[Branch]) -> Feed:
+    filters = tuple(tuple(step.node for step in branch.over_tables) for branch in ways)
+    return Feed(output, tuple(branch.selection for branch in ways), filters if any(filters) else ())

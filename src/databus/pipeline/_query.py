@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from random import random
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,7 @@ from databus.core import (
     SchemaChanged,
     ServiceUnavailable,
     TransientError,
+    UnknownColumn,
     UnknownSource,
 )
 from databus.pipeline._begin import advised, begin
@@ -38,6 +40,7 @@ from databus.pipeline._handle import OutputHandle
 from databus.pipeline._lineage import Lineage
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline._query_filters import check_columns, filters_over
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
 
 if TYPE_CHECKING:
@@ -240,7 +243,15 @@ class QueryThread(threading.Thread):
             offsets = Offsets(self.checkpoint, origin, plan.physical, "")
             after = self._after = begin(plan, self._feeds, offsets, context)
             tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
-            return tables, TablesWriter(*self._written(offsets), decode=decode, wants_stop=settings.is_stopping)
+            filters = filters_over(settings.graph, plan, context)
+            check_columns(plan, filters, origin, context)
+            return tables, TablesWriter(
+                *self._written(offsets),
+                decode=decode,
+                filters=filters,
+                read_anew=partial(origin.read_anew, context, plan.physical),
+                wants_stop=settings.is_stopping,
+            )
         refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
         context = replace(context, is_refilled=all(refilled))
         physical, table = origin.schema_of(context, plan.table)
@@ -308,10 +319,13 @@ class QueryThread(threading.Thread):
         return True
 
     def _may_come(self, error: DatabusError) -> bool:
-        """Whether a table that is not there may only not have been captured yet: our own relay has just begun."""
+        """Whether what is not there, a table or a column, may only not have been captured yet: our own relay has just
+        begun.
+        """
         config = self._settings.config
         waited_ms = (time.monotonic() - self._settings.began) * 1e3
-        return isinstance(error, UnknownSource) and config.embeds_relay and waited_ms < config.sections.run.start_ms_max
+        is_missing = isinstance(error, UnknownSource | UnknownColumn)
+        return is_missing and config.embeds_relay and waited_ms < config.sections.run.start_ms_max
 
     def _say(self, event: str, error: DatabusError | None, **more: Any) -> None:
         said: Mapping[str, Any] = {

@@ -34,9 +34,13 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "mock": "databus.pipeline.inputs:MockInput",
     },
     Kind.FILTER: {
+        "mask": "databus.pipeline.filters:MaskFilter",
+        "project": "databus.pipeline.filters:ProjectFilter",
         "python": "databus.pipeline.filters:PythonFilter",
+        "rename": "databus.pipeline.filters:RenameFilter",
         "route": "databus.pipeline.filters:RouteFilter",
         "sql": "databus.pipeline.filters:SqlFilter",
+        "where": "databus.pipeline.filters:WhereFilter",
     },
     Kind.OUTPUT: {
         "console": "databus.pipeline.outputs:ConsoleOutput",

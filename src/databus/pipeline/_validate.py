@@ -192,7 +192,8 @@ def _check_into_filter(graph: Graph, source: str, place: str, target: NodeSpec) 
     this = graph.filters[target.path]
     before = _name(source)
     if this.takes is Shape.TABLES and shape is Shape.TYPED:
-        yield Problem(place, f'"{before}" gives typed rows of one table; a route by table takes tables')
+        what = "a route by table" if target.type == "route" else target.type
+        yield Problem(place, f'"{before}" gives typed rows of one table; {what} takes tables')
     if this.takes is Shape.TYPED and shape is Shape.TABLES and this.table is None:
         yield Problem(
             f"{target.path}.table", f'missing: "{before}" carries tables, and {target.type} works on one of them'
@@ -215,6 +216,13 @@ def _check_unused(graph: Graph) -> Iterator[Problem]:
 def _check_output(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
     for branch in branches:
         yield from _check_branch(graph, node, branch)
+    for one, other in combinations(branches, 2):
+        if one.input == other.input and one.over_tables != other.over_tables and _tables_meet(one, other):
+            yield Problem(
+                other.edge.place,
+                f'tables reach {node.name} by "{one.edge_name}" and by "{other.edge_name}", through other filters; '
+                "have `route` divide them, or give one of them an output of its own",
+            )
     if node.plugin.delivery is not Delivery.EXACTLY_ONCE:
         return
     for one, other in combinations(branches, 2):
@@ -225,6 +233,11 @@ def _check_output(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Itera
                 f'{shared} reaches {node.name} by "{one.edge_name}" and by "{other.edge_name}"; a table has one way '
                 "into an exactly-once output: leave it out of one of them, or give it an output of its own",
             )
+
+
+def _tables_meet(one: Branch, other: Branch) -> bool:
+    is_tables = one.shape is Shape.TABLES and other.shape is Shape.TABLES
+    return is_tables and selections_meet(one.selection, other.selection)
 
 
 def _check_keys(node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
@@ -263,6 +276,14 @@ def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Prob
             branch.edge.place,
             f'"{branch.edge_name}" carries tables, and {node.type} takes typed rows of one table; put a filter between '
             "that names one, such as `type: sql` with `table` and `where`",
+        )
+    if branch.steps and branch.over_tables:
+        first = branch.steps[0].node
+        yield Problem(
+            f"{first}.from",
+            f'"{_name(branch.over_tables[-1].node)}" works on whole tables on their way to an output, and '
+            f"{_name(first)} reads its table itself; put what it does into the SQL or the function, or use one of "
+            "where, project, rename and mask instead",
         )
     if branch.table is None or not branch.steps:
         return

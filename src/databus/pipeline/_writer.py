@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, Checkpoint, ServiceUnavailable, SourceCheckpoint, crash_point
-from databus.pipeline._batch import ChangeBatch, TableRows
+from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Decode, Output, SparkOutput
 from databus.pipeline._decode import decode_typed
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._lineage import LineageOf
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed
+from databus.pipeline._table_filters import TableFilters
 from databus.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -101,13 +102,18 @@ class Writer:
             if self._wants_stop.is_set():
                 raise ServiceUnavailable(f"{self._query}: the pipeline stops; what is left of this batch comes again")
             for feed, handle in feeds:
-                mine = _for_feed(batch, feed)
+                mine = self._for_feed(batch, feed, handle)
                 written = handle.write(self._query, mine)
                 self._say(handle.name, mine, written, began)
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
         """The micro-batch as change batches, in order."""
         raise NotImplementedError
+
+    def _for_feed(self, batch: ChangeBatch, feed: Feed, handle: OutputHandle) -> ChangeBatch:
+        """What of a batch an output is given."""
+        del handle
+        return _selected(batch, feed)
 
     def _say(
         self,
@@ -149,17 +155,49 @@ def _lag_ms(tables: Sequence[TableRows]) -> float | None:
     return round((time.time_ns() / 1e3 - max(known)) / 1e3, 1) if known else None
 
 
-def _for_feed(batch: ChangeBatch, feed: Feed) -> ChangeBatch:
+def _selected(batch: ChangeBatch, feed: Feed) -> ChangeBatch:
     items = tuple(item for item in batch.items if feed.selects(f"{batch.physical}/{item.table.source}"))
     return replace(batch, items=items)
 
 
 class TablesWriter(Writer):
-    """Of a query over tables; `decode` is of the input that they come from."""
+    """Of a query over tables; `decode` is of the input that they come from.
 
-    def __init__(self, *given: Any, decode: Decode, **more: Any) -> None:
+    filters: by the paths of filters on the way of a table, those filters. read_anew: asks for snapshots of tables.
+    """
+
+    def __init__(
+        self,
+        *given: Any,
+        decode: Decode,
+        filters: Mapping[tuple[str, ...], TableFilters] | None = None,
+        read_anew: Callable[[Sequence[str]], None] | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(*given, **more)
         self._decode = decode
+        self._filters = filters or {}
+        self._read_anew = read_anew
+
+    def _for_feed(self, batch: ChangeBatch, feed: Feed, handle: OutputHandle) -> ChangeBatch:
+        """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""
+        batch = _selected(batch, feed)
+        if not feed.filters:
+            return batch
+        items: list[TableRows | TableControl] = []
+        for item in batch.items:
+            chain = self._filters.get(feed.filters_of(f"{batch.physical}/{item.table.source}"))
+            if chain is None:
+                items.append(item)
+                continue
+            made, is_exact = chain.item(item)
+            items += made
+            output = handle.output
+            if not is_exact and isinstance(output, Output) and output.is_refilled and self._read_anew is not None:
+                name = f"{batch.physical}/{item.table.source}"
+                self._read_anew([name])
+                handle.expect_snapshot(self._query, [name])
+        return replace(batch, items=tuple(items))
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
         """See `Writer.batches_of`."""

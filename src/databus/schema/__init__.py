@@ -3,20 +3,25 @@
 from databus.schema._changes import Origin, SchemaChange, origins
 from databus.schema._compat import SchemaDiff, diff
 from databus.schema._derive import BUS_FIELDS, avro_schema, frame_schema, sink_schema, spark_fields, user_schema
+from databus.schema._evaluate import BoundPredicate, column_named
 from databus.schema._exact import converted, converts_exactly, widens_to
+from databus.schema._predicate import Predicate
 from databus.schema._table import Column, TableSchema
 from databus.schema._types import TYPE_NAMES, TypeForms, forms_of, widens
 
 __all__ = [
     "BUS_FIELDS",
     "TYPE_NAMES",
+    "BoundPredicate",
     "Column",
     "Origin",
+    "Predicate",
     "SchemaChange",
     "SchemaDiff",
     "TableSchema",
     "TypeForms",
     "avro_schema",
+    "column_named",
     "converted",
     "converts_exactly",
     "diff",

@@ -1,6 +1,6 @@
 """Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import pyarrow as pa
@@ -174,6 +174,20 @@ class DatabusInput(Input):
 
         client = RelayClient(_relay_of(context), token_file=context.token_file)
         return [each.name for each in client.sources() if each.physical == physical]
+
+    def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
+        """What the relay says."""
+        from databus.link import RelayClient
+
+        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        found = [each for each in client.sources() if each.physical == physical]
+        return {each.name: client.table_of(each.fingerprint) for each in found}
+
+    def table_of(self, context: RunContext, fingerprint: int) -> TableSchema:
+        """What the relay says."""
+        from databus.link import RelayClient
+
+        return RelayClient(_relay_of(context), token_file=context.token_file).table_of(fingerprint)
 
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
         """Ask the relay for snapshots."""

@@ -1,0 +1,157 @@
+"""Filters over tables, one behind the other, over what a batch brings of each table. No row becomes an object.
+
+Rows are judged in the definition that their table had when they were written, and `schema` controls are made into what
+they mean behind the filters, so that a mirror follows. A column that a definition lacks was NULL then, if the table has
+it now; see `TableFilters._missing` for the rest.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from databus.core import ConfigError, ControlKind, UnknownColumn, UnsupportedFeature
+from databus.pipeline._batch import TableControl, TableRows
+from databus.pipeline._contract import TablesFilter
+from databus.pipeline._decode import TableOf, whole_changes
+from databus.pipeline._table_step import TableStep, changed_by
+from databus.schema import Column, SchemaChange, TableSchema, column_named
+
+Named = tuple[str, TablesFilter]
+"""A filter, and where it stands in the file: `filters.large`."""
+
+CurrentOf = Callable[[str], TableSchema | None]
+"""The definition that a table, by full name, has now; None if it is not captured any more."""
+
+
+@dataclass
+class TableFilters:
+    """A row of filters over the tables of a physical source. table_of: finds definitions by their fingerprints."""
+
+    physical: str
+    filters: Sequence[Named]
+    table_of: TableOf
+    current_of: CurrentOf
+    _known: dict[int, tuple[TableStep, ...]] = field(default_factory=dict)
+
+    def over(self, table: TableSchema) -> tuple[TableStep, ...]:
+        """What each filter makes of a table.
+
+        Raises `UnknownColumn` for a column that a filter names and the table has not, `ConfigError` for a condition or
+        an option that does not fit the table.
+        """
+        found = self._known.get(table.fingerprint)
+        if found is None:
+            name = f"{self.physical}/{table.source}"
+            steps: list[TableStep] = []
+            for where, each in self.filters:
+                before = steps[-1].after if steps else table
+                steps.append(self._step(where, each, name, before, tuple(steps)))
+            found = self._known[table.fingerprint] = tuple(steps)
+        return found
+
+    def result(self, table: TableSchema) -> TableSchema:
+        """The definition of what comes out."""
+        return self.over(table)[-1].after
+
+    def _step(
+        self, where: str, each: TablesFilter, name: str, table: TableSchema, before: tuple[TableStep, ...]
+    ) -> TableStep:
+        if not each.is_about(name):
+            return TableStep.unchanged(table)
+        lacking = [column for column in each.names if column_named(column, table.names) is None]
+        missing = self._missing(where, each, name, table, lacking, len(before)) if lacking else {}
+        try:
+            return each.over(table, missing)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {name}: {error}") from error
+
+    def _missing(
+        self, where: str, each: TablesFilter, name: str, table: TableSchema, lacking: Sequence[str], depth: int
+    ) -> dict[str, Column | None]:
+        """Columns that a definition lacks, each as the table has it now; None where that does not matter.
+
+        It does not where the filter says `missing: skip`. Otherwise the table must have it now. A filter that hides
+        columns stops at a definition with columns that are not there now: one may be what it hides, by another name.
+        """
+        now = self.current_of(name)
+        if now is not None and depth:
+            now = TableFilters(self.physical, self.filters[:depth], self.table_of, self.current_of).result(now)
+        current = now or table
+        found = {column: column_named(column, current.names) for column in lacking}
+        gone = [column for column in table.names if column not in current.names]
+        if each.hides and gone and any(found.values()):
+            raise UnsupportedFeature(
+                f"{where}: rows of {name} are from before {', '.join(lacking)} was there, and have "
+                f"{', '.join(gone)}, which may have been its name: nothing says what to hide of them. Begin after "
+                "them, with `starting_version` in the input and the output made anew, or hide these columns too"
+            )
+        for column in lacking:
+            if found[column] is None and each.missing == "stop" and now is not None:
+                raise UnknownColumn(
+                    f'{where}: {name} has no column "{column}"; there are {", ".join(current.names)}. Leave the table '
+                    "out of `tables`, or say `missing: skip` to have the filter leave alone what is not there"
+                )
+        return {column: None if at is None else current.column(at) for column, at in found.items()}
+
+    def item(self, item: TableRows | TableControl) -> tuple[Iterable[TableRows | TableControl], bool]:
+        """What is left of rows or a control of a table, and whether a copy can follow: else it is to be read anew."""
+        if isinstance(item, TableRows):
+            return self._rows(item), True
+        control, is_exact = self._control(item)
+        return [control], is_exact
+
+    def _rows(self, item: TableRows) -> list[TableRows]:
+        steps = self.over(item.table)
+        rows = item.rows
+        for step in steps:
+            rows = step.apply(rows)
+        if any(step.selects for step in steps):
+            rows = whole_changes(rows)
+        return [TableRows(steps[-1].after, rows)] if rows.num_rows else []
+
+    def _control(self, item: TableControl) -> tuple[TableControl, bool]:
+        steps = self.over(item.table)
+        result = steps[-1].after
+        if item.kind is not ControlKind.SCHEMA:
+            return replace(item, table=result), True
+        before = self._before(item.body.get("previous"))
+        change = SchemaChange.of_control(item.pair, item.body, before, item.table)
+        olds: Sequence[TableStep | None] = [None] * len(steps) if before is None else self.over(before)
+        is_exact = True
+        for (where, each), old, new in zip(self.filters, olds, steps, strict=True):
+            if each.hides and old is not None:
+                _check_hidden(where, each, old, new)
+            change, is_said = changed_by(old, new, change)
+            is_exact &= is_said
+        hides = any(each.hides for _, each in self.filters)
+        previous = None if change.before is None else f"{change.before.fingerprint:016x}"
+        body: dict[str, Any] = {
+            **item.body,
+            "table": result.to_json(),
+            "previous": previous,
+            "renamed": dict(change.renamed),
+            "fill": dict(change.fill),
+            "ddl": None if hides else item.body.get("ddl"),
+        }
+        is_read_anyway = change.needs_snapshot or before is None
+        return TableControl(result, item.kind, item.pair, body), is_exact or is_read_anyway
+
+    def _before(self, previous: object) -> TableSchema | None:
+        if previous is None:
+            return None
+        return self.table_of(previous if isinstance(previous, int) else int(str(previous), 16))
+
+
+def _check_hidden(where: str, each: TablesFilter, old: TableStep, new: TableStep) -> None:
+    """Raises `UnsupportedFeature` where a column that is hidden may go on under another name."""
+    gone = [name for name in each.names if column_named(name, old.before.names) and not _has(name, new)]
+    added = [name for name in new.before.names if name not in old.before.names]
+    if gone and added:
+        raise UnsupportedFeature(
+            f"{where}: {new.before.source} lost column {', '.join(gone)}, which is hidden, and got "
+            f"{', '.join(added)}, which may be the same by another name. Say in the filter what to hide now"
+        )
+
+
+def _has(name: str, step: TableStep) -> bool:
+    return column_named(name, step.before.names) is not None

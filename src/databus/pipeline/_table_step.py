@@ -1,0 +1,95 @@
+"""What one filter makes of one table: of its definition, its rows, and the changes of its schema. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from databus.formats import from_json_value, to_json_value
+from databus.schema import Origin, SchemaChange, TableSchema, forms_of, origins, sink_schema, widens
+
+_INTEGERS: Final = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+@dataclass(frozen=True)
+class TableStep:
+    """before, after: the table's definition, and that of what comes out.
+
+    made_of: by column of what comes out, the column that it is made of. made_by: how, for those that are not the
+    column itself. reads: columns on which it depends whether a row passes. apply: makes rows, in sink types and with
+    the bus's columns, from such rows. selects: whether it drops rows.
+    """
+
+    before: TableSchema
+    after: TableSchema
+    apply: Callable[[pa.Table], pa.Table]
+    made_of: Mapping[str, str]
+    made_by: Mapping[str, Any] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    selects: bool = False
+
+    @classmethod
+    def unchanged(cls, table: TableSchema) -> "TableStep":
+        """Of a filter that does nothing to this table."""
+        return cls(table, table, lambda rows: rows, {name: name for name in table.names})
+
+
+def changed_by(old: TableStep | None, new: TableStep, change: SchemaChange) -> tuple[SchemaChange, bool]:
+    """A change of the schema as it is seen behind a filter, and whether that says all.
+
+    old, new: the filter over the definitions before and after; `old` None where nobody knows them. Where that does not
+    say all, a copy has rows that the filter judged, or made, by another meaning of a column: it has to be read anew.
+    """
+    if old is None:
+        return replace(change, before=None, after=new.after, renamed={}, fill={}), False
+    found = origins({column.name: column.type for column in old.before.columns}, [change])
+    renamed: dict[str, str] = {}
+    fill: dict[str, Any] = {}
+    is_exact = all(_is_judged_alike(name, found, old) for name in old.reads | new.reads)
+    for name, column in new.made_of.items():
+        origin = found[column]
+        if origin.column is None:
+            is_exact &= origin.is_known
+            if origin.value is not None:
+                fill[name] = _filled(new, name, column, origin.value)
+            continue
+        held = [each for each, its in old.made_of.items() if its == origin.column]
+        if not held:
+            is_exact = False
+            continue
+        was = name if name in held else held[0]
+        if was != name:
+            renamed[was] = name
+        is_exact &= _is_made_alike(old.made_by.get(was), new.made_by.get(name), origin)
+    return replace(change, before=old.after, after=new.after, renamed=renamed, fill=fill), is_exact
+
+
+def _is_judged_alike(name: str, found: Mapping[str, Origin], old: TableStep) -> bool:
+    """Whether rows from before a change were judged by the value that the column has in them now."""
+    origin = found.get(name)
+    if origin is None:
+        return False
+    if origin.column is None:  # it was judged as missing, which is NULL, unless the filter let it be
+        return origin.is_known and origin.value is None and name in old.reads and name not in old.before.names
+    return origin.is_still(name) and _is_widened(origin)
+
+
+def _is_made_alike(old: Any, new: Any, origin: Origin) -> bool:
+    """Whether values made before a change of their column are what would be made of them now."""
+    return bool(old == new) and (new is None or len(origin.types) == 1 or set(origin.types) <= set(_INTEGERS))
+
+
+def _is_widened(origin: Origin) -> bool:
+    return all(widens(one, other) for one, other in zip(origin.types[:-1], origin.types[1:], strict=True))
+
+
+def _filled(step: TableStep, name: str, column: str, value: Any) -> Any:
+    """What a column of what comes out holds where the table's column holds a value, both in JSON form."""
+    if name not in step.made_by:
+        return value
+    schema = sink_schema(step.before)
+    kind = step.before.column(column).type
+    given = {each: pa.nulls(1, schema.field(each).type) for each in schema.names}
+    given[column] = pa.array([from_json_value(value, kind)], forms_of(kind).arrow).cast(schema.field(column).type)
+    return to_json_value(step.apply(pa.table(given)).column(name)[0].as_py())

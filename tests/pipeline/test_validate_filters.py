@@ -1,0 +1,92 @@
+"""What `databus validate` finds in filters over whole tables, before a pipeline starts."""
+
+import textwrap
+
+import pytest
+
+from databus.pipeline import validate
+from databus.testing.shop import create_shop
+
+HEAD = """\
+sources: {shop: {type: sqlite, path: shop.db}}
+inputs: {shop: {type: databus}}
+"""
+MISTAKES = {
+    "a condition that is none": (
+        "filters: {f: {type: where, from: shop, where: 'total_cents >'}}",
+        "filters.f.where: character 14: expected a column or a value, the condition ends",
+    ),
+    "a function": (
+        "filters: {f: {type: where, from: shop, where: 'lower(name) = 1'}}",
+        "filters.f.where: character 1: lower(...): functions are not taken here",
+    ),
+    "a column that some tables lack": (
+        "filters: {f: {type: where, from: shop, where: 'statuz = 1', tables: [main.orders]}}",
+        'filters.f.where: shop/main.orders has no column "statuz"; did you mean "status"?',
+    ),
+    "a column that an earlier filter renamed": (
+        (
+            "filters: {r: {type: rename, from: shop, tables: orders, columns: {status: state}}, "
+            "f: {type: project, from: r, tables: orders, exclude: status}}"
+        ),
+        'filters.f.exclude: shop/main.orders has no column "status"; did you mean "state"?',
+    ),
+    "a pattern that no table matches": (
+        "filters: {f: {type: where, from: shop, where: 'id = 1', tables: [main.ordrs]}}",
+        'filters.f.tables[0]: no table called main.ordrs; did you mean "main.orders"?',
+    ),
+    "nothing to mask": ("filters: {f: {type: mask, from: shop}}", "filters.f: give at least one of"),
+    "a hash without salt": ("filters: {f: {type: mask, from: shop, hash: email}}", "filters.f: hash needs a `salt`"),
+    "both lists of columns": (
+        "filters: {f: {type: project, from: shop, columns: id, exclude: name}}",
+        "filters.f: give either `columns` or `exclude`",
+    ),
+    "behind SQL": (
+        (
+            "filters: {s: {type: sql, from: shop, table: main.orders, where: id > 1}, "
+            "f: {type: where, from: s, where: 'id = 1'}}"
+        ),
+        'filters.f.from[0]: "s" gives typed rows of one table; where takes tables',
+    ),
+    "before SQL": (
+        (
+            "filters: {w: {type: where, from: shop, where: 'id = 1', tables: orders}, "
+            "f: {type: sql, from: w, table: main.orders, where: id > 1}}"
+        ),
+        'filters.f.from: "w" works on whole tables on their way to an output, and f reads its table itself',
+    ),
+    "one table by two ways": (
+        (
+            "filters: {f: {type: where, from: shop, where: 'id = 1', tables: orders}}\n"
+            "outputs: {o: {type: count, from: [shop, f]}}"
+        ),
+        'outputs.o.from[1]: tables reach o by "shop" and by "f", through other filters',
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_with_its_path_and_the_way_out(tmp_path, mistake):
+    create_shop(tmp_path / "shop.db", customers=1, products=1, orders=0)
+    text, expected = MISTAKES[mistake]
+    outputs = "" if "outputs:" in text else "\noutputs: {o: {type: files, from: f, path: out}}\n"
+    path = tmp_path / "databus.yml"
+    path.write_text(HEAD + textwrap.dedent(text) + outputs)
+    found = [str(each) for each in validate(path)]
+    assert [line for line in found if line.startswith(expected)], "\n".join(found)
+
+
+def test_one_line_for_all_tables_and_routes_that_divide_them_are_right(tmp_path):
+    create_shop(tmp_path / "shop.db", customers=1, products=1, orders=0)
+    path = tmp_path / "databus.yml"
+    path.write_text(
+        HEAD
+        + textwrap.dedent("""\
+        filters:
+          split: {type: route, from: shop, tables: {people: [main.customers]}, otherwise: rest}
+          safe: {type: mask, from: split.people, redact: [email]}
+          cheap: {type: where, from: split.rest, where: price_cents < 100 OR total_cents < 100, missing: skip}
+        outputs: {copy: {type: delta, from: [safe, cheap], mode: mirror, path: lake}}
+        """)
+    )
+    assert validate(path) == []
