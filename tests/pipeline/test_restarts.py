@@ -1,24 +1,33 @@
 """What a query does after it ended: at once, after a while, or not again. Without Spark."""
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
-from databus.core import DatabusError, SchemaChanged
+from pyspark.errors import AnalysisException
+
+from databus.core import DatabusError, InputError, SchemaChanged, UnknownColumn
 from databus.pipeline._contract import Shape
 from databus.pipeline._plan import QueryPlan
-from databus.pipeline._query import QueryThread
+from databus.pipeline._query import QueryThread, analysis_error
 
 
 class Scripted(QueryThread):
     """A query whose rounds end as `rounds` says: an error, or a number of batches and then an error."""
 
-    def __init__(self, rounds: list[tuple[int, DatabusError | None]], retries_max: int = 3) -> None:
+    def __init__(
+        self, rounds: list[tuple[int, DatabusError | None]], retries_max: int = 3, start_ms_max: int | None = None
+    ) -> None:
         self.events: list[Any] = []
-        run = SimpleNamespace(retry_ms_min=1, retry_ms_max=2, retries_max=retries_max, start_ms_max=0)
-        config = SimpleNamespace(sections=SimpleNamespace(run=run), embeds_relay=False)
+        run = SimpleNamespace(retry_ms_min=1, retry_ms_max=2, retries_max=retries_max, start_ms_max=start_ms_max or 0)
+        config = SimpleNamespace(sections=SimpleNamespace(run=run), embeds_relay=start_ms_max is not None)
         settings = SimpleNamespace(
-            config=config, is_stopping=threading.Event(), report=self.events.append, once=False, began=0.0
+            config=config,
+            is_stopping=threading.Event(),
+            report=self.events.append,
+            once=False,
+            began=0.0 if start_ms_max is None else time.monotonic(),
         )
         plan = QueryPlan("q", Shape.TYPED, "inputs.shop", ())
         super().__init__(settings, plan, [], lambda _: None)  # type: ignore[arg-type]
@@ -53,3 +62,28 @@ def test_a_batch_in_between_makes_the_next_change_a_new_one() -> None:
     query = Scripted([(0, change), (1, change), (0, change), (1, None)])
     query.run()
     assert query.said == ["restart", "restart", "retry"]
+
+
+def test_a_column_that_the_own_relay_may_not_have_seen_yet_is_waited_for_and_named() -> None:
+    query = Scripted([*[(0, UnknownColumn('t has no column "city"'))] * 9, (1, None)], start_ms_max=60_000)
+    query.run()
+    assert query.error is None
+    assert query.said == ["retry"] * 9
+    assert 't has no column "city"; the pipeline\'s own relay may not have read' in query.events[0]["message"]
+
+
+def test_a_column_that_does_not_come_in_time_or_from_another_relay_fails_by_name() -> None:
+    for start_ms_max in (1, None):
+        query = Scripted([(0, UnknownColumn("no such column"))] * 50, start_ms_max=start_ms_max)
+        query.run()
+        assert query.said[-1] == "failed"
+        assert len(query.said) < 10
+        assert query.error is not None
+        assert str(query.error) == "no such column"
+
+
+def test_a_column_that_spark_does_not_find_is_one_that_may_come_and_other_mistakes_are_not() -> None:
+    missing = AnalysisException("no such column", errorClass="UNRESOLVED_COLUMN.WITH_SUGGESTION")
+    assert isinstance(analysis_error("filters.near", missing), UnknownColumn)
+    other = AnalysisException("a number and a text", errorClass="DATATYPE_MISMATCH.BINARY_OP_DIFF_TYPES")
+    assert type(analysis_error("filters.near", other)) is InputError

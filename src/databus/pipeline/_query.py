@@ -264,7 +264,7 @@ class QueryThread(threading.Thread):
             except DatabusError:
                 raise
             except Exception as error:
-                raise _analysis_error(step.node, error) from error
+                raise analysis_error(step.node, error) from error
         from databus.spark import arrow_schema
 
         result = result_table(table.source, arrow_schema(rows.schema), table.key)
@@ -305,8 +305,8 @@ class QueryThread(threading.Thread):
     def _waits_for(self, error: DatabusError) -> bool:
         """Wait before another try; False if there is none to be."""
         run = self._settings.config.sections.run
-        is_schema = isinstance(error, SchemaChanged)
-        if isinstance(error, FatalError | InputError) and not (is_schema or self._may_come(error)):
+        is_schema, may_come = isinstance(error, SchemaChanged), self._may_come(error)
+        if isinstance(error, FatalError | InputError) and not (is_schema or may_come):
             return False
         self._failures += 1
         is_ours = type(error) is not TransientError and not is_schema
@@ -314,7 +314,8 @@ class QueryThread(threading.Thread):
             return False
         wait_ms = self._retry_ms * (0.5 + random() / 2)
         self._retry_ms = min(self._retry_ms * 2, run.retry_ms_max)
-        self._say("retry", error, wait_ms=round(wait_ms))
+        waits = f"; the pipeline's own relay may not have read that far yet, and gets {run.start_ms_max} ms for it"
+        self._say("retry", error, wait_ms=round(wait_ms), message=f"{error}{waits if may_come else ''}")
         self._settings.is_stopping.wait(wait_ms / 1e3)
         return True
 
@@ -342,8 +343,13 @@ class QueryThread(threading.Thread):
         log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})
 
 
-def _analysis_error(node: str, error: Exception) -> DatabusError:
-    return InputError(f"{node}: Spark refuses it: {_first_lines(str(error))}")
+def analysis_error(node: str, error: Exception) -> DatabusError:
+    """What Spark said of a filter, as one of our errors."""
+    from pyspark.errors import PySparkException
+
+    condition = error.getCondition() if isinstance(error, PySparkException) else None
+    kind = UnknownColumn if (condition or "").startswith("UNRESOLVED_COLUMN") else InputError
+    return kind(f"{node}: Spark refuses it: {_first_lines(str(error))}")
 
 
 def _first_lines(text: str, lines: int = 5) -> str:
