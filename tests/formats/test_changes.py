@@ -2,12 +2,26 @@
 
 import datetime as dt
 import json
+from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from databus.core import ChangeType, UnrepresentableValue
-from databus.formats import BigIntegers, change_lines, control_line, from_json_value, json_line, to_json_value
+from databus.formats import (
+    BigIntegers,
+    change_lines,
+    change_text,
+    control_line,
+    from_json_value,
+    json_line,
+    to_json_value,
+)
+from databus.formats._changes import lines_by_column, lines_by_row
 from databus.schema import Column, TableSchema, forms_of, frame_schema
 from tests.schema.test_schema import EXTREMES
 
@@ -67,3 +81,84 @@ def test_a_time_that_has_no_text_is_refused_by_the_columns_name(type_name, us):
     batch = frame(type_name, pa.array([us], pa.int64()).cast(forms_of(type_name).arrow))
     with pytest.raises(UnrepresentableValue, match=r"shop/main\.t\.v: holds a time outside the years 0 to 9999"):
         change_lines([("shop/main.t", batch)])
+
+
+def decimals(precision, scale):
+    """Every decimal of that shape, small and large ones alike."""
+    unscaled = st.integers(0, precision).flatmap(lambda digits: st.integers(-(10**digits) + 1, 10**digits - 1))
+    return unscaled.map(lambda value: Decimal(value).scaleb(-scale))
+
+
+def integers(bits, *, signed):
+    low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    return st.one_of(st.integers(low, high), st.integers(max(low, -9), 9), st.sampled_from([low, high]))
+
+
+TIMES = st.datetimes(dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999999))  # noqa: DTZ001 - it has no zone
+DOUBLES = st.one_of(st.floats(), st.floats(-1e17, 1e17), st.integers(-(2**60), 2**60).map(float))
+VALUES = {
+    **{f"int{bits}": integers(bits, signed=True) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": integers(bits, signed=False) for bits in (8, 16, 32, 64)},
+    "bool": st.booleans(),
+    "float32": st.floats(width=32),
+    "float64": DOUBLES,
+    "decimal(38,0)": decimals(38, 0),
+    "decimal(38,38)": decimals(38, 38),
+    "decimal(12,2)": decimals(12, 2),
+    "string": st.one_of(st.text(), st.text(st.characters(max_codepoint=0x7F)), st.text('\\"/\n\t\x00\x1f\x7f')),
+    "binary": st.binary(),
+    "date": st.dates(),
+    "timestamp": TIMES,
+    "timestamptz": TIMES.map(lambda value: value.replace(tzinfo=dt.UTC)),
+}
+columns = st.sampled_from(sorted(VALUES)).flatmap(
+    lambda name: st.tuples(st.just(name), st.lists(st.one_of(st.none(), VALUES[name]), max_size=30))
+)
+
+
+def test_every_type_is_among_those_compared():
+    assert set(VALUES) == set(EXTREMES)
+
+
+@given(columns, st.sampled_from(BigIntegers), st.sampled_from(ChangeType))
+def test_lines_made_by_column_are_those_made_by_row_to_the_byte(column, form, kind):
+    batch = frame(*column, kind=kind)
+    by_row = lines_by_row('shop/main."t"\u00fc', batch, form)
+    by_column = lines_by_column('shop/main."t"\u00fc', batch, form)
+    assert by_column.null_count == 0
+    assert by_column.to_pylist() == [f"{line.text}\n" for line in by_row]
+
+
+def test_doubles_of_every_size_are_written_as_python_writes_them():
+    bits = np.random.default_rng(1).integers(0, 1 << 64, 20_000, np.uint64, endpoint=False)
+    sizes = np.outer(10.0 ** np.arange(-8, 20), np.arange(1, 200)).ravel()
+    values = np.concatenate(
+        [bits.view(np.float64), sizes, sizes / 7, [-0.0, 0.0, 1e-4, 1e15, 1e16, 9.999999999999999e14]]
+    )
+    batch = frame("float64", pa.array(values))
+    by_row = lines_by_row("a", batch, BigIntegers.NUMBER)
+    assert lines_by_column("a", batch, BigIntegers.NUMBER).to_pylist() == [f"{line.text}\n" for line in by_row]
+
+
+@pytest.mark.parametrize("after", [None, (-1, -1), (2, 11), (3, 39), (9, 0)])
+@pytest.mark.parametrize("count", [1, 40, 70])
+def test_text_in_bulk_is_the_lines_in_order_after_a_pair(count, after):
+    one = frame("string", [f"a{n}" for n in range(count)], scns=[1 + n // 10 * 2 for n in range(count)])
+    other = frame("int64", list(range(count)), scns=[2 + n // 10 * 2 for n in range(count)])
+    labels = pa.array(["insert"] * count).dictionary_encode()
+    as_users_see_it = other.set_column(1, "_change_type", labels)
+    for batches in (
+        [("a", one)],
+        [("a", one), ("b", other)],
+        [("a", one.slice(count // 2)), ("b", as_users_see_it)],
+        [],
+    ):
+        wanted = [line for line in change_lines(batches) if after is None or line.pair > after]
+        assert change_text(batches, after=after) == "".join(f"{line.text}\n" for line in wanted).encode()
+
+
+def test_values_in_a_dictionary_are_written_as_they_are_without_one():
+    texts = pa.array(['a"', None, "b\n", 'a"'] * 20)
+    plain = frame("string", texts)
+    in_dictionary = plain.set_column(0, "v", pc.dictionary_encode(texts))
+    assert change_text([("s", in_dictionary)]) == change_text([("s", plain)])

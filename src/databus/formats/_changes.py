@@ -8,20 +8,20 @@ An update is two adjacent lines. docs/http.md, "Changes as JSON", is what users 
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, SOURCE, ChangeType, Pair, UnrepresentableValue
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, SOURCE, ChangeType, Pair
+from databus.formats._column_text import SAFE_INTEGER_MAX, texts_of, time_texts
 from databus.formats._json import to_json_value
 
-SAFE_INTEGER_MAX: Final = (1 << 53) - 1
+_COLUMNS_ROWS_MIN: Final = 64  # below that, row by row is quicker
 _LABELS: Final = {kind.value: kind.label for kind in ChangeType} | {kind.label: kind.label for kind in ChangeType}
-_DATE_LENGTH: Final = len("2026-07-01")
-_TIME_LENGTH: Final = len("2026-07-01T12:00:00.000000")
 
 
 class BigIntegers(StrEnum):
@@ -47,13 +47,71 @@ def change_lines(
     batches: full names of sources (`physical/db.table`), each with rows in its frame's schema or as users see them.
     Raises `UnrepresentableValue` for a time outside the years 0 to 9999.
     """
-    found = [_lines_of(source, batch, big_integers) for source, batch in batches]
+    found = [lines_by_row(source, batch, big_integers) for source, batch in batches]
     if len(found) == 1:
         return found[0]
     return sorted((line for lines in found for line in lines), key=lambda line: line.pair)
 
 
-def _lines_of(source: str, batch: pa.RecordBatch, big_integers: BigIntegers) -> list[ChangeLine]:
+def change_text(
+    batches: Sequence[tuple[str, pa.RecordBatch]],
+    big_integers: BigIntegers = BigIntegers.NUMBER,
+    after: Pair | None = None,
+) -> bytes:
+    """The same lines, each with a line feed, as UTF-8: in bulk, without a Python object a row.
+
+    after: lines up to this pair are not wanted.
+    """
+    if sum(batch.num_rows for _, batch in batches) < _COLUMNS_ROWS_MIN:
+        wanted = [line for line in change_lines(batches, big_integers) if after is None or line.pair > after]
+        return "".join(f"{line.text}\n" for line in wanted).encode()
+    text = pa.chunked_array([lines_by_column(source, batch, big_integers) for source, batch in batches])
+    scns, seqs = (
+        np.concatenate([batch.column(name).to_numpy() for _, batch in batches]) for name in (COMMIT_VERSION, SEQ)
+    )
+    order = None
+    if len(batches) > 1:
+        order = np.lexsort((seqs, scns))
+        scns, seqs = scns[order], seqs[order]
+    if after is not None:
+        is_wanted = (scns > after[0]) | ((scns == after[0]) & (seqs > after[1]))
+        if not is_wanted.all():
+            order = np.flatnonzero(is_wanted) if order is None else order[is_wanted]
+    if order is not None:
+        text = text.take(pa.array(order))
+    return b"".join(_bytes_of(chunk) for chunk in text.chunks)
+
+
+def lines_by_column(source: str, batch: pa.RecordBatch, big_integers: BigIntegers) -> pa.Array:
+    """The lines of a batch, each with its line feed, made column by column: what `lines_by_row` makes."""
+    big_in_string = big_integers is BigIntegers.STRING
+    pieces: list[pa.Array | pa.Scalar] = []
+    before = f"{{{_dumps(SOURCE)}:{_dumps(source)}"
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        found = _labels_of(column) if name == CHANGE_TYPE else column
+        text = texts_of(f"{source}.{name}", found, big_in_string=big_in_string)
+        pieces += [pa.scalar(f"{before},{_dumps(name)}:", text.type), text]
+        before = ""
+    ends = [pa.scalar(end, pa.large_string()) for end in ("}\n", "")]
+    return pc.binary_join_element_wise(*pieces, *ends)
+
+
+def _labels_of(kinds: pa.Array) -> pa.Array:
+    """Change types by their names, whether they stand as numbers or as names."""
+    distinct = kinds.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        distinct.indices, pa.array([_LABELS[kind] for kind in distinct.dictionary.to_pylist()], pa.string())
+    )
+
+
+def _bytes_of(text: pa.LargeStringArray) -> memoryview:
+    """What the values of an array without nulls are, one after the other."""
+    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    return memoryview(text.buffers()[2])[offsets[0] : offsets[-1]] if len(text) else memoryview(b"")
+
+
+def lines_by_row(source: str, batch: pa.RecordBatch, big_integers: BigIntegers) -> list[ChangeLine]:
+    """The lines of a batch, made row by row: for a few, and for readers that want each by itself."""
     names = (SOURCE, *batch.schema.names)
     columns = {name: _values(f"{source}.{name}", batch.column(name)) for name in batch.schema.names}
     columns[CHANGE_TYPE] = [_LABELS[kind] for kind in columns[CHANGE_TYPE]]
@@ -100,22 +158,11 @@ def _in_strings(value: Any) -> Any:
 def _values(name: str, column: pa.Array) -> list[Any]:
     """A column as JSON's own types; only what JSON lacks is looked at value by value."""
     kind = column.type
-    if pa.types.is_timestamp(kind):
-        text = pc.replace_substring(column.cast(pa.string()), " ", "T")
-        return _whole(name, text, _TIME_LENGTH + (kind.tz is not None))
-    if pa.types.is_date(kind):
-        return _whole(name, column.cast(pa.string()), _DATE_LENGTH)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        texts: list[Any] = time_texts(name, column).to_pylist()
+        return texts
     values: list[Any] = column.to_pylist()
     as_it_is: tuple[Callable[[pa.DataType], bool], ...] = (
         pa.types.is_integer, pa.types.is_string, pa.types.is_boolean, pa.types.is_dictionary, pa.types.is_null
     )  # fmt: skip
     return values if any(holds(kind) for holds in as_it_is) else [to_json_value(value) for value in values]
-
-
-def _whole(name: str, text: pa.Array, length: int) -> list[Any]:
-    """Times as text, all of one length: that of a year with four digits."""
-    lengths = pc.min_max(pc.utf8_length(text)).as_py()
-    if any(found not in (None, length) for found in lengths.values()):
-        raise UnrepresentableValue(f"{name}: holds a time outside the years 0 to 9999, for which there is no text")
-    values: list[Any] = text.to_pylist()
-    return values

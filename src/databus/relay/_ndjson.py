@@ -1,9 +1,9 @@
-"""Groups as newline-delimited JSON, for `curl` and for eyes: the lines of `databus.formats.change_lines`, in order, and
+"""Groups as newline-delimited JSON, for `curl` and for eyes: the lines of `databus.formats.change_text`, in order, and
 now and then one with the position to go on from.
 
     {"_position": {"uuid": ..., "scn": 8, "seq": null, ...}}
 
-One Python object a row: this is not the path for bulk.
+Rows in bulk are written column by column; a group of a few rows costs one Python object a row.
 """
 
 import os
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from databus.core import Pair, SourceCheckpoint
-from databus.formats import BigIntegers, change_lines, control_line, json_line
+from databus.formats import BigIntegers, change_text, control_line, json_line
 from databus.log import Log, Span
 from databus.wire import Frame, FrameGroup, FrameParser
 
@@ -57,15 +57,13 @@ class Renderer:
             offset += count
 
     def _lines_of(self, group: FrameGroup) -> bytes:
-        lines = []
+        rows = [(self._name_of(frame), frame.batch) for frame in group.rows]
+        text = change_text(rows, self._big_integers, after=self._after)
         control = group.control
-        if control is not None and control.header.first > self._after:
-            lines.append(
-                control_line(self._name_of(control), control.control, control.header.first, self._big_integers)
-            )
-        rows = change_lines([(self._name_of(frame), frame.batch) for frame in group.rows], self._big_integers)
-        lines += [line.text for line in rows if line.pair > self._after]
-        return "".join(f"{line}\n" for line in lines).encode()
+        if control is None or control.header.first <= self._after:
+            return text
+        line = control_line(self._name_of(control), control.control, control.header.first, self._big_integers)
+        return f"{line}\n".encode() + text
 
     def _name_of(self, frame: Frame) -> str:
         found = self._log.schemas.by_fingerprint(frame.header.fingerprint)

@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from databus.formats import BigIntegers, change_lines, control_line
+from databus.formats import BigIntegers, change_text, control_line
 from databus.pipeline._batch import TableControl
 from databus.schema import TableSchema, forms_of
 
@@ -17,7 +17,7 @@ def row_lines(
 ) -> Iterator[str]:
     """Lines of rows as users see them, with their line feeds. source: `physical/db.table`."""
     for part in _as_captured(table, rows).to_batches(max_chunksize=_ROWS_AT_ONCE):
-        yield "".join(f"{line.text}\n" for line in change_lines([(source, part)], big_integers))
+        yield change_text([(source, part)], big_integers).decode()
 
 
 def control_text(source: str, control: TableControl, big_integers: BigIntegers = BigIntegers.NUMBER) -> str:
