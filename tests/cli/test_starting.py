@@ -26,7 +26,10 @@ def relay(tmp_path, monkeypatch) -> Iterator[Relay]:
     monkeypatch.setattr("databus.relay._relay._SETTLE_S_MAX", 0.0)
     SlowSource.may_start.clear()
     database = Database(groups=[order(1)])
-    opened = lambda name, _: SlowSource(name, database)  # noqa: E731
+
+    def opened(name, _):
+        return SlowSource(name, database)
+
     with Relay(config_of(tmp_path, {"shop": database}), open_source=opened) as relay:
         relay.database = database
         try:

@@ -47,7 +47,9 @@ def test_a_batch_after_a_retry_makes_it_well_and_the_retry_is_counted(progress):
 
 
 def test_a_position_is_that_of_the_last_run_until_a_batch_comes(progress):
-    positions = lambda: progress.to_json()["copy"]["queries"]["outputs/copy/a"]["positions"]  # noqa: E731
+    def positions():
+        return progress.to_json()["copy"]["queries"]["outputs/copy/a"]["positions"]
+
     assert positions()["shop"]["scn"] == 3
     progress.take(said("batch", output="copy", rows=1, physical="shop", position=SourceCheckpoint(scn=9).to_json()))
     assert positions()["shop"]["scn"] == 9

@@ -118,7 +118,7 @@ def test_errors_of_long_ago_make_no_wait_longer(tmp_path: Path) -> None:
         until(lambda: waits and waits[-1] >= 100, "the longest waits")
         shop.wait_for(lambda: not shop.errors)
         wait_for_state(relay, State.RUNNING)
-        time.sleep(2 * options["retry_ms_max"] / 1e3)
+        time.sleep(2 * options["retry_ms_max"] / 1e3)  # it has to run for longer than the longest wait
         shop.fail(ServiceUnavailable("shop: gone again"))
         until(lambda: waits[-1] <= 1, "a short wait")
 

@@ -227,7 +227,7 @@ def test_a_client_that_does_not_read_for_too_long_is_cut_off(
                 pass
         assert "the client read nothing for write_ms_max=100" in capsys.readouterr().out
         idle = Follower(relay, start="latest")  # who has nothing to read is not meant
-        time.sleep(0.3)
+        time.sleep(0.3)  # for longer than a client may leave what there is
         shop.add(order(21))
         assert idle.scns(1) == [21]
         idle.close()

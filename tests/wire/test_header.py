@@ -106,7 +106,10 @@ def test_a_header_is_laid_out_as_documented():
         commit_us=10,
         capture_us=11,
     )
-    number = lambda at, size: int.from_bytes(packed[at : at + size], "little")  # noqa: E731
+
+    def number(at, size):
+        return int.from_bytes(packed[at : at + size], "little")
+
     assert packed[:6] == b"DBF1\x01\x02"
     assert [number(at, 2) for at in (6, 8, 10)] == [2, 128, 0]
     assert [number(at, 4) for at in (16, 20, 32, 36, 96)] == [0x01020304, 5, 40, 2, 0]

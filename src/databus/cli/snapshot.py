@@ -61,4 +61,4 @@ def _wait_until_started(client: "RelayClient", physical: str, wait_s: float) -> 
         if doing[0] != told:
             told = doing[0]
             typer.echo(f"{physical}: waiting for the source to start: {told}", err=True)
-        time.sleep(_ASK_S)
+        time.sleep(_ASK_S)  # a relay tells of no change of state; it has to be asked

@@ -97,8 +97,9 @@ _FIELDS: Final[dict[str, tuple[tuple[type, ...], bool]]] = {
 
 def _integer(value: object) -> object:
     """A number that was written as text, for readers of JSON that hold numbers as doubles, as the number."""
-    is_text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
-    return int(value) if is_text else value  # type: ignore[call-overload]
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX:
+        return int(value)
+    return value
 
 
 def _name_of(value: object) -> str:

@@ -77,10 +77,13 @@ class LogView:
         """The position of a consumer that stood at `before` and has been given everything of `sources` up to
         `commit`.
         """
-        is_given = None
-        if commit.snapshots and sources is not None:
-            ids = self.schemas.ids()
-            is_given = lambda name: ids.get(name) in sources  # noqa: E731
+        if not commit.snapshots or sources is None:
+            return position_after(commit, before, uuid=self.identity.uuid, log=self.uuid)
+        ids = self.schemas.ids()
+
+        def is_given(name: str) -> bool:
+            return ids.get(name) in sources
+
         return position_after(commit, before, uuid=self.identity.uuid, log=self.uuid, is_given=is_given)
 
     def settled(self, place: tuple[int, int]) -> tuple[int, int]:

@@ -127,7 +127,7 @@ class RangeReader:
                     raise
                 if deadline is None:
                     deadline = now + self.options.retry_ms / 1e3
-                time.sleep(_PAUSE_S)
+                time.sleep(_PAUSE_S)  # nothing tells when a relay is back
 
     def _position_after(self, last: Header, before: SourceCheckpoint, stream: FrameStream) -> SourceCheckpoint:
         return position_after(

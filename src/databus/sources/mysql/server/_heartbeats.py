@@ -10,14 +10,12 @@ from typing import Final
 
 from databus.core import ServiceUnavailable, TransientError
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.server._connection import close_quietly
-from databus.sources.mysql.server._hosts import ServerMismatch, connect_again
+from databus.sources.mysql.server._hosts import ServerMismatch, asked_again
 from databus.sources.mysql.server._status import ServerFacts, log_end
 
 FileOffset = tuple[str, int]
 
 _HEARTBEATS: Final = 5  # how often the log's end is compared while nothing comes
-_READ_MS_MAX: Final = 5_000
 
 
 class EndWatch:
@@ -61,12 +59,5 @@ class EndWatch:
 
 def watch_end(facts: ServerFacts, *, config: MysqlConfig) -> EndWatch:
     """A watch that asks the server that these facts are of, on a connection of its own each time."""
-
-    def ask() -> FileOffset:
-        connection = connect_again(config, facts, read_ms_max=_READ_MS_MAX)
-        try:
-            return log_end(connection, facts.server)
-        finally:
-            close_quietly(connection)
-
+    ask = asked_again(log_end, facts, config=config)
     return EndWatch(facts.server, ask, max(config.heartbeat_ms * _HEARTBEATS, 1_000) / 1e3)

@@ -1,8 +1,8 @@
 """Hosts: which of the configured servers capture follows, and whether it can go on there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pymysql
 
@@ -23,6 +23,10 @@ from databus.sources.mysql.server._resumable import (
     trouble_with,
 )
 from databus.sources.mysql.server._status import ServerFacts, identity_of, server_facts
+
+T = TypeVar("T")
+
+_READ_MS_MAX: Final = 5_000  # of questions beside capture
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,24 @@ def connect_again(
         f"proxy, a virtual address or a name in DNS that moves, or the server was started again. Let each of `hosts` "
         f"name one server; capture tries again"
     )
+
+
+def asked_again(
+    ask: "Callable[[pymysql.Connection[Any], str], T]", facts: ServerFacts, *, config: MysqlConfig
+) -> Callable[[], T]:
+    """What asks the very server that `facts` are of, on a connection of its own each time, and does not wait long.
+
+    ask: is given the connection and the server's name.
+    """
+
+    def answer() -> T:
+        connection = connect_again(config, facts, read_ms_max=_READ_MS_MAX)
+        try:
+            return ask(connection, facts.server)
+        finally:
+            close_quietly(connection)
+
+    return answer
 
 
 class Hosts:

@@ -8,15 +8,13 @@ from typing import Final
 from databus.core import DatabusError
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.binlog import file_number
-from databus.sources.mysql.server._connection import close_quietly
-from databus.sources.mysql.server._hosts import connect_again
+from databus.sources.mysql.server._hosts import asked_again
 from databus.sources.mysql.server._status import ServerFacts, log_files
 
 LogFiles = Sequence[tuple[str, int]]
 """Names of the log's files with their bytes, in order."""
 
 _EVERY_S: Final = 5.0
-_READ_MS_MAX: Final = 5_000
 
 
 def bytes_behind(files: LogFiles, file: str, offset: int) -> int | None:
@@ -57,12 +55,4 @@ class LogDistance:
 
 def distance_in(facts: ServerFacts, *, config: MysqlConfig) -> LogDistance:
     """Asks the server that these facts are of, on a connection of its own each time."""
-
-    def ask() -> LogFiles:
-        connection = connect_again(config, facts, read_ms_max=_READ_MS_MAX)
-        try:
-            return log_files(connection, facts.server)
-        finally:
-            close_quietly(connection)
-
-    return LogDistance(ask)
+    return LogDistance(asked_again(log_files, facts, config=config))

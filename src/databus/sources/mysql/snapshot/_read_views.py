@@ -164,7 +164,7 @@ class Views:
                 raise ServiceUnavailable(
                     f"{definition.source}: the server that is read has not got as far as its own log"
                 )
-            time.sleep(_BEHIND_S)
+            time.sleep(_BEHIND_S)  # no server tells when a commit becomes visible
 
     def close(self) -> None:
         """Let the guard go."""
