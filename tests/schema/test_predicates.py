@@ -104,6 +104,14 @@ def test_a_condition_answers_as_sqlite_does_where_values_are_missing_too(rows, c
     assert answers(condition, **columns) == [None if each is None else bool(each) for each in expected]
 
 
+def test_both_zeros_of_floats_are_one_value_and_nan_is_above_all():
+    zeros = pa.array([0.0, -0.0, float("nan"), None])
+    assert answers("a = -0.0", a=zeros) == [True, True, False, None]
+    assert answers("a IN (1, -0)", a=zeros) == [True, True, False, None]
+    assert answers("a IN (1, 0)", a=zeros.cast(pa.float32())) == [True, True, False, None]
+    assert answers("a > 1e300", a=zeros) == [False, False, True, None]
+
+
 def test_unknown_does_not_pass():
     rows = pa.table({"a": [1, None, 3]})
     assert Predicate.parse("NOT a = 1").over(rows.schema).keep(rows).column("a").to_pylist() == [3]

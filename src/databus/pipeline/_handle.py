@@ -82,8 +82,7 @@ class OutputHandle:
     def expect_snapshot(self, name: str, tables: Collection[str]) -> None:
         """Note that a snapshot of these tables, by full names, was asked for; durable with the next `advance`."""
         with self._held():
-            known = self._current(name)
-            self._now[name] = replace(known, incomplete=known.incomplete.union(tables))
+            self._now[name] = self._current(name).reading(tables)
 
     def _put(self, name: str, stream: Stream) -> None:
         ledger, mine = self._taken(), self.bringing[name]

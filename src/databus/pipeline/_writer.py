@@ -3,13 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP, Checkpoint, ServiceUnavailable, SourceCheckpoint, crash_point
+from databus.core import COMMIT_TIMESTAMP, Checkpoint, ServiceUnavailable, SourceCheckpoint, UnknownSource, crash_point
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Decode, Output, SparkOutput
 from databus.pipeline._decode import decode_typed
@@ -195,8 +196,9 @@ class TablesWriter(Writer):
             output = handle.output
             if not is_exact and isinstance(output, Output) and output.is_refilled and self._read_anew is not None:
                 name = f"{batch.physical}/{item.table.source}"
-                self._read_anew([name])
-                handle.expect_snapshot(self._query, [name])
+                with suppress(UnknownSource):  # dropped since then
+                    self._read_anew([name])
+                    handle.expect_snapshot(self._query, [name])
         return replace(batch, items=tuple(items))
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:

@@ -149,6 +149,8 @@ class _Binder:
 
         def test(rows: Rows) -> Values:
             values = _widened(rows.column(found.name), kind)
+            if pa.types.is_floating(kind):
+                values = pc.add(values, 0.0)  # looked up by its bits, and -0.0 has others than 0.0
             return pc.if_else(pc.is_null(values), None, pc.is_in(values, value_set=wanted))
 
         return test
@@ -288,7 +290,7 @@ def _floor_of_number(value: Decimal, kind: pa.DataType) -> _Floor:
 
 def _nearest_float(value: Decimal, at: int) -> _Floor:
     """What a number stands for beside floats, in a database as here: the nearest one of 64 bits."""
-    near = float(value)
+    near = float(value) + 0.0  # no -0.0
     if math.isinf(near):
         raise _refused(at, "this number is beyond those of a float")
     return _Floor(pa.scalar(near, pa.float64()), is_exact=True)

@@ -10,7 +10,7 @@ Words = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
 _BLOCK: Final = 64
-_AT_ONCE: Final = 4096  # rows, so that what is at work stays in a processor's cache
+_AT_ONCE: Final = 16_384  # rows: enough for the cost of a call, few enough for a cache
 
 
 def _root_bits(power: float, count: int) -> Words:
