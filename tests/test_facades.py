@@ -51,6 +51,13 @@ def test_a_pipeline_that_is_only_looked_at_imports_neither_a_server_nor_pandas()
     assert said.stdout.strip() == "[]"
 
 
+def test_what_each_query_starts_a_process_of_imports_neither_the_client_nor_its_log():
+    heavy = ("databus.client", "structlog", "asyncio", "aiohttp", "pandas")
+    code = f"import sys, pyspark_databus; print([m for m in {heavy!r} if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
 def test_nothing_committed_names_a_place_of_one_machine():
     root = Path(databus.__file__).parents[2]
     files = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split()

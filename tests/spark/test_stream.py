@@ -1,15 +1,17 @@
 """A stream reads every change once and in order, in batches of the size asked for, and the same again after a crash."""
 
+import threading
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from databus.core import Checkpoint
 from databus.sources.mock import MockConfig, MockSource
-from tests.spark.conftest import StartRelay, drain, load_stream, offsets_in
+from tests.spark.conftest import S_MAX, Failed, StartRelay, drain, load_stream, offsets_in, wait_until_captured
 
 pytestmark = pytest.mark.spark
 
@@ -176,3 +178,26 @@ def test_stopping_a_query_that_waits_for_rows_does_not_wait_for_them(
     query.stop()
     assert not query.isActive
     assert query.exception() is None
+
+
+def test_of_queries_that_share_a_stream_one_may_hang_and_fail_and_go_on_and_the_others_do_not_notice(
+    spark: Any, start_relay: StartRelay, tmp_path: Path
+) -> None:
+    config = mock(transactions_total=400, transactions_per_s=200, rows_per_transaction=5)
+    relay = start_relay({"shop": config}, 20)
+    stream = load_stream(spark, relay, **TYPED)
+    may_go_on = threading.Event()
+
+    def hang(batch: Any, _: int) -> None:
+        may_go_on.wait(S_MAX)
+        raise Failed("batch")
+
+    hanging = stream.writeStream.foreachBatch(hang).option("checkpointLocation", str(tmp_path / "hangs")).start()
+    wait_until_captured(relay.url, "shop", 400)
+    seen = drain(stream, tmp_path / "goes-on")
+    assert (hanging.isActive, len(seen.pairs())) == (True, expected_rows(config, 400))
+    may_go_on.set()
+    with pytest.raises(StreamingQueryException):
+        hanging.awaitTermination(S_MAX)
+    assert drain(stream, tmp_path / "goes-on").batches == {}
+    assert sorted(drain(stream, tmp_path / "hangs").pairs()) == sorted(seen.pairs())

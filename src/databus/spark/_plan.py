@@ -5,12 +5,11 @@ A batch is a function of its two offsets alone, so a replay reads the same rows 
 
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from databus.client import Splitter, Window
 from databus.core import (
     CHANGE_TYPE,
     SEQ,
@@ -30,6 +29,9 @@ from databus.spark._patience import patiently
 from databus.spark._target import Target, TypedTable, connect, resolve
 from databus.spark._typed import refusal
 from databus.wire import position_at
+
+if TYPE_CHECKING:
+    from databus.client import Window
 
 _SEQ_MAX: Final = 2**63 - 1
 _END: Final = (2**63 - 1, _SEQ_MAX)
@@ -218,6 +220,8 @@ class Planner:
         """Read from `start` and end after `rows_max` rows, or before the first above `bound`: at the end of a
         transaction if one fits, else inside of it, but never between the two images of an update.
         """
+        from databus.client import Splitter  # a third of what a reader imports, which each query starts one of
+
         target = self.target
         splitter = Splitter(target.physical, start, self._client.table_of, bound)
         last, rows = start, 0
@@ -272,7 +276,7 @@ class Planner:
         return whole
 
 
-def _inside(window: Window, rows_max: int, log: str) -> SourceCheckpoint:
+def _inside(window: "Window", rows_max: int, log: str) -> SourceCheckpoint:
     """The position after `rows_max` rows of a window that has more; one fewer, or more, not to part an update."""
     parts = [each.batch.select([CHANGE_TYPE, SEQ]) for each in window.changes()]
     rows = pa.Table.from_batches(parts).sort_by(SEQ)

@@ -1,7 +1,9 @@
 """Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -15,6 +17,8 @@ from databus.schema import TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_STREAMS_MAX: Final = 64
 
 _Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
@@ -72,6 +76,14 @@ class DatabusInputConfig(InputConfig):
         return self
 
 
+@dataclass
+class _Shared:
+    """A stream once it is made. lock: held meanwhile, which may be long where the relay does not answer."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stream: "DataFrame | None" = None
+
+
 class DatabusInput(Input):
     """See this module's first lines."""
 
@@ -80,6 +92,11 @@ class DatabusInput(Input):
     needs_relay: ClassVar[bool] = True
     resumes: ClassVar[bool] = True
     config: DatabusInputConfig
+
+    def __init__(self, config: DatabusInputConfig) -> None:
+        super().__init__(config)
+        self._streams: dict[tuple[object, ...], _Shared] = {}
+        self._streams_lock = threading.Lock()
 
     def choice(self) -> TableChoice:
         """The tables that match `tables`."""
@@ -107,7 +124,23 @@ class DatabusInput(Input):
         def decode(collected: pa.Table) -> Iterator[ChangeBatch]:
             return decode_ranges(collected, fetcher.groups, table_of)
 
-        return spark.readStream.format("databus").options(**options).load(), decode
+        return self._stream(spark, options), decode
+
+    def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
+        """A stream with these options, which say all that it reads; queries with the same ones share it.
+
+        Of each that is made Spark has two Python processes find out what it needs to know, and these import databus.
+        What a query has read, and whether it runs, is its own: a reader of it and a checkpoint.
+        """
+        key = (spark, *sorted(options.items()))
+        with self._streams_lock:
+            if key not in self._streams and len(self._streams) >= _STREAMS_MAX:
+                self._streams.clear()
+            shared = self._streams.setdefault(key, _Shared())
+        with shared.lock:
+            if shared.stream is None:
+                shared.stream = spark.readStream.format("databus").options(**options).load()
+            return shared.stream
 
     def typed(
         self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
