@@ -1,0 +1,18 @@
+"""What Spark's Python processes on this machine import: bytecode, and not pyspark's sources out of a zip."""
+
+import os
+
+import pyspark
+import pytest
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.skipif("SPARK_HOME" in os.environ, reason="somebody's own Spark is used as it is")
+def test_a_worker_has_pyspark_from_where_this_process_has_it(spark):
+    def where(_: int) -> str:
+        import pyspark as there
+
+        return str(there.__file__)
+
+    assert spark.sparkContext.parallelize([1], 1).map(where).collect() == [pyspark.__file__]
