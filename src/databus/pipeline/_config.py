@@ -101,7 +101,6 @@ class RunSection(BaseModel):
     )
     http: str | None = Field(
         None,
-        pattern=r"^.+:\d{1,5}$",
         description="Where `databus run` answers `/admin/live`, `/admin/ready`, `/metrics` and `/status`; `--http` "
         "wins. Without it, nowhere. Beyond the loopback, requests need the token of `relay.token_file`.",
         examples=["127.0.0.1:11116"],

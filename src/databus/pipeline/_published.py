@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from databus.pipeline._check_http import http_address
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._plan import QueryPlan
 from databus.pipeline._progress import Progress
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class Published:
-    """Told of every event. Use as a context manager; `http`: HOST:PORT to serve at."""
+    """Told of every event. Use as a context manager; `http`: HOST:PORT to serve at, instead of what the file says."""
 
     def __init__(self, config: PipelineConfig, http: str | None) -> None:
         self._config = config
-        self._http = http
+        self._http = http or config.sections.run.http
+        self._is_option = bool(http)
         self._server: HealthServer | None = None
         self._progress = Progress(sorted(config.sections.outputs))
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
@@ -56,21 +58,15 @@ class Published:
     def _made(self, address: str) -> "HealthServer":
         from databus.core import ConfigError
         from databus.pipeline._health import HealthServer
-        from databus.relay import is_loopback
 
-        host, _, port = address.rpartition(":")
-        host, file = host.strip("[]"), self._config.token_file
-        if not is_loopback(host) and file is None:
-            raise ConfigError(
-                f"run.http: {host} can be reached from other machines; set relay.token_file, or serve at 127.0.0.1"
-            )
+        where = "--http" if self._is_option else "run.http"
+        host, port = http_address(address, where, self._config)
+        file = self._config.token_file
         try:
             token = None if file is None else file.read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"relay.token_file: {file}: {error.strerror}") from error
-        if not port.isdigit() or int(port) > 65535:
-            raise ConfigError(f"run.http: {address}: expected HOST:PORT, such as 127.0.0.1:11116")
-        return HealthServer(host, int(port), token, lambda asks_relay: self.status(asks_relay=asks_relay))
+        return HealthServer(host, port, token, lambda asks_relay: self.status(asks_relay=asks_relay))
 
     def expect(self, plans: Sequence[QueryPlan]) -> None:
         """There are these queries."""

@@ -92,7 +92,7 @@ def run(
     lock.take()
     is_abandoned = False
     try:
-        published = Published(config, http or config.sections.run.http)
+        published = Published(config, http)
         with reporting([published.take, on_event], events_file) as report, published:
             chosen = master or config.sections.spark.master
             running = _Run(graph, chosen, report, published, on_sources, on_overdue, once=once)

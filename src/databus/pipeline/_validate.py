@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from databus.core import ConfigError
 from databus.formats import line_of, lines_in, validated
+from databus.pipeline._check_http import check_http
 from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
@@ -62,6 +63,8 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
     problems += _check_options(graph)
     problems += _check_master(master, config.sections.spark.master)
     problems += check_settings(config.sections.spark.settings)
+    if config.sections.run.http is not None:
+        problems += check_http(config.sections.run.http, "run.http", config)
     problems += _check_relay(config, graph, master or config.sections.spark.master)
     cycle = graph.cycle()
     if cycle:

@@ -3,7 +3,15 @@
 from databus.relay._admission import admit, error_response, hide_from_pages
 from databus.relay._audit import Audit, operator
 from databus.relay._capture import State, check_identity, held_identity
-from databus.relay._config import CaptureConfig, RelayConfig, ServeConfig, is_loopback, load_relay, parse_relay
+from databus.relay._config import (
+    CaptureConfig,
+    RelayConfig,
+    ServeConfig,
+    address_of,
+    is_loopback,
+    load_relay,
+    parse_relay,
+)
 from databus.relay._relay import Relay, run_relay
 
 __all__ = [
@@ -13,6 +21,7 @@ __all__ = [
     "RelayConfig",
     "ServeConfig",
     "State",
+    "address_of",
     "admit",
     "check_identity",
     "error_response",
