@@ -7,11 +7,24 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from databus.core import ChangeType, ConfigError, ControlKind, Pair, UnknownColumn, UnsupportedFeature
+from databus.core import (
+    ChangeType,
+    Checkpoint,
+    ConfigError,
+    ControlKind,
+    Pair,
+    SourceCheckpoint,
+    UnknownColumn,
+    UnsupportedFeature,
+)
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import OutputContext
 from databus.pipeline._decode import decode_groups, user_rows_schema
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._plan import Feed
 from databus.pipeline._table_filters import TableFilters
+from databus.pipeline._tables import TableChoice
+from databus.pipeline._writer import TablesWriter
 from databus.pipeline.filters import (
     MaskConfig,
     MaskFilter,
@@ -278,3 +291,59 @@ def test_a_mirror_behind_a_condition_is_what_it_selects_or_is_read_anew(number, 
             bring_up(copy)
         if copy not in gone and copy.is_exact and not made_table.lossy:
             assert copy.held(made_table) == made_table.selected(f"SELECT * FROM t WHERE {where}")
+
+
+class Micro:
+    """A micro-batch that has been collected already."""
+
+    def toArrow(self) -> None:  # noqa: N802 - as Spark calls it
+        return None
+
+
+class Ends:
+    """The offsets of a query whose every batch ends at one place."""
+
+    def checkpoint(self, batch_id: int) -> Checkpoint:
+        del batch_id
+        return Checkpoint({"shop": SourceCheckpoint(scn=9, seq=1, log="log")})
+
+    def mark(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_a_change_that_makes_older_rows_pass_has_a_mirror_read_anew_and_nothing_else(mode, tmp_path):
+    config = DeltaConfig(**{"from": "x", "type": "delta", "mode": mode, "path": "copy", "key": ["id"]})
+    handle = OutputHandle("copy", DeltaOutput(config, OutputContext("p", "copy", tmp_path)), tmp_path / "state")
+    feed = Feed("outputs.copy", ((TableChoice(),),), (("filters.f0",),))
+    handle.bringing = {"query": Bringing("shop/*", feed.selections)}
+    asked: list[Any] = []
+    items = (
+        rows_of(ORDERS, ("insert", 1, 1, 1, 5, "a"), ("insert", 1, 2, 2, 5, "a")),
+        schema_control(ORDERS, NEAR, fill={"city": "Bern"}),
+    )
+
+    class OfOne(TablesWriter):
+        def batches_of(self, collected: Any, batch_id: int) -> Any:
+            start, end = (SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in ((0, 0), (9, 1)))
+            return [ChangeBatch("shop", start, end, items)]
+
+    filters = chain(made("where", where="city = 'Bern' OR id = 1"), tables=(ORDERS, NEAR), now=NEAR)
+    writer = OfOne(
+        "query",
+        [(feed, handle)],
+        lambda event: None,
+        Ends(),
+        decode=None,
+        filters={("filters.f0",): filters},
+        read_anew=asked.append,
+    )
+    writer(Micro(), 0)
+    stream = handle.stream("query")
+    assert stream is not None
+    is_mirror = mode == "mirror"
+    assert asked == ([["shop/main.orders"]] if is_mirror else [])
+    assert stream.incomplete == ({"shop/main.orders"} if is_mirror else set()), "asked for again after a crash"
+    held = read_delta(tmp_path / "copy" / "orders", ["id", "city"]).to_pylist()
+    assert held == [{"id": 1, "city": "Bern" if is_mirror else None}]
+    handle.close()
