@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from databus.cli._demo import _CLOSE, _LAST
+from databus.cli._demo_copy import Copy
 from databus.cli._demo_stage import Stage, stage_of
+from databus.client import Client
 from databus.pipeline import read_source
 from databus.sources import parse_source
 from databus.testing import RelayProcess
@@ -60,9 +62,18 @@ def test_the_stage_on_sqlite_can_do_what_the_demo_asks_of_it(tmp_path):
     try:
         with RelayProcess(tmp_path / "state", {"shop": dict(stage.source())}) as relay:
             wait_until_captured(relay.url, "shop", 1)
-            stage.execute(f"ALTER TABLE orders ADD COLUMN channel {stage.text_type} DEFAULT 'web'")
-            stage.execute(_CLOSE)
-            held = _held_once(stage, lambda held: any("web" in row for row in held["main.orders"].values()))
+            copy = Copy()
+            client = Client(relay.url, copy, sources=["shop/main.*"])
+            client.start()
+            try:
+                stage.execute(f"ALTER TABLE orders ADD COLUMN channel {stage.text_type} DEFAULT 'web'")
+                stage.execute("ALTER TABLE stock RENAME COLUMN weight TO weight_kg")
+                stage.execute(_CLOSE)
+                held = _held_once(stage, lambda held: all(held[f"main.{name}"] == copy.rows(name) for name in TABLES))
+            finally:
+                client.stop()
+            assert all(held[f"main.{name}"] == copy.rows(name) for name in TABLES)
+            assert all("weight_kg" in row for row in copy.tables["stock"].values())
         assert set(held) == {f"{stage.database}.{name}" for name in TABLES}
         assert all("web" in row for row in held["main.orders"].values())
         assert [row for row in held["main.customers"].values() if _LAST in row]

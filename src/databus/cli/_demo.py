@@ -1,9 +1,9 @@
 """The demo: everything that databus promises, on this machine, in under two minutes, and a comparison at the end.
 
 An application keeps a shop busy, in SQLite or on a server. A relay captures it. A callback keeps a copy in memory; a
-Spark pipeline keeps Delta tables identical and a history beside them. A column is added on the way; relay, pipeline
-and, where there is one, the database server are each killed with SIGKILL. Then the application stops, everything
-arrives, and every table is compared by value.
+Spark pipeline keeps Delta tables identical, filtered ones beside them, and a history. On the way, a column is added and
+one is renamed; relay, pipeline and, where there is one, the database server are each killed with SIGKILL. Then the
+application stops, everything arrives, and every table is compared by value.
 """
 
 import json
@@ -32,10 +32,16 @@ name: demo
 relay: {{url: "{url}"}}
 inputs:
   shop: {{type: databus, tables: ["{tables}"]}}
+filters:
+  paid: {{type: where, from: shop, tables: [orders], where: "status = 'paid' AND total_cents > 10000"}}
+  private: {{type: mask, from: paid, tables: [customers], redact: [email], truncate: {{name: 1}}}}
+  named: {{type: rename, from: private, tables: [stock], columns: {{quantity: pieces}}}}
 outputs:
   copy: {{type: delta, from: shop, mode: mirror, path: lake/copy}}
   history: {{type: delta, from: shop, mode: history, path: lake/history}}
+  filtered: {{type: delta, from: named, mode: mirror, path: lake/filtered}}
 """
+_MIRRORS: Final = ("copy", "filtered")
 _TICK_S: Final = 0.1
 _RATE: Final = 150
 _LAST: Final = "closing time"
@@ -57,7 +63,7 @@ class Demo:
         self._progress = folder / "progress.jsonl"
         self._progress_read = 0
         self._copy = Copy()
-        self._outputs = {name: Meter() for name in ("copy", "history")}
+        self._outputs = {name: Meter() for name in ("copy", "history", "filtered")}
         self._positions: dict[str, int] = {}
         self._client: Client | None = None
         self._waits_for: list[SourceLine] = []
@@ -83,8 +89,10 @@ class Demo:
         self._wait_until("the pipeline's first batch", lambda: len(self._positions) == len(self._outputs), 240)
         self._screen.say("the pipeline's first batch has arrived")
         self._pass(self._seconds * 0.2)
-        self._alter()
-        self._pass(self._seconds * 0.2)
+        self._alter(f"ALTER TABLE orders ADD COLUMN channel {self._stage.text_type} DEFAULT 'web'")
+        self._pass(self._seconds * 0.1)
+        self._alter("ALTER TABLE stock RENAME COLUMN weight TO weight_kg")
+        self._pass(self._seconds * 0.1)
         self._kill_relay()
         self._pass(self._seconds * 0.3)
         if self._stage.has_server:
@@ -120,8 +128,7 @@ class Demo:
                 start_new_session=True,
             )
 
-    def _alter(self) -> None:
-        statement = f"ALTER TABLE orders ADD COLUMN channel {self._stage.text_type} DEFAULT 'web'"
+    def _alter(self, statement: str) -> None:
         self._stage.execute(statement)
         self._screen.say(statement)
 
@@ -183,10 +190,13 @@ class Demo:
         from databus.sources import parse_source
 
         source = parse_source(self._stage.source(), "shop")
-        found = compare(load_pipeline(self._folder / "databus.yml"), "copy", sources={"shop": source})
-        self._screen.say(f"compared the Delta tables: {found.summary()}")
-        if not found.is_identical:
-            raise FatalError(f"source and copy differ:\n{found.details()}")
+        graph = load_pipeline(self._folder / "databus.yml")
+        compared = {name: compare(graph, name, sources={"shop": source}) for name in _MIRRORS}
+        for name, found in compared.items():
+            self._screen.say(f"compared the Delta tables of {name}: {found.summary()}")
+            if not found.is_identical:
+                raise FatalError(f"source and {name} differ:\n{found.details()}")
+        found = compared["copy"]
         held = read_source("shop", source)
         for name in TABLES:
             if held[f"{self._stage.database}.{name}"] != self._copy.rows(name):

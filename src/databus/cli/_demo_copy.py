@@ -30,11 +30,16 @@ class Copy(Consumer):
         self._rows += len(rows)
 
     def on_control(self, control: ControlEvent) -> None:
-        """A column came, or a snapshot ended."""
+        """Columns came or have other names, or a snapshot ended."""
         held, body = self.tables[control.source.rpartition(".")[2]], control.body
         if body["kind"] == "schema":
+            names = [column["name"] for column in body["table"]["columns"]]
+            old = {new: old for old, new in body.get("renamed", {}).items()}
             for row in held.values():
-                row.update({column: value for column, value in body["fill"].items() if column not in row})
+                pair = row["_pair"]
+                was = {name: row.get(old.get(name, name), body["fill"].get(name)) for name in names}
+                row.clear()
+                row.update(was | {"_pair": pair})
         elif body["kind"] == "snapshot_end" and body["complete"]:
             begin = tuple(body["begin"])
             for key in [key for key, row in held.items() if row["_pair"] < begin]:
