@@ -5,14 +5,16 @@ are followed. SCNs are file numbers and offsets. Nothing can be asked: what a ta
 from a file of definitions, and rows that were there before are not read.
 """
 
+import datetime as dt
 import json
+import os
 import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, BinaryIO, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +56,11 @@ _NUMBERED: Final = re.compile(r".+\.\d+$")
 _READ_BYTES: Final = 4 << 20
 _EVENT_BYTES_MAX: Final = 128 << 20  # or twice row_bytes_max, if that is more
 _LOOK_S: Final = 0.05
+_HEAD_BYTES: Final = 4 + 4  # magic number, the time of the first event
+_OTHER_FOLDER: Final = (
+    "the server's log was reset (RESET MASTER), or the files are another server's. Put the files back that were "
+    "captured, or capture these as another physical source"
+)
 _VERSION: Final = slice(4 + 19 + 2, 4 + 19 + 2 + 50)  # magic number, event header, format's version
 
 
@@ -86,6 +93,8 @@ class FileFeed:
         self._leave = leave
         self._next = first
         self._file: Any = None
+        self._place = Path()
+        self._head = b""  # of the file that is read: its magic number, and when it was begun
         self._waiting = threading.Event()
 
     def take(self, wait_s: float) -> npt.NDArray[np.uint8] | None:
@@ -105,19 +114,22 @@ class FileFeed:
             try:
                 if self._file is None:
                     path = next(each for each in log_files(self._path) if each.name == self._next)
-                    self._file = path.open("rb")
+                    self._file, self._place, self._head = path.open("rb"), path, b""
                     self._on_file(self._next)
                 block = np.fromfile(self._file, np.uint8, _READ_BYTES)
+                is_renewed = self._is_renewed()  # before what has been read is believed
                 if len(block):
                     return block
+                if is_renewed:
+                    continue
                 files = log_files(self._path)
+                here = next(each for each in files if each.name == self._next)
                 following = [each for each in files if file_number(each.name) > file_number(self._next)]
                 if not following:
                     return None
                 block = np.fromfile(self._file, np.uint8, _READ_BYTES)  # written before the next file was
                 if len(block):
                     return block
-                here = next(each for each in files if each.name == self._next)
                 if not self._leave(here, following):
                     return None
             except StopIteration:
@@ -128,6 +140,35 @@ class FileFeed:
                 ) from error
             self._file.close()
             self._file, self._next = None, following[0].name
+
+    def _is_renewed(self) -> bool:
+        """Whether a copy of the file that is read has been put in its place, as tools do that copy one that grows:
+        reading goes on there, where it was. Raises if what stands there is not the file that has been read.
+        """
+        path, read = self._place, self._file.tell()
+        self._head = self._head or head_of(self._file)
+        try:
+            with path.open("rb") as file:
+                ours, found = os.fstat(self._file.fileno()), os.fstat(file.fileno())
+                head = head_of(file)
+        except FileNotFoundError:
+            return False  # it is missed once what it held has been read
+        if head and self._head and head != self._head:
+            raise SourceChanged(
+                f"{path}: was begun at {_text_of(head)}, and the file of that name that has been read at "
+                f"{_text_of(self._head)}: {_OTHER_FOLDER}"
+            )
+        if found.st_size < read:
+            raise ServiceUnavailable(
+                f"{path}: has {found.st_size} bytes, and {read} have been read; perhaps it is being copied again, and "
+                f"capture tries again"
+            )
+        if (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino):
+            return False
+        self._file.close()
+        self._file = path.open("rb")
+        self._file.seek(read)
+        return True
 
     def wake(self) -> None:
         """See `Feed.wake`."""
@@ -280,7 +321,30 @@ class BinlogSource(SessionSource[BinlogConfig]):
                 f"{self.physical}: {self._config.path} does not hold {position}, which was captured from it; it is not "
                 f"the folder that we knew"
             )
+        with held.open("rb") as file:
+            head = head_of(file)
+        if position.began_s and began_s(head) != position.began_s:
+            then = dt.datetime.fromtimestamp(position.began_s, dt.UTC).isoformat(" ")
+            raise SourceChanged(
+                f"{self.physical}: {held} was begun at {_text_of(head)}, and the file of that name that was captured "
+                f"at {then}: {_OTHER_FOLDER}"
+            )
         return position
+
+
+def head_of(file: BinaryIO) -> bytes:
+    """The magic number of a log file and the time of its first event; empty if that is not there yet."""
+    head = os.pread(file.fileno(), _HEAD_BYTES, 0)
+    return head if len(head) == _HEAD_BYTES else b""
+
+
+def began_s(head: bytes) -> int:
+    """When the server began the file, in seconds since 1970."""
+    return int.from_bytes(head[len(FILE_MAGIC) :], "little")
+
+
+def _text_of(head: bytes) -> str:
+    return dt.datetime.fromtimestamp(began_s(head), dt.UTC).isoformat(" ")
 
 
 def file_server(path: Path) -> tuple[Flavor, tuple[int, int, int]]:
