@@ -12,7 +12,7 @@ from databus.core import ControlKind, SourceCheckpoint
 from databus.link import RelayClient
 from databus.testing import RelayProcess
 from databus.wire import Commit
-from tests.mysql.following import Load, create
+from tests.mysql.following import FAMILIES, Load, create
 from tests.mysql.test_accidents_relay import copy_of, options_of, wait_until_identical
 
 LONG = "a_table_with_a_name_as_long_as_servers_allow_which_is_64_cha"
@@ -232,6 +232,7 @@ def consume(url, position, seen, count, seconds_max):
     return position
 
 
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_a_relay_that_is_killed_reads_many_tables(server, database, many, tmp_path, seed):
     check_relay(server, database, many, tmp_path, seed, kills=2, snapshot_tables_max=AT_A_TIME)
 
