@@ -20,6 +20,7 @@ SHARES_SPARK = (
     "pipeline/test_json_lines.py",
     "pipeline/test_ledger.py",
     "pipeline/test_merge.py",
+    "pipeline/test_physicals.py",
     "pipeline/test_pipeline.py",
     "spark/",
 )

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from databus.core import DatabusError, TransientError
+from databus.core import DatabusError, ServiceUnavailable, TransientError
 from databus.pipeline._config import PipelineConfig
+from databus.pipeline._own_relay import states_of
 from databus.pipeline._stopping import in_background
 
 _ASK_S: Final = 0.2
@@ -23,10 +24,10 @@ class Physicals:
         self._relay_url = relay_url
         self._is_stopping = is_stopping
 
-    def wait(self) -> list[str]:
-        """The physical sources; those of a relay elsewhere once it names some, or `start_ms_max` is over.
+    def wait(self, is_enough: Callable[[list[str]], bool]) -> list[str]:
+        """The physical sources; those of a relay elsewhere once they are enough, or all that it named in its time.
 
-        Raises `TransientError` if the relay does not answer within that time.
+        Raises `TransientError` if the relay does not answer within `start_ms_max`, or names none.
         """
         if self._config.sources or self._relay_url() is None:
             return list(self._config.sources)
@@ -38,8 +39,11 @@ class Physicals:
                 if time.monotonic() > deadline:
                     raise
                 found = []
-            if found or time.monotonic() > deadline:
+            is_late = time.monotonic() > deadline
+            if found and (is_late or is_enough(found)):
                 return found
+            if is_late:
+                raise self._none_named()
             if self._is_stopping.wait(_ASK_S):  # a relay that is not there tells nothing
                 return []
 
@@ -57,6 +61,21 @@ class Physicals:
             if not set(known).issuperset(found):
                 known = sorted({*known, *found})
                 on_new(known)
+
+    def _none_named(self) -> ServiceUnavailable:
+        url, ms_max = self._relay_url() or "", self._config.sections.run.start_ms_max
+        try:
+            said = [
+                f"{each['name']} is {each['status']}: {each['message']}"
+                for each in states_of(url, self._config.token_file)
+            ]
+        except DatabusError as error:
+            said = [str(error)]
+        return ServiceUnavailable(
+            f"the relay at {url} has named no table of any source within run.start_ms_max={ms_max} "
+            f"({'; '.join(each.rstrip(': ') for each in said) or 'it has no sources'}). See to its sources: `databus "
+            f"sources --relay {url}`; or name another relay in relay.url, or raise run.start_ms_max"
+        )
 
     def _asked(self) -> list[str]:
         from databus.link import RelayClient

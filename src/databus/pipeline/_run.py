@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from databus.core import DatabusError
+from databus.core import DatabusError, UnknownSource
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import OutputContext
 from databus.pipeline._events import OnEvent, reporting
@@ -157,6 +157,7 @@ class _Run:
         self._threads: list[QueryThread] = []
         self._hanging: set[str] = set()
         self._uncaptured_code = 0
+        self._unfed: UnknownSource | None = None
         self._cut_off: list[str] = []
         self.abandoned: list[str] = []
         self.overdue = Overdue(on_overdue, self._still_running, self._code)
@@ -209,8 +210,9 @@ class _Run:
             self._let_go(own_spark)
             self.overdue.end()
         code = self._code()
-        failed = sorted({name for each in self._threads if each.error is not None for name in each.outputs})
-        self._say("stopped", failed=failed, abandoned=self.abandoned, cut_off=self._cut_off, code=code)
+        failed = {name for each in self._threads if each.error is not None for name in each.outputs}
+        failed.update(self._unfed_by([each.plan for each in self._threads]) if self._unfed in self._failures() else [])
+        self._say("stopped", failed=sorted(failed), abandoned=self.abandoned, cut_off=self._cut_off, code=code)
         return code
 
     def _run(self, session: "SparkSession | None", own_spark: "list[SparkSession]") -> None:
@@ -297,7 +299,7 @@ class _Run:
                 return
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
-        names = physicals.wait()
+        names = physicals.wait(lambda names: not (self._once and self._unfed_by(plan_queries(self._graph, names))))
         if self._is_stopping.is_set():
             return
         self._start(settings, names)
@@ -323,6 +325,7 @@ class _Run:
                 for feed in plan.feeds
                 if feed.output == path
             }
+        self._look_for_unfed(plans, physicals)
         running = {each.plan.name for each in self._threads}
         new = [plan for plan in plans if plan.name not in running]
         threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in new]
@@ -331,6 +334,27 @@ class _Run:
         for each in threads:
             each.start()
         return threads
+
+    def _unfed_by(self, plans: Sequence[QueryPlan]) -> list[str]:
+        """The outputs that none of these queries writes to."""
+        fed = {feed.output for plan in plans for feed in plan.feeds}
+        return sorted(handle.name for path, handle in self._handles.items() if path not in fed)
+
+    def _look_for_unfed(self, plans: Sequence[QueryPlan], physicals: Sequence[str]) -> None:
+        """Say which outputs read no physical source that there is; a relay elsewhere may get one later."""
+        unfed, self._unfed = self._unfed_by(plans), None
+        if unfed:
+            places = ", ".join(f"outputs.{each}" for each in unfed)
+            self._unfed = UnknownSource(
+                f"{places}: no source to read; the relay at {self._relay_url} has {', '.join(physicals)}. See to "
+                "`tables` of the inputs, or have the relay capture what they name"
+            )
+            self._say("no_source", outputs=unfed, message=str(self._unfed))
+            self._logger.warning("no source to read", outputs=unfed, message=str(self._unfed))
+
+    @property
+    def _waits_for_sources(self) -> bool:
+        return self._unfed is not None and not self._once and self._relay is None
 
     def _end_queries(self) -> None:
         """Stop the queries, all at once, and wait for them within a bound; says which of them are waited for."""
@@ -345,7 +369,8 @@ class _Run:
             self._logger.warning("not waited for any longer; it comes again", outputs=self.abandoned)
 
     def _failures(self) -> list[DatabusError]:
-        return [each.error for each in self._threads if each.error is not None]
+        errors = [*(each.error for each in self._threads), None if self._waits_for_sources else self._unfed]
+        return [each for each in errors if each is not None]
 
     def _code(self) -> int:
         return max((*(error.exit_code for error in self._failures()), self._uncaptured_code))
@@ -364,7 +389,7 @@ class _Run:
         queries over physical sources that come later.
         """
         left = set(self._threads)
-        while left and not self._is_stopping.is_set():
+        while (left or self._waits_for_sources) and not self._is_stopping.is_set():
             try:
                 event = self._events.get(timeout=_LOOK_S)
             except Empty:
