@@ -77,7 +77,7 @@ def test_a_place_that_cannot_be_written_is_named(project):
 def test_checkpoints_of_a_pipeline_are_found_by_its_file(project):
     before = (project / "databus.yml").read_text()
     said = failed(databus("checkpoints", "databus.yml", cwd=project), 2)
-    assert "first batch" in said
+    assert "when its pipeline first runs" in said
     assert (project / "databus.yml").read_text() == before
 
 

@@ -87,6 +87,10 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
     (backlog,) = found["outputs"]["copy"]["backlog"]
     assert (backlog["physical"], backlog["held"], backlog["lag_s"]) == ("shop", True, 0.0)
     assert "in-the-way" in found["outputs"]["broken"]["message"]
+    (query,) = found["outputs"]["copy"]["queries"].values()
+    (ledger,) = (project / "out").glob(".databus-*.ledger.json")
+    (stream,) = json.loads(ledger.read_text())["streams"].values()
+    assert query["positions"] == stream["checkpoint"]["sources"]
 
     table = databus("status", cwd=project)
     assert re.search(r"^copy +running +[\d,]+ +0.0 s +0 +all of it$", table.stdout, re.M), table.stdout

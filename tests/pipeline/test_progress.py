@@ -2,7 +2,6 @@
 
 import pytest
 
-from databus.core import SourceCheckpoint
 from databus.pipeline._progress import Progress, unwell, worst_backlogs
 
 
@@ -10,9 +9,9 @@ from databus.pipeline._progress import Progress, unwell, worst_backlogs
 def progress() -> Progress:
     """Of one output with two queries, and one with one."""
     found = Progress(["copy", "log"])
-    found.expect("outputs/copy/a", ["copy"], [], {"shop": SourceCheckpoint(scn=3)})
-    found.expect("outputs/copy/b", ["copy"], [], {})
-    found.expect("outputs/log/a", ["log"], [], {})
+    found.expect("outputs/copy/a", ["copy"], [])
+    found.expect("outputs/copy/b", ["copy"], [])
+    found.expect("outputs/log/a", ["log"], [])
     for query in ("outputs/copy/a", "outputs/copy/b", "outputs/log/a"):
         found.take(said("started", query))
     return found
@@ -44,15 +43,6 @@ def test_a_batch_after_a_retry_makes_it_well_and_the_retry_is_counted(progress):
     progress.take(said("batch", output="copy", rows=1))
     found = progress.to_json()["copy"]
     assert (found["state"], found["message"], found["retries"]) == ("running", "", 1)
-
-
-def test_a_position_is_that_of_the_last_run_until_a_batch_comes(progress):
-    def positions():
-        return progress.to_json()["copy"]["queries"]["outputs/copy/a"]["positions"]
-
-    assert positions()["shop"]["scn"] == 3
-    progress.take(said("batch", output="copy", rows=1, physical="shop", position=SourceCheckpoint(scn=9).to_json()))
-    assert positions()["shop"]["scn"] == 9
 
 
 def test_backlogs_add_up_over_queries_and_what_is_not_held_shows():

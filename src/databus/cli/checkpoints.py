@@ -1,47 +1,53 @@
 """`databus checkpoints`: where consumers stand."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json, say_table
 
+if TYPE_CHECKING:
+    from databus.core import DatabusError
+
 
 @app.command(epilog="Example: databus checkpoints databus.yml")
 def checkpoints(
-    path: Annotated[
-        Path, typer.Argument(help="A pipeline's file or state folder, or the checkpoint file of a consumer.")
-    ],
+    path: Annotated[Path, typer.Argument(help="A pipeline's file, or the checkpoint file of a consumer.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show where a consumer, or each query of a pipeline, stands in each physical source."""
+    """Show where a consumer, or each output of a pipeline, stands in each physical source.
+
+    Where an output stands is asked of its target, whether the pipeline runs or not.
+    """
     from databus.core import InputError
 
     if not path.exists():
-        raise InputError(f"{path}: there is no such file or folder")
-    if path.suffix in (".yml", ".yaml"):
-        from databus.pipeline import load_pipeline
-
-        path = load_pipeline(path).config.state
-    found = list(_of_pipeline(path) if path.is_dir() else _of_file(path))
-    if not found:
+        raise InputError(f"{path}: there is no such file")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name the pipeline's file, since outputs' targets know where they stand")
+    found, errors = _of_pipeline(path) if path.suffix in (".yml", ".yaml") else (list(_of_file(path)), [])
+    if not found and not errors:
         raise InputError(
-            f"{path}: no checkpoint is there. A pipeline writes its first one with its first batch, a consumer "
-            f"where its program says; name the pipeline's file, its state folder, or the consumer's file"
+            f"{path}: no checkpoint is there. An output has its first one when its pipeline first runs, a consumer "
+            f"where its program says; name the pipeline's file, or the consumer's"
         )
     if as_json:
         for each in found:
             say_json(each)
-        return
-    rows = [
-        {"consumer": each["consumer"], "physical": name, **position}
-        for each in found
-        for name, position in each["checkpoint"]["sources"].items()
-    ]
-    say_table(["consumer", "physical", "scn", "seq", "txid", "time"], [{**row, "time": _iso(row)} for row in rows])
+    elif found:
+        rows = [
+            {"consumer": each["consumer"], "query": each.get("query", ""), "physical": name, **position}
+            for each in found
+            for name, position in each["checkpoint"]["sources"].items()
+        ]
+        columns = ["consumer", "query", "physical", "scn", "seq", "txid", "time"]
+        say_table(columns, [{**row, "time": _iso(row)} for row in rows])
+    for error in errors:
+        typer.secho(f"databus: {error}", err=True)
+    if errors:
+        raise typer.Exit(max(error.exit_code for error in errors))
 
 
 def _iso(position: dict[str, Any]) -> str:
@@ -60,17 +66,20 @@ def _of_file(path: Path) -> Iterator[dict[str, Any]]:
         yield {"consumer": path.name, "checkpoint": checkpoint.to_json()}
 
 
-def _of_pipeline(folder: Path) -> Iterator[dict[str, Any]]:
-    """The newest offsets of each query, from Spark's own checkpoint: the third line on is one object a source."""
-    from databus.core import Checkpoint
+def _of_pipeline(path: Path) -> "tuple[list[dict[str, Any]], list[DatabusError]]":
+    """What each output's target says, and why others say nothing."""
+    from databus.pipeline import load_pipeline, positions_of
 
-    for offsets in sorted(folder.rglob("offsets")):
-        numbers = sorted(int(each.name) for each in offsets.iterdir() if each.name.isdigit())
-        if not numbers:
-            continue
-        lines = (offsets / str(numbers[-1])).read_text().splitlines()
-        for line in lines[2:]:
-            value = json.loads(line)
-            if isinstance(value, dict) and "sources" in value:
-                name = str(offsets.parent.relative_to(folder))
-                yield {"consumer": name, "checkpoint": Checkpoint.from_json(value, str(offsets)).to_json()}
+    outputs = list(positions_of(load_pipeline(path).config))
+    found = [
+        {
+            "consumer": each.output,
+            "query": name,
+            "checkpoint": stream.checkpoint.to_json(),
+            "incomplete": sorted(stream.incomplete),
+            "ledger": str(each.ledger),
+        }
+        for each in outputs
+        for name, stream in each.streams.items()
+    ]
+    return found, [each.error for each in outputs if each.error is not None]

@@ -38,6 +38,8 @@ def status(
 def _headline(found: Mapping[str, Any]) -> str:
     doing = f": {found['doing']}" if found["doing"] else ""
     if found["state"] == "stopped":
+        if found["pid"] is None:
+            return f"{found['pipeline']} does not run, and its last run left no status; its targets say this"
         code = "it was killed" if found["code"] is None else f"its exit code was {found['code']}"
         return f"{found['pipeline']} does not run; {code}"
     http = f", {found['http']}" if found["http"] else ""

@@ -21,6 +21,7 @@ from databus.pipeline._contract import (
 )
 from databus.pipeline._decode import decode_frames
 from databus.pipeline._graph import Graph
+from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
 from databus.pipeline._published import status_of
 from databus.pipeline._rebuild import rebuild
@@ -45,6 +46,7 @@ __all__ = [
     "Output",
     "OutputConfig",
     "OutputContext",
+    "OutputPositions",
     "PipelineConfig",
     "Problem",
     "RunContext",
@@ -57,6 +59,7 @@ __all__ = [
     "compare",
     "decode_frames",
     "load_pipeline",
+    "positions_of",
     "read_source",
     "rebuild",
     "reference_markdown",

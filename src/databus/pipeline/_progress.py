@@ -1,4 +1,4 @@
-"""What each output of a running pipeline does, and up to where it has come, gathered from events. Pure; no I/O.
+"""What each output of a running pipeline does, gathered from events. Pure; no I/O.
 
 A query writes to one or more outputs, and an output may have several queries: it is as well as the worst of them.
 """
@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
-
-from databus.core import SourceCheckpoint
 
 
 class OutputState(StrEnum):
@@ -40,7 +38,6 @@ _STATE_AFTER: Final = {
 class _Query:
     outputs: Sequence[str]
     tables: Sequence[str]
-    positions: dict[str, SourceCheckpoint]
     state: OutputState = OutputState.STARTING
     since_us: int = 0
     error: str = ""
@@ -53,7 +50,6 @@ class _Query:
             "error": self.error,
             "message": self.message,
             "tables": list(self.tables),
-            "positions": {name: position.to_json() for name, position in self.positions.items()},
         }
 
 
@@ -96,12 +92,10 @@ class Progress:
         self._outputs = {name: _Output() for name in outputs}
         self._queries: dict[str, _Query] = {}
 
-    def expect(
-        self, query: str, outputs: Sequence[str], tables: Sequence[str], positions: Mapping[str, SourceCheckpoint]
-    ) -> None:
-        """There is this query. positions: up to where it had come when it last ran, by physical source."""
+    def expect(self, query: str, outputs: Sequence[str], tables: Sequence[str]) -> None:
+        """There is this query. tables: what a relay is asked for; none for all."""
         with self._lock:
-            self._queries[query] = made = _Query(outputs, tables, dict(positions))
+            self._queries[query] = made = _Query(outputs, tables)
             for name in outputs:
                 self._outputs.setdefault(name, _Output()).queries[query] = made
 
@@ -127,8 +121,6 @@ class Progress:
             return
         if query.state is not OutputState.RUNNING:
             query.state, query.since_us, query.error, query.message = OutputState.RUNNING, event["at_us"], "", ""
-        if "position" in event:
-            query.positions[event["physical"]] = SourceCheckpoint.from_json(event["position"], "position")
 
     def _query(self, said: str, event: Mapping[str, Any]) -> None:
         query = self._queries.get(event["query"])

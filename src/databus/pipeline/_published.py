@@ -5,12 +5,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from databus.core import CorruptData
 from databus.pipeline._check_http import http_address
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._plan import QueryPlan
+from databus.pipeline._positions import positions_of, with_positions
 from databus.pipeline._progress import Progress
 from databus.pipeline._state import is_held
-from databus.pipeline._status import StatusFile, position_before, read_status, with_backlog
+from databus.pipeline._status import StatusFile, read_status, with_backlog
 from databus.pipeline._tables import name_for_relay
 from databus.pipeline._validate import load_pipeline
 
@@ -30,16 +32,7 @@ class Published:
         self._server: HealthServer | None = None
         self._progress = Progress(sorted(config.sections.outputs))
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
-        self._about: dict[str, Any] = {
-            "pipeline": config.name,
-            "pid": os.getpid(),
-            "started_us": time.time_ns() // 1000,
-            "state": "running",
-            "doing": "",
-            "relay": config.relay.url,
-            "http": None,
-            "code": None,
-        }
+        self._about = _about(config)
 
     def __enter__(self) -> Self:
         if self._http is not None:
@@ -74,8 +67,7 @@ class Published:
             tables = [] if plan.table is None else [plan.table]
             if plan.physical is not None and f"{plan.physical}/*" not in plan.patterns:
                 tables = [name_for_relay(each, plan.physical) for each in plan.patterns]
-            positions = position_before(self._config.state / "queries" / plan.name)
-            self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables, positions)
+            self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables)
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take an event."""
@@ -92,24 +84,44 @@ class Published:
                 self._progress.take(event)
 
     def status(self, *, asks_relay: bool) -> dict[str, Any]:
-        """What there is to say now; asks_relay: with the backlog, which may take seconds."""
+        """What there is to say now; asks_relay: with positions and the backlog, which may take seconds."""
         outputs: Mapping[str, Any] = self._progress.to_json()
         if asks_relay:
-            outputs = with_backlog(outputs, self._about["relay"], self._config.token_file)
+            outputs = with_backlog(with_positions(self._config, outputs), self._about["relay"], self._config.token_file)
         return {**self._about, "outputs": outputs}
 
 
 def status_of(path: "Path") -> dict[str, Any] | None:
-    """What a pipeline's last run said of itself, by the pipeline's file; None where it never ran.
+    """What a pipeline's last run said of itself, by the pipeline's file, with what its targets say; None where it never
+    ran, and no target knows it.
 
-    While it runs, with the backlog; `state` is `stopped` where it does not, whatever it said last.
+    With the backlog, unless the relay ended with the run; `state` is `stopped` where it does not run, whatever it said
+    last.
     """
     config = load_pipeline(path).config
     status = read_status(config.state)
+    is_running = is_held(config.state)
     if status is None:
-        return None
-    if not is_held(config.state):
+        status = {**_about(config), "pid": None, "started_us": None, "outputs": {}}
+        is_known = any(each.streams or isinstance(each.error, CorruptData) for each in positions_of(config))
+        if not is_running and not is_known:
+            return None
+    outputs = with_positions(config, status["outputs"])
+    if not is_running:
         status["state"] = "stopped"
         if config.embeds_relay:
-            return status
-    return {**status, "outputs": with_backlog(status["outputs"], status["relay"], config.token_file)}
+            return {**status, "outputs": outputs}
+    return {**status, "outputs": with_backlog(outputs, status["relay"], config.token_file)}
+
+
+def _about(config: PipelineConfig) -> dict[str, Any]:
+    return {
+        "pipeline": config.name,
+        "pid": os.getpid(),
+        "started_us": time.time_ns() // 1000,
+        "state": "running",
+        "doing": "",
+        "relay": config.relay.url,
+        "http": None,
+        "code": None,
+    }

@@ -16,10 +16,8 @@ from typing import Any, Final
 import structlog
 
 from databus.core import (
-    Checkpoint,
     CorruptData,
     DatabusError,
-    MalformedRequest,
     PositionForeign,
     PositionPurged,
     SourceCheckpoint,
@@ -89,16 +87,6 @@ class StatusFile:
                 if not self._is_in_trouble:
                     _logger.warning("the pipeline's status could not be written", message=str(error))
                 self._is_in_trouble = True
-
-
-def position_before(checkpoint: Path) -> Mapping[str, SourceCheckpoint]:
-    """Up to where a query had come when it last ran, by Spark's own files; none where they do not tell."""
-    try:
-        done = max(int(each.name) for each in (checkpoint / "commits").iterdir() if each.name.isdigit())
-        lines = (checkpoint / "offsets" / str(done)).read_text(encoding="utf-8").splitlines()
-        return Checkpoint.from_json(json.loads(lines[2]), str(checkpoint)).sources
-    except (OSError, ValueError, IndexError, MalformedRequest):
-        return {}
 
 
 def with_backlog(outputs: Mapping[str, Any], relay: str | None, token_file: Path | None) -> dict[str, Any]:
