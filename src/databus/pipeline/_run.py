@@ -1,14 +1,15 @@
 """Running a pipeline: lock, relay, Spark, queries; and their end. Start with `run`."""
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 _LET_GO_UNASKED_S_MAX: Final = 25.0
 """How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
 _LOOK_S: Final = 0.5
+_ASK_S: Final = 0.1
 _RELAY_DIED: Final = "relay died"
 
 
@@ -226,8 +228,10 @@ class _Run:
             watch.start()
         self._begin("starting Spark")
         if session is None:
-            own_spark.append(self._session())
-            self._rearm()
+            made = self._start_spark()
+            if made is None:
+                return
+            own_spark.append(made)
         self._run_queries(own_spark[0] if session is None else _settled(session))
 
     def _let_go(self, own_spark: "list[SparkSession]") -> None:
@@ -245,8 +249,8 @@ class _Run:
         threads = [in_background(name, end) for name, end in ends.items()]
         left = left_after(seconds_max, threads, lambda left: self._begin(", ".join(each.name for each in left)))
         self._begin("")
-        self._cut_off = sorted(each.name for each in left)
-        if self._cut_off:
+        self._cut_off += sorted(each.name for each in left)
+        if left:
             self.abandoned += [name for name in sorted(names) if f"closing {name}" in self._cut_off]
             self._logger.warning("not waited for any longer", cut_off=self._cut_off)
 
@@ -268,18 +272,36 @@ class _Run:
             self._doing = doing
             self._say("doing", what=doing)
 
-    def _session(self) -> "SparkSession":
+    def _start_spark(self) -> "SparkSession | None":
+        """A session, made by a thread of its own; None if the run is to stop, which does not wait for it."""
         from databus.spark import tuned_session
 
         spark = self._config.sections.spark
-        name = f"databus {self._config.name}"
-        return tuned_session(name, self._master, folder=self._config.state / "spark", settings=spark.settings)
+        made: Future[SparkSession] = Future()
+        processes: list[Popen[bytes]] = []
 
-    def _rearm(self) -> None:
-        """Starting Spark sets a handler of its own for SIGINT, which would end its jobs and not us."""
-        if threading.current_thread() is threading.main_thread():
-            put = signal.getsignal(signal.SIGTERM)
-            signal.signal(signal.SIGINT, put)
+        def know(process: "Popen[bytes]") -> None:
+            processes.append(process)
+            if self._is_stopping.is_set():
+                process.kill()
+
+        def make() -> None:
+            try:
+                name, folder = f"databus {self._config.name}", self._config.state / "spark"
+                made.set_result(
+                    tuned_session(name, self._master, folder=folder, settings=spark.settings, on_process=know)
+                )
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                made.set_exception(error)
+
+        in_background("start-spark", make)
+        while not self._is_stopping.is_set():
+            with suppress(TimeoutError):
+                return made.result(_ASK_S)
+        for each in processes:
+            each.kill()
+        self._cut_off.append("starting Spark")
+        return None
 
     def _run_queries(self, spark: "SparkSession") -> None:
         settings = RunSettings(

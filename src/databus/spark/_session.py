@@ -10,17 +10,16 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pyspark
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from databus.core import ConfigError
+from databus.spark._jvm import OnProcess, start_jvm
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -68,6 +67,9 @@ _READER_ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 """What Spark puts into the environment of a stream's reader; see `settle_session`."""
 
+_HOME: Final = ("bin", "conf", "jars")
+"""What Spark needs of its home folder, and may find there; not `python`, where the zip of pyspark's sources is."""
+
 LOG_FILE: Final = "spark.log"
 """Spark's own log, in the session's folder."""
 
@@ -111,13 +113,15 @@ def tuned_session(
     folder: Path,
     log_level: str = "WARN",
     settings: Mapping[str, str] | None = None,
+    on_process: OnProcess = lambda _: None,
 ) -> SparkSession:
     """The one classic session of this process, with the tuned settings; `settings` are added and win.
 
     folder: where the session keeps its log (`spark.log`), what its processes print and its warehouse; made if missing.
     Python workers run this process's own Python, unless the environment says otherwise by `PYSPARK_PYTHON`.
+    on_process: told of the JVM's process once it is started, seconds before this returns; who kills it ends the start.
     If this process has a session already, that one is returned, and only settings that can change at run time do.
-    Raises `ConfigError` where there is no Java.
+    Raises `ConfigError` where there is no Java, `ServiceUnavailable` if it ends at once.
     """
     if _java_path() is None:
         raise ConfigError(
@@ -131,7 +135,7 @@ def tuned_session(
     chosen["spark.driver.extraJavaOptions"] = f"{_log_settings(folder, log_level)} {java_options}".strip()
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app).setAll(list(chosen.items()))
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark has no public way to ask
-        _start(conf, folder)
+        _start(conf, folder, on_process)
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_local(master):
         _ship(session, folder)
@@ -158,39 +162,41 @@ def settle_session(session: SparkSession) -> None:
         environment.put(name, value)
 
 
-def _start(conf: SparkConf, folder: Path) -> None:
+def _start(conf: SparkConf, folder: Path, on_process: OnProcess) -> None:
     """Start the JVM with what it prints in a file, and a context in it."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM and its workers take it from here alone
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - a JVM that an earlier session of this process left
-    if gateway is None:
-        with (folder / OUTPUT_FILE).open("ab") as output, _home_without_sources(conf, folder):
-            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
-    SparkContext(conf=conf, gateway=gateway)
+    if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        gateway = start_jvm(conf, _home_of_spark(conf, folder), folder / OUTPUT_FILE, on_process)
+    try:
+        SparkContext(conf=conf, gateway=gateway)
+    except BaseException:
+        if gateway is not None and gateway.proc is not None and gateway.proc.poll() is not None:
+            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - it was ended meanwhile; another may start
+        raise
 
 
-@contextmanager
-def _home_without_sources(conf: SparkConf, folder: Path) -> Iterator[None]:
-    """Have Spark's Python processes on this machine import pyspark from where this process has it.
+def _home_of_spark(conf: SparkConf, folder: Path) -> Path:
+    """A home folder of Spark whose Python processes on this machine import pyspark from where this process has it.
 
     Spark puts a zip of pyspark's sources first on their path, and each process compiles what it imports of it: 0.9 s of
-    processor time in each of the dozens that a pipeline starts. So Spark gets a home folder in which that zip is not.
+    processor time in each of the dozens that a pipeline starts. So a local Spark gets a home in which that zip is not.
     """
+    there = Path(_find_spark_home())
     is_ours = "SPARK_HOME" not in os.environ and os.environ["PYSPARK_PYTHON"] == sys.executable
     if not is_ours or not is_local(conf.get("spark.master") or ""):
-        yield
-        return
+        return there
     home = folder / "home"
-    home.mkdir(exist_ok=True)
-    for name in ("bin", "jars"):
-        there, link = Path(pyspark.__file__).parent / name, home / name
-        if not link.is_symlink() or link.readlink() != there:
-            link.unlink(missing_ok=True)
-            link.symlink_to(there)
-    os.environ["SPARK_HOME"] = str(home)
     try:
-        yield
-    finally:
-        del os.environ["SPARK_HOME"]
+        home.mkdir(exist_ok=True)
+        for each in (there / name for name in _HOME if (there / name).exists()):
+            link = home / each.name
+            if not link.is_symlink() or link.readlink() != each:
+                link.unlink(missing_ok=True)
+                link.symlink_to(each)
+    except OSError:  # a disk without links
+        return there
+    return home
 
 
 def _ship(session: SparkSession, folder: Path) -> None:

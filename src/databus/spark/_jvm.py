@@ -1,0 +1,82 @@
+"""The JVM that Spark runs in: started like `pyspark.java_gateway` does, but so that whoever waits may end it meanwhile.
+
+What pyspark starts is known to nobody until it answers, which takes seconds, and for ever where Java hangs.
+"""
+
+import os
+import shlex
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import PIPE, Popen
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+
+from databus.core import ServiceUnavailable
+
+_ASK_S: Final = 0.05
+_TOLD_BYTES_MAX: Final = 4096
+
+OnProcess = Callable[["Popen[bytes]"], None]
+"""Told of the JVM's process before it answers."""
+
+
+def start_jvm(conf: SparkConf, home: Path, output: Path, on_process: OnProcess) -> Any:
+    """Start it and connect to it: a gateway of py4j. home: Spark's. output: a file for what is printed.
+
+    Raises `ServiceUnavailable` if it ends before it answers.
+    """
+    with TemporaryDirectory(prefix="databus-jvm-") as folder, output.open("ab") as out:
+        told = Path(folder) / "port"
+        environment = {"SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
+        process = Popen(  # noqa: S603 - Spark's own script, by its path
+            [str(home / "bin" / "spark-submit"), *_arguments(conf)],
+            stdin=PIPE,  # the JVM ends when this is closed, as it is when our process ends
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **environment},
+            preexec_fn=_pass_over_ctrl_c,  # noqa: PLW1509 - sets one handler, as pyspark does
+        )
+        on_process(process)
+        while not told.is_file():
+            if process.poll() is not None:
+                raise ServiceUnavailable(
+                    f"Spark's Java process ended with code {process.returncode} before it answered; what it said is in "
+                    f"{output}"
+                )
+            time.sleep(_ASK_S)
+        port, secret = _read(told.read_bytes()[:_TOLD_BYTES_MAX])
+    gateway = _connected(port, secret)
+    gateway.proc = process
+    return gateway
+
+
+def _arguments(conf: SparkConf) -> list[str]:
+    settings = [part for name, value in conf.getAll() for part in ("--conf", f"{name}={value}")]
+    return [*settings, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
+
+
+def _pass_over_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _read(told: bytes) -> tuple[int, str]:
+    """What `PythonGatewayServer` writes: the port, and the secret after its length, both big-endian."""
+    port, length = struct.unpack_from(">ii", told)
+    return port, told[8 : 8 + length].decode()
+
+
+def _connected(port: int, secret: str) -> Any:
+    """By pyspark, which connects to a JVM that it finds in the environment."""
+    known = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
+    os.environ.update(known)
+    try:
+        return launch_gateway()
+    finally:
+        for name in known:
+            del os.environ[name]
