@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from databus.pipeline import STOP_S_MAX
 from tests.cli.terminal import WAIT_S, Terminal
 from tests.cli.test_cli import databus
 
@@ -42,8 +43,10 @@ def test_ctrl_c_is_answered_while_spark_starts(project):
     with Terminal("run", cwd=project) as terminal:
         terminal.wait_for("starting Spark")
         terminal.process.send_signal(signal.SIGINT)
-        terminal.wait_for("stopping: SIGINT; starting Spark has to end first")
-        assert terminal.process.wait(WAIT_S) == 0
+        terminal.wait_for("stopping: SIGINT")
+        assert terminal.process.wait(STOP_S_MAX) == 0
+        terminal.wait_for("stopped")
+        assert "has to end first" not in terminal.shown
 
 
 @pytest.mark.spark

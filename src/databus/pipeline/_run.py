@@ -3,13 +3,11 @@
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -27,6 +25,7 @@ from databus.pipeline._published import Published
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
 from databus.pipeline._source_watch import SourceWatch, States
+from databus.pipeline._spark_start import SparkStart
 from databus.pipeline._state import StateLock
 from databus.pipeline._stopping import (
     LET_GO_S_MAX,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 _LET_GO_UNASKED_S_MAX: Final = 25.0
 """How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
 _LOOK_S: Final = 0.5
-_ASK_S: Final = 0.1
 _RELAY_DIED: Final = "relay died"
 
 
@@ -205,11 +203,11 @@ class _Run:
 
     def run(self, session: "SparkSession | None") -> int:
         """Everything, in order; what was started is stopped."""
-        own_spark: list[SparkSession] = []
+        spark = None if session is not None else self._start_spark()
         try:
-            self._run(session, own_spark)
+            self._run(session, spark)
         finally:
-            self._let_go(own_spark)
+            self._let_go(spark)
             self.overdue.end()
         code = self._code()
         failed = {name for each in self._threads if each.error is not None for name in each.outputs}
@@ -217,7 +215,11 @@ class _Run:
         self._say("stopped", failed=sorted(failed), abandoned=self.abandoned, cut_off=self._cut_off, code=code)
         return code
 
-    def _run(self, session: "SparkSession | None", own_spark: "list[SparkSession]") -> None:
+    def _start_spark(self) -> SparkStart:
+        spark, state = self._config.sections.spark, self._config.state
+        return SparkStart(f"databus {self._config.name}", self._master, state / "spark", spark.settings)
+
+    def _run(self, session: "SparkSession | None", spark: SparkStart | None) -> None:
         if self._relay is not None:
             self._begin("starting the relay")
             self._relay.start()
@@ -226,23 +228,28 @@ class _Run:
             self._say("relay", url=self._relay.url, pid=self._relay.pid)
         for watch in self._watches:
             watch.start()
-        self._begin("starting Spark")
-        if session is None:
-            made = self._start_spark()
-            if made is None:
+        if self._once and self._relay is not None:
+            self._begin("waiting until the relay has captured what is there")
+            self._relay.wait_until_caught_up(self._is_stopping)
+            if self._sources is not None and (code := self._sources.exit_code_without_logs()):
+                self._uncaptured_code = code
                 return
-            own_spark.append(made)
-        self._run_queries(own_spark[0] if session is None else _settled(session))
+        self._begin("starting Spark")
+        session = _settled(session) if spark is None else spark.wait(self._is_stopping)
+        if session is not None:
+            self._run_queries(session)
 
-    def _let_go(self, own_spark: "list[SparkSession]") -> None:
+    def _let_go(self, spark: SparkStart | None) -> None:
         """Stop everything that the queries needed, at once and within a bound."""
         names = {each.name for each in self._handles.values()}.difference(self.abandoned)
         ends: dict[str, Callable[[], object]]
         ends = {f"closing {each.name}": partial(_close, each) for each in self._handles.values() if each.name in names}
         if self._relay is not None:
             ends["stopping the relay"] = self._relay.stop
-        if own_spark:
-            ends["stopping Spark"] = partial(_end_spark, own_spark[0])
+        if spark is not None and (made := spark.end()) is not None:
+            ends["stopping Spark"] = partial(_end_spark, made)
+        if spark is not None and spark.is_given_up:
+            self._cut_off.append("starting Spark")
         for watch in self._watches:
             watch.stop()
         seconds_max = LET_GO_S_MAX if self._is_asked_to_stop else _LET_GO_UNASKED_S_MAX
@@ -259,7 +266,7 @@ class _Run:
         if self._is_asked_to_stop:
             return
         self._is_asked_to_stop = True
-        waits_for = self._doing
+        waits_for = self._doing if self._is_stopping.is_set() else ""  # what comes before the end is not waited for
         self._is_stopping.set()
         self._events.put(None)
         self.overdue.begin()
@@ -272,37 +279,6 @@ class _Run:
             self._doing = doing
             self._say("doing", what=doing)
 
-    def _start_spark(self) -> "SparkSession | None":
-        """A session, made by a thread of its own; None if the run is to stop, which does not wait for it."""
-        from databus.spark import tuned_session
-
-        spark = self._config.sections.spark
-        made: Future[SparkSession] = Future()
-        processes: list[Popen[bytes]] = []
-
-        def know(process: "Popen[bytes]") -> None:
-            processes.append(process)
-            if self._is_stopping.is_set():
-                process.kill()
-
-        def make() -> None:
-            try:
-                name, folder = f"databus {self._config.name}", self._config.state / "spark"
-                made.set_result(
-                    tuned_session(name, self._master, folder=folder, settings=spark.settings, on_process=know)
-                )
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                made.set_exception(error)
-
-        in_background("start-spark", make)
-        while not self._is_stopping.is_set():
-            with suppress(TimeoutError):
-                return made.result(_ASK_S)
-        for each in processes:
-            each.kill()
-        self._cut_off.append("starting Spark")
-        return None
-
     def _run_queries(self, spark: "SparkSession") -> None:
         settings = RunSettings(
             self._config,
@@ -313,12 +289,6 @@ class _Run:
             self._report,
             is_stopping=self._is_stopping,
         )
-        if self._once and self._relay is not None:
-            self._begin("waiting until the relay has captured what is there")
-            self._relay.wait_until_caught_up(self._is_stopping)
-            if self._sources is not None and (code := self._sources.exit_code_without_logs()):
-                self._uncaptured_code = code
-                return
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
         names = physicals.wait(lambda names: not (self._once and self._unfed_by(plan_queries(self._graph, names))))

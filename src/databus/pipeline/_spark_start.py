@@ -1,0 +1,60 @@
+"""Spark's start, beside whatever else a run does meanwhile; who waits for it may stop waiting, and then it ends."""
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from subprocess import Popen
+from typing import TYPE_CHECKING, Final
+
+from databus.pipeline._stopping import in_background
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ASK_S: Final = 0.1
+
+
+class SparkStart:
+    """Begins at once, in a thread of its own; see `databus.spark.tuned_session`."""
+
+    def __init__(self, name: str, master: str, folder: Path, settings: Mapping[str, str]) -> None:
+        self._made: Future[SparkSession] = Future()
+        self._processes: list[Popen[bytes]] = []
+        self._is_given_up = threading.Event()
+        in_background("start-spark", lambda: self._make(name, master, folder, settings))
+
+    def wait(self, is_stopping: threading.Event) -> "SparkSession | None":
+        """The session; None once `is_stopping` is set. Raises what kept Spark from starting."""
+        while not is_stopping.is_set():
+            with suppress(TimeoutError):
+                return self._made.result(_ASK_S)
+        return None
+
+    def end(self) -> "SparkSession | None":
+        """The session, if it was made; else what was started so far is killed, and not waited for."""
+        if self._made.done():
+            return None if self._made.exception() else self._made.result()
+        self._is_given_up.set()
+        for each in self._processes:
+            each.kill()
+        return None
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was ended before it was done."""
+        return self._is_given_up.is_set()
+
+    def _make(self, name: str, master: str, folder: Path, settings: Mapping[str, str]) -> None:
+        from databus.spark import tuned_session
+
+        try:
+            self._made.set_result(tuned_session(name, master, folder=folder, settings=settings, on_process=self._know))
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            self._made.set_exception(error)
+
+    def _know(self, process: "Popen[bytes]") -> None:
+        self._processes.append(process)
+        if self.is_given_up:
+            process.kill()
