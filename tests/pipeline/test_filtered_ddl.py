@@ -2,6 +2,9 @@
 
 import pytest
 
+from databus.pipeline import run
+from databus.pipeline.outputs import read_delta
+from databus.testing.servers import ServerMissing, open_server
 from tests.pipeline.projects import HEAD, Project
 
 pytestmark = pytest.mark.spark
@@ -39,3 +42,60 @@ def test_a_column_with_a_default_is_filled_before_filters_judge_and_a_mirror_tha
     assert project.copied("lake/near/orders", "id", "town") == near
     kinds = [row[0] for row in project.copied("lake/all_near/orders", "_change_type", "town")]
     assert "delete" in kinds, "an update that left the filter"
+
+
+ON_A_SERVER = """\
+name: shop
+sources:
+  shop: {{type: mysql, hosts: ["127.0.0.1:{port}"], user: {user}, password: {password}, tables: [town.*]}}
+inputs: {{shop: {{type: databus, tables: [shop/town.*]}}}}
+filters:
+  some: {{type: sql, from: shop, table: town.t, where: id > 1}}
+"""
+FIRST = "outputs: {some: {type: delta, from: some, mode: mirror, path: lake/some}}\n"
+LATER = """\
+  near: {type: sql, from: shop, select: "SELECT id, b AS number, city AS town FROM town.t WHERE city = 'Bern'"}
+outputs:
+  some: {type: delta, from: some, mode: mirror, path: lake/some}
+  near: {type: delta, from: near, mode: mirror, path: lake/near}
+  all: {type: delta, from: some, mode: history, path: lake/all}
+"""
+
+
+def test_values_of_a_renamed_column_come_through_a_filter_that_starts_later(spark, tmp_path):
+    try:
+        server = open_server("mariadb-10.11", tmp_path / "server")
+        server.start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    with server:
+        path = tmp_path / "databus.yml"
+        head = ON_A_SERVER.format(port=server.port, user=server.capture_user, password=server.capture_password)
+        path.write_text(head + FIRST)
+        server.run(
+            "CREATE DATABASE town",
+            "CREATE TABLE town.t (id INT PRIMARY KEY, a INT)",
+            "INSERT INTO town.t VALUES (1, 5), (2, 50)",
+        )
+        assert run(path, once=True, session=spark) == 0
+        server.run(
+            "INSERT INTO town.t VALUES (3, 500)",
+            "ALTER TABLE town.t RENAME COLUMN a TO b",
+            "INSERT INTO town.t VALUES (4, 5000)",
+            "ALTER TABLE town.t ADD COLUMN city VARCHAR(20) DEFAULT 'Bern'",
+            "UPDATE town.t SET city = 'Rome' WHERE id = 4",
+        )
+        path.write_text(head + LATER)
+        assert run(path, once=True, session=spark) == 0
+    some = read_delta(tmp_path / "lake/some/t", ["id", "b", "city"]).sort_by("id")
+    assert [tuple(row.values()) for row in some.to_pylist()] == [(2, 50, "Bern"), (3, 500, "Bern"), (4, 5000, "Rome")]
+    near = read_delta(tmp_path / "lake/near/t", ["id", "number", "town"]).sort_by("id")
+    assert [tuple(row.values()) for row in near.to_pylist()] == [(1, 5, "Bern"), (2, 50, "Bern"), (3, 500, "Bern")]
+    everything = read_delta(tmp_path / "lake/all/t", ["id", "b", "city", "_change_type"])
+    assert sorted(map(tuple, map(dict.values, everything.to_pylist()))) == [
+        (2, 50, "Bern", "insert"),
+        (3, 500, "Bern", "insert"),
+        (4, 5000, "Bern", "insert"),
+        (4, 5000, "Bern", "update_preimage"),
+        (4, 5000, "Rome", "update_postimage"),
+    ]
