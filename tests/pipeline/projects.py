@@ -26,10 +26,10 @@ inputs: {shop: {type: databus, tables: [shop/main.*]}}
 class Project:
     """A folder with a shop and a pipeline. `seed` makes the shop's day; it is printed, for a failure to be repeated."""
 
-    def __init__(self, folder: Path, sections: str, *, seed: int = 7, orders: int = 60) -> None:
+    def __init__(self, folder: Path, sections: str, *, head: str = HEAD, seed: int = 7, orders: int = 60) -> None:
         self.folder = folder
         self.path = folder / "databus.yml"
-        self.path.write_text(HEAD + textwrap.dedent(sections))
+        self.path.write_text(head + textwrap.dedent(sections))
         self.database = folder / "shop.db"
         create_shop(self.database, customers=40, products=30, orders=orders, seed=seed)
         self._db = connect(self.database)

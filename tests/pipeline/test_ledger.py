@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 from deltalake import DeltaTable
@@ -17,6 +18,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.pipeline import compare, load_pipeline, rebuild, run
+from databus.pipeline._contract import Place
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline._tables import TableChoice
@@ -49,7 +51,9 @@ def put(folder, name, of, checkpoint, current):
 
 
 def test_what_is_noted_is_there_after_a_restart(tmp_path):
-    noted = Stream("shop/*", at(3), (choice("shop/main.o*"),), *map(frozenset, (["shop/main.o"], ["a/b.c"])))
+    noted = Stream(
+        "shop/*", at(3), (choice("shop/main.o*"),), {"shop/main.o": Place((3, 1), "7")}, frozenset(["a/b.c"])
+    )
     ledger(tmp_path).put("a", noted, {"a": "shop/*"})
     assert ledger(tmp_path).found("a", "shop/*", {"a": "shop/*"}) == noted
     assert ledger(tmp_path).found("b", "main.orders", {"b": "main.orders"}) is None
@@ -125,6 +129,23 @@ def test_a_filter_that_names_another_table_does_not_go_on_where_the_old_one_stoo
     assert ledger(tmp_path).found("a", "main.users", {"a": "main.users"}) is None
 
 
+def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
+    current = {"all": "shop/*", "one": "main.orders"}
+    tables = {f"shop/main.{name}": Place((3, 1), "7") for name in ("orders", "users")}
+    with_tables = Stream("shop/*", at(3), (choice("shop/*"),), tables, frozenset(["shop/main.orders"]))
+    book = ledger(tmp_path)
+    book.put("all", with_tables, current)
+    assert book.inherited("one", ["more/main.stock"]) is None
+    found = book.inherited("one", ["shop/main.orders"])
+    assert (found.checkpoint, [*found.tables], found.incomplete) == (at(3), ["shop/main.orders"], {"shop/main.orders"})
+    book.put("one", replace(found, of="main.orders"), current)
+    left = ledger(tmp_path).streams
+    assert [*left["all"].tables] == ["shop/main.users"]
+    assert not left["all"].incomplete
+    book.put("two", replace(left["all"], of="main.users"), {"two": "main.users"})
+    assert "all" not in ledger(tmp_path).streams
+
+
 def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path):
     log = log_of(1, 2)
     first = handle(tmp_path)
@@ -155,6 +176,7 @@ FILTERED = """
 filters: {large: {type: sql, from: shop, table: main.orders, where: total_cents >= 0}}
 outputs: {large: {type: delta, from: large, mode: history, path: lake/large}}
 """
+LATEST = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], starting_version: latest")
 BOTH = """
 outputs:
   copy: {type: delta, from: shop, mode: mirror, path: lake/copy}
@@ -168,13 +190,13 @@ def rewrite(project, sections, head=HEAD):
 
 @pytest.mark.spark
 def test_a_renamed_filter_after_latest_leaves_nothing_out(spark, tmp_path):
-    project = Project(tmp_path, "")
-    head = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], starting_version: latest")
-    rewrite(project, FILTERED, head)
+    project = Project(tmp_path, FILTERED, head=LATEST)
     project.once(spark)
     last = project.select("SELECT max(id) FROM orders")[0][0]
     project.work(60)
-    rewrite(project, FILTERED.replace("large: {type: sql", "big: {type: sql").replace("from: large", "from: big"), head)
+    rewrite(
+        project, FILTERED.replace("large: {type: sql", "big: {type: sql").replace("from: large", "from: big"), LATEST
+    )
     project.once(spark)
     made = {row[0] for row in project.select(f"SELECT id FROM orders WHERE id > {last}")}
     assert made
@@ -192,6 +214,83 @@ def test_a_lake_that_was_removed_is_made_whole_again(spark, tmp_path):
     project.once(spark)
     project.assert_history_is_whole("lake/history", "orders", "id")
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
+
+
+@pytest.mark.spark
+def test_a_table_that_was_restored_from_a_backup_is_missed_though_nothing_changes(spark, tmp_path):
+    project = Project(tmp_path, BOTH)
+    project.once(spark)
+    orders, backup = tmp_path / "lake/copy/orders", tmp_path / "backup"
+    shutil.copytree(orders, backup)
+    project.execute("UPDATE orders SET total_cents = total_cents + 1")
+    project.once(spark)
+    shutil.rmtree(orders)
+    backup.rename(orders)
+    code, events = run_once(project, spark)
+    assert code == CorruptData.exit_code
+    said = r"copy of shop/main.orders holds changes up to \(\d+, .*had come to \(\d+, .*rebuild FILE copy shop/main"
+    assert re.search(said, told(events))
+    rebuild(load_pipeline(project.path), "copy", ["shop/main.orders"], confirm=lambda _: True)
+    read_whole(project, spark, "copy")
+
+
+@pytest.mark.spark
+def test_a_ledger_that_was_removed_makes_no_gap_in_tables_that_stay(spark, tmp_path):
+    sections = "outputs: {history: {type: delta, from: shop, mode: history, path: lake/history}}\n"
+    project = Project(tmp_path, sections, head=LATEST)
+    for _ in range(2):
+        project.once(spark)
+        project.execute("UPDATE orders SET total_cents = total_cents + 1")
+    project.once(spark)
+    ledger_of(tmp_path, "history").unlink()
+    for _ in range(2):
+        project.execute("UPDATE orders SET total_cents = total_cents + 1")
+        code, events = run_once(project, spark)
+    assert code == UnsupportedFeature.exit_code
+    assert re.search(r"begin after \(\d.*holds those up to .*rebuild FILE history shop/main.orders", told(events))
+
+
+@pytest.mark.spark
+def test_a_filter_in_the_way_of_a_table_after_latest_leaves_nothing_out(spark, tmp_path):
+    way = "outputs: {out: {type: delta, from: %s, mode: history, path: lake/out}}\n"
+    head = LATEST.replace("main.*", "main.orders")
+    project = Project(tmp_path, way % "shop", head=head)
+    project.once(spark)
+    for source in ("all", "shop", "all"):
+        last = project.select("SELECT max(id) FROM orders")[0][0]
+        filters = (
+            "filters: {all: {type: sql, from: shop, table: main.orders, where: 1 = 1}}\n" if source == "all" else ""
+        )
+        rewrite(project, filters + way % source, head)
+        project.work(40)
+        project.once(spark)
+        made = project.select(f"SELECT id FROM orders WHERE id > {last}")
+        assert made
+        assert set(made) <= set(project.copied("lake/out/orders", "id"))
+
+
+@pytest.mark.spark
+def test_an_output_whose_ledger_cannot_be_read_is_made_anew(spark, tmp_path):
+    project = Project(tmp_path, BOTH)
+    project.once(spark)
+    ledger_of(tmp_path, "copy").write_text("torn")
+    code, events = run_once(project, spark)
+    assert code == CorruptData.exit_code
+    assert "databus rebuild FILE copy" in told(events)
+    asked = []
+    rebuild(load_pipeline(project.path), "copy", confirm=lambda names: asked.extend(names) or True)
+    assert "shop/main.orders" in asked
+    read_whole(project, spark, "copy")
+
+
+def read_whole(project, session, output):
+    """Run it until nothing is incomplete; then it must be identical."""
+    path = ledger_of(project.folder, output)
+    with project.running(session) as running:
+        running.wait_for(lambda: json.loads(path.read_text())["streams"], "its begin")
+        running.wait_for(lambda: not streams_of(path)["incomplete"], "the end of its snapshots")
+    project.once(session)
+    assert compare(load_pipeline(project.path), output, wait_ms_max=5_000).is_identical
 
 
 @pytest.mark.spark

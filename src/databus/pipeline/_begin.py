@@ -42,8 +42,13 @@ def begin(
         return None
     known = [handle.stream(plan.name) for handle in handles]
     if not any(known) and offsets.are_of_before_ledgers:
+        for handle in handles:
+            handle.adopt(plan.name)
         return None
     reader = _Reader(plan, context, origin, offsets.physical, source)
+    known = [stream or reader.inherit(*each) for each, stream in zip(feeds, known, strict=True)]
+    for handle in handles:
+        handle.check(plan.name)
     reader.go_on(feeds, known)
     streams = [handle.stream(plan.name) for handle in handles]
     starts = [each.checkpoint for each in streams if each is not None]
@@ -70,6 +75,12 @@ class _Reader:
     origin: Input
     physical: str
     source: str | None
+
+    def inherit(self, feed: Feed, handle: OutputHandle) -> Stream | None:
+        """Where an output goes on with tables that came to it by other ways; None if it has nothing of them."""
+        if handle.is_new or not isinstance(handle.output, Output):
+            return None
+        return handle.inherit(self.plan.name, self._tables(feed))
 
     def go_on(self, feeds: Feeds, known: Sequence[Stream | None]) -> None:
         """See to tables that outputs, which have begun, did not take before or were not given whole."""

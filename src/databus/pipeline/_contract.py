@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from databus.core import Checkpoint, InputError, SourceCheckpoint
+from databus.core import Checkpoint, InputError, Pair, SourceCheckpoint
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._lineage import Lineage
 from databus.pipeline._table_step import TableStep
@@ -122,6 +122,14 @@ class RunContext:
     relay: str | None = None
     token_file: str | None = None
     is_refilled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a target holds of a table: all up to `pair`. mark: whatever lets the output tell that at a glance later."""
+
+    pair: Pair
+    mark: str = ""
 
 
 Decode = Callable[[pa.Table], Iterable[ChangeBatch]]
@@ -347,6 +355,23 @@ class Output(ABC):
         whose file is among the pipeline's state.
         """
         return None
+
+    def place(self, name: str) -> Place | None:
+        """What the target holds of a table, by its full name; None if it has no such table, or the output cannot tell.
+
+        Asked before a table's first batch, and after each.
+        """
+        del name
+        return None
+
+    def holds(self, name: str, place: Place) -> bool:
+        """Whether the target still holds what it once told of a table: asked of every table when a query begins."""
+        del name, place
+        return True
+
+    def tables(self) -> Collection[str]:
+        """Full names of the tables that the target knows by itself to be in it."""
+        return ()
 
     def remove(self, tables: Collection[str]) -> list[Path]:
         """Remove what was written of these tables, by full names, so that they can be made anew; returns the folders

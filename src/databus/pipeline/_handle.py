@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from databus.core import Checkpoint, ControlKind, UnsupportedFeature
+from databus.core import Checkpoint, ControlKind, CorruptData, UnsupportedFeature
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._contract import Output, OutputContext, SparkOutput
+from databus.pipeline._contract import Output, OutputContext, Place, SparkOutput
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline._tables import Selection
 
@@ -45,6 +45,7 @@ class OutputHandle:
         self.ledger_path = ledger_path(output, state)
         self._ledger: Ledger | None = None
         self._now: dict[str, Stream] = {}  # as written, which the ledger says once the micro-batch is done
+        self._adopted: set[str] = set()
         self._lock = threading.RLock()
         self._is_open = False
         self._busy_since_s = 0.0
@@ -68,6 +69,43 @@ class OutputHandle:
         """How far a query has come, as the target says; None if it has nothing of it. Raises `CorruptData`."""
         with self._lock:
             return self._taken().found(name, self.bringing[name].of, self.bringing)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the target has nothing of any query, as far as its ledger says."""
+        with self._lock:
+            return not self._taken().streams
+
+    def adopt(self, name: str) -> None:
+        """Take what a query has written so far, of which there is no ledger, for what its checkpoint says."""
+        self._adopted.add(name)
+
+    def inherit(self, name: str, tables: Collection[str]) -> Stream | None:
+        """Let a query, of which the target has nothing, go on where others stand that brought tables of it so far.
+
+        None if none did.
+        """
+        with self._held():
+            found = self._taken().inherited(name, tables)
+            if found is None:
+                return None
+            self._put(name, found)
+            return self.stream(name)
+
+    def check(self, name: str) -> None:
+        """Raises `CorruptData` if the target no longer holds what it held when a query last wrote to it."""
+        stream = self.stream(name)
+        if stream is None or not isinstance(self.output, Output):
+            return
+        for table, place in stream.tables.items():
+            if not self.output.holds(table, place):
+                found = self.output.place(table)
+                has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
+                raise CorruptData(
+                    f"outputs.{self.name}: its copy of {table} {has}; it had come to {place.pair}, says "
+                    f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
+                    f"{self.name} {table}`, FILE being the pipeline's"
+                )
 
     def begin(self, name: str, checkpoint: Checkpoint, incomplete: Collection[str]) -> None:
         """Note where a query begins, and which tables of it a snapshot, which was asked for, makes complete."""
@@ -131,10 +169,13 @@ class OutputHandle:
         with self._held():
             known = self._current(name)
             self._check_gap(known, batch)
+            tables = {f"{batch.physical}/{item.table.source}" for item in batch.items}
+            self._check_new(name, tables.difference(known.tables, known.incomplete), batch)
             self._taken().check_epoch()
             self.output.incomplete = known.incomplete
             self.output.write(batch)
-            self._now[name] = _after(known, batch)
+            places = {table: self.output.place(table) or Place(batch.end.pair) for table in tables}
+            self._now[name] = replace(_after(known, batch), tables={**known.tables, **places})
             return _rows_of(batch) if self.output.written is None else self.output.written
 
     def _check_gap(self, known: Stream, batch: ChangeBatch) -> None:
@@ -145,6 +186,19 @@ class OutputHandle:
                 f"{batch.physical}, and its target has come to {reached.pair} ({self.ledger_path}): what lies between "
                 f"is missing. Have the output made anew: `databus rebuild FILE {self.name}`, FILE being the pipeline's"
             )
+
+    def _check_new(self, name: str, tables: Collection[str], batch: ChangeBatch) -> None:
+        """Refuse what follows a gap in tables that the ledger does not know, and the target does."""
+        assert isinstance(self.output, Output)  # noqa: S101 - as its caller
+        for table in () if name in self._adopted else sorted(tables):
+            found = self.output.place(table)
+            if found is not None and batch.start.pair > found.pair:
+                raise UnsupportedFeature(
+                    f"outputs.{self.name}: the next changes of {table} begin after {batch.start.pair} (SCN, _seq), and "
+                    f"its copy holds those up to {found.pair}; {self.ledger_path} does not say that none lies between. "
+                    f"Restore that file; or have the copy made anew: `databus rebuild FILE {self.name} {table}`, FILE "
+                    f"being the pipeline's"
+                )
 
     def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
         """Apply a micro-batch."""
@@ -167,7 +221,6 @@ def _after(known: Stream, batch: ChangeBatch) -> Stream:
     return replace(
         known,
         checkpoint=known.checkpoint.advanced(batch.physical, batch.end),
-        tables=known.tables.union(f"{batch.physical}/{item.table.source}" for item in batch.items),
         incomplete=known.incomplete - ended,
     )
 

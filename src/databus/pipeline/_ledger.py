@@ -2,7 +2,8 @@
 
     {"v": 1, "pipeline": "shop", "output": "copy", "epoch": 3, "writer": "pid 17 on host",
      "streams": {"outputs/copy/shop@shop": {"of": "shop/*", "checkpoint": {"v": 1, "sources": {...}},
-                                            "choice": [[[["shop/*"], []]]], "tables": ["shop/main.orders"],
+                                            "choice": [[[["shop/*"], []]]],
+                                            "tables": {"shop/main.orders": [[17, 3], "8"]},
                                             "incomplete": ["shop/main.stock"]}}}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
@@ -20,24 +21,24 @@ from uuid import uuid4
 
 from databus.core import Checkpoint, ConfigError, CorruptData, LockHeld, MalformedRequest, Pair
 from databus.disk import make_folder, replace_file
-from databus.pipeline._tables import Selection, TableChoice, selects
+from databus.pipeline._contract import Place
+from databus.pipeline._tables import Selection, TableChoice, matches, selects
 
 VERSION: Final = 1
-_NAMES: Final = ("tables", "incomplete")
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
     """of: what it is of, whatever the filters on its way are called: `physical/*`, or a table. checkpoint: all up to it
     is in the target. selections: which tables, when it was last advanced; empty for one table. By full names, tables:
-    those of which something was written; incomplete: those that lack their older rows until the end of a snapshot,
-    which has to be asked for (again) unless the checkpoint says that it has begun.
+    those of which something was written, with what the target said of them; incomplete: those that lack their older
+    rows until the end of a snapshot, which has to be asked for (again) unless the checkpoint says that it has begun.
     """
 
     of: str
     checkpoint: Checkpoint
     selections: tuple[Selection, ...] = ()
-    tables: frozenset[str] = frozenset()
+    tables: Mapping[str, Place] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
 
     @property
@@ -47,7 +48,8 @@ class Stream:
 
     def had(self, name: str) -> bool:
         """Whether a table of this full name was among those that it brings."""
-        return not self.selections or any(selects(each, name) for each in self.selections)
+        is_chosen = not self.selections or any(selects(each, name) for each in self.selections)
+        return is_chosen and matches(name, [self.of])
 
     def unread(self) -> frozenset[str]:
         """The incomplete tables whose snapshots have not begun: a relay that dies may have forgotten who asked."""
@@ -55,7 +57,9 @@ class Stream:
         return self.incomplete - begun
 
     def reading(self, tables: Collection[str]) -> "Stream":
-        """The same with more incomplete tables, for which no snapshot counts that has begun already."""
+        """The same with more incomplete tables, for which neither a snapshot counts that has begun already, nor what
+        they hold.
+        """
         sources = {
             physical: replace(
                 at,
@@ -63,7 +67,13 @@ class Stream:
             )
             for physical, at in self.checkpoint.sources.items()
         }
-        return replace(self, checkpoint=Checkpoint(sources), incomplete=self.incomplete.union(tables))
+        known = {name: place for name, place in self.tables.items() if name not in tables}
+        return replace(self, checkpoint=Checkpoint(sources), tables=known, incomplete=self.incomplete.union(tables))
+
+    def without(self, tables: Collection[str]) -> "Stream":
+        """The same without tables that another stream brings now."""
+        left = {name: place for name, place in self.tables.items() if name not in tables}
+        return replace(self, tables=left, incomplete=self.incomplete.difference(tables))
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""
@@ -71,7 +81,8 @@ class Stream:
             "of": self.of,
             "checkpoint": self.checkpoint.to_json(),
             "choice": [[[choice.include, choice.exclude] for choice in selection] for selection in self.selections],
-            **{name: sorted(getattr(self, name)) for name in _NAMES},
+            "tables": {name: [place.pair, place.mark] for name, place in sorted(self.tables.items())},
+            "incomplete": sorted(self.incomplete),
         }
 
     @classmethod
@@ -82,8 +93,10 @@ class Stream:
             for selection in value["choice"]
         )
         checkpoint = Checkpoint.from_json(value["checkpoint"], where)
-        names = {name: frozenset(map(str, value[name])) for name in _NAMES}
-        return cls(str(value["of"]), checkpoint, selections, **names)
+        tables = {
+            str(name): Place((int(scn), int(seq)), str(mark)) for name, ((scn, seq), mark) in value["tables"].items()
+        }
+        return cls(str(value["of"]), checkpoint, selections, tables, frozenset(map(str, value["incomplete"])))
 
 
 @dataclass
@@ -151,11 +164,32 @@ class Ledger:
         before = [each for other, each in self.streams.items() if other not in current and each.of == of]
         return min(before, key=lambda each: each.pair) if before else None
 
+    def inherited(self, name: str, tables: Collection[str]) -> Stream | None:
+        """Where a stream goes on that is not known, of tables that others have brought so far; None if none has.
+
+        That is where the least of them stands. Of these tables, those that none has brought are incomplete.
+        """
+        donors = [
+            each for other, each in self.streams.items() if other != name and any(each.had(table) for table in tables)
+        ]
+        if not donors:
+            return None
+        places = {name: place for each in donors for name, place in each.tables.items() if name in tables}
+        incomplete = {name for each in donors for name in each.incomplete if name in tables}
+        incomplete.update(name for name in tables if not any(each.had(name) for each in donors))
+        least = min(donors, key=lambda each: each.pair)
+        return Stream("", least.checkpoint, (), places, frozenset(incomplete))
+
     def put(self, name: str, stream: Stream, current: Mapping[str, str]) -> None:
         """Note durably how far a stream has come. current: what all streams of now are of.
 
         Those of other times are forgotten when none of now may need them any more.
         """
+        for other, each in [*self.streams.items()]:
+            if other != name and each.of != stream.of and each.tables.keys() & stream.tables.keys():
+                self.streams[other] = left = each.without(stream.tables)
+                if not left.tables and other not in current:
+                    del self.streams[other]
         self.streams[name] = stream
         if all(other in self.streams for other, its in current.items() if its == stream.of):
             self.streams = {
@@ -168,7 +202,7 @@ class Ledger:
     def read_anew(self, tables: Collection[str]) -> None:
         """Note durably that these tables, by full names, are to be read anew when their streams next begin."""
         for name, each in self.streams.items():
-            self.streams[name] = each.reading(each.tables.intersection(tables))
+            self.streams[name] = each.reading(each.tables.keys() & set(tables))
         self._save()
 
     def forget(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from databus.core import InputError
+from databus.core import CorruptData, InputError
 from databus.pipeline._contract import Output, OutputContext
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import ledger_path
@@ -33,9 +33,10 @@ def rebuild(
     lock = StateLock(config.state, config.name)
     lock.take()
     try:
-        ledger = Ledger.load(ledger_path(target, config.state), config.name, output)
+        ledger = _ledger_of(target, config.state, is_all=not patterns)
         ledger.take()  # from a pipeline that runs with another `state`
-        tables = sorted({name for stream in ledger.streams.values() for name in stream.tables})
+        written = {name for stream in ledger.streams.values() for name in (*stream.tables, *stream.incomplete)}
+        tables = sorted(written.union(target.tables()))
         chosen = _chosen(tables, patterns, output)
         if not confirm(chosen):
             return []
@@ -47,6 +48,17 @@ def rebuild(
     finally:
         target.close()
         lock.release()
+
+
+def _ledger_of(target: Output, state: Path, *, is_all: bool) -> Ledger:
+    """The ledger; an empty one in the place of one that cannot be read, where it is to say nothing anyway."""
+    path, context = ledger_path(target, state), target.context
+    try:
+        return Ledger.load(path, context.pipeline, context.output)
+    except CorruptData:
+        if not is_all:
+            raise
+        return Ledger(path, context.pipeline, context.output)
 
 
 def _chosen(tables: Sequence[str], patterns: Sequence[str], output: str) -> list[str]:

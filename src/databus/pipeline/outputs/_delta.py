@@ -15,7 +15,7 @@ from pydantic import Field
 
 from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
+from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
 from databus.pipeline._decode import user_rows_schema
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
@@ -132,6 +132,24 @@ class DeltaOutput(Output):
     def ledger_folder(self) -> Path | None:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
+
+    def place(self, name: str) -> Place | None:
+        """See `Output.place`. The mark is the table's version."""
+        target = self._copy(*name.split("/", 1)).target
+        stored = target.stored() if target.exists else None
+        return None if stored is None else Place(stored.pair, str(target.table.version()))
+
+    def holds(self, name: str, place: Place) -> bool:
+        """See `Output.holds`. A table is opened only if the version's commit is not in its log."""
+        log = self.table_path(*name.split("/", 1)) / "_delta_log"
+        if self.config.on_gap == "continue" or (place.mark and (log / f"{int(place.mark):020d}.json").exists()):
+            return True
+        found = self.place(name)
+        return found is not None and found.pair >= place.pair
+
+    def tables(self) -> Collection[str]:
+        """See `Output.tables`."""
+        return self._read_known().tables
 
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""

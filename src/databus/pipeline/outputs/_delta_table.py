@@ -112,6 +112,8 @@ class DeltaTarget:
         self._version_seen = 0  # by `maintain`
         self._vacuumed_s: float | None = None
         self._table: DeltaTable | None = None
+        self._stored: Stored | None = None
+        self._stored_of: int | None = None  # version
         self._open()
 
     def _open(self) -> None:
@@ -182,6 +184,12 @@ class DeltaTarget:
 
     def stored(self) -> Stored | None:
         """The pair that the table has; None where nothing was stored."""
+        version = self.table.version()
+        if self._stored_of != version:  # to find it out takes milliseconds
+            self._stored, self._stored_of = self._read_stored(), version
+        return self._stored
+
+    def _read_stored(self) -> Stored | None:
         scn = self.table.transaction_version(self._application)
         if scn is None:
             return None

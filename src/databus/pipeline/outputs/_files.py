@@ -20,7 +20,7 @@ from databus.core import ConfigError, InputError, Pair, ServiceUnavailable, Unsu
 from databus.disk import make_folder, replacing
 from databus.formats import BigIntegers
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext
+from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
 from databus.pipeline.outputs._lines import control_text, row_lines
 from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import TableFolders, remove_folders, root_of
@@ -111,6 +111,11 @@ class FilesOutput(Output):
     def ledger_folder(self) -> Path | None:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
+
+    def place(self, name: str) -> Place | None:
+        """See `Output.place`."""
+        pair = self._folder(*name.split("/", 1)).stored.pair
+        return None if pair == (0, 0) else Place(pair)
 
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`."""
