@@ -12,6 +12,7 @@ from databus.core import (
     Checkpoint,
     ControlKind,
     CorruptData,
+    InputError,
     LockHeld,
     PositionForeign,
     SourceCheckpoint,
@@ -20,7 +21,7 @@ from databus.core import (
 from databus.pipeline import compare, load_pipeline, rebuild, run
 from databus.pipeline._contract import Place
 from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._ledger import Ledger, Stream
+from databus.pipeline._ledger import Entry, Ledger, Stream
 from databus.pipeline._tables import TableChoice
 from databus.relay import Relay, parse_relay
 from databus.testing._change_log import ORDERS, ChangeLog
@@ -52,7 +53,11 @@ def put(folder, name, of, checkpoint, current):
 
 def test_what_is_noted_is_there_after_a_restart(tmp_path):
     noted = Stream(
-        "shop/*", at(3), (choice("shop/main.o*"),), {"shop/main.o": Place((3, 1), "7")}, frozenset(["a/b.c"])
+        "shop/*",
+        at(3),
+        (choice("shop/main.o*"),),
+        {"shop/main.o": Entry(Place((3, 1), "7"), "x")},
+        frozenset(["a/b.c"]),
     )
     ledger(tmp_path).put("a", noted, {"a": "shop/*"})
     assert ledger(tmp_path).found("a", "shop/*", {"a": "shop/*"}) == noted
@@ -131,7 +136,7 @@ def test_a_filter_that_names_another_table_does_not_go_on_where_the_old_one_stoo
 
 def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
     current = {"all": "shop/*", "one": "main.orders"}
-    tables = {f"shop/main.{name}": Place((3, 1), "7") for name in ("orders", "users")}
+    tables = {f"shop/main.{name}": Entry(Place((3, 1), "7")) for name in ("orders", "users")}
     with_tables = Stream("shop/*", at(3), (choice("shop/*"),), tables, frozenset(["shop/main.orders"]))
     book = ledger(tmp_path)
     book.put("all", with_tables, current)
@@ -252,7 +257,7 @@ def test_a_ledger_that_was_removed_makes_no_gap_in_tables_that_stay(spark, tmp_p
 
 @pytest.mark.spark
 def test_a_filter_in_the_way_of_a_table_after_latest_leaves_nothing_out(spark, tmp_path):
-    way = "outputs: {out: {type: delta, from: %s, mode: history, path: lake/out}}\n"
+    way = "outputs: {out: {type: delta, from: %s, mode: history, path: lake/out, on_change: continue}}\n"
     head = LATEST.replace("main.*", "main.orders")
     project = Project(tmp_path, way % "shop", head=head)
     project.once(spark)
@@ -267,6 +272,49 @@ def test_a_filter_in_the_way_of_a_table_after_latest_leaves_nothing_out(spark, t
         made = project.select(f"SELECT id FROM orders WHERE id > {last}")
         assert made
         assert set(made) <= set(project.copied("lake/out/orders", "id"))
+
+
+CHANGED = """
+filters: {large: {type: sql, from: shop, table: main.orders, where: %s}}
+outputs: {large: {type: delta, from: large, mode: %s, path: lake/large%s}}
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("now", [("total_cents < 20000", "mirror"), ("total_cents >= 0", "history")])
+def test_rows_of_another_filter_or_mode_are_not_mixed(spark, tmp_path, now):
+    project = Project(tmp_path, CHANGED % ("total_cents >= 0", "mirror", ""))
+    project.once(spark)
+    rewrite(project, CHANGED % (*now, ""))
+    code, events = run_once(project, spark)
+    assert code == InputError.exit_code
+    assert re.search(r"what decides the rows of shop/main.orders.*on_change: rebuild.*rebuild FILE large", told(events))
+
+
+@pytest.mark.spark
+def test_a_table_whose_filter_was_changed_is_made_anew_where_that_is_wished(spark, tmp_path):
+    project = Project(tmp_path, CHANGED % ("total_cents >= 0", "mirror", ""))
+    project.once(spark)
+    assert project.select("SELECT count(*) FROM orders WHERE total_cents >= 20000") != [(0,)]
+    rewrite(project, CHANGED % ("total_cents < 20000", "mirror", ", on_change: rebuild"))
+    read_whole(project, spark, "large")
+    small = project.select("SELECT id FROM orders WHERE total_cents < 20000")
+    assert project.copied(LARGE, "id") == small
+    project.once(spark)
+    assert project.copied(LARGE, "id") == small
+
+
+@pytest.mark.spark
+def test_rows_of_another_filter_stay_where_that_is_wished(spark, tmp_path):
+    where = "filters: {some: {type: where, from: shop, tables: ['*'], where: '%s'}}\n"
+    out = "outputs: {out: {type: delta, from: some, mode: history, path: lake/out, on_change: continue}}\n"
+    project = Project(tmp_path, where % "1 = 1" + out)
+    project.once(spark)
+    first = project.copied("lake/out/orders", "id")
+    rewrite(project, where % "1 = 0" + out)
+    project.work(20)
+    project.once(spark)
+    assert project.copied("lake/out/orders", "id") == first
 
 
 @pytest.mark.spark

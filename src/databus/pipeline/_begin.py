@@ -49,7 +49,7 @@ def begin(
     known = [stream or reader.inherit(*each) for each, stream in zip(feeds, known, strict=True)]
     for handle in handles:
         handle.check(plan.name)
-    reader.go_on(feeds, known)
+    reader.go_on(feeds, [handle.stream(plan.name) for handle in handles])
     streams = [handle.stream(plan.name) for handle in handles]
     starts = [each.checkpoint for each in streams if each is not None]
     if len(starts) < len(handles):

@@ -97,6 +97,12 @@ class OutputConfig(NodeConfig):
         examples=["shop", ["shop", "split.large"]],
     )
     lane: str | None = Field(None, description="Outputs of the same lane share one query, and wait for each other.")
+    on_change: Literal["stop", "continue", "rebuild"] = Field(
+        "stop",
+        description="What to do with a table whose rows were written before its filters, or what else decides its rows "
+        "here, were changed: `stop`; `continue`, which keeps them and has only later changes go the new way; or "
+        "`rebuild`, which removes them and has the table read anew.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +267,13 @@ class Filter(ABC):
         del branch
         return Lineage({name: name for name in names}, is_opaque=True)
 
+    def form(self, branch: str | None) -> Mapping[str, Any]:
+        """What decides the rows and columns that come out, as JSON, without names of tables, nodes and branches."""
+        del branch
+        no_matter = {"from_", "table", "tables", "missing"}
+        given = self.config.model_dump(mode="json", exclude=no_matter, exclude_defaults=True)
+        return {"type": self.config.type, **given}
+
     def problems(self) -> list[tuple[str, str]]:
         """What is wrong with its options beyond their model, as (path below the filter, message). Starts no Spark."""
         return []
@@ -355,6 +368,11 @@ class Output(ABC):
         whose file is among the pipeline's state.
         """
         return None
+
+    def form(self, source: str) -> Mapping[str, Any]:
+        """What of its options decides the rows and columns that it keeps of a source (`db.table`), as JSON."""
+        del source
+        return {}
 
     def place(self, name: str) -> Place | None:
         """What the target holds of a table, by its full name; None if it has no such table, or the output cannot tell.

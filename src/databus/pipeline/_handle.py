@@ -2,28 +2,37 @@
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from databus.core import Checkpoint, ControlKind, CorruptData, UnsupportedFeature
+import structlog
+
+from databus.core import Checkpoint, ControlKind, CorruptData, InputError, UnsupportedFeature
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Output, OutputContext, Place, SparkOutput
-from databus.pipeline._ledger import Ledger, Stream
+from databus.pipeline._ledger import Entry, Ledger, Stream
 from databus.pipeline._tables import Selection
+from databus.pipeline._way import WayOf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+def _unknown_way(table: str) -> str:
+    del table
+    return ""
+
+
 @dataclass(frozen=True)
 class Bringing:
-    """What a query is to bring into an output: see `Stream`."""
+    """What a query is to bring into an output: see `Stream`. way_of: how it makes the rows of a table."""
 
     of: str
     selections: tuple[Selection, ...] = ()
+    way_of: WayOf = _unknown_way
 
 
 def ledger_path(output: Output | SparkOutput, state: Path) -> Path:
@@ -93,11 +102,15 @@ class OutputHandle:
             return self.stream(name)
 
     def check(self, name: str) -> None:
-        """Raises `CorruptData` if the target no longer holds what it held when a query last wrote to it."""
+        """Look whether the target still holds what it held when a query last wrote to it, and whether that was made in
+        the way that it is now.
+
+        Raises `CorruptData`, and `InputError` where the output does not say what to do.
+        """
         stream = self.stream(name)
         if stream is None or not isinstance(self.output, Output):
             return
-        for table, place in stream.tables.items():
+        for table, place in ((table, entry.place) for table, entry in stream.tables.items()):
             if not self.output.holds(table, place):
                 found = self.output.place(table)
                 has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
@@ -106,6 +119,32 @@ class OutputHandle:
                     f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
                     f"{self.name} {table}`, FILE being the pipeline's"
                 )
+        way_of = self.bringing[name].way_of
+        changed = [table for table, entry in stream.tables.items() if entry.way not in ("", way_of(table))]
+        if changed:
+            self._go_another_way(self.output, changed)
+
+    def _go_another_way(self, output: Output, tables: Sequence[str]) -> None:
+        names, on_change = ", ".join(sorted(tables)), output.config.on_change
+        if on_change == "stop":
+            raise InputError(
+                f"outputs.{self.name}: what decides the rows of {names} (filters on the way, or this output's options) "
+                f"was changed after rows were written. Say what to do with those: `on_change: rebuild` in this output "
+                f"has them made anew, as `databus rebuild FILE {self.name} TABLE` does once; `on_change: continue` "
+                f"keeps them"
+            )
+        logger = structlog.get_logger("databus.pipeline")
+        if on_change == "continue":
+            logger.warning("older rows were made in another way, and stay", output=self.name, tables=names)
+            return
+        logger.warning("made anew, since what decides their rows was changed", output=self.name, tables=names)
+        with self._held():
+            self._taken().check_epoch()
+            self._taken().read_anew(tables)
+            output.remove(tables)
+            self._close()
+            output.open()
+            self._is_open = True
 
     def begin(self, name: str, checkpoint: Checkpoint, incomplete: Collection[str]) -> None:
         """Note where a query begins, and which tables of it a snapshot, which was asked for, makes complete."""
@@ -174,8 +213,11 @@ class OutputHandle:
             self._taken().check_epoch()
             self.output.incomplete = known.incomplete
             self.output.write(batch)
-            places = {table: self.output.place(table) or Place(batch.end.pair) for table in tables}
-            self._now[name] = replace(_after(known, batch), tables={**known.tables, **places})
+            way_of = self.bringing[name].way_of
+            entries = {
+                table: Entry(self.output.place(table) or Place(batch.end.pair), way_of(table)) for table in tables
+            }
+            self._now[name] = replace(_after(known, batch), tables={**known.tables, **entries})
             return _rows_of(batch) if self.output.written is None else self.output.written
 
     def _check_gap(self, known: Stream, batch: ChangeBatch) -> None:

@@ -3,7 +3,7 @@
     {"v": 1, "pipeline": "shop", "output": "copy", "epoch": 3, "writer": "pid 17 on host",
      "streams": {"outputs/copy/shop@shop": {"of": "shop/*", "checkpoint": {"v": 1, "sources": {...}},
                                             "choice": [[[["shop/*"], []]]],
-                                            "tables": {"shop/main.orders": [[17, 3], "8"]},
+                                            "tables": {"shop/main.orders": [[17, 3], "8", "5feceb66ffc86f38"]},
                                             "incomplete": ["shop/main.stock"]}}}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
@@ -13,7 +13,7 @@ that, which may be lost, older, or of another time. So neither a renamed filter 
 import json
 import os
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -28,17 +28,35 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """Of a table: what the target says of it, and the way by which its rows came; see `databus.pipeline._way`."""
+
+    place: Place
+    way: str = ""
+
+    def to_json(self) -> list[Any]:
+        """As it stands in the file."""
+        return [self.place.pair, self.place.mark, self.way]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Self:
+        """Read what `to_json` made. Raises `ValueError`, `TypeError`."""
+        (scn, seq), mark, way = value
+        return cls(Place((int(scn), int(seq)), str(mark)), str(way))
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """of: what it is of, whatever the filters on its way are called: `physical/*`, or a table. checkpoint: all up to it
     is in the target. selections: which tables, when it was last advanced; empty for one table. By full names, tables:
-    those of which something was written, with what the target said of them; incomplete: those that lack their older
+    those of which something was written; incomplete: those that lack their older
     rows until the end of a snapshot, which has to be asked for (again) unless the checkpoint says that it has begun.
     """
 
     of: str
     checkpoint: Checkpoint
     selections: tuple[Selection, ...] = ()
-    tables: Mapping[str, Place] = field(default_factory=dict)
+    tables: Mapping[str, Entry] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
 
     @property
@@ -67,12 +85,12 @@ class Stream:
             )
             for physical, at in self.checkpoint.sources.items()
         }
-        known = {name: place for name, place in self.tables.items() if name not in tables}
+        known = {name: each for name, each in self.tables.items() if name not in tables}
         return replace(self, checkpoint=Checkpoint(sources), tables=known, incomplete=self.incomplete.union(tables))
 
     def without(self, tables: Collection[str]) -> "Stream":
         """The same without tables that another stream brings now."""
-        left = {name: place for name, place in self.tables.items() if name not in tables}
+        left = {name: each for name, each in self.tables.items() if name not in tables}
         return replace(self, tables=left, incomplete=self.incomplete.difference(tables))
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +99,7 @@ class Stream:
             "of": self.of,
             "checkpoint": self.checkpoint.to_json(),
             "choice": [[[choice.include, choice.exclude] for choice in selection] for selection in self.selections],
-            "tables": {name: [place.pair, place.mark] for name, place in sorted(self.tables.items())},
+            "tables": {name: each.to_json() for name, each in sorted(self.tables.items())},
             "incomplete": sorted(self.incomplete),
         }
 
@@ -93,9 +111,7 @@ class Stream:
             for selection in value["choice"]
         )
         checkpoint = Checkpoint.from_json(value["checkpoint"], where)
-        tables = {
-            str(name): Place((int(scn), int(seq)), str(mark)) for name, ((scn, seq), mark) in value["tables"].items()
-        }
+        tables = {str(name): Entry.from_json(each) for name, each in value["tables"].items()}
         return cls(str(value["of"]), checkpoint, selections, tables, frozenset(map(str, value["incomplete"])))
 
 
@@ -174,11 +190,11 @@ class Ledger:
         ]
         if not donors:
             return None
-        places = {name: place for each in donors for name, place in each.tables.items() if name in tables}
+        entries = {name: entry for each in donors for name, entry in each.tables.items() if name in tables}
         incomplete = {name for each in donors for name in each.incomplete if name in tables}
         incomplete.update(name for name in tables if not any(each.had(name) for each in donors))
         least = min(donors, key=lambda each: each.pair)
-        return Stream("", least.checkpoint, (), places, frozenset(incomplete))
+        return Stream("", least.checkpoint, (), entries, frozenset(incomplete))
 
     def put(self, name: str, stream: Stream, current: Mapping[str, str]) -> None:
         """Note durably how far a stream has come. current: what all streams of now are of.

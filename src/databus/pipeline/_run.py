@@ -38,6 +38,7 @@ from databus.pipeline._stopping import (
 )
 from databus.pipeline._tables import full_pattern, patterns_meet
 from databus.pipeline._validate import load_pipeline
+from databus.pipeline._way import way_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -312,7 +313,7 @@ class _Run:
         plans = plan_queries(self._graph, physicals)
         for path, handle in self._handles.items():
             handle.bringing = {
-                plan.name: Bringing(plan.of, feed.selections)
+                plan.name: Bringing(plan.of, feed.selections, way_of(self._graph, plan, feed, handle.output))
                 for plan in plans
                 for feed in plan.feeds
                 if feed.output == path

@@ -4,6 +4,7 @@
 hexadecimal. `redact` leaves nothing, `truncate` the beginning. NULL stays NULL.
 """
 
+import hmac
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -73,6 +74,12 @@ class MaskFilter(TablesFilter):
     def names(self) -> Sequence[str]:
         """See `TablesFilter.names`."""
         return (*self.config.hash, *self.config.redact, *self.config.truncate)
+
+    def form(self, branch: str | None) -> Mapping[str, Any]:
+        """See `Filter.form`. The salt goes into a hash that nothing else is made of."""
+        salt = None if self.config.salt is None else self.config.salt.get_secret_value()
+        told = None if salt is None else hmac.new(salt.encode(), b"databus: which salt is it", "sha256").hexdigest()
+        return {**super().form(branch), "salt": told}
 
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """See `TablesFilter.over`."""

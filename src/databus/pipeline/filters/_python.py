@@ -7,6 +7,7 @@ The batch has the table's columns and the bus's; a batch with rows left out or c
 by without being shown to it.
 """
 
+import hashlib
 import importlib.util
 import inspect
 import re
@@ -118,6 +119,11 @@ class PythonFilter(Filter):
         if self.config.columns is None:
             return super().lineage(names, branch)
         return Lineage(dict.fromkeys(self.config.columns), is_opaque=True)
+
+    def form(self, branch: str | None) -> Mapping[str, Any]:
+        """See `Filter.form`: with the text of a file; of a module nothing but its name is known."""
+        text = "" if self._script is None else _text_of(self._script)
+        return {**super().form(branch), "text": hashlib.sha256(text.encode()).hexdigest()}
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """What the function makes of the rows."""

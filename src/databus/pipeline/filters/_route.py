@@ -4,11 +4,11 @@ By table its edges carry tables, and no row is looked at. By predicate a row goe
 holds for it, each image of an update by itself; controls go into every branch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -102,6 +102,13 @@ class RouteFilter(Filter):
         texts = [where[branch]] if branch is not None and branch in where else list(where.values())
         read = (columns_in(parse_predicate(text), names) for text in texts)
         return Lineage({name: name for name in names}, frozenset[str]().union(*read))
+
+    def form(self, branch: str | None) -> Mapping[str, Any]:
+        """See `Filter.form`: the branch's condition, or those of all others."""
+        where = self.config.where or {}
+        if branch is not None and branch in where:
+            return {"type": "route", "where": where[branch]}
+        return {"type": "route", "otherwise": sorted(where.values())}
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """The rows of a branch."""

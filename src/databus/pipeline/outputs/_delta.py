@@ -4,7 +4,7 @@ Exactly once: the commit that holds a batch's rows also stores the pair at the b
 stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.write`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -132,6 +132,11 @@ class DeltaOutput(Output):
     def ledger_folder(self) -> Path | None:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
+
+    def form(self, source: str) -> Mapping[str, Any]:
+        """See `Output.form`."""
+        key = self.config.key.get(source) if isinstance(self.config.key, dict) else self.config.key
+        return {"mode": self.config.mode, "merge": self.config.merge, "key": key}
 
     def place(self, name: str) -> Place | None:
         """See `Output.place`. The mark is the table's version."""

@@ -1,0 +1,35 @@
+"""What becomes of a table's rows on their way into an output, as a hash: with another, they would be other rows.
+
+What only names things, or bounds them, is not in it: a filter may be renamed, a table chosen or left out.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Final
+
+from databus.pipeline._contract import Output, Shape, SparkOutput, TablesFilter
+from databus.pipeline._graph import Graph
+from databus.pipeline._plan import Feed, QueryPlan
+
+_VERSION: Final = 1  # of the form that is hashed
+_DIGITS: Final = 16
+
+WayOf = Callable[[str], str]
+"""By the full name of a table: the hash."""
+
+
+def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutput) -> WayOf:
+    """How tables come into an output by a query."""
+
+    def found(name: str) -> str:
+        if plan.shape is Shape.TYPED:
+            forms = [graph.filters[step.node].form(step.branch) for step in plan.steps]
+        else:
+            over = (graph.filters[path] for path in feed.filters_of(name))
+            forms = [each.form(None) for each in over if isinstance(each, TablesFilter) and each.is_about(name)]
+        kept = output.form(name.partition("/")[2]) if isinstance(output, Output) else {}
+        text = json.dumps({"v": _VERSION, "filters": forms, "output": kept}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+    return found
