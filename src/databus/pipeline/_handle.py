@@ -12,7 +12,7 @@ import structlog
 
 from databus.core import Checkpoint, ControlKind, CorruptData, InputError, UnsupportedFeature
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._contract import Output, OutputContext, Place, SparkOutput
+from databus.pipeline._contract import Output, OutputContext, SparkOutput
 from databus.pipeline._ledger import Entry, Ledger, Stream
 from databus.pipeline._tables import Selection
 from databus.pipeline._way import WayOf
@@ -111,7 +111,7 @@ class OutputHandle:
         if stream is None or not isinstance(self.output, Output):
             return
         for table, place in ((table, entry.place) for table, entry in stream.tables.items()):
-            if not self.output.holds(table, place):
+            if place is not None and not self.output.holds(table, place):
                 found = self.output.place(table)
                 has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
                 raise CorruptData(
@@ -214,9 +214,7 @@ class OutputHandle:
             self.output.incomplete = known.incomplete
             self.output.write(batch)
             way_of = self.bringing[name].way_of
-            entries = {
-                table: Entry(self.output.place(table) or Place(batch.end.pair), way_of(table)) for table in tables
-            }
+            entries = {table: Entry(self.output.place(table), way_of(table)) for table in tables}
             self._now[name] = replace(_after(known, batch), tables={**known.tables, **entries})
             return _rows_of(batch) if self.output.written is None else self.output.written
 

@@ -29,20 +29,23 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Of a table: what the target says of it, and the way by which its rows came; see `databus.pipeline._way`."""
+    """Of a table: what the target says of it, and the way by which its rows came; see `databus.pipeline._way`.
 
-    place: Place
+    place: None if nothing of it is in the target yet, or nobody can tell.
+    """
+
+    place: Place | None
     way: str = ""
 
     def to_json(self) -> list[Any]:
         """As it stands in the file."""
-        return [self.place.pair, self.place.mark, self.way]
+        return [None, "", self.way] if self.place is None else [self.place.pair, self.place.mark, self.way]
 
     @classmethod
     def from_json(cls, value: Sequence[Any]) -> Self:
         """Read what `to_json` made. Raises `ValueError`, `TypeError`."""
-        (scn, seq), mark, way = value
-        return cls(Place((int(scn), int(seq)), str(mark)), str(way))
+        pair, mark, way = value
+        return cls(None if pair is None else Place((int(pair[0]), int(pair[1])), str(mark)), str(way))
 
 
 @dataclass(frozen=True, slots=True)
