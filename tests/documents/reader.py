@@ -52,7 +52,7 @@ class Reader:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         relay = f"http://127.0.0.1:{self._port}"
         self._env = {**os.environ, "PATH": path, "DATABUS_RELAY": relay, "READER": str(self._notes)}
-        self._env["PYTHONUNBUFFERED"] = "1"
+        self._env |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +130,12 @@ class Reader:
             assert is_alive, f"{text} shows nothing\n{self._told()}"
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(_END_S_MAX) in (0, 130, -signal.SIGINT), f"{text}\n{self._told()}"
+        try:
+            code = process.wait(_END_S_MAX)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGABRT)  # shows where each thread is
+            code = process.wait(_END_S_MAX)
+        assert code in (0, 130, -signal.SIGINT), f"{text} ended with {code}\n{self._told()}"
 
     def _told(self) -> str:
         """What the other terminals show."""

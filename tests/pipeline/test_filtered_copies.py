@@ -174,7 +174,7 @@ def _bring_up(copy: Copy, made: MadeTable, rng: random.Random, until: Pair | Non
         return True  # Spark names the column that is not there; another change may bring it back
     could = copy.may_stop(made)
     said = _stopped(lambda: copy.run(made, rng, until=until))
-    assert said is None or (could and "databus snapshot shop main.t" in said), said
+    assert said is None or (could and "databus rebuild FILE copy shop/main.t" in said), said
     return said is None
 
 

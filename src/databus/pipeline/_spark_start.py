@@ -2,8 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import Future, wait
 from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Final
@@ -28,8 +27,8 @@ class SparkStart:
     def wait(self, is_stopping: threading.Event) -> "SparkSession | None":
         """The session; None once `is_stopping` is set. Raises what kept Spark from starting."""
         while not is_stopping.is_set():
-            with suppress(TimeoutError):
-                return self._made.result(_ASK_S)
+            if wait([self._made], _ASK_S).done:
+                return self._made.result()
         return None
 
     def end(self) -> "SparkSession | None":
@@ -47,9 +46,9 @@ class SparkStart:
         return self._is_given_up.is_set()
 
     def _make(self, name: str, master: str, folder: Path, settings: Mapping[str, str]) -> None:
-        from databus.spark import tuned_session
-
         try:
+            from databus.spark import tuned_session
+
             self._made.set_result(tuned_session(name, master, folder=folder, settings=settings, on_process=self._know))
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self._made.set_exception(error)
