@@ -17,11 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 
 from databus.core import ConfigError, ControlKind, CorruptData, DiskFull, LimitExceeded, LockHeld, UnsupportedFeature
 from databus.pipeline import ChangeBatch
-from databus.pipeline.outputs import DeltaConfig
+from databus.pipeline.outputs import DeltaConfig, DeltaOutput
 from databus.pipeline.outputs._delta_mirror import last_images
 from databus.schema import Column, TableSchema, converts_exactly, widens_to
 from databus.testing._change_log import ORDERS, ChangeLog, mirror_of, random_log
-from tests.outputs.harnesses import FROM, DeltaHarness
+from tests.outputs.harnesses import FROM, DeltaHarness, context
 
 
 def order(number, note="x"):
@@ -644,3 +644,28 @@ def test_template_that_names_something_else_is_a_configuration_error(tmp_path):
 def test_options_say_their_units_and_bounds():
     with pytest.raises(ValueError, match="compact_every_commits"):
         DeltaConfig(mode="mirror", path="x", compact_every_commits=0, **FROM)
+
+
+def test_two_pipelines_in_one_folder_do_not_forget_each_others_tables(tmp_path):
+    log = log_of(1, 2)
+    outputs = [
+        DeltaOutput(DeltaConfig(mode="mirror", path="lake/{physical}", **FROM), context(tmp_path, pipeline))
+        for pipeline in ("one", "two")
+    ]
+    for number, output in enumerate(outputs):
+        output.open()
+        output.write(replace(log.batch(0, 1), physical=f"shop{number}"))
+    for number, output in enumerate(outputs):
+        output.write(replace(log.batch(1, 2), physical=f"shop{number}"))
+        output.close()
+        assert [*output.tables()] == [f"shop{number}/main.orders"]
+
+
+def test_the_tables_of_an_output_of_an_earlier_version_are_known(mirror, tmp_path):
+    output = mirror.make()
+    output.open()
+    output.write(log_of(1).batch(0, 1))
+    output.close()
+    (new,) = tmp_path.rglob(".databus-*.tables.json")
+    new.rename(new.with_name(".databus-copy.json"))
+    assert [*mirror.make().tables()] == ["shop/main.orders"]

@@ -169,7 +169,9 @@ class DeltaOutput(Output):
 
     def _read_known(self) -> Known:
         if self._known is None:
-            self._known = Known.load(root_of(self.config.path, self.context) / f".databus-{self.context.output}.json")
+            root, output = root_of(self.config.path, self.context), self.context.output
+            path = root / f".databus-{self.context.pipeline}-{output}.tables.json"
+            self._known = Known.load(path, before=root / f".databus-{output}.json")
         return self._known
 
     def remove(self, tables: Collection[str]) -> list[Path]:

@@ -24,10 +24,13 @@ class Known:
     tables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read the file; without one, the output begins now. Raises `CorruptData` if it is not ours."""
+    def load(cls, path: Path, before: Path) -> Self:
+        """Read the file; without one, the output begins now. Raises `CorruptData` if it is not ours.
+
+        before: where it was when its name did not say whose it is, and pipelines over one folder shared it.
+        """
         try:
-            value = json.loads(path.read_text())
+            value = json.loads((path if path.exists() else before).read_text())
             beginnings = {str(physical): bool(at_zero) for physical, at_zero in value["from_beginning"].items()}
             return cls(path, beginnings, {str(k): str(v) for k, v in value["tables"].items()})
         except FileNotFoundError:
