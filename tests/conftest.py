@@ -22,7 +22,9 @@ SHARES_SPARK = (
     "pipeline/test_merge.py",
     "pipeline/test_physicals.py",
     "pipeline/test_pipeline.py",
+    "pipeline/test_plugins.py",
     "pipeline/test_table_filters_run.py",
+    "pipeline/test_treatment.py",
     "spark/",
 )
 """Files, and a folder, whose tests use the fixture `spark`. All are one worker's: a run starts that session once."""

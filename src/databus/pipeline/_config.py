@@ -269,7 +269,7 @@ class _Reader:
             self.add(f"{where}.type", f"missing; there are {', '.join(plugin_types(kind))}")
             return None
         try:
-            plugin = plugin_class(kind, type_name)
+            plugin = plugin_class(kind, type_name, self.path.resolve().parent)
         except ConfigError as error:
             self.add(f"{where}.type", str(error))
             return None
