@@ -403,6 +403,26 @@ def test_the_copies_of_another_database_are_not_gone_on_with(spark, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("runs", [1, 3])
+def test_the_copies_of_a_database_with_more_or_as_many_changes_are_not_taken_for_done(spark, tmp_path, runs):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = Project(tmp_path / "one", ""), Project(tmp_path / "two", "", seed=8)
+    for project in (one, two):
+        project.path.write_text(TWO.format(database="shop.db", tables="shop/main.*", lake="lake"))
+    for project, rounds in ((one, runs), (two, 1)):
+        for _ in range(rounds):
+            project.once(spark)
+            project.execute("UPDATE orders SET total_cents = total_cents + 1")
+        project.once(spark)
+    shutil.rmtree(tmp_path / "two/lake")
+    (tmp_path / "one/lake").rename(tmp_path / "two/lake")
+    code, events = run_once(two, spark)
+    assert code == PositionForeign.exit_code
+    assert "databus rebuild FILE copy" in told(events)
+
+
+@pytest.mark.spark
 def test_a_table_that_is_chosen_later_is_read_anew(spark, tmp_path):
     project = Project(tmp_path, "")
     project.path.write_text(TWO.format(database="shop.db", tables="main.orders", lake="lake"))

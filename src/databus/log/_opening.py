@@ -109,7 +109,8 @@ def check_known(folder: Path, found: Recovered, physical: str, identity: Identit
         raise SourceChanged(
             f"{physical}: {folder} is the log of {header.identity.description} ({header.identity.scheme} "
             f"{header.identity.uuid}); the database is now {identity.description} ({identity.scheme} {identity.uuid}). "
-            f"Connect the former, or use another folder for the log of this one"
+            f"Connect the former; or move that folder away for a new log of this one: what followed the former is "
+            f"told that it is another"
         )
     for source_id, fingerprint in found.in_force.items():
         if fingerprint and fingerprint not in schemas:

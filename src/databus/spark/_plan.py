@@ -62,6 +62,7 @@ class Planner:
         self.target = target or patiently(lambda: resolve(self._client, options), options.retry_ms)
         self._last: tuple[SourceCheckpoint, SourceCheckpoint, Range] | None = None
         self._exhausted: SourceCheckpoint | None = None
+        self._has_asked = False  # whether the relay has taken a position of this query for one of its log
         self._changes: tuple[Pair, tuple[SchemaChange, ...]] | None = None
         self.published: SourceCheckpoint | None = None
 
@@ -116,6 +117,10 @@ class Planner:
         bound = self.bound if available is None else min(available, self.bound)
         wait_ms = 0 if available is not None else self._options.wait_ms
         if start.pair >= bound or start == self._exhausted:
+            if (
+                available is not None and not self._has_asked
+            ):  # the end of this log tells nothing of another one's place
+                self._range(start, rows_max=1)
             time.sleep(wait_ms / 1e3)  # the query has all that it may ever read
             return start
         to = None if bound == _END else bound
@@ -141,7 +146,7 @@ class Planner:
         wait_ms: int = 0,
         stop_at_controls: bool = True,
     ) -> Range:
-        return patiently(
+        found = patiently(
             lambda: self._client.range(
                 self.target.physical,
                 start,
@@ -155,6 +160,8 @@ class Planner:
             ),
             self._options.retry_ms,
         )
+        self._has_asked = True
+        return found
 
     def _admit(self, start: SourceCheckpoint, found: Range) -> None:
         """Let the controls at the start of a typed batch pass, or raise."""
