@@ -256,6 +256,19 @@ def test_a_ledger_that_was_removed_makes_no_gap_in_tables_that_stay(spark, tmp_p
 
 
 @pytest.mark.spark
+def test_tables_of_another_database_without_their_ledger_are_not_gone_on_with(spark, tmp_path):
+    (tmp_path / "other").mkdir()
+    one, two = Project(tmp_path, BOTH), Project(tmp_path / "other", BOTH, seed=8)
+    one.once(spark)
+    (tmp_path / "lake").rename(tmp_path / "other/lake")
+    for output in ("copy", "history"):
+        ledger_of(tmp_path / "other", output).unlink()
+    code, events = run_once(two, spark)
+    assert code == UnsupportedFeature.exit_code
+    assert re.search(r"does not know the copy of .* another log than .*rebuild FILE copy shop/main", told(events), re.S)
+
+
+@pytest.mark.spark
 def test_a_filter_in_the_way_of_a_table_after_latest_leaves_nothing_out(spark, tmp_path):
     way = "outputs: {out: {type: delta, from: %s, mode: history, path: lake/out, on_change: continue}}\n"
     head = LATEST.replace("main.*", "main.orders")

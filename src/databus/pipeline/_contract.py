@@ -374,6 +374,14 @@ class Output(ABC):
         del source
         return {}
 
+    def is_from(self, name: str, log: str) -> bool:
+        """Whether what the target holds of a table came from the log of this uuid; True where the output cannot tell.
+
+        Asked where the ledger does not know the table, and `place` does.
+        """
+        del name, log
+        return True
+
     def place(self, name: str) -> Place | None:
         """What the target holds of a table, by its full name; None if it has no such table, or the output cannot tell.
 

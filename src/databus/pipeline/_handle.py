@@ -232,7 +232,15 @@ class OutputHandle:
         assert isinstance(self.output, Output)  # noqa: S101 - as its caller
         for table in () if name in self._adopted else sorted(tables):
             found = self.output.place(table)
-            if found is not None and batch.start.pair > found.pair:
+            if found is None:
+                continue
+            if not self.output.is_from(table, batch.end.log or ""):
+                raise UnsupportedFeature(
+                    f"outputs.{self.name}: {self.ledger_path} does not know the copy of {table} that is there, and its "
+                    f"rows came from another log than {batch.end.log}: perhaps of another database. Restore that file; "
+                    f"or have the copy made anew: `databus rebuild FILE {self.name} {table}`, FILE being the pipeline's"
+                )
+            if batch.start.pair > found.pair:
                 raise UnsupportedFeature(
                     f"outputs.{self.name}: the next changes of {table} begin after {batch.start.pair} (SCN, _seq), and "
                     f"its copy holds those up to {found.pair}; {self.ledger_path} does not say that none lies between. "

@@ -144,6 +144,12 @@ class DeltaOutput(Output):
         stored = target.stored() if target.exists else None
         return None if stored is None else Place(stored.pair, str(target.table.version()))
 
+    def is_from(self, name: str, log: str) -> bool:
+        """See `Output.is_from`."""
+        target = self._copy(*name.split("/", 1)).target
+        stored = target.stored() if target.exists else None
+        return stored is None or stored.log in (None, log_number(log))
+
     def holds(self, name: str, place: Place) -> bool:
         """See `Output.holds`. A table is opened only if the version's commit is not in its log."""
         log = self.table_path(*name.split("/", 1)) / "_delta_log"

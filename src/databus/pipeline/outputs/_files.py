@@ -117,6 +117,10 @@ class FilesOutput(Output):
         pair = self._folder(*name.split("/", 1)).stored.pair
         return None if pair == (0, 0) else Place(pair)
 
+    def is_from(self, name: str, log: str) -> bool:
+        """See `Output.is_from`."""
+        return self._folder(*name.split("/", 1)).stored.log in (None, log_number(log))
+
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`."""
         by_source: dict[str, list[TableRows | TableControl]] = {}
