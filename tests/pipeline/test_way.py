@@ -67,6 +67,16 @@ def test_the_text_of_a_function_matters(tmp_path):
     assert found[0] != found[1]
 
 
+def test_a_file_that_is_edited_while_its_text_runs_is_noticed_at_the_next_start(tmp_path):
+    script = tmp_path / "f.py"
+    script.write_text("def f(b): return b\n")
+    before = ways(tmp_path, PYTHON)
+    first = before("shop/main.orders")
+    script.write_text("def f(b): return b[:0]\n")
+    assert before("shop/main.orders") == before("shop/main.users") == first
+    assert ways(tmp_path, PYTHON)("shop/main.orders") != first
+
+
 def test_another_salt_is_noticed_and_not_told(tmp_path):
     salts = ["0123456789abcdef", "0123456789abcdeg"]
     found = [ways(tmp_path, MASK % salt)("shop/main.orders") for salt in salts]

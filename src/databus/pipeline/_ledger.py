@@ -134,22 +134,17 @@ class Ledger:
     @classmethod
     def load(cls, path: Path, pipeline: str, output: str) -> Self:
         """Read the file; without one, nothing has been written yet. Raises `CorruptData` if it is not ours."""
+        value = _read(path, output)
+        if value is None:
+            return cls(path, pipeline, output)
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
             if value["v"] != VERSION:
                 raise ValueError(f"version {value['v']}")  # noqa: TRY301 - told like all that is wrong with it
             streams = {str(name): Stream.from_json(each, f"streams.{name}") for name, each in value["streams"].items()}
             names = str(value["pipeline"]), str(value["output"])
             return cls(path, *names, int(value["epoch"]), str(value["writer"]), streams)
-        except FileNotFoundError:
-            return cls(path, pipeline, output)
-        except NotADirectoryError as error:
-            raise ConfigError(f"{path.parent}: is not a folder to write to: {error.strerror}") from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
-            raise CorruptData(
-                f"{path}: does not say how far this output has come ({error!r}). Restore it; or have the output made "
-                f"anew: `databus rebuild FILE {output}`, FILE being the pipeline's"
-            ) from error
+        except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
+            raise _corrupt(path, output, error) from error
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
@@ -159,16 +154,16 @@ class Ledger:
 
     def check_epoch(self) -> None:
         """Raises `LockHeld` if somebody else has taken the target since we did, `CorruptData` if the file is gone."""
-        found = type(self).load(self.path, self.pipeline, self.output)
-        if not found.epoch:
+        found = _read(self.path, self.output)
+        if found is None:
             raise CorruptData(
                 f"{self.path}: was removed while this output was written. Start the pipeline again: it begins where "
                 f"the target stands then"
             )
-        if (found.epoch, found.writer) != (self.epoch, self.writer):
+        if (found.get("epoch"), found.get("writer")) != (self.epoch, self.writer):
             raise LockHeld(
-                f"{self.path}: {found.writer} has begun to write this output; two pipelines must not share a target. "
-                f"Stop one of them, or give it another `path`"
+                f"{self.path}: {found.get('writer')} has begun to write this output; two pipelines must not share a "
+                f"target. Stop one of them, or give it another `path`"
             )
 
     def found(self, name: str, of: str, current: Collection[str]) -> Stream | None:
@@ -240,3 +235,25 @@ class Ledger:
             "streams": {name: each.to_json() for name, each in self.streams.items()},
         }
         replace_file(self.path, [json.dumps(value, indent=1).encode()], durable=True)
+
+
+def _read(path: Path, output: str) -> Mapping[str, Any] | None:
+    """What stands in the file; None if there is none. Raises `CorruptData`; `ConfigError` where there can be none."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError as error:
+        raise ConfigError(f"{path.parent}: is not a folder to write to: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise _corrupt(path, output, error) from error
+    if not isinstance(value, dict):
+        raise _corrupt(path, output, TypeError("not an object"))
+    return value
+
+
+def _corrupt(path: Path, output: str, error: Exception) -> CorruptData:
+    return CorruptData(
+        f"{path}: does not say how far this output has come ({error!r}). Restore it; or have the output made "
+        f"anew: `databus rebuild FILE {output}`, FILE being the pipeline's"
+    )

@@ -6,6 +6,7 @@ What only names things, or bounds them, is not in it: a filter may be renamed, a
 import hashlib
 import json
 from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from databus.pipeline._contract import Output, Shape, SparkOutput, TablesFilter
@@ -22,6 +23,7 @@ WayOf = Callable[[str], str]
 def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutput) -> WayOf:
     """How tables come into an output by a query."""
 
+    @cache  # it is asked for with each batch
     def found(name: str) -> str:
         if plan.shape is Shape.TYPED:
             forms = [graph.filters[step.node].form(step.branch) for step in plan.steps]

@@ -49,7 +49,7 @@ def start_jvm(conf: SparkConf, home: Path, output: Path, on_process: OnProcess) 
                     f"Spark's Java process ended with code {process.returncode} before it answered; what it said is in "
                     f"{output}"
                 )
-            time.sleep(_ASK_S)
+            time.sleep(_ASK_S)  # a new file is all that Java says; pyspark waits for it in the same way
         port, secret = _read(told.read_bytes()[:_TOLD_BYTES_MAX])
     gateway = _connected(port, secret)
     gateway.proc = process

@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -94,6 +94,11 @@ class PythonFilter(Filter):
         where = self.config.function.rpartition(":")[0]
         return self.folder / where if where.endswith(".py") else None
 
+    @cached_property
+    def _text(self) -> str | None:
+        """Of the script, as it was when it was first asked for: what runs is what the ledger is told of."""
+        return None if self._script is None else _text_of(self._script)
+
     def problems(self) -> list[tuple[str, str]]:
         """A function that is not there. A module is looked for, and not imported: that could do anything."""
         where, _, name = self.config.function.rpartition(":")
@@ -122,8 +127,7 @@ class PythonFilter(Filter):
 
     def form(self, branch: str | None) -> Mapping[str, Any]:
         """See `Filter.form`: with the text of a file; of a module nothing but its name is known."""
-        text = "" if self._script is None else _text_of(self._script)
-        return {**super().form(branch), "text": hashlib.sha256(text.encode()).hexdigest()}
+        return {**super().form(branch), "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """What the function makes of the rows."""
@@ -138,8 +142,7 @@ class PythonFilter(Filter):
         else:
             fields = [_spark_field(StructField, name, kind) for name, kind in self.config.columns.items()]
         schema = StructType([*fields, *meta])
-        text = None if self._script is None else _text_of(self._script)
-        mapper = _Mapper(self.config.function, text, arrow_schema(schema))
+        mapper = _Mapper(self.config.function, self._text, arrow_schema(schema))
         return rows.mapInArrow(mapper, schema)
 
 
