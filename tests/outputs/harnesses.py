@@ -1,6 +1,8 @@
 """Harnesses of the built-in outputs, for the conformance suite."""
 
 import json
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,12 +20,24 @@ from databus.pipeline.outputs import (
 )
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.schema import forms_of
+from databus.testing._change_log import ORDERS, ChangeLog
 
 FROM = {"from": ["shop"]}
 
 
 def context(folder: Path, pipeline="shop", output="copy"):
     return OutputContext(pipeline, output, folder)
+
+
+@contextmanager
+def room_for_files_of(size):
+    """Files of at most so many bytes, as on a disk that is full; the process may have its room back."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 class DeltaHarness:
@@ -49,6 +63,9 @@ class DeltaHarness:
     def read(self, physical, table):
         return self.target(physical, table).read().to_pylist()
 
+    def full(self):
+        return room_for_files_of(256)
+
 
 class FilesHarness:
     keeps = "changes"
@@ -56,6 +73,9 @@ class FilesHarness:
     def __init__(self, folder, kind, **options):
         self.folder = folder
         self.options = {"format": kind, "path": "out", **options}
+
+    def full(self):
+        return room_for_files_of(256)
 
     def make(self):
         return FilesOutput(FilesConfig(**self.options, **FROM), context(self.folder))
@@ -77,11 +97,15 @@ class FilesHarness:
 class ConsoleHarness:
     keeps = "changes"
 
-    def __init__(self, capture):
+    def __init__(self, folder, capture):
+        self.folder = folder
         self.capture = capture
 
+    def full(self):
+        return None
+
     def make(self):
-        return ConsoleOutput(ConsoleConfig(rows_max=10_000, **FROM), context(Path()))
+        return ConsoleOutput(ConsoleConfig(rows_max=10_000, **FROM), context(self.folder))
 
     def read(self, physical, table):
         self.text = getattr(self, "text", "") + self.capture.readouterr().out
@@ -101,3 +125,22 @@ def parsed(row, table):
             value = str(value)
         values[column.name] = from_json_value(value, kind)
     return values
+
+
+def order(number, note="x"):
+    return {"id": number, "note": note, "total": None}
+
+
+def log_of(*numbers, uuid="log-1"):
+    log = ChangeLog(uuid=uuid)
+    for number in numbers:
+        log.begin().insert(ORDERS, order(number))
+    return log
+
+
+def versions(harness, table=ORDERS):
+    return harness.target("shop", table).table.version()
+
+
+def ids(harness, table=ORDERS):
+    return sorted(row["id"] for row in harness.read("shop", table))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from databus.testing._output_suite import OUTPUT_CHECKS
+from databus.testing import OUTPUT_CHECKS
 from tests.outputs.harnesses import ConsoleHarness, DeltaHarness, FilesHarness
 
 MAKE = {
@@ -14,7 +14,7 @@ MAKE = {
     "parquet": lambda folder, capture: FilesHarness(folder, "parquet"),
     "parquet, small files": lambda folder, capture: FilesHarness(folder, "parquet", rows_per_file_max=3),
     "json": lambda folder, capture: FilesHarness(folder, "json"),
-    "console": lambda folder, capture: ConsoleHarness(capture),
+    "console": ConsoleHarness,
 }
 
 

@@ -15,8 +15,9 @@ from deltalake import DeltaTable
 from databus.core import ControlKind, CorruptData, LimitExceeded, LockHeld, UnsupportedFeature
 from databus.pipeline.outputs import read_delta
 from databus.schema import Column, TableSchema
+from databus.testing import OUTPUT_CHECKS
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, mirror_of, random_log
-from databus.testing._output_suite import OUTPUT_CHECKS, same
+from databus.testing._output_harness import same
 from tests.outputs.harnesses import DeltaHarness
 
 EAST, WEST = "shard-east", "shard-west"

@@ -16,31 +16,16 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final
 
-from databus.core import COMMIT_VERSION, SEQ, ControlKind, Pair
-from databus.pipeline import ChangeBatch, Delivery, Output
+from databus.core import ControlKind
+from databus.pipeline import ChangeBatch, Delivery
 from databus.schema import Column, TableSchema
-from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, Row, mirror_of, random_log
+from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
+from databus.testing._ledger_suite import LEDGER_CHECKS
+from databus.testing._output_harness import OutputHarness, assert_holds
 
 _SEED: Final = 1
-
-
-class OutputHarness(Protocol):
-    """How the suite reaches an output and its target. Each check is given a new one, with an empty target.
-
-    keeps: `mirror` where the target holds the rows that the source has now, `changes` where it holds every change.
-    """
-
-    keeps: Literal["mirror", "changes"]
-
-    def make(self) -> Output:
-        """The output, as a process that has just started makes it: a second time, on what the first has left."""
-        ...
-
-    def read(self, physical: str, table: TableSchema) -> list[dict[str, Any]]:
-        """The rows of a table in the target, as Python values, with at least `_commit_version` and `_seq`."""
-        ...
 
 
 def _write(harness: OutputHarness, batches: Sequence[ChangeBatch]) -> Delivery:
@@ -55,59 +40,11 @@ def _write(harness: OutputHarness, batches: Sequence[ChangeBatch]) -> Delivery:
     return output.delivery
 
 
-def _assert_holds(harness: OutputHarness, log: ChangeLog, tables: Sequence[TableSchema], delivery: Delivery) -> None:
-    for table in tables:
-        found = harness.read(log.physical, table)
-        if harness.keeps == "mirror":
-            _assert_mirror(found, log, table)
-        else:
-            _assert_changes(found, log, table, delivery)
-
-
-def _pair(row: Row) -> Pair:
-    return row[COMMIT_VERSION], row[SEQ]
-
-
-def _assert_mirror(found: Sequence[Row], log: ChangeLog, table: TableSchema) -> None:
-    expected = mirror_of(log.entries, table.source)
-    got = {tuple(row[name] for name in table.key): row for row in found}
-    assert len(got) == len(found), f"{table.source}: {len(found) - len(got)} keys stand twice"
-    assert set(got) == set(expected), f"{table.source}: keys differ by {set(got) ^ set(expected)}"
-    for key, (row, pair) in expected.items():
-        same(got[key], row, f"{table.source} {key}")
-        assert _pair(got[key]) == pair, f"{table.source} {key}: pair {_pair(got[key])}, expected {pair}"
-
-
-def _assert_changes(found: Sequence[Row], log: ChangeLog, table: TableSchema, delivery: Delivery) -> None:
-    expected = {e.pair: e for e in log.entries if isinstance(e, Image) and e.table.source == table.source}
-    rows = [row for row in found if row["_change_type"] in ("insert", "update_preimage", "update_postimage", "delete")]
-    got = {_pair(row): row for row in rows}
-    assert set(got) == set(expected), f"{table.source}: pairs differ by {sorted(set(got) ^ set(expected))[:10]}"
-    if delivery is not Delivery.AT_LEAST_ONCE:
-        assert len(got) == len(rows), f"{table.source}: {len(rows) - len(got)} rows stand twice"
-    for pair, image in expected.items():
-        same(got[pair], image.row, f"{table.source} {pair}")
-        assert got[pair]["_change_type"] == image.kind.label, f"{table.source} {pair}: {got[pair]}"
-        assert got[pair]["_snapshot"] == image.snapshot, f"{table.source} {pair}: {got[pair]}"
-
-
-def same(found: Row, expected: Row, where: str) -> None:
-    """Assert that the columns of `expected` have the same values in `found`: NaN is NaN, -0.0 is not 0.0."""
-    for name, value in expected.items():
-        other = found[name]
-        if isinstance(value, float) and isinstance(other, float):
-            equal = math.isnan(value) and math.isnan(other)
-            equal = equal or (value == other and math.copysign(1, value) == math.copysign(1, other))
-        else:
-            equal = value == other
-        assert equal, f"{where}: {name} is {other!r}, expected {value!r}"
-
-
 def check_whole_log(harness: OutputHarness) -> None:
     """One batch and many hold the same."""
     log = random_log(11)
     delivery = _write(harness, list(log.batches(range(0, len(log.entries), 7))))
-    _assert_holds(harness, log, (ORDERS, STOCK), delivery)
+    assert_holds(harness, log, (ORDERS, STOCK), delivery)
 
 
 def check_repeats(harness: OutputHarness) -> None:
@@ -123,7 +60,7 @@ def check_repeats(harness: OutputHarness) -> None:
         cuts = sorted({start, end, *(rng.randrange(start, end) for _ in range(3))})
         delivery = _write(harness, [log.batch(a, b) for a, b in itertools.pairwise(cuts)])
         done = end
-    _assert_holds(harness, log, (ORDERS, STOCK), delivery)
+    assert_holds(harness, log, (ORDERS, STOCK), delivery)
 
 
 def check_restart_from_nothing(harness: OutputHarness) -> None:
@@ -132,7 +69,7 @@ def check_restart_from_nothing(harness: OutputHarness) -> None:
     _write(harness, list(log.batches(range(0, len(log.entries), 31))))
     delivery = _write(harness, list(log.batches(range(0, len(log.entries), 50))))
     delivery = _write(harness, list(log.batches(())))
-    _assert_holds(harness, log, (ORDERS, STOCK), delivery)
+    assert_holds(harness, log, (ORDERS, STOCK), delivery)
 
 
 def check_parts_of_a_transaction(harness: OutputHarness) -> None:
@@ -146,7 +83,7 @@ def check_parts_of_a_transaction(harness: OutputHarness) -> None:
         )
     _write(harness, [log.batch(0, 10), log.batch(10, 24)])
     delivery = _write(harness, [log.batch(10, 40), log.batch(24, len(log.entries))])
-    _assert_holds(harness, log, (ORDERS,), delivery)
+    assert_holds(harness, log, (ORDERS,), delivery)
 
 
 def check_key_changes(harness: OutputHarness) -> None:
@@ -168,7 +105,7 @@ def check_key_changes(harness: OutputHarness) -> None:
     cuts = [6, 8, 9, 10, 13]
     _write(harness, list(log.batches(cuts))[:3])
     delivery = _write(harness, list(log.batches([7])))
-    _assert_holds(harness, log, (ORDERS,), delivery)
+    assert_holds(harness, log, (ORDERS,), delivery)
 
 
 def check_snapshots(harness: OutputHarness) -> None:
@@ -191,7 +128,7 @@ def check_snapshots(harness: OutputHarness) -> None:
     log.insert(ORDERS, {"id": 30, "note": "after", "total": None})
     for cuts in ([3, 9, 12], range(len(log.entries))):
         delivery = _write(harness, list(log.batches(cuts)))
-    _assert_holds(harness, log, (ORDERS,), delivery)
+    assert_holds(harness, log, (ORDERS,), delivery)
 
 
 def check_truncate_and_drop(harness: OutputHarness) -> None:
@@ -205,7 +142,7 @@ def check_truncate_and_drop(harness: OutputHarness) -> None:
     log.begin().insert(STOCK, {"Shelf no": "b", "price": Decimal(2), 'the "count"': 1, "raw": None})
     for cuts in ([2], [3, 4], ()):
         delivery = _write(harness, list(log.batches(cuts)))
-    _assert_holds(harness, log, (ORDERS, STOCK), delivery)
+    assert_holds(harness, log, (ORDERS, STOCK), delivery)
 
 
 def wider_orders(*more: Column, drop: Sequence[str] = (), types: Mapping[str, str] | None = None) -> TableSchema:
@@ -230,7 +167,7 @@ def check_added_columns(harness: OutputHarness) -> None:
     log.begin().insert(filled, row)
     for cuts in ([3, 5], [2, 4], range(len(log.entries))):
         delivery = _write(harness, list(log.batches(cuts)))
-    _assert_holds(harness, log, (filled,), delivery)
+    assert_holds(harness, log, (filled,), delivery)
 
 
 def check_widened_columns(harness: OutputHarness) -> None:
@@ -244,7 +181,7 @@ def check_widened_columns(harness: OutputHarness) -> None:
     log.update(wide, {"id": -(2**31), "x": Decimal("9999.9")}, {"id": -(2**31), "x": None})
     for cuts in ([1, 2], [1]):
         delivery = _write(harness, list(log.batches(cuts)))
-    _assert_holds(harness, log, (wide,), delivery)
+    assert_holds(harness, log, (wide,), delivery)
 
 
 _UTC_MAX: Final = dt.datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=dt.UTC)
@@ -287,7 +224,7 @@ def check_values(harness: OutputHarness) -> None:
         log.insert(EVERYTHING, {"id": n + 1, **row})
     delivery = _write(harness, [log.batch(0, 2)])
     delivery = _write(harness, [log.batch(1, len(log.entries))])
-    _assert_holds(harness, log, (EVERYTHING,), delivery)
+    assert_holds(harness, log, (EVERYTHING,), delivery)
 
 
 def check_keys_of_every_type(harness: OutputHarness) -> None:
@@ -303,7 +240,7 @@ def check_keys_of_every_type(harness: OutputHarness) -> None:
             log.update(table, {"k": key, "n": 0}, {"k": key, "n": 1})
         log.begin().delete(table, {"k": None, "n": 1})
         delivery = _write(harness, list(log.batches([len(keys) + 1, len(log.entries) - 1])))
-        _assert_holds(harness, log, (table,), delivery)
+        assert_holds(harness, log, (table,), delivery)
 
 
 def check_nothing_new_changes_nothing(harness: OutputHarness) -> None:
@@ -315,7 +252,7 @@ def check_nothing_new_changes_nothing(harness: OutputHarness) -> None:
     size = len(log.entries)
     empty = ChangeBatch(log.physical, log.position(size), log.position(size), ())
     delivery = _write(harness, [log.batch(0, 2), log.batch(2, size), empty])
-    _assert_holds(harness, log, (ORDERS,), delivery)
+    assert_holds(harness, log, (ORDERS,), delivery)
 
 
 OUTPUT_CHECKS: Final[tuple[Callable[[OutputHarness], None], ...]] = (
@@ -331,5 +268,6 @@ OUTPUT_CHECKS: Final[tuple[Callable[[OutputHarness], None], ...]] = (
     check_values,
     check_keys_of_every_type,
     check_nothing_new_changes_nothing,
+    *LEDGER_CHECKS,
 )
 """Every check there is."""

@@ -23,7 +23,7 @@ from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
 from databus.pipeline.outputs._lines import control_text, row_lines
 from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
-from databus.pipeline.outputs._paths import TableFolders, remove_folders, root_of
+from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of
 
 _NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
 _CONTROL: Final = "control.json"
@@ -46,6 +46,11 @@ class FilesConfig(OutputConfig):
         "number", description="JSON: how integers beyond 2^53 are written."
     )
     compression: Literal["none", "snappy", "zstd"] = Field("zstd", description="Of Parquet files.")
+    on_gap: Literal["stop", "continue"] = Field(
+        "stop",
+        description="What to do at the start where files of a table that were written are gone: stop, or go on with "
+        "what comes next. Only the newest file of each folder is looked for, so older ones may be taken away.",
+    )
     rows_per_file_max: int = Field(
         1_000_000, ge=1, le=100_000_000, description="Most rows of one file; a larger batch makes several."
     )
@@ -57,24 +62,31 @@ def file_name(first: Pair, last: Pair, log: int, suffix: str) -> str:
     return f"{hidden}{first[0]:019d}.{first[1]:019d}-{last[0]:019d}.{last[1]:019d}.{log:016x}.{suffix}"
 
 
+def _stored_in(path: Path) -> Stored:
+    """What the names in a source's folder say is done. Raises `InputError`."""
+    stored = Stored()
+    try:
+        names = [each.name for each in path.iterdir()] if path.exists() else []
+    except OSError as error:
+        raise InputError(f"{path}: is not a folder to read: {error}") from error
+    for match in filter(None, map(_NAME.fullmatch, names)):
+        last = (int(match[3]), int(match[4]))
+        stored = max(stored, Stored(last, int(match[5], 16)), key=lambda each: each.pair)
+    return stored
+
+
 class _Folder:
     """The files of one source."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.stored = Stored()
         try:
             make_folder(path)
-            names = [each.name for each in path.iterdir()]
+            for left in path.glob(f".*{_PARTIAL}"):
+                left.unlink(missing_ok=True)
         except (ConfigError, OSError) as error:
             raise InputError(f"{path}: is not a folder to write to: {error}") from error
-        for name in names:
-            if name.startswith(".") and name.endswith(_PARTIAL):
-                (path / name).unlink(missing_ok=True)
-            match = _NAME.fullmatch(name)
-            if match is not None:
-                last = (int(match[3]), int(match[4]))
-                self.stored = max(self.stored, Stored(last, int(match[5], 16)), key=lambda each: each.pair)
+        self.stored = _stored_in(path)
 
     def put(self, first: Pair, stored: Stored, suffix: str, pieces: Iterator[str] | pa.Table, codec: str) -> None:
         """Make one file, whole or not at all."""
@@ -114,12 +126,16 @@ class FilesOutput(Output):
 
     def place(self, name: str) -> Place | None:
         """See `Output.place`."""
-        pair = self._folder(*name.split("/", 1)).stored.pair
+        pair = self._stored(name).pair
         return None if pair == (0, 0) else Place(pair)
+
+    def holds(self, name: str, place: Place) -> bool:
+        """See `Output.holds`."""
+        return self.config.on_gap == "continue" or self._stored(name).pair >= place.pair
 
     def is_from(self, name: str, log: str) -> bool:
         """See `Output.is_from`."""
-        return self._folder(*name.split("/", 1)).stored.log in (None, log_number(log))
+        return self._stored(name).log in (None, log_number(log))
 
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`."""
@@ -174,6 +190,14 @@ class FilesOutput(Output):
         if folder is None:
             folder = self._folders[physical, source] = _Folder(self._places.take(physical, source))
         return folder
+
+    def _stored(self, name: str) -> Stored:
+        """What is done of a table, by its full name, whose folder need not be there."""
+        physical, source = name.split("/", 1)
+        folder = self._folders.get((physical, source))
+        return (
+            _stored_in(path_of(self.config.path, self.context, physical, source)) if folder is None else folder.stored
+        )
 
     def remove(self, tables: Collection[str]) -> list[Path]:
         """See `Output.remove`."""

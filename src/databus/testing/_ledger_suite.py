@@ -1,0 +1,259 @@
+"""Checks of an output together with its ledger, as a pipeline has them: part of the conformance suite of outputs.
+
+What a check calls a process is the output, its ledger and its lock, made anew on what an earlier one has left.
+"""
+
+import unittest
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+from databus.core import Checkpoint, ControlKind, CorruptData, DiskFull, InputError, LockHeld, UnsupportedFeature
+from databus.pipeline import ChangeBatch
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
+from databus.testing._output_harness import OutputHarness, assert_holds
+
+_QUERY: Final = "outputs/suite"
+
+
+class _Process:
+    """One that writes the output. Once it is closed, or killed, another may follow."""
+
+    def __init__(self, harness: OutputHarness) -> None:
+        self.output = harness.make()
+        self.handle = OutputHandle("suite", self.output, self.output.context.folder / ".databus")
+        self.handle.bringing = {_QUERY: Bringing("shop/*")}
+        self.handle.check(_QUERY)
+        self.handle.open(_QUERY)
+
+    def write(self, *batches: ChangeBatch) -> None:
+        """Write each, and note in the ledger that it is there."""
+        for batch in batches:
+            self.handle.write(_QUERY, batch)
+            self.handle.advance(_QUERY, Checkpoint({batch.physical: batch.end}))
+
+    def reached(self, log: ChangeLog) -> int:
+        """How many entries of the log are in the target, as its ledger says."""
+        stream = self.handle.stream(_QUERY)
+        at = None if stream is None else stream.checkpoint.sources.get(log.physical)
+        return next(n for n in range(len(log.entries) + 1) if at is None or log.position(n).pair == at.pair)
+
+
+@contextmanager
+def _process(harness: OutputHarness) -> Iterator[_Process]:
+    process = _Process(harness)
+    try:
+        yield process
+    finally:
+        process.handle.close()
+
+
+def _assert_holds(harness: OutputHarness, log: ChangeLog, entries: int | None = None) -> None:
+    """The target holds the log's first entries, all by default."""
+    part = replace(log, entries=log.entries[:entries])
+    assert_holds(harness, part, (ORDERS, STOCK), harness.make().delivery)
+
+
+def check_goes_on_where_the_ledger_says(harness: OutputHarness) -> None:
+    """Each process begins where the one before it ended, whatever has become of Spark's checkpoint."""
+    log = random_log(21)
+    while True:
+        with _process(harness) as process:
+            begin = process.reached(log)
+            if begin == len(log.entries):
+                break
+            process.write(log.batch(begin, min(begin + 40, len(log.entries))))
+    _assert_holds(harness, log)
+
+
+def check_kill_before_the_ledger_is_written(harness: OutputHarness) -> None:
+    """What is in the target and not in its ledger comes again, cut at another place."""
+    log = random_log(22)
+    size = len(log.entries)
+    with _process(harness) as process:
+        process.write(log.batch(0, 50))
+        process.handle.write(_QUERY, log.batch(50, 90))
+    with _process(harness) as process:
+        begin = process.reached(log)
+        assert begin == 50, f"the ledger says {begin} entries, and 50 were noted"
+        process.write(log.batch(50, 71), log.batch(71, size))
+    _assert_holds(harness, log)
+
+
+def check_gap(harness: OutputHarness) -> None:
+    """Changes that do not follow what the target holds are refused, and it stays as it was."""
+    log = random_log(23)
+    size = len(log.entries)
+    with _process(harness) as process:
+        process.write(log.batch(0, 40))
+        _refused(process, log.batch(60, size), UnsupportedFeature)
+    _assert_holds(harness, log, 40)
+    with _process(harness) as process:
+        _refused(process, log.batch(60, size), UnsupportedFeature)
+        process.write(log.batch(40, 60), log.batch(60, size))
+    _assert_holds(harness, log)
+
+
+def check_lost_ledger(harness: OutputHarness) -> None:
+    """Without its ledger the target is written from the beginning again; one that knows what it holds refuses less."""
+    log = random_log(24)
+    size = len(log.entries)
+    with _process(harness) as process:
+        process.write(log.batch(0, 60))
+    process.handle.ledger_path.unlink()
+    with _process(harness) as process:
+        if process.output.place("shop/main.orders") is not None:
+            _refused(process, log.batch(80, size), UnsupportedFeature)
+        process.write(log.batch(0, 33), log.batch(33, size))
+    _assert_holds(harness, log)
+
+
+def check_another_database_over_a_lost_ledger(harness: OutputHarness) -> None:
+    """A target that can tell refuses another database's rows where its ledger does not: none of them is in it."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, {"id": 1, "note": "ours", "total": None})
+    log.begin().insert(ORDERS, {"id": 2, "note": "ours", "total": None})
+    with _process(harness) as process:
+        process.write(log.batch(0, 2))
+        can_tell = process.output.place("shop/main.orders") is not None
+    if not can_tell:
+        raise unittest.SkipTest("this output cannot tell what its target holds")
+    process.handle.ledger_path.unlink()
+    other = ChangeLog(uuid="log-2").begin()
+    for i in range(5):
+        other.begin().insert(ORDERS, {"id": 10 + i, "note": "theirs", "total": None})
+    with _process(harness) as process:
+        _refused(process, other.batch(0, 5), UnsupportedFeature)
+    assert_holds(harness, log, (ORDERS,), harness.make().delivery)
+
+
+def check_second_writer(harness: OutputHarness) -> None:
+    """Whoever takes the target is its only writer; the one before is refused, and has written nothing more."""
+    log = random_log(25)
+    size = len(log.entries)
+    with _process(harness) as first:
+        first.write(log.batch(0, 30))
+        with _process(harness) as second:
+            second.write(log.batch(30, 60))
+            _refused(first, log.batch(30, size), LockHeld)
+            _assert_holds(harness, log, 60)
+            second.write(log.batch(60, size))
+    _assert_holds(harness, log)
+
+
+def check_new_table(harness: OutputHarness) -> None:
+    """A table that is new to the output, in the middle of a log, is whole when the snapshot that it waits for ends."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, {"id": 1, "note": "before", "total": None})
+    with _process(harness) as process:
+        process.write(log.batch(0, 1))
+    log.entries.clear()  # what the target is given of `stock` begins here; of `orders` nothing more comes
+    stock = {"price": 1, 'the "count"': 1, "raw": b""}
+    log.begin().insert(STOCK, {"Shelf no": "changed while it waits", **stock})
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, STOCK, generation=1)
+    log.snapshot(STOCK, [{"Shelf no": each, **stock} for each in ("changed while it waits", "old")])
+    log.bus_control(ControlKind.SNAPSHOT_END, STOCK, generation=1, begin=list(begin.pair), complete=True)
+    with _process(harness) as process:
+        stream = process.handle.stream(_QUERY)
+        assert stream is not None, "the ledger is gone"
+        process.handle.begin(_QUERY, stream.checkpoint, ["shop/main.stock"])
+        start = stream.checkpoint.sources["shop"]
+        process.write(*_following(log, [1, 3], start.scn))
+        stream = process.handle.stream(_QUERY)
+        assert stream is not None
+        assert not stream.incomplete, f"still incomplete: {stream.incomplete}"
+    assert_holds(harness, log, (STOCK,), harness.make().delivery)
+
+
+def _following(log: ChangeLog, cuts: Sequence[int], scn: int) -> list[ChangeBatch]:
+    """The log as batches, the first of which begins where an earlier log of the same source ended."""
+    first, *others = log.batches(cuts)
+    return [replace(first, start=replace(first.start, scn=scn)), *others]
+
+
+def check_move_within_a_snapshot(harness: OutputHarness) -> None:
+    """The end of a snapshot whose begin never came removes nothing, or is refused: its first rows went elsewhere."""
+    log = ChangeLog().begin()
+    for i in range(4):
+        log.insert(ORDERS, {"id": i, "note": "logged", "total": None})
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    log.entries.remove(begin)  # it stands in the log of the other relay only, as do the rows 0 and 1
+    log.snapshot(ORDERS, [{"id": i, "note": "read", "total": None} for i in (2, 3)])
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begin.pair), complete=True)
+    batch = log.batch(4, len(log.entries))
+    start = replace(batch.start, seq=begin.pair[1])
+    with _process(harness) as process:
+        process.write(log.batch(0, 4))
+        process.handle.advance(_QUERY, Checkpoint({"shop": start}))
+        with suppress(UnsupportedFeature):
+            process.write(replace(batch, start=start))
+    left = {row["id"] for row in harness.read(log.physical, ORDERS)}
+    assert left == {0, 1, 2, 3}, f"rows are gone that the source has: {left}"
+
+
+def check_says_what_it_holds(harness: OutputHarness) -> None:
+    """`place`, `holds` and `remove` are of one mind, in the process that wrote and in the next."""
+    log, name = random_log(26), "shop/main.orders"
+    with _process(harness) as process:
+        assert process.output.place(name) is None, "an empty target says that it holds something"
+        process.write(log.batch(0, len(log.entries)))
+        told = process.output.place(name)
+    if told is None:
+        raise unittest.SkipTest("this output cannot tell what its target holds")
+    last = max(each.pair for each in log.entries if each.table is ORDERS)
+    assert told.pair >= last, f"it says that it holds changes up to {told.pair}, and was given those up to {last}"
+    with _process(harness) as process:
+        assert process.output.place(name) == told, "another process is told something else"
+        assert process.output.holds(name, told), "it does not hold what it says"
+        process.handle.close()
+        try:
+            process.output.remove([name])
+        except (InputError, UnsupportedFeature):  # keeps nothing that could be made anew, of this table alone
+            return
+    output = harness.make()
+    assert output.place(name) is None, "it holds something of a table that was removed"
+    assert not output.holds(name, told), "it says that it holds what was removed"
+    with suppress(CorruptData):
+        process = _Process(harness)
+        process.handle.close()
+        raise AssertionError("the ledger does not miss a table that is gone")
+
+
+def check_full(harness: OutputHarness) -> None:
+    """A target without room is a `DiskFull`; the same batch is taken when there is room again."""
+    full = harness.full()
+    if full is None:
+        raise unittest.SkipTest("this output's target cannot be filled in a test")
+    log = random_log(27)
+    size = len(log.entries)
+    with _process(harness) as process:
+        process.write(log.batch(0, 20))
+        with full:
+            _refused(process, log.batch(20, size), DiskFull)
+        process.handle.open(_QUERY)
+        process.write(log.batch(20, size))
+    _assert_holds(harness, log)
+
+
+def _refused(process: _Process, batch: ChangeBatch, kind: type[Exception]) -> None:
+    try:
+        process.write(batch)
+    except kind:
+        return
+    raise AssertionError(f"{batch.start.pair} to {batch.end.pair} was taken, and {kind.__name__} was expected")
+
+
+LEDGER_CHECKS: Final[tuple[Callable[[OutputHarness], None], ...]] = (
+    check_goes_on_where_the_ledger_says,
+    check_kill_before_the_ledger_is_written,
+    check_gap,
+    check_lost_ledger,
+    check_another_database_over_a_lost_ledger,
+    check_second_writer,
+    check_new_table,
+    check_move_within_a_snapshot,
+    check_says_what_it_holds,
+    check_full,
+)

@@ -1,0 +1,171 @@
+"""Delta copies on a full disk, and such that are missing, broken, or somebody else's."""
+
+import shutil
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from databus.core import ConfigError, ControlKind, CorruptData, DiskFull, UnsupportedFeature
+from databus.pipeline.outputs import DeltaConfig, DeltaOutput
+from databus.schema import TableSchema
+from databus.testing._change_log import ORDERS
+from tests.outputs.harnesses import FROM, DeltaHarness, context, ids, log_of, order, room_for_files_of, versions
+
+# A disk that is full
+
+
+@pytest.mark.parametrize("size", [0, 256, 1_500])
+def test_a_full_disk_is_called_one_and_the_output_goes_on_when_there_is_room(either, size):
+    log = log_of(*range(1, 5))
+    either.make().write(log.batch(0, 1))
+    output = either.make()
+    with room_for_files_of(size), pytest.raises(DiskFull, match=r"lake.*tried again: free some room"):
+        output.write(log.batch(1, 4))
+    output.close()
+    output.open()
+    output.write(log.batch(1, 4))
+    assert ids(either) == [1, 2, 3, 4]
+
+
+def test_a_first_table_waits_for_room_too(either):
+    log = log_of(1)
+    with room_for_files_of(0), pytest.raises(DiskFull):
+        either.make().write(log.batch(0, 1))
+    either.make().write(log.batch(0, 1))
+    assert ids(either) == [1]
+
+
+# Tables that are missing, broken, or somebody else's
+
+
+def test_table_that_is_gone_is_missed(either):
+    log = log_of(1, 2)
+    either.make().write(log.batch(0, 1))
+    shutil.rmtree(either.make().table_path("shop", ORDERS.source))
+    with pytest.raises(CorruptData, match=r"is gone.*Restore it. Or: Have the table made anew"):
+        either.make().write(log.batch(1, 2))
+
+
+def test_snapshot_makes_a_table_that_is_gone_again(mirror):
+    log = log_of(1)
+    mirror.make().write(log.batch(0, 1))
+    shutil.rmtree(mirror.make().table_path("shop", ORDERS.source))
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    log.snapshot(ORDERS, [order(1), order(7)])
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begin.pair), complete=True)
+    mirror.make().write(log.batch(1, 2))
+    mirror.make().write(log.batch(2, len(log.entries)))
+    assert ids(mirror) == [1, 7]
+
+
+def test_mirror_that_would_lack_its_first_rows_is_refused(mirror):
+    log = log_of(1, 2)
+    with pytest.raises(UnsupportedFeature, match="from SCN 1 on, without the rows from before"):
+        mirror.make().write(log.batch(1, 2))
+
+
+def test_history_may_begin_anywhere(tmp_path):
+    harness = DeltaHarness(tmp_path, "history")
+    harness.make().write(log_of(1, 2).batch(1, 2))
+    assert ids(harness) == [2]
+
+
+def test_broken_log_of_a_table_is_an_error_with_the_way_out(either):
+    either.make().write(log_of(1, 2).batch(0, 1))
+    path = either.make().table_path("shop", ORDERS.source)
+    for file in (path / "_delta_log").glob("*.json"):
+        file.write_text("{not json")
+    with pytest.raises(CorruptData, match="Restore the folder"):
+        either.make().write(log_of(1, 2).batch(1, 2))
+
+
+@pytest.mark.parametrize("left", [[], ["_commit_5e0c.json.tmp"]], ids=["nothing", "an unfinished commit"])
+def test_a_kill_while_a_table_is_created_is_no_damage(either, left):
+    log = either.make().table_path("shop", ORDERS.source) / "_delta_log"
+    log.mkdir(parents=True)
+    for name in left:
+        (log / name).write_text('{"commitInfo')
+    either.make().write(log_of(1, 2).batch(0, 2))
+    assert ids(either) == [1, 2]
+
+
+def test_a_table_that_has_lost_its_log_is_an_error_with_the_way_out(either):
+    either.make().write(log_of(1, 2).batch(0, 1))
+    for file in (either.make().table_path("shop", ORDERS.source) / "_delta_log").iterdir():
+        file.unlink()
+    with pytest.raises(CorruptData, match="Restore"):
+        either.make().write(log_of(1, 2).batch(1, 2))
+
+
+def test_missing_file_of_a_mirror_is_an_error_and_commits_nothing(mirror):
+    log = log_of(1)
+    log.begin().update(ORDERS, order(1), order(1, "new"))
+    mirror.make().write(log.batch(0, 1))
+    path = mirror.make().table_path("shop", ORDERS.source)
+    version = versions(mirror)
+    for file in path.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(CorruptData, match=r"Nothing was committed\. Restore"):
+        mirror.make().write(log.batch(1, 3))
+    assert versions(mirror) == version
+
+
+def test_table_of_another_source_or_program_is_refused(tmp_path):
+    harness = DeltaHarness(tmp_path, "mirror")
+    path = harness.make().table_path("shop", ORDERS.source)
+    write_deltalake(path, pa.table({"id": [1]}))
+    with pytest.raises(UnsupportedFeature, match="did not make"):
+        harness.make().write(log_of(1).batch(0, 1))
+
+
+def test_two_sources_never_share_a_folder(mirror):
+    log = log_of(1)
+    log.begin().insert(TableSchema("archive.orders", ORDERS.columns, ORDERS.key), order(1))
+    with pytest.raises(ConfigError, match=r"archive.orders and shop/main.orders would both be"):
+        mirror.make().write(log.batch(0, 2))
+
+
+def test_renamed_pipeline_does_not_write_over_rows_whose_place_it_does_not_know(mirror):
+    mirror.make().write(log_of(1).batch(0, 1))
+    output = mirror.make()
+    output.context = type(output.context)("renamed", "copy", output.context.folder)
+    with pytest.raises(UnsupportedFeature, match="renamed pipeline"):
+        output.write(log_of(1, 2).batch(0, 2))
+
+
+def test_template_that_names_something_else_is_a_configuration_error(tmp_path):
+    harness = DeltaHarness(tmp_path, "mirror", path="lake/{tabel}")
+    with pytest.raises(ConfigError, match=r"\{physical\}, \{db\} and \{table\}"):
+        harness.make().write(log_of(1).batch(0, 1))
+
+
+def test_options_say_their_units_and_bounds():
+    with pytest.raises(ValueError, match="compact_every_commits"):
+        DeltaConfig(mode="mirror", path="x", compact_every_commits=0, **FROM)
+
+
+def test_two_pipelines_in_one_folder_do_not_forget_each_others_tables(tmp_path):
+    log = log_of(1, 2)
+    outputs = [
+        DeltaOutput(DeltaConfig(mode="mirror", path="lake/{physical}", **FROM), context(tmp_path, pipeline))
+        for pipeline in ("one", "two")
+    ]
+    for number, output in enumerate(outputs):
+        output.open()
+        output.write(replace(log.batch(0, 1), physical=f"shop{number}"))
+    for number, output in enumerate(outputs):
+        output.write(replace(log.batch(1, 2), physical=f"shop{number}"))
+        output.close()
+        assert [*output.tables()] == [f"shop{number}/main.orders"]
+
+
+def test_the_tables_of_an_output_of_an_earlier_version_are_known(mirror, tmp_path):
+    output = mirror.make()
+    output.open()
+    output.write(log_of(1).batch(0, 1))
+    output.close()
+    (new,) = tmp_path.rglob(".databus-*.tables.json")
+    new.rename(new.with_name(".databus-copy.json"))
+    assert [*mirror.make().tables()] == ["shop/main.orders"]
