@@ -38,7 +38,7 @@ def test_a_reading_by_a_condition_outlives_a_restart_and_is_not_complete(server,
     follower.catch_up(server, database)
     copy = follower.copy()
     end = [each for each in copy.controls if each["kind"] == "snapshot_end" and each["source"] == f"{database}.a"][-1]
-    assert end["complete"] is False
+    assert (end["complete"], end["as_configured"]) == (False, False)
     names = {key[0]: row["name"] for key, (_, row) in copy.tables[f"{database}.a"].items()}
     assert {number for number, name in names.items() if name == "unlogged"} == set(range(1, 21)) & set(names)
     assert len(names) > 90
@@ -46,6 +46,19 @@ def test_a_reading_by_a_condition_outlives_a_restart_and_is_not_complete(server,
     follower.source.request_snapshot([f"{database}.a"])
     follower.until(lambda: f"{database}.a" in follower.tape.groups[-1].commit.snapshots)
     follower.check(server, database)
+
+
+def test_a_reading_that_the_configuration_narrows_is_all_that_it_asks_for(server, database, tmp_path) -> None:
+    create(server, database)
+    made = Follower(config_of(database, server, where={f"{database}.a": "id <= 20"}), tmp_path / "source")
+    made.catch_up(server, database)
+    ends = {each["source"]: each for each in made.copy().controls if each["kind"] == "snapshot_end"}
+    made.kill()
+    told = ends[f"{database}.a"]
+    assert (told["complete"], told["as_configured"]) == (False, True)
+    others = [each for name, each in ends.items() if name != f"{database}.a"]
+    assert others
+    assert all(each["complete"] and each["as_configured"] for each in others)
 
 
 def test_a_condition_that_the_server_does_not_take_is_refused_at_once(server, database, follower) -> None:

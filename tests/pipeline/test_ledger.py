@@ -175,6 +175,19 @@ def test_a_table_is_complete_when_a_snapshot_has_ended_that_began_for_this_outpu
     assert handle(tmp_path).stream("a").incomplete == {"shop/main.stock"}
 
 
+@pytest.mark.parametrize("as_configured", [True, False])
+def test_a_table_is_complete_too_when_all_was_read_that_its_configuration_asks_for(tmp_path, as_configured):
+    log = log_of(1)
+    begun = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    told = {"complete": False, "as_configured": as_configured}
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begun.pair), **told)
+    first = handle(tmp_path)
+    first.begin("a", Checkpoint({"shop": log.position(1)}), ["shop/main.orders"])
+    first.write("a", log.batch(1, 3))
+    first.advance("a", Checkpoint({"shop": log.position(3)}))
+    assert bool(handle(tmp_path).stream("a").incomplete) is not as_configured
+
+
 # Pipelines
 
 FILTERED = """

@@ -263,7 +263,7 @@ def _after(known: Stream, batch: ChangeBatch) -> Stream:
         for item in batch.items
         if isinstance(item, TableControl)
         and item.kind is ControlKind.SNAPSHOT_END
-        and item.body.get("complete", False)
+        and (item.body.get("complete", False) or item.body.get("as_configured", False))
         and batch.has_begin_of(item)
     }
     return replace(

@@ -292,6 +292,7 @@ class BusGroups:
             "generation": opened.generation,
             "begin": list(opened.begin),
             "complete": where is None,
+            "as_configured": opened.where is None,
         }
         return self._position.control(ControlKind.SNAPSHOT_END, table, body)
 
