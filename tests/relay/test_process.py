@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import yaml
 from databus.relay import parse_relay
 from databus.sources.mock import MockConfig, MockSource
 from databus.testing import RelayProcess
+from databus.testing.shop import create_shop
 from tests.relay.support import get, until
 
 TOTAL = 400
@@ -76,6 +78,18 @@ def test_a_signal_ends_the_relay_in_good_order(tmp_path: Path, number: signal.Si
         assert not (tmp_path / "relay" / "relay.json").exists()
         relay.start()
         check_complete(relay.url)
+
+
+@pytest.mark.skipif(find_spec("pandas") is None, reason="nobody could import pandas here")
+def test_a_relay_does_not_import_pandas(tmp_path: Path) -> None:
+    """Which costs each start half a second, and nothing in a relay is made of it."""
+    shop = tmp_path / "shop.db"
+    create_shop(shop, customers=5, orders=5)
+    with RelayProcess(tmp_path, {"shop": {"type": "sqlite", "path": str(shop)}}) as relay:
+        until(lambda: b'"name"' in get(relay.url, "/stream").body, "rows")
+        mapped = Path(f"/proc/{relay.pid}/maps").read_text()
+    assert "/pyarrow/" in mapped
+    assert "/pandas/" not in mapped
 
 
 def run(config: Path) -> subprocess.CompletedProcess[str]:

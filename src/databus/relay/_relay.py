@@ -14,9 +14,11 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from importlib.abc import MetaPathFinder
 from types import FrameType, TracebackType
 from typing import Final, Self
 
+import pyarrow as pa
 import structlog
 
 from databus.core import Clock, SystemClock
@@ -146,6 +148,7 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)  # a thread that serves waits no longer for one that captures
     _allow_many_files()
+    _leave_pandas_out()
     ended = threading.Event()
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -161,6 +164,30 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_pandas_out() -> None:
+    """Make Arrow's first array here, without pandas: otherwise the first change would wait until Arrow has imported it.
+
+    Arrow does so, for half a second, in order to know pandas' objects where it is given any. A relay has none, unless a
+    plugin has imported pandas by now. Who imports it later converts with `pa.Array.from_pandas`.
+    """
+    if "pandas" in sys.modules:
+        return
+    hidden = _Hidden()
+    sys.meta_path.insert(0, hidden)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(hidden)
+
+
+class _Hidden(MetaPathFinder):
+    """While it is asked first, there is no pandas."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname, name=fullname)
 
 
 def _allow_many_files() -> None:
