@@ -1,8 +1,11 @@
 """Settings that every test shares. Fixtures that need servers or Spark are in tests/conftest.py."""
 
 import os
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 # Derandomized: the same examples in each run of `make test`; the soak profile has other ones each time.
@@ -14,6 +17,13 @@ settings.register_profile(
     "soak", settings.get_profile("default"), derandomize=False, print_blob=True, max_examples=2000
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Examples are looked for in the modules that have any: each worker of a run would search others too."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule) or ">>>" in file_path.read_text()]
 
 
 class _Failures:
