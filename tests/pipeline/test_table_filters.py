@@ -1,6 +1,7 @@
 """Filters over whole tables: rows in and out, definitions that change, and copies that follow. Without Spark."""
 
 import random
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from databus.core import (
     Pair,
     SourceCheckpoint,
     UnknownColumn,
+    UnknownSource,
     UnsupportedFeature,
 )
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._contract import OutputContext
+from databus.pipeline._contract import OutputContext, Shape
 from databus.pipeline._decode import decode_groups, user_rows_schema
 from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._plan import Feed
+from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline._query_filters import check_tables
 from databus.pipeline._table_filters import TableFilters
 from databus.pipeline._tables import TableChoice
 from databus.pipeline._writer import TablesWriter
@@ -218,6 +221,37 @@ def test_a_hidden_column_does_not_go_on_under_another_name(kind, options, missin
     later = chain(made(kind, missing=missing, **hides_new_name), tables=(ORDERS, new), now=new)
     with pytest.raises(UnsupportedFeature, match=r"rows of shop/main.orders are from before remark was there"):
         later.over(ORDERS)
+
+
+class Served:
+    """What a relay serves."""
+
+    def tables_of(self, context: Any, physical: str | None = None) -> list[str]:
+        return [name for name in self.tables_now(context, "shop") if physical in (None, "shop")]
+
+    def tables_now(self, context: Any, physical: str) -> dict[str, TableSchema]:
+        return {"shop/main.orders": ORDERS}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("main.Orders", 'filters.f0.tables: no table called main.Orders.*did you mean "main.orders"'),
+        ("ordrs", 'no table called ordrs.*did you mean "orders"'),
+        ("shop/main.people", "no table called shop/main.people"),
+        ("main.orders", None),
+        ("main.o*", None),
+        ("main.later_*", None),
+        ("crm/main.people", None),  # of another physical source, which may come later
+    ],
+)
+def test_a_filter_about_a_table_that_there_is_not_lets_none_pass(pattern, message):
+    """What was meant would go on as it is: a mask that masks nothing."""
+    feed = Feed("outputs.copy", ((TableChoice(),),), (("filters.f0",),))
+    plan = QueryPlan("copy", Shape.TABLES, "inputs.shop", (feed,), physical="shop")
+    filters = {("filters.f0",): chain(made("mask", redact=["note"], tables=[pattern]))}
+    with pytest.raises(UnknownSource, match=message) if message else nullcontext():
+        check_tables(plan, filters, Served(), None)
 
 
 def test_a_thousand_tables_by_one_line():

@@ -35,6 +35,10 @@ MISTAKES = {
         "filters: {f: {type: where, from: shop, where: 'id = 1', tables: [main.ordrs]}}",
         'filters.f.tables[0]: no table called main.ordrs; did you mean "main.orders"?',
     ),
+    "a table's name in other letter case, whose rows would pass as they are": (
+        "filters: {f: {type: mask, from: shop, redact: email, tables: [main.Customers]}}",
+        'filters.f.tables[0]: no table called main.Customers; did you mean "main.customers"?',
+    ),
     "nothing to mask": ("filters: {f: {type: mask, from: shop}}", "filters.f: give at least one of"),
     "a hash without salt": ("filters: {f: {type: mask, from: shop, hash: email}}", "filters.f: hash needs a `salt`"),
     "both lists of columns": (

@@ -96,8 +96,8 @@ def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
 
 
 def _found(pattern: str, captured: Columns) -> list[str]:
-    """Full names of captured tables that a name or pattern means; SQLite does not tell cases apart."""
-    return [name for name in captured if matches(name.lower(), [pattern.lower()])]
+    """Full names of captured tables that a name or pattern means."""
+    return [name for name in captured if matches(name, [pattern])]
 
 
 def _check_filters(graph: Graph, captured: Columns) -> Iterator[Problem]:

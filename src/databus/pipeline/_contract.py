@@ -205,8 +205,8 @@ class Input(ABC):
         """Whether its options ask for everything, so that what `beginning` leaves out has to be read anew."""
         return False
 
-    def tables_of(self, context: RunContext, physical: str) -> list[str]:
-        """Full names of the tables that a physical source has now."""
+    def tables_of(self, context: RunContext, physical: str | None = None) -> list[str]:
+        """Full names of the tables that a physical source, or all of them together, have now."""
         del context, physical
         return []
 

@@ -40,7 +40,7 @@ from databus.pipeline._handle import OutputHandle
 from databus.pipeline._lineage import Lineage
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed, QueryPlan
-from databus.pipeline._query_filters import check_columns, filters_over
+from databus.pipeline._query_filters import check_tables, filters_over
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ class QueryThread(threading.Thread):
             after = self._after = begin(plan, self._feeds, offsets, context)
             tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
             filters = filters_over(settings.graph, plan, context)
-            check_columns(plan, filters, origin, context)
+            check_tables(plan, filters, origin, context)
             return tables, TablesWriter(
                 *self._written(offsets),
                 decode=decode,

@@ -1,13 +1,18 @@
 """The filters over whole tables of a query: made from its plan, and tried on the tables that there are now."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from databus.core import UnknownSource
 from databus.pipeline._contract import Input, RunContext, TablesFilter
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan
 from databus.pipeline._table_filters import Named, TableFilters
+from databus.pipeline._tables import matches, nearest, patterns_meet
 from databus.schema import TableSchema
+
+_NAMED_MAX: Final = 10
+_WILDCARDS: Final = frozenset("*?[")
 
 Filters = Mapping[tuple[str, ...], TableFilters]
 """By the paths of the filters on a table's way, those filters."""
@@ -37,13 +42,31 @@ def named(graph: Graph, way: tuple[str, ...]) -> list[Named]:
     return [(path, each) for path, each in found if isinstance(each, TablesFilter)]
 
 
-def check_columns(plan: QueryPlan, filters: Filters, origin: Input, context: RunContext) -> None:
-    """Raises `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit."""
+def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunContext) -> None:
+    """Raises `UnknownSource` for a filter about a table that there is not: what was meant would pass as it is;
+    `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit.
+    """
     if not filters:
         return
+    there = origin.tables_of(context)
+    for where, each in dict(each for chain in filters.values() for each in chain.filters).items():
+        _check_names(where, each.config.tables, plan.physical or "", there)
     tables = origin.tables_now(context, plan.physical or "")
     for feed in plan.feeds:
         for name, table in tables.items():
             chain = filters.get(feed.filters_of(name)) if feed.selects(name) else None
             if chain is not None:
                 chain.over(table)
+
+
+def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequence[str]) -> None:
+    for pattern in patterns:
+        is_meant = not _WILDCARDS & set(pattern) and patterns_meet(pattern, f"{physical}/*")
+        if not is_meant or any(matches(each, [pattern]) for each in there):
+            continue
+        meant = nearest(pattern, there)
+        hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(there[:_NAMED_MAX]) or 'none'}"
+        raise UnknownSource(
+            f"{where}.tables: no table called {pattern}, so that this filter would do nothing to the one that is "
+            f"meant; {hint}"
+        )

@@ -201,12 +201,12 @@ class DatabusInput(Input):
         """Whether the options say nothing."""
         return self.config.starting_version is None and self.config.starting_timestamp is None
 
-    def tables_of(self, context: RunContext, physical: str) -> list[str]:
-        """What the relay serves of it."""
+    def tables_of(self, context: RunContext, physical: str | None = None) -> list[str]:
+        """What the relay serves."""
         from databus.link import RelayClient
 
         client = RelayClient(_relay_of(context), token_file=context.token_file)
-        return [each.name for each in client.sources() if each.physical == physical]
+        return [each.name for each in client.sources() if physical in (None, each.physical)]
 
     def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
         """What the relay says."""
