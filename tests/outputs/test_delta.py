@@ -228,7 +228,7 @@ def test_table_without_key_is_refused_unless_one_is_named(tmp_path):
     log = ChangeLog().begin()
     for a in (1, 1, 2):
         log.insert(table, {"a": a, "b": "x"})
-    with pytest.raises(UnsupportedFeature, match=r"main.t has no key.*mode: history"):
+    with pytest.raises(UnsupportedFeature, match=r"main.t comes without a key.*mode: history"):
         DeltaHarness(tmp_path / "1", "mirror").make().write(log.batch(0, 3))
     with pytest.raises(UnsupportedFeature, match="no column 'c'"):
         DeltaHarness(tmp_path / "2", "mirror", key=["c"]).make().write(log.batch(0, 3))

@@ -45,6 +45,34 @@ def test_sql_says_which_columns_it_keeps_computes_and_reads(
     assert (found.columns, found.reads) == (columns, reads)
 
 
+@pytest.mark.parametrize(
+    ("select", "key"),
+    [
+        ("SELECT a, id FROM t", ("id",)),
+        ("SELECT id AS number, a AS id FROM t", ("number",)),
+        ("SELECT a AS id FROM t", ()),
+        ("SELECT id + 0 AS id FROM t", ()),
+        ("SELECT a FROM t", ()),
+        ("SELECT ID, a FROM t", ("ID",)),
+        ("SELECT id AS one, id AS two FROM t", ("one",)),
+    ],
+)
+def test_the_key_behind_a_filter_is_the_column_that_it_was(select: str, key: tuple[str, ...]) -> None:
+    assert sql(select=select).lineage(NAMES, None).key(["id"]) == key
+
+
+def test_of_a_function_the_key_is_what_has_its_name() -> None:
+    assert python().lineage(NAMES, None).key(["id"]) == ("id",)
+    assert python(columns={"id": "int64"}).lineage(NAMES, None).key(["id"]) == ("id",)
+    assert python(columns={"n": "int64"}).lineage(NAMES, None).key(["id"]) == ()
+
+
+def test_a_column_may_be_made_of_one_before_it() -> None:
+    found = sql(select="SELECT id, a + 1 AS b, b + 1 AS c, b AS d, id AS e, e AS f FROM t").lineage(NAMES, None)
+    assert found.columns == {"id": "id", "b": None, "c": None, "d": None, "e": "id", "f": "id"}
+    assert found.reads == {"a"}
+
+
 def test_a_column_that_is_not_there_is_named() -> None:
     with pytest.raises(KeyError, match="town"):
         sql(where="town = 'Bern'").lineage(NAMES, None)

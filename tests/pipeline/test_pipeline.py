@@ -189,7 +189,7 @@ def test_an_output_that_fails_for_good_stops_alone_and_one_that_fails_once_goes_
     assert code == 3
     (failed,) = [event for event in events if event["event"] == "failed"]
     assert (failed["outputs"], failed["error"]) == (["keyless"], "UnsupportedFeature")
-    assert "main.log has no key" in failed["message"]
+    assert "main.log comes without a key" in failed["message"]
     assert {tuple(event["outputs"]) for event in events if event["event"] == "retry"} == {("shaky",)}
     assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
     assert (tmp_path / "shaky.json").is_file()
@@ -216,6 +216,28 @@ def test_a_filter_that_spark_refuses_or_a_function_that_fails_is_named(spark, tm
     assert "no_such_column" in told["a"]
     assert "function f.py:f failed on a batch" in told["b"]
     assert "KeyError: 'price'" in told["b"]
+
+
+def test_a_mirror_tells_rows_apart_by_the_source_s_key_or_not_at_all(spark, tmp_path):
+    """A column that got the name of the key by a SELECT is not the key: rows with one value of it would become one."""
+    project = Project(
+        tmp_path,
+        """
+        filters:
+          renamed: {type: sql, from: shop, select: "SELECT id AS number, customer_id AS id FROM main.orders"}
+          lost: {type: sql, from: shop, select: "SELECT customer_id AS id, total_cents FROM main.orders"}
+        outputs:
+          good: {type: delta, from: renamed, mode: mirror, path: lake/good}
+          bad: {type: delta, from: lost, mode: mirror, path: lake/bad}
+        """,
+    )
+    events = []
+    assert run(project.path, once=True, session=spark, on_event=events.append) == 3
+    (failed,) = (event for event in events if event["event"] == "failed")
+    assert "outputs.bad: main.orders comes without a key" in failed["message"]
+    project.work(20)
+    assert run(project.path, once=True, session=spark) == 3
+    assert project.copied("lake/good/orders", "number", "id") == project.select("SELECT id, customer_id FROM orders")
 
 
 def control_and_rows(spark):
@@ -245,6 +267,19 @@ def test_controls_pass_every_filter_and_every_branch(spark, tmp_path, kind):
     assert sorted(row["id"] for row in found if row["_change_type"] == "insert") == kept
     assert [(row["_control"], row["_seq"]) for row in found if row["_change_type"] == "control"] == [("{}", 3)]
     assert all(row["_commit_version"] == 7 for row in found)
+
+
+def test_spark_reads_a_select_as_it_was_written(spark, tmp_path):
+    """Not as a parser writes it again, which takes `to_char` for a plain cast."""
+    year = "to_char(_commit_timestamp, 'yyyy')"
+    select = f"SELECT id, {year} AS year, year || '!' AS said -- a, b\nFROM t WHERE {year} IS NOT DISTINCT FROM '2026'"
+    plugin = plugin_class(Kind.FILTER, "sql")
+    made = plugin(plugin.config_model.model_validate({"from": "x", "type": "sql", "select": select}), tmp_path)
+    assert made.problems() == []
+    found = made.apply(control_and_rows(spark), None).where("_change_type = 'insert'").collect()
+    assert sorted((row["id"], row["year"], row["said"]) for row in found) == [
+        (0, "2026", "2026!"), (1, "2026", "2026!"), (2, "2026", "2026!"),
+    ]  # fmt: skip
 
 
 def test_rows_made_inside_spark_pass_a_filter_and_are_counted_without_a_relay(spark, tmp_path):

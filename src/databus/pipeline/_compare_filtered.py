@@ -97,7 +97,8 @@ class Filtered:
         for step in self._steps:
             found = self._graph.filters[step.node].apply(found, step.branch)
         made: pa.Table = found.drop(*(name for name, _, _ in _META)).toArrow()
-        self._result = result_table(self._table.source, made.schema, self._table.key)
+        key = self._graph.key_behind(self._steps, self._table.names, self._table.key)
+        self._result = result_table(self._table.source, made.schema, key)
         return made.cast(sink_schema(self._result))
 
 

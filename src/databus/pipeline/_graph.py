@@ -6,7 +6,7 @@ the start. So a branch is a way from an input to an output. Start with `Graph.of
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -232,6 +232,13 @@ class Graph:
             table = table or each.table
             steps.append(Step(path, branch))
         return Branch(start, output, edge.shape, edge, selection, table, tuple(steps), tuple(over_tables))
+
+    def key_behind(self, steps: Sequence[Step], names: Sequence[str], key: Sequence[str]) -> tuple[str, ...]:
+        """The key of typed rows behind filters, of a table with these columns and this key; see `Lineage.key`."""
+        for step in steps:
+            lineage = self.filters[step.node].lineage(names, step.branch)
+            names, key = [*lineage.columns], lineage.key(key)
+        return tuple(key)
 
 
 def physicals_of(graph: Graph, branch: Branch) -> list[str] | None:

@@ -42,6 +42,18 @@ class Lineage:
             self.is_opaque or following.is_opaque,
         )
 
+    def key(self, key: Sequence[str]) -> tuple[str, ...]:
+        """The columns of the result that tell its rows apart where these tell apart those that came in; empty where one
+        of them is left out or computed, since two keys may have become one. Of an opaque filter, those of its names.
+
+        >>> Lineage({"number": "id", "id": "customer"}).key(["id"]), Lineage({"id": None}).key(["id"])
+        (('number',), ())
+        """
+        if self.is_opaque:
+            return tuple(key) if set(key) <= self.columns.keys() else ()
+        found = [next((new for new in (name, *self.columns) if self.columns.get(new) == name), None) for name in key]
+        return tuple(name for name in found if name is not None) if None not in found else ()
+
 
 LineageOf = Callable[[Sequence[str]], Lineage]
 """The lineage of a branch over a table with these columns. Raises KeyError for a column that a filter names and the

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from databus.core import (
+    BUS_COLUMNS,
+    CONTROL,
     Checkpoint,
     DatabusError,
     FatalError,
@@ -258,6 +260,7 @@ class QueryThread(threading.Thread):
         offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
         after = self._after = begin(plan, self._feeds, offsets, context, table.source)
         rows = origin.typed(settings.spark, context, plan.table, after)
+        names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
         for step in plan.steps:
             try:
                 rows = settings.graph.filters[step.node].apply(rows, step.branch)
@@ -267,7 +270,8 @@ class QueryThread(threading.Thread):
                 raise analysis_error(step.node, error) from error
         from databus.spark import arrow_schema
 
-        result = result_table(table.source, arrow_schema(rows.schema), table.key)
+        key = settings.graph.key_behind(plan.steps, names, table.key)
+        result = result_table(table.source, arrow_schema(rows.schema), key)
         return rows, TypedWriter(*self._written(offsets), table=result, after=after, lineage_of=self._lineage)
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:

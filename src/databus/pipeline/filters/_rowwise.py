@@ -4,17 +4,21 @@ A mirror judges each image of a row by itself: what a row becomes must depend on
 on a replay. So joins, aggregates, windows, subqueries, limits, and functions of the clock or of chance are found here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from databus.pipeline.filters._columns import META_COLUMNS
 
 DIALECT: Final = "spark"
 SQL_CHARS_MAX: Final = 100_000
+_OPENS: Final = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE)
+_CLOSES: Final = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE)
 
 _CLAUSES: Final[tuple[tuple[Any, str], ...]] = (
     (exp.Window, "a window function"),
@@ -102,6 +106,11 @@ def parse(text: str) -> exp.Expression:
     return cast(exp.Expression, statements[0])
 
 
+def parse_column(text: str) -> exp.Expression:
+    """What stands between SELECT and FROM, of one column."""
+    return cast(exp.Expression, parse(f"SELECT {text}").expressions[0])
+
+
 def parse_predicate(text: str) -> exp.Expression:
     """What stands after WHERE. Raises ValueError for anything more."""
     statement = parse(f"SELECT 1 FROM t WHERE {text}")  # noqa: S608 - parsed, never run
@@ -112,15 +121,50 @@ def parse_predicate(text: str) -> exp.Expression:
     return cast(exp.Expression, where.this)
 
 
-def columns_in(tree: exp.Expression, names: Sequence[str]) -> frozenset[str]:
+def written_parts(select: str) -> tuple[list[str], str | None]:
+    """A SELECT's columns, and its condition, as they were written: Spark is to read this text, and not what a parser
+    thinks that it means. Raises ValueError for a SELECT with other words than FROM and WHERE.
+
+    >>> written_parts("SELECT id, to_char(at, 'yyyy') AS y FROM t WHERE a IS DISTINCT FROM b")
+    (['id', "to_char(at, 'yyyy') AS y"], 'a IS DISTINCT FROM b')
+    """
+    tokens = [each for each in sqlglot.tokenize(select, read=DIALECT) if each.token_type is not TokenType.SEMICOLON]
+    parts: list[list[Any]] = [[]]
+    words: list[TokenType] = []
+    depth = 0
+    for before, token in pairwise(tokens):
+        kind = token.token_type
+        depth += (kind in _OPENS) - (kind in _CLOSES)
+        is_from = kind is TokenType.FROM and before.token_type is not TokenType.DISTINCT
+        if depth == 0 and (is_from or kind is TokenType.WHERE):
+            words.append(kind)
+            parts.append([])
+        elif depth == 0 and kind is TokenType.COMMA and not words:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    texts = [select[part[0].start : part[-1].end + 1] for part in parts if part]
+    if words == [TokenType.FROM, TokenType.WHERE]:
+        return texts[:-2], texts[-1]
+    if words != [TokenType.FROM]:
+        raise ValueError("expected SELECT, FROM and one table, and WHERE")
+    return texts[:-1], None
+
+
+Reads = Mapping[str, frozenset[str]]
+"""By a name in lower case, the columns of the table that it stands for."""
+
+
+def columns_in(tree: exp.Expression, names: Sequence[str], aliases: Reads = MappingProxyType({})) -> frozenset[str]:
     """The columns, of those called `names`, that an expression reads. Upper and lower case are the same.
 
-    Raises KeyError for one that is not among them; the bus's own and parameters of functions are passed over.
+    aliases: what else it may name, such as a column that its SELECT makes before it. Raises KeyError for one that is
+    not among them; the bus's own and parameters of functions are passed over.
     """
-    known = {name.lower(): name for name in names}
+    known = {**aliases, **{name.lower(): frozenset([name]) for name in names}}
     bound = {each.name for arrow in tree.find_all(exp.Lambda) for each in arrow.expressions}
     wanted = [each.name for each in tree.find_all(exp.Column) if each.name and each.name not in bound]
-    return frozenset(known[name.lower()] for name in wanted if name not in META_COLUMNS)
+    return frozenset[str]().union(*(known[name.lower()] for name in wanted if name not in META_COLUMNS))
 
 
 def _function_name(node: Any) -> str:

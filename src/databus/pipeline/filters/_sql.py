@@ -15,7 +15,14 @@ from databus.core import ConfigError
 from databus.pipeline._contract import Filter, FilterConfig
 from databus.pipeline._lineage import Lineage
 from databus.pipeline.filters._columns import META_COLUMNS, is_control, is_meta, meta_columns
-from databus.pipeline.filters._rowwise import DIALECT, columns_in, not_row_wise, parse, parse_predicate
+from databus.pipeline.filters._rowwise import (
+    columns_in,
+    not_row_wise,
+    parse,
+    parse_column,
+    parse_predicate,
+    written_parts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -40,7 +47,8 @@ class SqlConfig(FilterConfig):
         None,
         min_length=1,
         description="SELECT over the table, in Spark's SQL. No join, aggregate, window, subquery, limit, clock or "
-        "chance; the bus's columns are carried along.",
+        "chance; the bus's columns are carried along. Keep the key's columns as they are, under any name; where they "
+        "are computed, a mirror needs the output's `key`.",
         examples=["SELECT id, total_cents / 100 AS total FROM orders WHERE status <> 'draft'"],
     )
 
@@ -77,6 +85,13 @@ class SqlFilter(Filter):
             raise ValueError("expected a SELECT")  # noqa: TRY004 - it is the text that is wrong
         return tree
 
+    @cached_property
+    def _parts(self) -> tuple[list[str], str | None]:
+        texts, where = written_parts(self.config.select or "")
+        if list(map(parse_column, texts)) != self._tree.expressions:
+            raise ValueError("its columns cannot be told from each other; write it more simply")
+        return texts, where
+
     def problems(self) -> list[tuple[str, str]]:
         """What is not SQL, or does not handle each row alone."""
         option = "where" if self.config.where is not None else "select"
@@ -102,8 +117,10 @@ class SqlFilter(Filter):
         except ValueError:
             return []  # `problems` says what is wrong
         bound = {each.name for arrow in tree.find_all(exp.Lambda) for each in arrow.expressions}
+        aliases = {each.alias.lower() for each in tree.expressions if each.alias} if option == "select" else set()
         names = dict.fromkeys(each.name for each in tree.find_all(exp.Column) if not each.table and each.name)
-        return [(option, name) for name in names if not is_meta(name) and name not in bound]
+        known = {name for name in names if is_meta(name) or name in bound or name.lower() in aliases}
+        return [(option, name) for name in names if name not in known]
 
     def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
         """See `Filter.lineage`. As Spark does it, upper and lower case are the same."""
@@ -111,15 +128,17 @@ class SqlFilter(Filter):
         if self.config.where is not None:
             return Lineage({name: name for name in names}, columns_in(parse_predicate(self.config.where), names))
         tree, columns, read = self._tree, dict[str, str | None](), frozenset[str]()
+        made: dict[str, frozenset[str]] = {}  # what the columns read that a later one may name
         for projection in tree.expressions:
             if projection.is_star:
                 columns |= {name: name for name in _starred(projection, names)}
                 continue
-            bare = projection.unalias()
-            used = columns_in(projection, names)
-            is_column = isinstance(bare, exp.Column) and len(used) == 1
-            columns[projection.alias_or_name] = next(iter(used)) if is_column else None
-            read |= frozenset() if is_column else used
+            bare, name = projection.unalias(), projection.alias_or_name
+            used = columns_in(projection, names, made)
+            named = {each.lower(): column for each, column in (*columns.items(), *zip(names, names, strict=True))}
+            columns[name] = named.get(bare.name.lower()) if isinstance(bare, exp.Column) else None
+            made[name.lower()] = used
+            read |= used if columns[name] is None else frozenset()
         where = tree.args.get("where")
         return Lineage(columns, read if where is None else read | columns_in(where, names))
 
@@ -133,6 +152,8 @@ class SqlFilter(Filter):
         table = self.config.table
         if table is not None and table.rpartition("/")[2].rpartition(".")[2] != named.rpartition(".")[2]:
             yield f'reads FROM {named}, but `table` says "{table}"'
+        if not unknown:
+            self._parts  # noqa: B018 - raises what is wrong with it
         for projection in tree.expressions:
             if projection.alias_or_name in META_COLUMNS:
                 yield f"{projection.alias_or_name} is one of the bus's own columns, which go along by themselves"
@@ -147,10 +168,11 @@ class SqlFilter(Filter):
         tree = self._tree
         table = _from_of(tree)
         rows = rows.alias(table.alias or table.name)
-        where = tree.args.get("where")
+        texts, where = self._parts
         if where is not None:
-            rows = rows.where(is_control(rows) | F.expr(where.this.sql(DIALECT)))
-        columns = [column for projection in tree.expressions for column in _expanded(projection, rows)]
+            rows = rows.where(is_control(rows) | F.expr(where))
+        written = zip(tree.expressions, texts, strict=True)
+        columns = [column for projection, text in written for column in _expanded(projection, text, rows)]
         result = rows.select(*columns, *meta_columns(rows))
         names = [name.lower() for name in result.columns]
         for name in names:
@@ -171,13 +193,13 @@ def _name_of(table: exp.Table) -> str:
     return ".".join(part for part in (table.catalog, table.db, table.name) if part)
 
 
-def _expanded(projection: exp.Expression, rows: "DataFrame") -> list[Any]:
+def _expanded(projection: exp.Expression, text: str, rows: "DataFrame") -> list[Any]:
     """A projection as columns of Spark; a star stands for the table's columns without the bus's."""
     from pyspark.sql import functions as F  # noqa: N812
 
     if not projection.is_star:
-        return [F.expr(projection.sql(DIALECT))]
-    return [F.col(f"`{name}`") for name in _starred(projection, rows.columns)]
+        return [F.expr(text)]
+    return [F.col("`" + name.replace("`", "``") + "`") for name in _starred(projection, rows.columns)]
 
 
 def _starred(projection: exp.Expression, names: Sequence[str]) -> list[str]:

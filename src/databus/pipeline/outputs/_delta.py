@@ -368,7 +368,7 @@ class DeltaOutput(Output):
         key = tuple(chosen) if chosen else table.key
         missing = [name for name in key if name not in table.names]
         if not key or missing:
-            what = f"has no column {missing[0]!r}" if missing else "has no key"
+            what = f"has no column {missing[0]!r}" if missing else "comes without a key"
             raise UnsupportedFeature(
                 f"outputs.{self.context.output}: {table.source} {what}, by which a mirror tells its rows apart; name "
                 f"columns that identify a row (`key: {{{table.source}: [...]}}`), or use `mode: history`"
