@@ -37,7 +37,12 @@ def test_trouble_is_told_once_and_its_end_too(relay):
     watch.start()
     relay.now = [state("INITIALIZING")]
     relay.now = [state("ERROR_RETRY", "connection refused")]
-    assert told.get(timeout=20) == {"source": "shop", "status": "error_retry", "message": "connection refused"}
+    assert told.get(timeout=20) == {
+        "source": "shop",
+        "status": "error_retry",
+        "message": "connection refused",
+        "is_well": False,
+    }
     relay.now = None
     relay.now = [state("SUSPENDED_ON_ERROR", "Access denied")]
     assert told.get(timeout=20)["message"] == "Access denied"

@@ -3,7 +3,7 @@
 | path | answers |
 |---|---|
 | `/admin/live` | `GOOD`, as long as the process answers |
-| `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output that is not well |
+| `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output, or source of the own relay, that is not well |
 | `/metrics` | Prometheus |
 | `/status` | what `databus status --json` prints |
 """
@@ -31,6 +31,7 @@ from databus.relay import admit, error_response, hide_from_pages
 _START_S_MAX: Final = 30.0
 _STOP_S_MAX: Final = 3.0
 _ANSWERS_AT_ONCE: Final = 4
+_ASK_RELAY: Final = frozenset({"/metrics", "/status"})
 
 _logger = structlog.get_logger("databus.pipeline")
 
@@ -88,7 +89,7 @@ class HealthServer:
             "/status": self._state,
         }
         for path, answer in answers.items():
-            app.router.add_get(path, partial(self._answer, answer))
+            app.router.add_get(path, partial(self._answer, answer, asks_relay=path in _ASK_RELAY))
         app.on_response_prepare.append(hide_from_pages)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
@@ -101,10 +102,13 @@ class HealthServer:
         finally:
             await runner.cleanup()
 
-    async def _answer(self, answer: Callable[[], web.Response], request: web.Request) -> web.Response:
+    async def _answer(
+        self, answer: Callable[[], web.Response], request: web.Request, *, asks_relay: bool
+    ) -> web.Response:
+        """asks_relay: it may take seconds; what does not is not to wait until those that do are answered."""
         try:
             admit(request, self._token, "pipeline")
-            return await self._loop.run_in_executor(self._workers, answer)
+            return await self._loop.run_in_executor(self._workers, answer) if asks_relay else answer()
         except DatabusError as error:
             return error_response(error)
 
@@ -157,6 +161,13 @@ class _Collector:
         held = GaugeMetricFamily(
             "databus_output_held", "1 if the relay still has what the output needs next, else 0.", labels=by_physical
         )
+        captured = GaugeMetricFamily(
+            "databus_pipeline_source_captured",
+            "0 while the pipeline's own relay cannot capture this source, else 1; the reason is in /status.",
+            labels=("source",),
+        )
+        for name, source in self._status["sources"].items():
+            captured.add_metric((name,), float(source["is_well"]))
         for name, output in self._status["outputs"].items():
             for each in OutputState:
                 state.add_metric((name, each), float(output["state"] == each))
@@ -169,7 +180,7 @@ class _Collector:
                 for family, value in ((lag_s, worst["lag_s"]), (lag_rows, worst["rows"]), (held, worst["held"])):
                     if value is not None:
                         family.add_metric((name, physical), float(value))
-        yield from (state, rows, batches, retries, age, lag_s, lag_rows, held)
+        yield from (captured, state, rows, batches, retries, age, lag_s, lag_rows, held)
 
 
 def render_pipeline_metrics(status: Status) -> bytes:

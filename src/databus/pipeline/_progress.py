@@ -139,12 +139,18 @@ class Progress:
 
 
 def unwell(status: Mapping[str, Any]) -> list[str]:
-    """A line for each output that is not well, with the reason."""
-    return [
-        f"{name}: {output['state']}: {' '.join(str(output['message'] or output['error']).split())}".rstrip(": ")
+    """A line for each output that is not well, and each source that the own relay cannot capture, with the reason."""
+    outputs = [
+        (name, output["state"], output["message"] or output["error"])
         for name, output in status["outputs"].items()
         if output["state"] in UNWELL
     ]
+    sources = [
+        (f"source {name}", source["status"], source["message"])
+        for name, source in status.get("sources", {}).items()  # a status of an earlier version has none
+        if not source["is_well"]
+    ]
+    return [f"{name}: {state}: {' '.join(str(why).split())}".rstrip(": ") for name, state, why in sources + outputs]
 
 
 def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

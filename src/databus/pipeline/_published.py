@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from databus.core import CorruptData
 from databus.pipeline._check_http import http_address
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from databus.pipeline._health import HealthServer
 
 
+_WELL: Final[Mapping[str, Any]] = {"is_well": True, "status": "", "message": ""}
+
+
 class Published:
     """Told of every event. Use as a context manager; `http`: HOST:PORT to serve at, instead of what the file says."""
 
@@ -33,6 +36,7 @@ class Published:
         self._progress = Progress(sorted(config.sections.outputs))
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
         self._about = _about(config)
+        self._sources = dict.fromkeys(config.sources, _WELL) if config.embeds_relay else {}
 
     def __enter__(self) -> Self:
         if self._http is not None:
@@ -76,6 +80,9 @@ class Published:
                 self._about["relay"] = event["url"]
             case "doing":
                 self._about["doing"] = event["what"]
+            case "source" if event["source"] in self._sources:
+                found = {name: event[name] for name in ("is_well", "status", "message")}
+                self._sources = {**self._sources, event["source"]: found}
             case "stopping":
                 self._about["state"] = "stopping"
             case "stopped":
@@ -88,7 +95,7 @@ class Published:
         outputs: Mapping[str, Any] = self._progress.to_json()
         if asks_relay:
             outputs = with_backlog(with_positions(self._config, outputs), self._about["relay"], self._config.token_file)
-        return {**self._about, "outputs": outputs}
+        return {**self._about, "sources": self._sources, "outputs": outputs}
 
 
 def status_of(path: "Path") -> dict[str, Any] | None:
@@ -102,7 +109,7 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     status = read_status(config.state)
     is_running = is_held(config.state)
     if status is None:
-        status = {**_about(config), "pid": None, "started_us": None, "outputs": {}}
+        status = {**_about(config), "pid": None, "started_us": None, "sources": {}, "outputs": {}}
         is_known = any(each.streams or isinstance(each.error, CorruptData) for each in positions_of(config))
         if not is_running and not is_known:
             return None

@@ -12,6 +12,8 @@ from databus.core import FatalError, InputError, ServiceUnavailable, TransientEr
 
 _LOOK_S: Final = 0.5
 _WELL: Final = frozenset({"INITIALIZING", "RUNNING", "SHUTDOWN"})
+_IS_ASKED_FOR: Final = frozenset({*_WELL, "PAUSED"})
+"""Nothing has to be done about a source in these."""
 _CODES: Final = {"SUSPENDED_ON_ERROR": FatalError.exit_code, "ERROR_RETRY": ServiceUnavailable.exit_code}
 
 
@@ -82,7 +84,7 @@ class SourceWatch:
             del self._told[name]
         else:
             self._told[name] = now
-        told = {"source": name, "status": state["status"], "message": now[1]}
+        told = {"source": name, "status": state["status"], "message": now[1], "is_well": now[0] in _IS_ASKED_FOR}
         log = self._logger.info if now[0] in _WELL else self._logger.warning
         log("source", **told)
         self._tell(told)

@@ -1,0 +1,79 @@
+"""What a running pipeline answers over HTTP while something it asks does not answer, or its database cannot be read."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from databus.pipeline import unwell
+from databus.pipeline._health import HealthServer, render_pipeline_metrics
+from databus.pipeline._published import Published
+from databus.pipeline._validate import load_pipeline
+
+WAIT_S = 60
+PIPELINE = """\
+name: shop
+sources: {shop: {type: mock}, crm: {type: mock}}
+inputs: {shop: {type: databus}}
+outputs: {copy: {type: files, from: shop, path: "out/{physical}/{table}"}}
+"""
+
+
+def get(url: str) -> tuple[int, str]:
+    address = urlsplit(url)
+    with closing(HTTPConnection(address.netloc, timeout=WAIT_S)) as connection:
+        connection.request("GET", address.path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+@pytest.fixture
+def blocked() -> Iterator[tuple[HealthServer, threading.Semaphore]]:
+    """A server whose relay does not answer; the semaphore tells how many have asked."""
+    asked, ends = threading.Semaphore(0), threading.Event()
+
+    def status(asks_relay: bool) -> dict[str, Any]:
+        if asks_relay:
+            asked.release()
+            ends.wait()
+        return {"sources": {}, "outputs": {}}
+
+    server = HealthServer("127.0.0.1", 0, None, status)
+    server.start()
+    yield server, asked
+    ends.set()
+    server.stop()
+
+
+def test_a_relay_that_does_not_answer_keeps_no_probe_waiting(blocked):
+    server, asked = blocked
+    for _ in range(8):
+        threading.Thread(target=get, args=(f"{server.url}/metrics",), daemon=True).start()
+    for _ in range(4):
+        assert asked.acquire(timeout=WAIT_S)
+    assert get(f"{server.url}/admin/live") == (200, "GOOD\n")
+    assert get(f"{server.url}/admin/ready") == (200, "GOOD\n")
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Published:
+    path = tmp_path / "databus.yml"
+    path.write_text(PIPELINE)
+    return Published(load_pipeline(path).config, None)
+
+
+def test_a_source_that_the_own_relay_cannot_capture_is_not_well_until_it_can(published):
+    said = {"event": "source", "source": "shop", "status": "suspended", "is_well": False, "message": "Access denied"}
+    published.take(said)
+    status = published.status(asks_relay=False)
+    assert unwell(status) == ["source shop: suspended: Access denied"]
+    metrics = render_pipeline_metrics(status).decode()
+    assert 'databus_pipeline_source_captured{source="shop"} 0.0' in metrics
+    assert 'databus_pipeline_source_captured{source="crm"} 1.0' in metrics
+    published.take({**said, "status": "running", "is_well": True, "message": ""})
+    assert unwell(published.status(asks_relay=False)) == []
