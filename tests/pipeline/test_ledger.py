@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from databus.core import (
     Checkpoint,
+    ConfigError,
     ControlKind,
     CorruptData,
     InputError,
@@ -81,6 +82,13 @@ def test_a_file_that_says_nothing_is_no_empty_ledger(tmp_path, text):
     path.write_text(text)
     with pytest.raises(CorruptData, match=r"ledger.json: does not say how far this output has come.*Restore it"):
         Ledger.load(path, "shop", "copy")
+
+
+def test_two_pipelines_whose_files_have_one_name_do_not_take_each_others_place(tmp_path):
+    path = tmp_path / ".databus-shop-eu-copy.ledger.json"
+    Ledger(path, "shop-eu", "copy").put("outputs/copy/shop@shop", Stream("shop/*", at(5)), {})
+    with pytest.raises(ConfigError, match=r"is of output copy of pipeline shop-eu.*give one of them another name"):
+        Ledger.load(path, "shop", "eu-copy")
 
 
 # Outputs

@@ -142,9 +142,15 @@ class Ledger:
                 raise ValueError(f"version {value['v']}")  # noqa: TRY301 - told like all that is wrong with it
             streams = {str(name): Stream.from_json(each, f"streams.{name}") for name, each in value["streams"].items()}
             names = str(value["pipeline"]), str(value["output"])
-            return cls(path, *names, int(value["epoch"]), str(value["writer"]), streams)
+            epoch, writer = int(value["epoch"]), str(value["writer"])
         except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
             raise _corrupt(path, output, error) from error
+        if names != (pipeline, output):
+            raise ConfigError(
+                f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
+                f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
+            )
+        return cls(path, pipeline, output, epoch, writer, streams)
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
