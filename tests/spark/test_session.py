@@ -29,3 +29,14 @@ def test_first_streams_of_a_session_may_start_at_the_same_moment(start_relay: St
     assert told["rooms"][0] == told["rooms"][1]
     expected = MockSource("shop", MockConfig(**config)).expected_rows("main.events", 50)
     assert set(told["rows"]) == {expected}
+
+
+def test_no_secret_stands_in_the_list_of_processes(tmp_path: Path) -> None:
+    """Where everybody on the machine can read it; Spark has it all the same."""
+    command = [sys.executable, "-m", "tests.spark.secret", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S_MAX, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["setting"] == "not for everybody"
+    assert "spark.ui.enabled=false" in told["arguments"]
+    assert "not for everybody" not in told["arguments"]

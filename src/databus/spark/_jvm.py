@@ -4,6 +4,7 @@ What pyspark starts is known to nobody until it answers, which takes seconds, an
 """
 
 import os
+import re
 import shlex
 import signal
 import struct
@@ -21,6 +22,8 @@ from databus.core import ServiceUnavailable
 
 _ASK_S: Final = 0.05
 _TOLD_BYTES_MAX: Final = 4096
+_SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+"""Settings that Spark itself does not show: the default of its `spark.redaction.regex`."""
 
 OnProcess = Callable[["Popen[bytes]"], None]
 """Told of the JVM's process before it answers."""
@@ -57,7 +60,9 @@ def start_jvm(conf: SparkConf, home: Path, output: Path, on_process: OnProcess) 
 
 
 def _arguments(conf: SparkConf) -> list[str]:
-    settings = [part for name, value in conf.getAll() for part in ("--conf", f"{name}={value}")]
+    """What everybody on this machine may read. Secrets reach the JVM over its socket, before it makes its context."""
+    told = ((name, value) for name, value in conf.getAll() if not _SECRET.search(name))
+    settings = [part for name, value in told for part in ("--conf", f"{name}={value}")]
     return [*settings, *shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))]
 
 
