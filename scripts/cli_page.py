@@ -38,6 +38,7 @@ _CODES: Final = (
 _MORE_VARIABLES: Final = (
     ("DATABUS_TOKEN", "the relay's bearer token, for commands, the client library and Spark, where no other is given"),
     ("JAVA_HOME", "the Java that Spark uses"),
+    ("DATABUS_CACHE", "where `databus warm-up` keeps Spark's classes; `~/.cache/databus` by default"),
     ("DATABUS_SERVERS", "where test servers are kept; `~/.cache/databus/servers` by default"),
     ("DATABUS_SEED", "tests only: the seed of random tests; `random` takes another one each time"),
     ("DATABUS_CRASH_AT", "tests only: kills the process at a named place"),

@@ -24,6 +24,7 @@ _VERBS: Final = (
     "status",
     "tail",
     "validate",
+    "warm_up",
 )
 
 for _verb in _VERBS:  # importing a verb's file adds the verb

@@ -6,7 +6,15 @@ from databus.sources._capabilities import Checkable, Comparable, Finding, Movabl
 from databus.sources._config import ColumnChoice, LocalPath, SourceConfig
 from databus.sources._contract import Source, SourceLag
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
-from databus.sources._registry import offered, offers, open_source, parse_source, source_model, source_types
+from databus.sources._registry import (
+    all_offered,
+    offered,
+    offers,
+    open_source,
+    parse_source,
+    source_model,
+    source_types,
+)
 from databus.sources._scn_counter import ScnCounter
 
 __all__ = [
@@ -30,6 +38,7 @@ __all__ = [
     "Source",
     "SourceConfig",
     "SourceLag",
+    "all_offered",
     "offered",
     "offers",
     "open_source",

@@ -92,6 +92,11 @@ def offered(capability: Any, config: SourceConfig, physical: str) -> Any:
     raise UnsupportedFeature(f"{physical}: sources of type {config.type} are not {word}; there are: {others}")
 
 
+def all_offered(capability: Any) -> dict[str, Any]:
+    """The classes of all kinds of sources that offer a protocol of `_capabilities`, and that can be had here."""
+    return {name: _class_of(name, "source") for name in source_types() if _is_offered_by(name, capability)}
+
+
 def _is_offered_by(type_name: str, capability: Any) -> bool:
     try:
         return isinstance(_class_of(type_name, "source"), capability)

@@ -1,11 +1,13 @@
 """The Spark data source `databus`, and session settings. Start with `DatabusSource`."""
 
+from databus.spark._classes import class_file
 from databus.spark._errors import error_of, is_of_slow_workers
 from databus.spark._options import DatabusOptions
 from databus.spark._read import RangeFetcher
 from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, settle_session, tuned_session
 from databus.spark._source import DatabusSource
+from databus.spark._warm_up import make_class_file
 
 __all__ = [
     "CONTROL_LABEL",
@@ -17,9 +19,11 @@ __all__ = [
     "DatabusSource",
     "RangeFetcher",
     "arrow_schema",
+    "class_file",
     "error_of",
     "is_local",
     "is_of_slow_workers",
+    "make_class_file",
     "settle_session",
     "tuned_session",
     "typed_schema",

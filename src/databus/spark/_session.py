@@ -7,7 +7,6 @@ set for local masters only. Start with `tuned_session`.
 """
 
 import os
-import shutil
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -19,6 +18,9 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from databus.core import ConfigError
+from databus.spark._classes import class_options
+from databus.spark._home import home_of_spark
+from databus.spark._java import java_path
 from databus.spark._jvm import OnProcess, start_jvm
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
@@ -67,9 +69,6 @@ _READER_ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 """What Spark puts into the environment of a stream's reader; see `settle_session`."""
 
-_HOME: Final = ("bin", "conf", "jars")
-"""What Spark needs of its home folder, and may find there; not `python`, where the zip of pyspark's sources is."""
-
 LOG_FILE: Final = "spark.log"
 """Spark's own log, in the session's folder."""
 
@@ -91,13 +90,6 @@ def tuned_settings(master: str) -> dict[str, str]:
     if not is_local(master):
         return dict(_EVERYWHERE)
     return {**_EVERYWHERE, **_LOCAL}
-
-
-def _java_path() -> str | None:
-    home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return str(Path(home) / "bin" / "java")
-    return shutil.which("java")
 
 
 def _log_settings(folder: Path, level: str) -> str:
@@ -123,7 +115,7 @@ def tuned_session(
     If this process has a session already, that one is returned, and only settings that can change at run time do.
     Raises `ConfigError` where there is no Java, `ServiceUnavailable` if it ends at once.
     """
-    if _java_path() is None:
+    if java_path() is None:
         raise ConfigError(
             "Spark needs Java 17 or newer, and there is no `java` on the PATH and none in JAVA_HOME; "
             "install a JRE (on Debian: apt-get install openjdk-17-jre-headless)"
@@ -131,8 +123,8 @@ def tuned_session(
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     chosen = {**tuned_settings(master), "spark.sql.warehouse.dir": str(folder / "warehouse"), **(settings or {})}
-    java_options = chosen.get("spark.driver.extraJavaOptions", "")
-    chosen["spark.driver.extraJavaOptions"] = f"{_log_settings(folder, log_level)} {java_options}".strip()
+    java_options = (_log_settings(folder, log_level), class_options(), chosen.get("spark.driver.extraJavaOptions", ""))
+    chosen["spark.driver.extraJavaOptions"] = " ".join(filter(None, java_options))
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app).setAll(list(chosen.items()))
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark has no public way to ask
         _start(conf, folder, on_process)
@@ -167,36 +159,14 @@ def _start(conf: SparkConf, folder: Path, on_process: OnProcess) -> None:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM and its workers take it from here alone
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - a JVM that an earlier session of this process left
     if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        gateway = start_jvm(conf, _home_of_spark(conf, folder), folder / OUTPUT_FILE, on_process)
+        home = home_of_spark(folder) if is_local(conf.get("spark.master") or "") else Path(_find_spark_home())
+        gateway = start_jvm(conf, home, folder / OUTPUT_FILE, on_process)
     try:
         SparkContext(conf=conf, gateway=gateway)
     except BaseException:
         if gateway is not None and gateway.proc is not None and gateway.proc.poll() is not None:
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - it was ended meanwhile; another may start
         raise
-
-
-def _home_of_spark(conf: SparkConf, folder: Path) -> Path:
-    """A home folder of Spark whose Python processes on this machine import pyspark from where this process has it.
-
-    Spark puts a zip of pyspark's sources first on their path, and each process compiles what it imports of it: 0.9 s of
-    processor time in each of the dozens that a pipeline starts. So a local Spark gets a home in which that zip is not.
-    """
-    there = Path(_find_spark_home())
-    is_ours = "SPARK_HOME" not in os.environ and os.environ["PYSPARK_PYTHON"] == sys.executable
-    if not is_ours or not is_local(conf.get("spark.master") or ""):
-        return there
-    home = folder / "home"
-    try:
-        home.mkdir(exist_ok=True)
-        for each in (there / name for name in _HOME if (there / name).exists()):
-            link = home / each.name
-            if not link.is_symlink() or link.readlink() != each:
-                link.unlink(missing_ok=True)
-                link.symlink_to(each)
-    except OSError:  # a disk without links
-        return there
-    return home
 
 
 def _ship(session: SparkSession, folder: Path) -> None:

@@ -1,0 +1,49 @@
+"""Spark's home folder, and the folder that keeps what is made once on a machine."""
+
+import hashlib
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pyspark.find_spark_home import _find_spark_home
+
+_NEEDED: Final = ("bin", "conf", "jars")
+"""What Spark needs of its home folder, and may find there; not `python`, where the zip of pyspark's sources is."""
+
+
+def cache_folder() -> Path | None:
+    """$DATABUS_CACHE, else `~/.cache/databus`; None where nobody's home is known."""
+    named = os.environ.get("DATABUS_CACHE")
+    with suppress(RuntimeError):
+        return Path(named).resolve() if named else Path.home() / ".cache" / "databus"
+    return None
+
+
+def home_of_spark(folder: Path) -> Path:
+    """A home of a local Spark, whose Python processes import pyspark from where this process has it.
+
+    Spark puts a zip of pyspark's sources first on their path, and each process compiles what it imports of it: 0.9 s of
+    processor time in each of the dozens that a pipeline starts. That zip is not in this home. It is the same for all
+    pipelines, since Java takes a file of classes (`databus.spark._classes`) only for jars that have the same paths.
+    folder: where it is made if there is no place to keep one.
+    """
+    there = Path(_find_spark_home())
+    is_ours = "SPARK_HOME" not in os.environ and os.environ["PYSPARK_PYTHON"] == sys.executable
+    if not is_ours:
+        return there
+    cache, key = cache_folder(), hashlib.sha256(str(there).encode()).hexdigest()[:16]
+    for home in (*([] if cache is None else [cache / f"spark-home-{key}"]), folder / "home"):
+        with suppress(OSError):  # not ours to write, or a disk without links
+            _link(home, there)
+            return home
+    return there
+
+
+def _link(home: Path, there: Path) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    for each in (there / name for name in _NEEDED if (there / name).exists()):
+        link = home / each.name
+        with suppress(FileExistsError):  # from before, or by another process just now
+            link.symlink_to(each)
