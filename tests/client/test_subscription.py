@@ -106,8 +106,9 @@ def test_a_foreign_position_is_raised_with_the_relays_words(relay_of):
     relay = relay_of(shop=mock(transactions_total=30))
     captured(relay, 30)
     checkpoint = Checkpoint({"shop": SourceCheckpoint(scn=7, txid="other")})
-    with windows(relay.url, checkpoint=checkpoint) as following, pytest.raises(PositionForeign, match="other"):
+    with windows(relay.url, checkpoint=checkpoint) as following, pytest.raises(PositionForeign, match="other") as told:
         next(following)
+    assert told.value.physical == "shop"
 
 
 def test_a_purged_position_is_raised_and_not_jumped_over(relay_of):
@@ -117,9 +118,11 @@ def test_a_purged_position_is_raised_and_not_jumped_over(relay_of):
     )
     client = captured(relay, 3_000)
     wait_for(lambda: client.head("shop").oldest.scn > 0, "retention")
-    gone = Checkpoint({"shop": SourceCheckpoint(scn=1)})
-    with windows(relay.url, checkpoint=gone) as following, pytest.raises(PositionPurged, match="the oldest that it"):
+    gone, held = Checkpoint({"shop": SourceCheckpoint(scn=1)}), "the oldest that it"
+    with windows(relay.url, checkpoint=gone) as following, pytest.raises(PositionPurged, match=held) as told:
         next(following)
+    assert told.value.physical == "shop"
+    assert f"follows SCN {told.value.oldest}, " in str(told.value)
 
     def all_that_is_held() -> list[int]:
         try:
@@ -244,7 +247,10 @@ def test_a_busy_physical_source_keeps_no_other_waiting(relay_of, is_batched):
     captured(relay, 40, "one")
     captured(relay, 40, "two")
     with windows(relay.url, follow=False) as following:
-        order = [each.physical for each in (following.batches(100) if is_batched else following)]
+        all_of_it = following.batches(100) if is_batched else following
+        order = [next(iter(all_of_it)).physical]
+        wait_for(lambda: all(lane.has_work for lane in following._lanes), "something of each; who comes late is late")
+        order += [each.physical for each in all_of_it]
     last = {physical: len(order) - 1 - order[::-1].index(physical) for physical in ("one", "two")}
     assert last["one"] < len(order) / 2
     assert last["two"] < len(order) / 2

@@ -108,15 +108,30 @@ class FatalError(DatabusError):
 
 
 class PositionPurged(FatalError):
-    """What comes after the position asked for is no longer held."""
+    """What comes after the position asked for is no longer held.
+
+    physical: of which physical source. oldest: the SCN after which all is held; None where that cannot be told.
+    """
 
     http_status = 410
 
+    def __init__(self, message: str, *, physical: str | None = None, oldest: int | None = None) -> None:
+        super().__init__(message)
+        self.physical = physical
+        self.oldest = oldest
+
 
 class PositionForeign(FatalError):
-    """The position belongs to another history: another transaction at its SCN, another timeline, another server."""
+    """The position belongs to another history: another transaction at its SCN, another timeline, another server.
+
+    physical: of which physical source.
+    """
 
     http_status = 409
+
+    def __init__(self, message: str, *, physical: str | None = None) -> None:
+        super().__init__(message)
+        self.physical = physical
 
 
 class SourceChanged(FatalError):

@@ -226,6 +226,7 @@ class Body:
     def _raise(self) -> None:
         status, name = self._response.status, self.headers.get("x-dbus-error", "")
         message = self.headers.get("x-dbus-error-message") or self._response.reason
+        told: Any = {}
         try:
             told = json.loads(self.read_all())
             name, message = str(told.get("error") or name), str(told.get("message") or message)
@@ -239,7 +240,7 @@ class Body:
             message = f"{self._where}: status {status}: {message}"
         if kind is AccessDenied:
             message = f"{self._where}: {message.partition(': send the header')[0]}; {_HOW_TO_GIVE}"
-        raise kind(message)
+        raise _error_of(kind, message, told)
 
     def read_into(self, space: memoryview) -> int:
         """Receive what is there, waiting for at least one byte; 0 at the end of the response.
@@ -342,3 +343,12 @@ class Body:
         self._sockets.discard(self._sock)
         self._response.close()
         self._connection.close()
+
+
+def _error_of(kind: type[DatabusError], message: str, told: Any) -> DatabusError:
+    """The relay's error as one here, with what else it says of a position."""
+    physical, oldest = (told.get(name) for name in ("physical", "oldest")) if isinstance(told, dict) else (None, None)
+    physical = physical if isinstance(physical, str) else None
+    if issubclass(kind, PositionPurged):
+        return kind(message, physical=physical, oldest=oldest if isinstance(oldest, int) else None)
+    return kind(message, physical=physical) if issubclass(kind, PositionForeign) else kind(message)

@@ -85,13 +85,15 @@ def locate(view: LogView, position: SourceCheckpoint) -> Cursor:
     if position.uuid and position.uuid != view.identity.uuid:
         raise PositionForeign(
             f"{view.physical}: {what} is a position in {position.uuid}, and this log is of {view.identity.uuid} "
-            f"({view.identity.description}); start from the beginning, or from a new snapshot"
+            f"({view.identity.description}); start from the beginning, or from a new snapshot",
+            physical=view.physical,
         )
     is_elsewhere = is_of_other_log(position, view.uuid)
     if is_elsewhere and position.snapshots:
         raise PositionPurged(
             f"{view.physical}: {_open_in(position)} in log {position.log}; this is log {view.uuid}, which cannot go on "
-            f"with them; request new snapshots of these tables and start from `latest` or from the beginning"
+            f"with them; request new snapshots of these tables and start from `latest` or from the beginning",
+            physical=view.physical,
         )
     if position.pair <= (0, SEQ_DONE):
         return beginning(view)
@@ -144,7 +146,8 @@ def _check_history(view: LogView, position: SourceCheckpoint, what: str, publish
     if before.scn == 0 and scn < group.commit.first_scn:
         raise PositionPurged(
             f"{view.physical}: this log began with SCN {group.commit.first_scn}; what came between {what} and that is "
-            f"not in it. Start from the beginning, or from a new snapshot"
+            f"not in it. Start from the beginning, or from a new snapshot",
+            physical=view.physical,
         )
     found = _txid_at(view, place.segment, group, published, scn) if position.txid else None
     if found is not None:
@@ -159,7 +162,8 @@ def _check_txid(view: LogView, position: SourceCheckpoint, found: str) -> None:
     if position.txid and position.txid != found:
         raise PositionForeign(
             f"{view.physical}: transaction {found} stands at SCN {position.scn} here, and not {position.txid}: the "
-            f"position is of another history of this source; start from the beginning, or from a new snapshot"
+            f"position is of another history of this source; start from the beginning, or from a new snapshot",
+            physical=view.physical,
         )
 
 
@@ -173,7 +177,8 @@ def _check_contained(view: LogView, position: SourceCheckpoint, before: Commit, 
         raise PositionForeign(
             f"{view.physical}: transaction {position.txid} is to stand at SCN {position.scn}; in the history of this "
             f"log it was committed {found}: the position is of another history of this source; start from the "
-            f"beginning, or from a new snapshot"
+            f"beginning, or from a new snapshot",
+            physical=view.physical,
         )
 
 
@@ -235,7 +240,9 @@ def _purged(view: LogView, what: str, oldest: Segment) -> PositionPurged:
     before = oldest.header.before.commit
     return PositionPurged(
         f"{view.physical}: {what} has left the log; the oldest that it holds follows SCN {before.scn}, `_seq` "
-        f"{before.seq}. Start from `earliest`, or from a new snapshot"
+        f"{before.seq}. Start from `earliest`, or from a new snapshot",
+        physical=view.physical,
+        oldest=before.scn,
     )
 
 
@@ -249,5 +256,6 @@ def _ahead(view: LogView, what: str, published: End) -> ServiceUnavailable:
 def _foreign_timeline(view: LogView, position: SourceCheckpoint) -> PositionForeign:
     return PositionForeign(
         f"{view.physical}: SCN {position.scn} is of timeline {timeline_of(position.scn)}, which this log never had; "
-        f"start from the beginning, or from a new snapshot"
+        f"start from the beginning, or from a new snapshot",
+        physical=view.physical,
     )

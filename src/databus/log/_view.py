@@ -150,7 +150,9 @@ class LogView:
         if at < 0:
             raise PositionPurged(
                 f"{self.physical}: the log no longer holds what comes next; the oldest that it holds follows SCN "
-                f"{segments[0].header.before.commit.scn}. Start from `earliest`, or from a new snapshot"
+                f"{segments[0].header.before.commit.scn}. Start from `earliest`, or from a new snapshot",
+                physical=self.physical,
+                oldest=segments[0].header.before.commit.scn,
             )
         return segments[at]
 
@@ -172,7 +174,8 @@ class LogView:
             try:
                 found = SegmentFile(segment.path, os.O_RDONLY)
             except FileNotFoundError:
-                raise PositionPurged(f"{segment.path}: retention has removed this segment") from None
+                said = f"{segment.path}: retention has removed this segment"
+                raise PositionPurged(said, physical=self.physical) from None
             self._files[segment.number] = found
             if len(self._files) > _FILES_KEPT_MAX:
                 self._files.popitem(last=False)

@@ -152,7 +152,9 @@ def advised(error: DatabusError, feeds: Feeds, *, resumed: bool) -> DatabusError
         return error
     places = ", ".join(str(handle.ledger_path) for _, handle in feeds)
     ways = ", ".join(f"`databus rebuild FILE {handle.name}`" for _, handle in feeds)
-    return type(error)(
+    said = (
         f"{error}. How far the output has come stands in {places}. If this is another database, give the output "
         f"another `path`; if it is the right one, have the output made anew: {ways}, FILE being the pipeline's"
     )
+    error.args = (said,)
+    return error

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from databus.core import AccessDenied, DatabusError, TooManyRequests
+from databus.core import AccessDenied, DatabusError, PositionForeign, PositionPurged, TooManyRequests
 from databus.relay._config import is_loopback
 
 _FOR_NO_PAGE: Final = {
@@ -71,7 +71,7 @@ def error_response(error: DatabusError, status: int | None = None, allow: str | 
     """
     message = str(error)[:_MESSAGE_LENGTH_MAX]
     name = type(error).__name__
-    value: dict[str, Any] = {"error": name, "message": message}
+    value: dict[str, Any] = {"error": name, "message": message, **_details(error)}
     headers = {"x-dbus-error": name, "x-dbus-error-message": _header_text(message)}
     response = web.Response(
         status=status or error.http_status,
@@ -82,6 +82,12 @@ def error_response(error: DatabusError, status: int | None = None, allow: str | 
     if isinstance(error, AccessDenied | TooManyRequests) or response.status == HTTPStatus.REQUEST_TIMEOUT:
         response.force_close()
     return response
+
+
+def _details(error: DatabusError) -> dict[str, Any]:
+    if isinstance(error, PositionPurged):
+        return {"physical": error.physical, "oldest": error.oldest}
+    return {"physical": error.physical} if isinstance(error, PositionForeign) else {}
 
 
 def _header_text(text: str) -> str:
