@@ -2,43 +2,19 @@
 
 import subprocess
 import sys
-import textwrap
-from pathlib import Path
 
 import pytest
 
 from databus.core import ConfigError
-from databus.pipeline import load_pipeline, run, validate
+from databus.pipeline import load_pipeline, validate
 from databus.testing.shop import create_shop
-
-GOOD = """
-name: shop
-sources:
-  shop: {type: sqlite, path: shop.db}
-inputs:
-  shop: {type: databus, tables: [shop/main.*]}
-filters:
-  big: {type: sql, from: shop, table: main.orders, where: "total_cents > 10000"}
-outputs:
-  copy: {type: delta, from: shop, mode: mirror, path: lake/mirror}
-  bigs: {type: delta, from: big, mode: mirror, path: lake/big}
-"""
+from tests.pipeline.validated import GOOD, pipeline, problems_of, written
 
 
 @pytest.fixture(autouse=True)
 def shop(tmp_path) -> None:
     """The database that the files here name."""
     create_shop(tmp_path / "shop.db", customers=1, products=1, orders=0)
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "databus.yml"
-    path.write_text(textwrap.dedent(text))
-    return path
-
-
-def problems_of(folder: Path, text: str, **options) -> list[str]:
-    return [str(each) for each in validate(written(folder, text), **options)]
 
 
 def test_a_good_file_has_no_problems(tmp_path):
@@ -49,14 +25,6 @@ def test_a_good_file_has_no_problems(tmp_path):
 def test_several_sources_may_share_a_target_that_merges(tmp_path, path):
     copy = f"outputs: {{copy: {{type: delta, from: shop, mode: mirror, path: '{path}', merge: true}}}}\n"
     assert problems_of(tmp_path, pipeline(copy)) == []
-
-
-def pipeline(sections: str) -> str:
-    """A pipeline with one source and one input `shop`; `sections` adds to it."""
-    base = "sources: {shop: {type: mock}, hr: {type: mock}}\n"
-    inputs = "" if "inputs:" in sections else "inputs: {shop: {type: databus}}\n"
-    outputs = "" if "outputs:" in sections else "outputs: {n: {type: mock, from: shop}}\n"
-    return base + inputs + textwrap.dedent(sections) + outputs
 
 
 MISTAKES = {
@@ -309,91 +277,6 @@ def test_a_target_is_the_same_through_a_link(tmp_path):
     assert "outputs.bigs.path: outputs.copy writes the same tables to link/mirror already" in problems_of(tmp_path, two)
 
 
-def test_a_relay_that_speaks_https_is_refused_before_anything_starts(tmp_path):
-    found = problems_of(
-        tmp_path,
-        """
-        relay: {url: https://relay.internal:11115}
-        inputs: {shop: {type: databus}}
-        outputs: {n: {type: mock, from: shop}}
-        """,
-    )
-    assert found[0].startswith("relay.url: https://relay.internal:11115: databus speaks plain HTTP")
-
-
-HTTP = {
-    "a port alone": (
-        "11116",
-        "",
-        'expected HOST:PORT, such as 127.0.0.1:11116, with a port up to 65535; found "11116"',
-    ),
-    "a port too high": ("127.0.0.1:99999", "", "expected HOST:PORT, such as 127.0.0.1:11116, with a port up to"),
-    "an address for a browser": ("http://127.0.0.1:11116", "", '"http://127.0.0.1" is neither an IP address nor the'),
-    "an IP address that is none": ("127.0.0.300:11116", "", '"127.0.0.300" is neither an IP address nor the name of'),
-    "the relay's own": (
-        "localhost:11115",
-        "listen: '127.0.0.1:11115'",
-        "localhost:11115 is where the relay listens (127.0.0.1:11115); choose another port",
-    ),
-    "where the relay listens everywhere": (
-        "127.0.0.1:11115",
-        "listen: '0.0.0.0:11115', token_file: token",
-        "127.0.0.1:11115 is where the relay listens (0.0.0.0:11115); choose another port",
-    ),
-    "open to everybody": (
-        "0.0.0.0:11116",
-        "",
-        "0.0.0.0 can be reached from other machines; set relay.token_file, or serve at 127.0.0.1:11116",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", HTTP)
-def test_an_address_where_a_run_cannot_or_must_not_answer_is_told_with_its_line(tmp_path, case):
-    address, relay, told = HTTP[case]
-    (tmp_path / "token").write_text("0123456789")
-    path = written(tmp_path, pipeline(f"relay: {{{relay}}}\nrun:\n  http: '{address}'\n"))
-    (found,) = validate(path)
-    assert (found.path, found.line, found.is_warning) == ("run.http", 5, False)
-    assert found.message.startswith(told)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:11116", "localhost:11116", "0.0.0.0:11116", "me.lan:11116"])
-def test_an_address_where_a_run_may_answer_is_no_problem(tmp_path, address):
-    (tmp_path / "token").write_text("0123456789")
-    relay = "relay: {listen: '127.0.0.1:11115', token_file: token}\n"
-    assert problems_of(tmp_path, pipeline(f"{relay}run: {{http: '{address}'}}\n")) == []
-
-
-def test_a_run_does_not_answer_where_the_relay_that_it_reads_listens(tmp_path):
-    text = """
-        relay: {url: 'http://127.0.0.1:11115'}
-        run: {http: '127.0.0.1:11115'}
-        inputs: {shop: {type: databus}}
-        outputs: {n: {type: mock, from: shop}}
-        """
-    (found,) = problems_of(tmp_path, text)
-    assert found.startswith("run.http: 127.0.0.1:11115 is where the relay listens")
-
-
-def test_the_option_for_an_address_is_checked_like_the_file(tmp_path):
-    with pytest.raises(ConfigError, match=r"^--http: 0\.0\.0\.0 can be reached from other machines"):
-        run(written(tmp_path, GOOD), http="0.0.0.0:11116")
-
-
-@pytest.mark.parametrize(
-    ("key", "told"),
-    [
-        ("{main.nosuch: [id]}", "outputs.copy.key.main.nosuch: no table called main.nosuch; "),
-        ("{main.orders: [number]}", 'outputs.copy.key.main.orders: main.orders has no column "number"; '),
-    ],
-)
-def test_keys_are_looked_up_in_a_database_file(tmp_path, key, told):
-    found = problems_of(tmp_path, GOOD.replace("path: lake/mirror", f"path: lake/mirror, key: {key}"))
-    assert len(found) == 1
-    assert found[0].startswith(told)
-
-
 def test_all_mistakes_of_a_file_are_told_at_once(tmp_path):
     found = problems_of(
         tmp_path,
@@ -487,42 +370,6 @@ def test_a_filter_with_errors_of_its_own_is_not_called_unknown(tmp_path):
     assert problems_of(tmp_path, text) == ["filters.f: give either `where` or `select`"]
 
 
-RELAYS = {
-    "none at all": ("", "relay: there is none to read: name one"),
-    "two": (
-        "sources: {shop: {type: mock}}\nrelay: {url: 'http://relay:11115'}",
-        "relay.url: names a relay that runs elsewhere, and `sources` asks for one here",
-    ),
-    "open to everybody": (
-        "sources: {shop: {type: mock}}\nrelay: {listen: '10.0.0.1:11115'}",
-        "relay.token_file: missing: 10.0.0.1 can be reached from other machines",
-    ),
-    "a token that is not there": (
-        "sources: {shop: {type: mock}}\nrelay: {token_file: nowhere}",
-        "relay.token_file: ",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", RELAYS)
-def test_a_relay_that_cannot_be_read_is_refused(tmp_path, case):
-    text, expected = RELAYS[case]
-    found = problems_of(tmp_path, f"{text}\ninputs: {{a: {{type: databus}}}}\noutputs: {{n: {{type: mock, from: a}}}}")
-    assert [line for line in found if line.startswith(expected)], found
-
-
-def test_a_cluster_needs_a_relay_that_its_executors_reach(tmp_path):
-    assert problems_of(tmp_path, GOOD, master="spark://host:7077") == [
-        (
-            "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of "
-            "this machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
-        )
-    ]
-    (tmp_path / "token").write_text("12345678abc")
-    elsewhere = GOOD.replace("sources:", "relay: {listen: '10.0.0.1:0', token_file: token}\nsources:")
-    assert problems_of(tmp_path, elsewhere, master="spark://host:7077") == []
-
-
 def test_validate_and_graph_import_no_spark(tmp_path):
     path = written(tmp_path, GOOD)
     code = (
@@ -573,75 +420,3 @@ def test_a_users_own_output_is_found_by_its_entry_point_and_checked_like_ours(tm
     assert found[1] == 'outputs.b.type: no type of output called "shuot"; did you mean "shout"?'
     assert found[2].startswith('outputs.c.type: type "lost" comes from no_such_module_x:Y, which does not load')
     assert problems_of(tmp_path, pipeline("outputs: {a: {type: shout, from: shop, loud: true}}\n")) == []
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "problem"),
-    [
-        ("shop.db", "shpo.db", "sources.shop.path: "),
-        (
-            "path: shop.db",
-            "path: shop.db, tables: [main.orders, main.ordrs]",
-            'sources.shop.tables[1]: no table called main.ordrs; did you mean "main.orders"?',
-        ),
-        (
-            "path: shop.db",
-            "path: shop.db, columns: {main.customers: {exclude: [nmae]}}",
-            'sources.shop.columns.main.customers.exclude[0]: main.customers has no column "nmae"; did you mean "name"?',
-        ),
-        (
-            "path: shop.db",
-            "path: shop.db, columns: {main.custmers: {exclude: [name]}}",
-            'sources.shop.columns.main.custmers: there is no such table; did you mean "main.customers"?',
-        ),
-        (
-            "path: shop.db",
-            "path: shop.db, exclude: [main.stock], ids: {main.stock: 7}",
-            "sources.shop.ids.main.stock: is not captured; see `tables` and `exclude`",
-        ),
-        (
-            "tables: [shop/main.*]",
-            "tables: [shop/main.orders, shop/main.custmers]",
-            'inputs.shop.tables[1]: no table called shop/main.custmers; did you mean "shop/main.customers"?',
-        ),
-        (
-            "table: main.orders",
-            "table: main.ordrs",
-            'filters.big.table: no table called main.ordrs; did you mean "main.orders"?',
-        ),
-        (
-            "total_cents > 10000",
-            "totl_cents > 10000",
-            'filters.big.where: main.orders has no column "totl_cents"; did you mean "total_cents"?',
-        ),
-    ],
-)
-def test_what_a_database_file_does_not_have_is_found_without_starting_anything(tmp_path, before, after, problem):
-    assert before in GOOD
-    (found,) = problems_of(tmp_path, GOOD.replace(before, after, 1))
-    assert found.startswith(problem)
-
-
-def test_a_file_that_is_no_database_is_named(tmp_path):
-    (tmp_path / "shop.db").write_text("not a database, but long enough to be looked at as one" * 50)
-    (found,) = problems_of(tmp_path, GOOD)
-    assert found.startswith("sources.shop.path: ")
-    assert "not a database" in found
-
-
-@pytest.mark.parametrize(
-    "where",
-    ["_commit_version > 7", "size(filter(array(1), x -> x > total_cents)) > 0", "TOTAL_CENTS > 7", "orders.id > 1"],
-)
-def test_columns_of_the_bus_and_names_inside_an_expression_are_no_mistakes(tmp_path, where):
-    assert problems_of(tmp_path, GOOD.replace("total_cents > 10000", where)) == []
-
-
-def test_a_file_may_be_loaded_before_its_database_is_there(tmp_path):
-    (tmp_path / "shop.db").unlink()
-    load_pipeline(written(tmp_path, GOOD))
-
-
-def test_what_a_server_would_have_to_be_asked_is_left_to_check_source(tmp_path):
-    text = GOOD.replace("{type: sqlite, path: shop.db}", "{type: mysql, hosts: [db1], user: u, tables: [main.ordrs]}")
-    assert problems_of(tmp_path, text.replace("[shop/main.*]", "['shop/*']").replace("main.orders", "main.ordrs")) == []

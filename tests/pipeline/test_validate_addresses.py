@@ -1,0 +1,122 @@
+"""Addresses that a run cannot, or must not, answer at, and relays that it cannot read, are told with their line."""
+
+import pytest
+
+from databus.core import ConfigError
+from databus.pipeline import run, validate
+from databus.testing.shop import create_shop
+from tests.pipeline.validated import GOOD, pipeline, problems_of, written
+
+
+@pytest.fixture(autouse=True)
+def shop(tmp_path) -> None:
+    """The database that the files here name."""
+    create_shop(tmp_path / "shop.db", customers=1, products=1, orders=0)
+
+
+HTTP = {
+    "a port alone": (
+        "11116",
+        "",
+        'expected HOST:PORT, such as 127.0.0.1:11116, with a port up to 65535; found "11116"',
+    ),
+    "a port too high": ("127.0.0.1:99999", "", "expected HOST:PORT, such as 127.0.0.1:11116, with a port up to"),
+    "an address for a browser": ("http://127.0.0.1:11116", "", '"http://127.0.0.1" is neither an IP address nor the'),
+    "an IP address that is none": ("127.0.0.300:11116", "", '"127.0.0.300" is neither an IP address nor the name of'),
+    "the relay's own": (
+        "localhost:11115",
+        "listen: '127.0.0.1:11115'",
+        "localhost:11115 is where the relay listens (127.0.0.1:11115); choose another port",
+    ),
+    "where the relay listens everywhere": (
+        "127.0.0.1:11115",
+        "listen: '0.0.0.0:11115', token_file: token",
+        "127.0.0.1:11115 is where the relay listens (0.0.0.0:11115); choose another port",
+    ),
+    "open to everybody": (
+        "0.0.0.0:11116",
+        "",
+        "0.0.0.0 can be reached from other machines; set relay.token_file, or serve at 127.0.0.1:11116",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HTTP)
+def test_an_address_where_a_run_cannot_or_must_not_answer_is_told_with_its_line(tmp_path, case):
+    address, relay, told = HTTP[case]
+    (tmp_path / "token").write_text("0123456789")
+    path = written(tmp_path, pipeline(f"relay: {{{relay}}}\nrun:\n  http: '{address}'\n"))
+    (found,) = validate(path)
+    assert (found.path, found.line, found.is_warning) == ("run.http", 5, False)
+    assert found.message.startswith(told)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:11116", "localhost:11116", "0.0.0.0:11116", "me.lan:11116"])
+def test_an_address_where_a_run_may_answer_is_no_problem(tmp_path, address):
+    (tmp_path / "token").write_text("0123456789")
+    relay = "relay: {listen: '127.0.0.1:11115', token_file: token}\n"
+    assert problems_of(tmp_path, pipeline(f"{relay}run: {{http: '{address}'}}\n")) == []
+
+
+def test_a_run_does_not_answer_where_the_relay_that_it_reads_listens(tmp_path):
+    text = """
+        relay: {url: 'http://127.0.0.1:11115'}
+        run: {http: '127.0.0.1:11115'}
+        inputs: {shop: {type: databus}}
+        outputs: {n: {type: mock, from: shop}}
+        """
+    (found,) = problems_of(tmp_path, text)
+    assert found.startswith("run.http: 127.0.0.1:11115 is where the relay listens")
+
+
+def test_the_option_for_an_address_is_checked_like_the_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"^--http: 0\.0\.0\.0 can be reached from other machines"):
+        run(written(tmp_path, GOOD), http="0.0.0.0:11116")
+
+
+RELAYS = {
+    "none at all": ("", "relay: there is none to read: name one"),
+    "two": (
+        "sources: {shop: {type: mock}}\nrelay: {url: 'http://relay:11115'}",
+        "relay.url: names a relay that runs elsewhere, and `sources` asks for one here",
+    ),
+    "open to everybody": (
+        "sources: {shop: {type: mock}}\nrelay: {listen: '10.0.0.1:11115'}",
+        "relay.token_file: missing: 10.0.0.1 can be reached from other machines",
+    ),
+    "a token that is not there": (
+        "sources: {shop: {type: mock}}\nrelay: {token_file: nowhere}",
+        "relay.token_file: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RELAYS)
+def test_a_relay_that_cannot_be_read_is_refused(tmp_path, case):
+    text, expected = RELAYS[case]
+    found = problems_of(tmp_path, f"{text}\ninputs: {{a: {{type: databus}}}}\noutputs: {{n: {{type: mock, from: a}}}}")
+    assert [line for line in found if line.startswith(expected)], found
+
+
+def test_a_relay_that_speaks_https_is_refused_before_anything_starts(tmp_path):
+    found = problems_of(
+        tmp_path,
+        """
+        relay: {url: https://relay.internal:11115}
+        inputs: {shop: {type: databus}}
+        outputs: {n: {type: mock, from: shop}}
+        """,
+    )
+    assert found[0].startswith("relay.url: https://relay.internal:11115: databus speaks plain HTTP")
+
+
+def test_a_cluster_needs_a_relay_that_its_executors_reach(tmp_path):
+    assert problems_of(tmp_path, GOOD, master="spark://host:7077") == [
+        (
+            "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of "
+            "this machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
+        )
+    ]
+    (tmp_path / "token").write_text("12345678abc")
+    elsewhere = GOOD.replace("sources:", "relay: {listen: '10.0.0.1:0', token_file: token}\nsources:")
+    assert problems_of(tmp_path, elsewhere, master="spark://host:7077") == []
