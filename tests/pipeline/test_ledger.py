@@ -168,6 +168,41 @@ def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path
         first.write("a", log.batch(1, 2))
 
 
+def test_what_was_to_be_removed_when_somebody_was_killed_is_removed_before_anything_is_written(tmp_path):
+    """Else a history would keep rows of filters that are no more, such as those without a mask."""
+    log = log_of(1, 2)
+    first = handle(tmp_path)
+    first.write("a", log.batch(0, 1))
+    first.advance("a", Checkpoint({"shop": log.position(1)}))
+    place = first.output.place("shop/main.orders")
+
+    def killed(tables):
+        raise KeyboardInterrupt(*tables)
+
+    with pytest.raises(KeyboardInterrupt, match=r"shop/main\.orders"):
+        Ledger.load(first.ledger_path, "shop", "copy").make_anew(["shop/main.orders"], killed)
+    later = handle(tmp_path)
+    assert handle(tmp_path).output.place("shop/main.orders") == place
+    stream = later.stream("a")
+    assert later.output.place("shop/main.orders") is None
+    assert (stream.tables, stream.incomplete) == ({}, {"shop/main.orders"})
+    assert handle(tmp_path).stream("a") == stream
+
+
+def test_an_output_that_refuses_to_remove_is_left_as_it_was(tmp_path):
+    log = log_of(1)
+    first = handle(tmp_path)
+    first.write("a", log.batch(0, 1))
+    first.advance("a", Checkpoint({"shop": log.position(1)}))
+
+    def refuses(tables):
+        raise UnsupportedFeature("several sources share a table")
+
+    with pytest.raises(UnsupportedFeature, match="several sources"):
+        Ledger.load(first.ledger_path, "shop", "copy").make_anew(["shop/main.orders"], refuses)
+    assert handle(tmp_path).stream("a") == first.stream("a")
+
+
 def test_a_table_is_complete_when_a_snapshot_has_ended_that_began_for_this_output(tmp_path):
     log = log_of(1, 2)
     log.begin()

@@ -140,11 +140,13 @@ class OutputHandle:
         logger.warning("made anew, since what decides their rows was changed", output=self.name, tables=names)
         with self._held():
             self._taken().check_epoch()
-            self._taken().read_anew(tables)
-            output.remove(tables)
-            self._close()
-            output.open()
-            self._is_open = True
+            self._make_anew(self._taken(), output, tables)
+
+    def _make_anew(self, ledger: Ledger, output: Output, tables: Collection[str]) -> None:
+        ledger.make_anew(tables, output.remove)
+        self._close()  # it may remember what is gone
+        output.open()
+        self._is_open = True
 
     def begin(self, name: str, checkpoint: Checkpoint, incomplete: Collection[str]) -> None:
         """Note where a query begins, and which tables of it a snapshot, which was asked for, makes complete."""
@@ -177,6 +179,8 @@ class OutputHandle:
             context = self.output.context
             ledger = Ledger.load(self.ledger_path, context.pipeline, context.output)
             ledger.take()
+            if ledger.removing and isinstance(self.output, Output):  # somebody was killed before all was removed
+                self._make_anew(ledger, self.output, ledger.removing)
             self._ledger = ledger
         return self._ledger
 

@@ -4,7 +4,8 @@
      "streams": {"outputs/copy/shop@shop": {"of": "shop/*", "checkpoint": {"v": 1, "sources": {...}},
                                             "choice": [[[["shop/*"], []]]],
                                             "tables": {"shop/main.orders": [[17, 3], "8", "5feceb66ffc86f38"]},
-                                            "incomplete": ["shop/main.stock"]}}}
+                                            "incomplete": ["shop/main.stock"]}},
+     "removing": []}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
 that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
@@ -13,18 +14,19 @@ that, which may be lost, older, or of another time. So neither a renamed filter 
 import json
 import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
-from databus.core import Checkpoint, ConfigError, CorruptData, LockHeld, MalformedRequest, Pair
+from databus.core import Checkpoint, ConfigError, CorruptData, DatabusError, LockHeld, MalformedRequest, Pair
 from databus.disk import make_folder, replace_file
 from databus.pipeline._contract import Place
 from databus.pipeline._tables import Selection, TableChoice, matches, selects
 
 VERSION: Final = 1
+Removed = TypeVar("Removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class Stream:
 @dataclass
 class Ledger:
     """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
-    streams: by name of the query.
+    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew.
     """
 
     path: Path
@@ -130,6 +132,7 @@ class Ledger:
     epoch: int = 0
     writer: str = ""
     streams: dict[str, Stream] = field(default_factory=dict)
+    removing: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, path: Path, pipeline: str, output: str) -> Self:
@@ -143,6 +146,7 @@ class Ledger:
             streams = {str(name): Stream.from_json(each, f"streams.{name}") for name, each in value["streams"].items()}
             names = str(value["pipeline"]), str(value["output"])
             epoch, writer = int(value["epoch"]), str(value["writer"])
+            removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none
         except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
             raise _corrupt(path, output, error) from error
         if names != (pipeline, output):
@@ -150,7 +154,7 @@ class Ledger:
                 f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
                 f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
             )
-        return cls(path, pipeline, output, epoch, writer, streams)
+        return cls(path, pipeline, output, epoch, writer, streams, removing)
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
@@ -219,11 +223,24 @@ class Ledger:
             }
         self._save()
 
-    def read_anew(self, tables: Collection[str]) -> None:
-        """Note durably that these tables, by full names, are to be read anew when their streams next begin."""
-        for name, each in self.streams.items():
-            self.streams[name] = each.reading(each.tables.keys() & set(tables))
+    def make_anew(self, tables: Collection[str], remove: Callable[[Collection[str]], Removed]) -> Removed:
+        """Have tables, by full names, removed, and read anew when their streams next begin; returns what `remove` does.
+
+        That they are to be removed is noted first, durably: whoever is killed in between leaves it in `removing`, for
+        the next to do. Where `remove` refuses, nothing is noted.
+        """
+        self.removing = frozenset(tables)
         self._save()
+        try:
+            removed = remove(self.removing)
+        except DatabusError:
+            self.removing = frozenset()
+            self._save()
+            raise
+        self.streams = {name: each.reading(each.tables.keys() & self.removing) for name, each in self.streams.items()}
+        self.removing = frozenset()
+        self._save()
+        return removed
 
     def forget(self) -> None:
         """Note durably that nothing has been written."""
@@ -239,6 +256,7 @@ class Ledger:
             "epoch": self.epoch,
             "writer": self.writer,
             "streams": {name: each.to_json() for name, each in self.streams.items()},
+            "removing": sorted(self.removing),
         }
         replace_file(self.path, [json.dumps(value, indent=1).encode()], durable=True)
 

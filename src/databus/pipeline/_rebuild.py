@@ -18,9 +18,9 @@ def rebuild(
 ) -> list[Path]:
     """Have an output made anew, or only those of its tables that match one of `patterns`; returns the folders removed.
 
-    confirm: is asked with the tables' full names; nothing is done if it says no. Killed half-way, the next run reads
-    anew what was to be removed, or the same call again removes it. Raises `InputError` for an output or table that is
-    none, or an output that keeps nothing; `LockHeld` while the pipeline runs.
+    confirm: is asked with the tables' full names; nothing is done if it says no. Killed half-way, the next run does
+    the rest, or the same call again. Raises `InputError` for an output or table that is none, or an output that keeps
+    nothing; `LockHeld` while the pipeline runs.
     """
     config = graph.config
     node = config.nodes.get(f"outputs.{output}")
@@ -40,8 +40,7 @@ def rebuild(
         chosen = _chosen(tables, patterns, output)
         if not confirm(chosen):
             return []
-        ledger.read_anew(chosen)
-        folders = target.remove(chosen)
+        folders = ledger.make_anew(ledger.removing.union(chosen), target.remove)
         if not patterns:
             ledger.forget()
         return folders
