@@ -24,6 +24,7 @@ from databus.pipeline._contract import Place
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Entry, Ledger, Stream
 from databus.pipeline._tables import TableChoice
+from databus.pipeline.outputs import read_delta
 from databus.relay import Relay, parse_relay
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing.shop import create_shop
@@ -166,6 +167,35 @@ def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path
     first.ledger_path.unlink()
     with pytest.raises(CorruptData, match="was removed while this output was written"):
         first.write("a", log.batch(1, 2))
+
+
+def test_a_history_says_where_a_table_was_left_out_for_a_while(tmp_path):
+    """Once, whatever is killed and comes again: a row that was deleted meanwhile would look alive for ever."""
+    log = log_of(1, 2, 3, 4)
+
+    def history():
+        found = OutputHandle("copy", DeltaHarness(tmp_path, "history").make(), tmp_path / "state")
+        found.bringing = {"a": Bringing("shop/*", (choice("shop/*"),))}
+        return found
+
+    history().write("a", log.batch(0, 1))
+    history().begin("a", Checkpoint({"shop": log.position(2)}), ["shop/main.orders"])
+    history().write("a", log.batch(2, 3))
+    again = history()
+    again.write("a", log.batch(2, 4))
+    rows = read_delta(again.output.table_path("shop", "main.orders"), ["_commit_version", "_change_type", "id"])
+    assert sorted(map(tuple, map(dict.values, rows.to_pylist()))) == [
+        (1, "insert", 1), (2, "gap", None), (3, "insert", 3), (4, "insert", 4),
+    ]  # fmt: skip
+
+
+def test_a_table_that_stays_incomplete_has_no_gap(tmp_path):
+    stream = Stream("shop/*", at(3), (), {"shop/main.orders": Entry(Place((3, 1)))})
+    asked = stream.reading(["shop/main.orders"])
+    assert not asked.tables
+    written = replace(asked, tables=stream.tables)
+    assert written.reading(["shop/main.orders"]).tables == stream.tables
+    assert not written.emptied(["shop/main.orders"]).tables
 
 
 def test_what_was_to_be_removed_when_somebody_was_killed_is_removed_before_anything_is_written(tmp_path):

@@ -216,7 +216,7 @@ class OutputHandle:
             self._check_new(name, tables.difference(known.tables, known.incomplete), batch)
             self._taken().check_epoch()
             self.output.incomplete = known.incomplete
-            self.output.write(batch)
+            self.output.write(self._with_gaps(known.incomplete.difference(known.tables), batch))
             way_of = self.bringing[name].way_of
             entries = {table: Entry(self.output.place(table), way_of(table)) for table in tables}
             self._now[name] = replace(_after(known, batch), tables={**known.tables, **entries})
@@ -251,6 +251,26 @@ class OutputHandle:
                     f"Restore that file; or have the copy made anew: `databus rebuild FILE {self.name} {table}`, FILE "
                     f"being the pipeline's"
                 )
+
+    def _with_gaps(self, tables: Collection[str], batch: ChangeBatch) -> ChangeBatch:
+        """The batch with a `gap` before what comes of tables that were left out for a while.
+
+        Not for an output that a snapshot fills again: it has no rows that the missing changes were about.
+        """
+        assert isinstance(self.output, Output)  # noqa: S101 - as its caller
+        items: list[TableRows | TableControl] = []
+        left = set() if self.output.is_refilled else set(tables)
+        for item in batch.items:
+            name = f"{batch.physical}/{item.table.source}"
+            found = self.output.place(name) if name in left else None
+            left.discard(name)
+            if found is not None and batch.start.pair > found.pair:
+                scns = found.pair[0], batch.start.scn
+                told = {"from": scns[0], "to": scns[1], "reason": "this output did not take the table for a while"}
+                body = {"kind": ControlKind.GAP, **told, "resnapshot": name in self.output.incomplete}
+                items.append(TableControl(item.table, ControlKind.GAP, batch.start.pair, body))
+            items.append(item)
+        return replace(batch, items=tuple(items))
 
     def write_in_spark(self, rows: "DataFrame", batch_id: int) -> None:
         """Apply a micro-batch."""

@@ -80,8 +80,8 @@ class Stream:
         return self.incomplete - begun
 
     def reading(self, tables: Collection[str]) -> "Stream":
-        """The same with more incomplete tables, for which neither a snapshot counts that has begun already, nor what
-        they hold.
+        """The same with more incomplete tables, for which a snapshot that has begun already does not count. Nor does
+        what they hold, of which later changes may be missing, unless they are incomplete as it is.
         """
         sources = {
             physical: replace(
@@ -90,8 +90,15 @@ class Stream:
             )
             for physical, at in self.checkpoint.sources.items()
         }
-        known = {name: each for name, each in self.tables.items() if name not in tables}
+        new = set(tables).difference(self.incomplete)
+        known = {name: each for name, each in self.tables.items() if name not in new}
         return replace(self, checkpoint=Checkpoint(sources), tables=known, incomplete=self.incomplete.union(tables))
+
+    def emptied(self, tables: Collection[str]) -> "Stream":
+        """The same where the target has nothing of these tables any more, which are read again."""
+        mine = self.tables.keys() & set(tables)
+        read = self.reading(mine)
+        return replace(read, tables={name: each for name, each in read.tables.items() if name not in mine})
 
     def without(self, tables: Collection[str]) -> "Stream":
         """The same without tables that another stream brings now."""
@@ -237,7 +244,7 @@ class Ledger:
             self.removing = frozenset()
             self._save()
             raise
-        self.streams = {name: each.reading(each.tables.keys() & self.removing) for name, each in self.streams.items()}
+        self.streams = {name: each.emptied(self.removing) for name, each in self.streams.items()}
         self.removing = frozenset()
         self._save()
         return removed
