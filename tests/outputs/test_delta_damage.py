@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from databus.core import ConfigError, ControlKind, CorruptData, DiskFull, UnsupportedFeature
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput
@@ -46,6 +46,26 @@ def test_table_that_is_gone_is_missed(either):
     shutil.rmtree(either.make().table_path("shop", ORDERS.source))
     with pytest.raises(CorruptData, match=r"is gone.*Restore it. Or: Have the table made anew"):
         either.make().write(log.batch(1, 2))
+
+
+def test_a_table_that_was_restored_to_an_older_version_is_missed(either):
+    """By Delta itself, which leaves what the table stores of its place as it was."""
+    log = log_of(1, 2)
+    name = f"shop/{ORDERS.source}"
+    either.make().write(log.batch(0, 1))
+    before = either.make().place(name)
+    either.make().write(log.batch(1, 2))
+    output = either.make()
+    place = output.place(name)
+    assert output.holds(name, place)
+    table = DeltaTable(output.table_path("shop", ORDERS.source))
+    table.delete("id = 1")
+    table.restore(int(place.mark))
+    assert output.holds(name, place), "to what it was when it was last written"
+    table.restore(int(before.mark))
+    again = either.make()
+    assert again.place(name).pair == place.pair
+    assert not again.holds(name, place)
 
 
 def test_snapshot_makes_a_table_that_is_gone_again(mirror):

@@ -114,6 +114,8 @@ class OutputHandle:
             if place is not None and not self.output.holds(table, place):
                 found = self.output.place(table)
                 has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
+                if found is not None and found.pair >= place.pair:
+                    has = "was put back to how it was before"
                 raise CorruptData(
                     f"outputs.{self.name}: its copy of {table} {has}; it had come to {place.pair}, says "
                     f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "

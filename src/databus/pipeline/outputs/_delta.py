@@ -21,7 +21,7 @@ from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
-from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
+from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep, commit_path, was_put_back
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of
 from databus.schema import TableSchema
@@ -152,8 +152,12 @@ class DeltaOutput(Output):
 
     def holds(self, name: str, place: Place) -> bool:
         """See `Output.holds`. A table is opened only if the version's commit is not in its log."""
-        log = self.table_path(*name.split("/", 1)) / "_delta_log"
-        if self.config.on_gap == "continue" or (place.mark and (log / f"{int(place.mark):020d}.json").exists()):
+        path = self.table_path(*name.split("/", 1))
+        if self.config.on_gap == "continue":
+            return True
+        if place.mark and was_put_back(path, int(place.mark)):
+            return False
+        if place.mark and commit_path(path, int(place.mark)).exists():
             return True
         found = self.place(name)
         return found is not None and found.pair >= place.pair

@@ -5,6 +5,7 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 """
 
 import contextlib
+import json
 import os
 import re
 import time
@@ -82,6 +83,27 @@ def delta_batches(path: Path, *, source: str | None = None) -> Iterator[pa.Recor
         .scanner(filter=mine, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
         .to_batches()
     )
+
+
+def commit_path(table: Path, version: int) -> Path:
+    """The file of a commit in a table's log."""
+    return table / "_delta_log" / f"{version:020d}.json"
+
+
+def was_put_back(table: Path, since: int) -> bool:
+    """Whether somebody has restored the table to a version before `since`, after it had that one.
+
+    Then what it says of its place is wrong: a restore takes rows back, and leaves the transactions that tell of them.
+    """
+    version = since + 1
+    while (path := commit_path(table, version)).exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            info = json.loads(line).get("commitInfo") or {}
+            to = (info.get("operationParameters") or {}).get("version")
+            if info.get("operation") == "RESTORE" and (to is None or int(to) < since):
+                return True
+        version += 1
+    return False
 
 
 class DeltaTarget:
