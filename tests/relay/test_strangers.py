@@ -111,6 +111,22 @@ def test_who_has_no_token_keeps_no_connection(tmp_path: Path) -> None:
         assert get(relay, "/sources", headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
 
 
+@pytest.mark.parametrize("more", [b"Content-Length: 100000\r\n", b"Transfer-Encoding: chunked\r\n"])
+def test_who_has_no_token_and_announces_a_form_shuts_nobody_out(tmp_path: Path, more: bytes) -> None:
+    """After its answer, such a connection stays for a while, since the rest of the request may still come."""
+    (tmp_path / "token").write_text(TOKEN)
+    serve = {"connections_max": 5, "silent_max": 30}
+    with (
+        scripted(tmp_path, {"shop": Database()}, token_file="token", serve=serve) as relay,  # noqa: S106 - a path
+        ExitStack() as stack,
+    ):
+        for _ in range(20):
+            stranger = stack.enter_context(socket.create_connection(address_of(relay), timeout=10))
+            stranger.sendall(b"POST /stream HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
+            assert stranger.recv(65_536).startswith(b"HTTP/1.1 401 ")
+        assert get(relay, "/sources", headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
+
+
 # Pages of other origins
 
 

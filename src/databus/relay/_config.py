@@ -53,8 +53,8 @@ class ServeConfig(BaseModel):
         512,
         ge=1,
         le=1_000_000,
-        description="Connections at once that have not asked anything yet. For one more, the oldest of the address "
-        "that has the most is closed.",
+        description="Connections at once that have not asked anything yet, or without the token. For one more, the "
+        "oldest of the address that has the most is closed.",
     )
     request_ms_max: int = Field(
         10_000,

@@ -1,8 +1,8 @@
-"""The door: where connections wait until their first request has come. Start with `Door.protocol_of`.
+"""The door: where connections wait until a request of theirs was admitted. Start with `Door.protocol_of`.
 
-A connection that says nothing costs a place here and no other: it is closed after `request_ms_max`, and sooner where
-there are more than `silent_max`, beginning with the one that has waited longest of the address that has the most. So
-who connects and asks at once is heard, however many others only connect.
+A connection that says nothing, or may not ask, costs a place here and no other: it is closed after `request_ms_max`,
+and sooner where there are more than `silent_max`, beginning with the one that has waited longest of the address that
+has the most. So who connects and asks at once is heard, however many others only connect.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Door:
             self._timer = loop.call_later(min(self._wait_s_max, _SWEEP_S_MAX), self._sweep)
 
     def leave(self, transport: asyncio.BaseTransport | None) -> None:
-        """Its first request has come, or it has gone; callable for any connection."""
+        """A request of it was admitted, or it has gone; callable for any connection."""
         if not isinstance(transport, asyncio.Transport):
             return
         address = self._addresses.pop(transport, None)

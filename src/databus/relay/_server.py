@@ -126,9 +126,9 @@ class Server:
         began = time.monotonic()
         command = request.match_info["command"]
         client, is_error = "unknown", True
-        self._door.leave(request.transport)
         try:
             admit(request, self._token)
+            self._door.leave(request.transport)
             is_crowded = self._check_room(command)
             client = _client_of(request)
             response = await self._commands.run(command, request, client)
