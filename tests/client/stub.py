@@ -101,6 +101,8 @@ class Stub:
                 for i, t in enumerate(self.tables)
             ] + [{"name": f"{name}/main.t", "id": 99, "physical": name, "table": "main.t", "version": 1,
                   "fingerprint": "0", "key": []} for name in self.others]  # fmt: skip
+        if path == "/controlSources/status":
+            return [{"name": name, "SCN": 0} for name in ("shop", *self.others)]
         if path == "/register":
             table = next(t for t in self.tables if f"{t.fingerprint:016x}" == query["fingerprint"])
             return [{"table": table.to_json()}]

@@ -16,10 +16,18 @@ from databus.client import (
     ReaderState,
     Result,
 )
-from databus.core import AccessDenied, Checkpoint, PositionForeign, SourceCheckpoint, UnknownSource
+from databus.core import (
+    AccessDenied,
+    Checkpoint,
+    PositionForeign,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnknownSource,
+)
 from databus.link import RelayClient
 from databus.testing import RelayProcess, TcpProxy
 from tests.client.conftest import Collector, captured, mock, wait_for
+from tests.relay.support import Database, order, published, scripted
 
 QUICK = ClientConfig(
     follow=FollowConfig(backoff_first_ms=5, backoff_ms_max=50),
@@ -448,3 +456,22 @@ def test_a_client_that_stops_without_its_last_checkpoint_says_so(relay_of):
     consumer.wait("shop", 10)
     with pytest.raises(ConnectionError, match="the store is away"):
         client.stop()
+
+
+@pytest.mark.parametrize("start", ["beginning", "latest"])
+def test_a_database_that_the_relay_reaches_later_is_followed_from_its_first_change_on(tmp_path, start):
+    shop = Database(groups=[order(1)])
+    crm = Database(uuid="2" * 32, groups=[order(1), order(2)], identify_errors=[ServiceUnavailable("away")] * 100_000)
+    with scripted(tmp_path, {"shop": shop, "crm": crm}) as relay:
+        published(relay, "shop", 1)
+        consumer = Collector()
+        client = Client(relay.url, consumer, start=start, config=QUICK)
+        client.start()
+        wait_for(lambda: set(client.checkpoint.sources) == {"shop", "crm"}, "where both begin")
+        shop.add(order(2))
+        consumer.wait("shop", 2)
+        assert "crm" not in consumer.scns
+        crm.identify_errors.clear()
+        consumer.wait("crm", 2)
+        client.stop()
+    assert consumer.scns["crm"] == [1, 2]

@@ -3,16 +3,27 @@
 import gc
 import json
 import threading
+from itertools import islice
 
 import pyarrow as pa
 import pytest
 
 from databus.client import FollowConfig, tail_lines, windows
-from databus.core import Checkpoint, ControlKind, CorruptData, PositionForeign, PositionPurged, SourceCheckpoint
+from databus.core import (
+    Checkpoint,
+    ControlKind,
+    CorruptData,
+    PositionForeign,
+    PositionPurged,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnknownSource,
+)
 from databus.link import RelayClient
 from databus.wire import Group, Rows
 from tests.client.conftest import captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups
+from tests.relay.support import Database, order, published, scripted
 
 
 def test_follow_false_ends_at_what_is_published_and_true_goes_on(relay_of):
@@ -284,6 +295,50 @@ def test_a_checkpoint_keeps_the_physical_sources_that_are_not_followed(relay_of)
         assert following.checkpoint.sources["crm"] == before.sources["crm"]
     with windows(relay.url, checkpoint=stored, start="latest", follow=False) as following:
         assert [(window.physical, window.scn) for window in following] == [("crm", scn) for scn in range(5, 11)]
+
+
+@pytest.mark.parametrize("start", ["beginning", "latest"])
+def test_a_database_that_the_relay_reaches_later_is_followed_from_its_first_change_on(tmp_path, start):
+    """As where a relay, its databases and its consumers are started together."""
+    shop = Database(groups=[order(1)])
+    crm = Database(uuid="2" * 32, groups=[order(1), order(2)], identify_errors=[ServiceUnavailable("away")] * 100_000)
+    config = FollowConfig(backoff_first_ms=1, backoff_ms_max=20)
+    with scripted(tmp_path, {"shop": shop, "crm": crm}) as relay:
+        published(relay, "shop", 1)
+        begun = Checkpoint({"shop": SourceCheckpoint(scn=1)})
+        with windows(relay.url, start=start, checkpoint=begun, config=config) as following:
+            shop.add(order(2))
+            first = next(following)
+            assert first.physical == "shop", "one database that is away keeps no other waiting"
+            crm.identify_errors.clear()
+            found = [window.scn for window in islice((each for each in following if each.physical == "crm"), 2)]
+        assert found == [1, 2]
+        stored = Checkpoint.from_json(first.checkpoint.dumps())  # that of a consumer that was killed
+        with windows(relay.url, checkpoint=stored, start="latest", follow=False) as following:
+            assert [window.scn for window in following if window.physical == "crm"] == [1, 2]
+
+
+def test_of_a_database_that_the_relay_has_not_reached_there_is_nothing_yet(tmp_path):
+    crm = Database(uuid="2" * 32, groups=[order(1)], identify_errors=[ServiceUnavailable("away")] * 100_000)
+    with scripted(tmp_path, {"shop": Database(groups=[order(1)]), "crm": crm}) as relay:
+        published(relay, "shop", 1)
+        with windows(relay.url, follow=False) as following:
+            assert [(window.physical, window.scn) for window in following] == [("shop", 1)]
+            stored = following.checkpoint
+        crm.identify_errors.clear()
+        published(relay, "crm", 1)
+        with windows(relay.url, checkpoint=stored, start="latest", follow=False) as following:
+            assert [(window.physical, window.scn) for window in following] == [("crm", 1)]
+
+
+def test_a_table_of_a_database_that_the_relay_did_not_reach_yet_may_be_there_later(tmp_path):
+    crm = Database(uuid="2" * 32, identify_errors=[ServiceUnavailable("away")] * 100_000)
+    with scripted(tmp_path, {"shop": Database(groups=[order(1)]), "crm": crm}) as relay:
+        published(relay, "shop", 1)
+        with pytest.raises(ServiceUnavailable, match="no log yet of crm"):
+            windows(relay.url, sources=["crm/main.orders"])
+        with pytest.raises(UnknownSource):
+            windows(relay.url, sources=["shop/main.nothing"])
 
 
 @pytest.mark.parametrize("is_batched", [False, True])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from databus.core import (
+    ConfigError,
     CorruptData,
     PositionPurged,
     ServiceUnavailable,
@@ -133,6 +134,20 @@ def test_a_database_that_is_away_is_shown_and_what_the_log_holds_is_served(tmp_p
         assert status["message"] == "shop: connection refused"
         assert scns(get(relay, "/stream", output="frames")) == [1, 2]
         shop.identify_errors = []
+        shop.add(order(3))
+        post(relay, "/controlSources/unpause")
+        published(relay, "shop", 3)
+
+
+def test_a_database_that_does_not_let_us_in_is_shown_and_what_the_log_holds_is_served(tmp_path: Path) -> None:
+    shop = Database(groups=[order(1), order(2)])
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 2)
+    shop.identify_errors = [ConfigError("shop: wrong password")]
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+        assert status["message"] == "shop: wrong password"
+        assert scns(get(relay, "/stream", output="frames")) == [1, 2]
         shop.add(order(3))
         post(relay, "/controlSources/unpause")
         published(relay, "shop", 3)

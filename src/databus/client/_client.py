@@ -23,7 +23,7 @@ from databus.client._dispatcher import Call, Dispatcher, Kind
 from databus.client._followed_source import FollowedSource
 from databus.client._lane import Lane
 from databus.client._saving import Saving
-from databus.client._subscription import Wanted, select
+from databus.client._subscription import Wanted, wanted_of
 from databus.core import (
     Checkpoint,
     Clock,
@@ -46,7 +46,8 @@ class Client:
     relay: an address, or a `RelayClient`. token, token_file: what a relay with a token wants to be shown; without them
     the environment variable DATABUS_TOKEN is looked at. name: how the relay's statistics and metrics call this client;
     by it they still show where it stood when it has vanished.
-    sources: names and patterns (`shop/main.*`, `orders`); None for all.
+    sources: names and patterns (`shop/main.*`, `orders`); None for all, with those whose database the relay could not
+    reach so far.
     start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`.
     """
 
@@ -231,7 +232,7 @@ class Client:
         deadline = time.monotonic() + follow.outage_ms_max / 1e3
         while not self._wants_stop:
             try:
-                wanted = select(self._relay.sources(), self._names)
+                wanted = wanted_of(self._relay, self._names)
                 break
             except TransientError as error:
                 if time.monotonic() > deadline:
@@ -243,7 +244,7 @@ class Client:
         else:
             return
         for each in wanted:
-            start = saved.sources.get(each.physical, self._start_at)
+            start = saved.sources.get(each.physical) or each.begins_at(self._start_at)
             source = FollowedSource(each, self._lane(each, start))
             self._sources[each.physical] = source
             self._order.append(source)

@@ -30,31 +30,48 @@ _TURN_WINDOWS_MAX: Final = 16  # that one physical source gives out while others
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is followed of one physical source. sources: names and patterns as the relay takes them; None for all."""
+    """What is followed of one physical source. sources: names and patterns as the relay takes them; None for all.
+    has_log: the relay has a log of it by now.
+    """
 
     physical: str
     sources: tuple[str, ...] | None
+    has_log: bool = True
+
+    def begins_at(self, start: Start) -> Start:
+        """What `start` means here: where there was no log when it was asked for, all that comes is later."""
+        return start if self.has_log or isinstance(start, SourceCheckpoint) else SourceCheckpoint()
 
 
-def select(known: Sequence[SourceInfo], sources: Sequence[str] | None) -> list[Wanted]:
-    """Which physical sources a list of names and patterns speaks of.
+def wanted_of(relay: RelayClient, sources: Sequence[str] | None) -> list[Wanted]:
+    """Which physical sources of a relay a list of names and patterns speaks of; see `select`."""
+    physicals = relay.physicals()  # asked for first: the tables of a log that is there by then are known
+    return select(relay.sources(), physicals, sources)
 
+
+def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: Sequence[str] | None) -> list[Wanted]:
+    """Which physical sources a list of names and patterns speaks of. known: the tables that are served by now.
+    physicals: all that are to be captured, and whether there is a log of each by now.
+
+    Without a list it is all of them: one whose database the relay could not reach so far will be served later.
     `shop/main.orders` and `shop/*` name theirs; `orders`, `main.orders` and patterns without a slash stand for every
-    physical source that has such a table. Raises `UnknownSource` for a name that nothing answers to,
-    `ServiceUnavailable` while the relay has no sources at all.
+    physical source that has such a table by now. Raises `UnknownSource` for a name that nothing answers to,
+    `ServiceUnavailable` while the relay has no sources at all, or no log of one that is named.
     """
-    physicals = list(dict.fromkeys(each.physical for each in known))
-    if not physicals:
+    if not known:
         raise ServiceUnavailable("the relay serves no source yet; it has none, or could not connect to any so far")
+    has_log = {**physicals, **{each.physical: True for each in known}}
     if sources is None:
-        return [Wanted(physical, None) for physical in physicals]
+        return [Wanted(physical, None, is_there) for physical, is_there in has_log.items()]
     chosen: dict[str, list[str]] = {}
     for name in sources:
         physical, slash, table = name.rpartition("/")
         if slash:
-            found = [each for each in physicals if fnmatchcase(each, physical)]
+            found = [each for each in has_log if fnmatchcase(each, physical)]
             is_exact = "*" not in table and found
             if is_exact and not any(each.physical in found and _is(each, table) for each in known):
+                if not all(has_log[each] for each in found):
+                    raise ServiceUnavailable(f"the relay has no log yet of {physical}, so it cannot tell of {name}")
                 found = []
         else:
             found = list(dict.fromkeys(each.physical for each in known if _is(each, table)))
@@ -64,7 +81,7 @@ def select(known: Sequence[SourceInfo], sources: Sequence[str] | None) -> list[W
             raise UnknownSource(f'no source called "{name}"{hint}')
         for each in found:
             chosen.setdefault(each, []).append(table)
-    return [Wanted(physical, tuple(tables)) for physical, tables in chosen.items()]
+    return [Wanted(physical, tuple(tables), has_log[physical]) for physical, tables in chosen.items()]
 
 
 def _is(source: SourceInfo, pattern: str) -> bool:
@@ -281,16 +298,20 @@ def windows(
 ) -> Subscription:
     """Follow a relay's sources, window by window.
 
-    sources: names and patterns; None for all there are. checkpoint: where to go on, for the physical sources in it;
-    the others begin at `start`. follow: stay on for ever; else end at what is published now.
+    sources: names and patterns; None for all there are, with those whose database the relay could not reach so far.
+    checkpoint: where to go on, for the physical sources in it; the others begin at `start`. follow: stay on for ever;
+    else end at what is published now.
 
     Raises `ServiceUnavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
     """
     client = RelayClient(relay, token=token) if isinstance(relay, str) else relay
-    wanted = select(client.sources(), sources)
+    wanted = wanted_of(client, sources)
     known = checkpoint.sources if checkpoint is not None else {}
-    starts: dict[str, Start] = {each.physical: known.get(each.physical, start) for each in wanted}
+    starts: dict[str, Start] = {each.physical: known.get(each.physical) or each.begins_at(start) for each in wanted}
     until = None
     if not follow:
-        until = {each.physical: client.head(each.physical).published.pair for each in wanted}
+        nothing = SourceCheckpoint().pair
+        until = {
+            each.physical: client.head(each.physical).published.pair if each.has_log else nothing for each in wanted
+        }
     return Subscription(client, wanted, starts, until=until, carried=known, config=config)

@@ -245,6 +245,10 @@ class RelayClient:
         told: list[Mapping[str, Any]] = self._get("/controlSources/status", {})
         return told
 
+    def physicals(self) -> dict[str, bool]:
+        """The physical sources that the relay is to capture, and whether it has a log of each by now."""
+        return {str(each["name"]): each["SCN"] is not None for each in self.states()}
+
     def request_snapshot(self, physical: str, tables: Iterable[str], where: str | None = None) -> None:
         """Have tables (`db.table`) read anew, while changes go on. Raises `UnknownSource` for a table that is none.
 

@@ -252,7 +252,7 @@ class Capture:
         source = self._source = self._open_source(self.physical, self._config)
         try:
             identity = source.identify()
-        except TransientError:
+        except DatabusError:
             self._open_what_is_held()
             raise
         self._begin(f"opening the log of {identity.description}")
@@ -275,7 +275,7 @@ class Capture:
             self._note(State.INITIALIZING, step)
 
     def _open_what_is_held(self) -> None:
-        """Open a log that there is already, although the database does not answer: consumers may read it meanwhile."""
+        """Open a log that there is already, although the database does not let us in: consumers may read it."""
         identity = held_identity(self._folder)
         if identity is not None:
             self._open_log(identity)
