@@ -1,7 +1,6 @@
 """ChunkReader: reads chunks on a connection of its own. One thread uses it; any may interrupt it."""
 
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,7 @@ from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, S
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
-_WHO: Final = "SELECT @@hostname, @@port, @@server_id"
+_WHO: Final = "SELECT @@hostname, @@port, @@server_id, UNIX_TIMESTAMP()"
 _SPLIT_CHUNKS: Final = 16
 _SPLIT_ROWS_MIN: Final = 4  # chunks that a table must have by the estimate
 
@@ -41,8 +40,7 @@ class ChunkReader:
         self._guard: pymysql.Connection | None = None
         self._views: Views | None = None
         self._charsets: dict[int, str] = {}
-        self._opened_s = 0.0
-        self._who: list[tuple[Any, ...]] = []
+        self._identity: tuple[Any, ...] = ()  # of the server that it reads
 
     def read(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
         """Read a chunk and hand it over.
@@ -91,16 +89,10 @@ class ChunkReader:
         if numbers:
             with suppress(pymysql.MySQLError, OSError, DatabusError):
                 connection = self._connect()
-                for number in numbers if self._runs_still(connection) else ():
+                for number in numbers if _identity(connection) == self._identity else ():
                     with suppress(pymysql.MySQLError):
                         _inside(connection).kill(number)
                 connection.close()
-
-    def _runs_still(self, connection: pymysql.Connection) -> bool:
-        """Whether this is the server that it reads, and was up before it connected."""
-        ((_, uptime_s),) = query(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'")
-        is_older = int(uptime_s) > time.monotonic() - self._opened_s + 1  # it tells whole seconds
-        return is_older and query(connection, _WHO) == self._who
 
     def drop(self) -> None:
         """Give the connections up, whatever state they are in."""
@@ -110,11 +102,10 @@ class ChunkReader:
 
     def _session(self) -> tuple[pymysql.Connection, Views]:
         if self._connection is None or self._views is None:
-            self._opened_s = time.monotonic()
             self._connection = connection = self._connect()
             if self._host.is_closed:
                 raise ServiceUnavailable("it is closed")
-            self._who = query(connection, _WHO)
+            self._identity = _identity(connection)
             self._charsets = prepare(connection)
             self._views = Views(connection, way_of(connection), self._make_guard, self._options.lock_ms_max)
         return self._connection, self._views
@@ -308,6 +299,16 @@ class ChunkReader:
         with self._host.changed:
             chunk.low, chunk.high, chunk.error = chunk.low or end, end, error
         self._host.read(reading, chunk)
+
+
+def _identity(connection: pymysql.Connection) -> tuple[Any, ...]:
+    """Which server this is, and when it was started, by its own clock: the same however that is set meanwhile."""
+    while True:
+        (who,) = query(connection, _WHO)
+        ((_, uptime_s),) = query(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'")
+        if query(connection, _WHO) == [who]:  # else a second has begun in between
+            *names, now_s = who
+            return (*names, int(now_s) - int(uptime_s))
 
 
 def _inside(connection: pymysql.Connection) -> Any:
