@@ -243,3 +243,19 @@ def test_an_event_above_what_may_be_read_stops_and_names_the_options(server, dat
     with pytest.raises(FatalError, match=r"event_bytes_max.*buffer_bytes_max") as caught, suppress(AssertionError):
         followed.catch_up(server, database)
     assert isinstance(caught.value, LimitExceeded)
+
+
+def test_an_event_of_more_than_256_mib_comes_where_the_options_let_it(plain_server, follow, request) -> None:
+    server, database = plain_server("mysql-8.0"), "huge"
+    request.addfinalizer(lambda: server.run(f"DROP DATABASE {database}"))
+    server.run(
+        "SET GLOBAL max_allowed_packet = 1073741824",
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.mark (id INT PRIMARY KEY, n BIGINT)",
+        f"CREATE TABLE {database}.t (id INT PRIMARY KEY, bytes LONGBLOB)",
+    )
+    followed = follow(database, server, snapshot="never", buffer_bytes_max=300 << 20)
+    followed.step()
+    server.run(f"INSERT INTO {database}.t VALUES (1, REPEAT('x', {270 << 20}))")
+    followed.catch_up(server, database)
+    assert images(followed.tape, snapshot=False) == [(INSERT, {"id": 1, "bytes": marker(270 << 20).encode()})]

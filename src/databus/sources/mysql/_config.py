@@ -9,6 +9,7 @@ from databus.sources._config import LocalPath, SourceConfig
 from databus.sources.mysql._charsets import canonical_charset
 
 PORT: Final = 3306
+_EVENT_HEAD_BYTES: Final = 1 << 20  # more than an event has besides its rows
 _START: Final = re.compile(r"earliest|latest|gtid:.*|[^:/]+\.\d+:\d+|\d{4}-\d\d-\d\dT.*")
 
 
@@ -157,6 +158,11 @@ class MysqlConfig(SourceConfig):
     def row_bytes_read_max(self) -> int:
         """How large a row, or both images of an updated one, may be where it is read, whatever consumers get of it."""
         return max(2 * self.row_bytes_max, self.buffer_bytes_max)
+
+    @property
+    def event_bytes_max(self) -> int:
+        """How large an event of the log may be."""
+        return self.row_bytes_read_max + _EVENT_HEAD_BYTES
 
 
 class BinlogConfig(SourceConfig):

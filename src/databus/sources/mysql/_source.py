@@ -69,7 +69,6 @@ from databus.wire import Group, OpenSnapshot
 
 _NAMESPACE: Final = uuid.UUID("5f0d6c1e-7f0b-4a53-9d0c-6b1c1f3f4b1d")
 _REASON_CHARACTERS_MAX: Final = 1_000
-_EVENT_SLACK_BYTES: Final = 1 << 20
 _READS_AT_FIRST: Final = frozenset({"initial", "when_needed", "only"})
 
 
@@ -392,7 +391,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             wants_database=wants_database,
             prepared=prepared,
             holds_skipped=holds_skipped,
-            event_bytes_max=config.row_bytes_read_max + _EVENT_SLACK_BYTES,
+            event_bytes_max=config.event_bytes_max,
         )
 
     def _make_session(

@@ -4,6 +4,8 @@ A packet is 3 bytes of length, 1 byte of sequence number, and its payload. One o
 message begins with 0x00 and an event, or is an error (0xFF) or the end (0xFE).
 """
 
+from typing import Final
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from databus.sources.mysql.binlog._byte_reader import Reader
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES, EventType
 from databus.sources.mysql.binlog._failures import LARGER
 
+EVENT_BYTES_MAX: Final = 256 << 20
 _ERROR_BYTES_MAX = 1 << 16
 _FATAL_READING_BINLOG = 1236
 _MISCONFIGURED = 1593
@@ -64,7 +67,7 @@ class PacketSplitter:
     """
 
     def __init__(
-        self, *, event_bytes_max: int = 256 << 20, sequence: int = 1, holds_transactions: bool = False
+        self, *, event_bytes_max: int = EVENT_BYTES_MAX, sequence: int = 1, holds_transactions: bool = False
     ) -> None:
         from databus.sources.mysql.binlog import _packet_kernels as kernels
 

@@ -27,6 +27,7 @@ import pymysql
 
 from databus.core import ServiceUnavailable
 from databus.sources.mysql.binlog import FIRST_OFFSET, OFFSET_MAX, GtidSet, PacketSplitter, Position
+from databus.sources.mysql.binlog._packets import EVENT_BYTES_MAX
 from databus.sources.mysql.server._connection import close_quietly, socket_of
 from databus.sources.mysql.server._errors import telling
 
@@ -151,6 +152,7 @@ class Dump:
         server_id: int,
         heartbeat_ms: int,
         buffer_bytes_max: int,
+        event_bytes_max: int = EVENT_BYTES_MAX,
     ) -> None:
         """Ask for the log. is_listed: be among the replicas that the server lists.
 
@@ -181,7 +183,7 @@ class Dump:
         self._readable_or_woken = select.poll()
         self._readable_or_woken.register(self._socket, select.POLLIN)
         self._readable_or_woken.register(self._woken, select.POLLIN)
-        self._splitter = PacketSplitter(holds_transactions=True)
+        self._splitter = PacketSplitter(event_bytes_max=event_bytes_max, holds_transactions=True)
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._roles = threading.Condition()
         self._reads = _Reads.THREAD

@@ -5,6 +5,7 @@ from typing import Final
 
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.binlog import Position
+from databus.sources.mysql.binlog._packets import EVENT_BYTES_MAX
 from databus.sources.mysql.server._dump import Dump
 from databus.sources.mysql.server._hosts import ConnectedServer
 from databus.sources.mysql.server._resumable import place_to_ask, scheme_of
@@ -35,6 +36,7 @@ def open_dump(
         server_id=server_id,
         heartbeat_ms=max(config.heartbeat_ms, server.facts.heartbeat_ms_min),
         buffer_bytes_max=config.buffer_bytes_max,
+        event_bytes_max=max(config.event_bytes_max, EVENT_BYTES_MAX),  # the scanner, whose it is, knows the place
     )
 
 
