@@ -127,6 +127,20 @@ def test_who_has_no_token_and_announces_a_form_shuts_nobody_out(tmp_path: Path, 
         assert get(relay, "/sources", headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
 
 
+@pytest.mark.parametrize("line", [f"Authorization : Bearer {TOKEN}", f"Authorization: Bearer {TOKEN}\x01", "no header"])
+def test_what_is_no_request_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str) -> None:
+    """A token that was sent in the wrong way would stand there, and anybody could fill the disk."""
+    (tmp_path / "token").write_text(TOKEN)
+    with (
+        scripted(tmp_path, {"shop": Database()}, token_file="token") as relay,  # noqa: S106 - a path
+        socket.create_connection(address_of(relay), timeout=10) as sock,
+    ):
+        sock.sendall(f"GET /admin HTTP/1.1\r\nHost: localhost\r\n{line}\r\n\r\n".encode())
+        assert sock.recv(65_536).startswith(b"HTTP/1.0 400 ")
+    assert not [record for record in caplog.records if record.exc_info]
+    assert TOKEN not in caplog.text
+
+
 # Pages of other origins
 
 

@@ -26,7 +26,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus.core import ConfigError, DatabusError
 from databus.pipeline._progress import OutputState, unwell, worst_backlogs
-from databus.relay import admit, error_response, hide_from_pages
+from databus.relay import HTTP_LOGGER, admit, error_response, hide_from_pages
 
 _START_S_MAX: Final = 30.0
 _STOP_S_MAX: Final = 3.0
@@ -91,7 +91,7 @@ class HealthServer:
         for path, answer in answers.items():
             app.router.add_get(path, partial(self._answer, answer, asks_relay=path in _ASK_RELAY))
         app.on_response_prepare.append(hide_from_pages)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(app, access_log=None, logger=HTTP_LOGGER, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
             site = web.TCPSite(runner, *self._address)

@@ -1,6 +1,6 @@
 """Captures physical sources into logs of frames and serves them over HTTP. Start with `Relay`."""
 
-from databus.relay._admission import admit, error_response, hide_from_pages
+from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._audit import Audit, operator
 from databus.relay._capture import State, check_identity, held_identity
 from databus.relay._config import (
@@ -15,6 +15,7 @@ from databus.relay._config import (
 from databus.relay._relay import Relay, run_relay
 
 __all__ = [
+    "HTTP_LOGGER",
     "Audit",
     "CaptureConfig",
     "Relay",

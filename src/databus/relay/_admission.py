@@ -2,10 +2,12 @@
 
 import hmac
 import json
+import logging
 from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from databus.core import AccessDenied, DatabusError, PositionForeign, PositionPurged, TooManyRequests
 from databus.relay._config import is_loopback
@@ -17,6 +19,18 @@ _FOR_NO_PAGE: Final = {
 }
 """What tells browsers to show nothing of ours to another origin's pages, by whatever tag they ask."""
 _MESSAGE_LENGTH_MAX: Final = 2_000
+
+
+def _is_of_ours(record: logging.LogRecord) -> bool:
+    """Not what anybody can have logged by sending what is no request: as often as they like, and with its headers, in
+    which a token may be.
+    """
+    return record.exc_info is None or not isinstance(record.exc_info[1], HttpProcessingError)
+
+
+HTTP_LOGGER: Final = logging.getLogger("databus.http")
+"""Where the HTTP library says what went wrong."""
+HTTP_LOGGER.addFilter(_is_of_ours)
 
 
 def admit(request: web.Request, token: bytes | None, who: str = "relay") -> None:

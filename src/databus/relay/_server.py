@@ -13,7 +13,7 @@ import structlog
 from aiohttp import web
 
 from databus.core import ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
-from databus.relay._admission import admit, error_response, hide_from_pages
+from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
@@ -92,6 +92,7 @@ class Server:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=HTTP_LOGGER,
             handler_cancellation=True,
             handle_signals=False,
             max_line_size=limit,
