@@ -111,3 +111,55 @@ def test_a_source_killed_at_any_group_says_the_same(shop, follow) -> None:
         return [(kind, what, pair if kind == "row" else pair[0]) for kind, pair, what in found]
 
     assert logged(second) == logged(first)
+
+
+@pytest.mark.parametrize("metadata", ["FULL", "MINIMAL"])
+def test_a_table_that_was_made_unlogged_is_read(shop, follow, metadata) -> None:
+    """Without the log's saying so; IMPORT TABLE does the same."""
+    server, database = shop
+    if metadata == "MINIMAL" and server.flavor == "mariadb":
+        metadata = "NO_LOG"
+    server.run(f"SET GLOBAL binlog_row_metadata = {metadata}")
+    try:
+        follower = follow(database, server)
+        follower.check(server, database)
+        alter_unlogged(
+            server,
+            f"CREATE TABLE {database}.u (id INT PRIMARY KEY, v VARCHAR(20))",
+            f"INSERT INTO {database}.u VALUES (1, 'unlogged'), (2, 'unlogged')",
+        )
+        server.run(
+            f"UPDATE {database}.a SET price = 3",
+            f"INSERT INTO {database}.u VALUES (3, 'logged')",
+            f"DELETE FROM {database}.u WHERE id = 1",
+        )
+        follower.check(server, database)
+        assert [kind for kind, _, _ in told(follower.tape, f"{database}.u")] == ["schema", "row", "row"]
+        server.run(
+            f"ALTER TABLE {database}.u ADD COLUMN w INT DEFAULT 7", f"INSERT INTO {database}.u VALUES (4, '', 8)"
+        )
+        follower.check(server, database)
+        assert follower.copy().kinds(f"{database}.u") == ["schema", "schema"]
+    finally:
+        server.run("SET GLOBAL binlog_row_metadata = FULL")
+
+
+def test_a_table_that_was_made_unlogged_is_read_whenever_the_source_was_killed(shop, follow) -> None:
+    server, database = shop
+    followers = [follow(database, server, server_id=7_000 + number) for number in range(5)]
+    for each in followers:
+        each.check(server, database)
+    alter_unlogged(
+        server,
+        f"CREATE TABLE {database}.u (id INT PRIMARY KEY, v VARCHAR(20))",
+        f"INSERT INTO {database}.u VALUES (1, 'unlogged')",
+    )
+    server.run(f"INSERT INTO {database}.u VALUES (2, 'logged')", f"ALTER TABLE {database}.u ADD COLUMN w INT")
+    for steps, each in enumerate(followers):
+        goal = len(each.tape.groups) + steps
+        while len(each.tape.groups) < goal:
+            each.step()
+        assert each.source is not None
+        each.source.poll(200)  # and what comes next is lost
+        each.kill()
+        each.check(server, database)

@@ -250,7 +250,7 @@ class BusGroups:
                 f"resnapshot` to have the table read again"
             )
 
-    def tell_class3(self, table: TableSchema, known: TableSchema) -> list[Group]:
+    def tell_class3(self, table: TableSchema, known: TableSchema | None) -> list[Group]:
         """A table is another than consumers know, without a statement that says how: tell them, and read it again."""
         body = schema_body(table, known, "", 3)
         groups = [self._position.control(ControlKind.SCHEMA, table, body), *self.ask([Asked(table.source)])]

@@ -128,6 +128,10 @@ class HistoryKeeper:
         """Why nobody knows what a table is; empty where that is not known, either."""
         return self._history.why_unknown(database, name)
 
+    def is_unlogged(self, database: str, name: str) -> bool:
+        """Whether there was no such table before the log showed its rows, as far as statements of the log say."""
+        return self._history.is_unlogged(database, name)
+
     def is_other(self, database: str, name: str) -> bool:
         """Whether that name is a view's or a sequence's."""
         return self._history.is_other(database, name)

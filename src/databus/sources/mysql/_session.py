@@ -316,7 +316,8 @@ class Session:
                 is_looked_up = slot in self._looked_up
                 if not (is_looked_up or self._tables.is_news(plan.table)):
                     continue
-                if transaction > first and (is_looked_up or self._tables.is_another(plan.table)):
+                is_another = is_looked_up or self._tables.is_another(plan.table) or self._is_unlogged(plan)
+                if transaction > first and is_another:
                     self._rest = run, transaction
                     return self._assembler.add(run, self._position.snapshots, first, transaction)
                 self._learn(plan, self._looked_up.pop(slot, None))
@@ -350,8 +351,9 @@ class Session:
         """The log itself shows here what a table is; where consumers know another one, tell them first."""
         table = plan.table
         known = self._tables.in_force.get(table.source)
-        is_another = known is not None and (
-            self._tables.is_another(table) or (looked_up is not None and self._tables.is_news(table))
+        is_another = self._is_unlogged(plan) or (
+            known is not None
+            and (self._tables.is_another(table) or (looked_up is not None and self._tables.is_news(table)))
         )
         if is_another:
             if not self._assembler.is_between_transactions:
@@ -366,10 +368,15 @@ class Session:
             self._history.put(looked_up, self._position.place.scn)
             self._tables.doubt_plans(plan)
         self._tables.in_force[table.source] = table
-        if known is not None and is_another:  # else its rows say what it is
+        if is_another:  # else its rows say what it is
             self._ready.extend(self._bus_groups.tell_class3(table, known))
         else:
             self._bus_groups.read_on_as_it_is(table.source)
+
+    def _is_unlogged(self, plan: Plan) -> bool:
+        """Whether the log never had a table come into being whose rows it has: some may have been there before."""
+        source, definition = plan.table.source, plan.definition
+        return source not in self._tables.in_force and self._history.is_unlogged(definition.database, definition.name)
 
     def _saw(self, group: Group) -> None:
         """A group of the assembler goes out: what follows stands behind it, and chunks must know its keys."""

@@ -51,6 +51,7 @@ from databus.sources.mysql.tables._unknown_tables import (
     doubtful,
     gone,
     told,
+    unlogged,
 )
 
 TABLES_MAX: Final = 50_000
@@ -121,6 +122,12 @@ class History:
         """Why nobody knows what that table is, as far as that is known."""
         return self._reasons.get(self._name(database, table), "")
 
+    def is_unlogged(self, database: str, table: str) -> bool:
+        """Whether there was no such table before the log showed its rows, as far as statements of the log say."""
+        name = self._name(database, table)
+        is_missing = name not in self._tables and not self._presence.may_be_there(name, {})
+        return is_missing or unlogged(name) in self._presence
+
     def names(self) -> Iterator[TableName]:
         """The (database, name) of all tables."""
         return iter(self._tables)
@@ -139,7 +146,8 @@ class History:
 
     def put(self, table: TableState) -> None:
         """Know that table as it is now: after an `Unknown`, once the catalogue is provably the same as of here."""
-        self._keep(self._name(table.database, table.name), table)
+        name = self._name(table.database, table.name)
+        self._keep(name, table, is_unlogged=self.is_unlogged(*name))
 
     def learn(self, definition: TableDefinition) -> None:
         """Know a table as the log itself shows it (`from_table_map`); what no table map tells stays as it was."""
@@ -154,7 +162,7 @@ class History:
             state = replace(state, keys=(Key("primary", PRIMARY, tuple(map(KeyPart, definition.key))),))
         if not definition.key:
             state = replace(state, keys=())
-        self._keep(name, state)
+        self._keep(name, state, is_unlogged=self.is_unlogged(*name))
 
     def doubt(self, database: str, table: str) -> None:
         """That table is not known here, though consumers have been told what it is."""
@@ -233,7 +241,7 @@ class History:
             self._tables[name] = found
         return found
 
-    def _keep(self, name: TableName, state: TableState | None) -> None:
+    def _keep(self, name: TableName, state: TableState | None, *, is_unlogged: bool = False) -> None:
         if state is None:
             self._tables.pop(name, None)
             self._changes.tables[name] = None
@@ -242,7 +250,7 @@ class History:
         self._changes.tables[name] = text_of(state)
         self._spelling.add(name)
         self._reasons.pop(name, None)
-        self._note({doubtful(name): False, told(name): False, gone(name): False})
+        self._note({doubtful(name): False, told(name): False, gone(name): False, unlogged(name): is_unlogged})
         self._check_count()
 
     def _note(self, notes: Mapping[Note, bool]) -> None:

@@ -35,6 +35,11 @@ def told(name: TableName) -> Note:
     return "told", *name
 
 
+def unlogged(name: TableName) -> Note:
+    """Noted of a table of which the log has shown rows, though not that it was made."""
+    return "unlogged", *name
+
+
 class Presence:
     """The notes that hold at one position of the log."""
 
