@@ -58,6 +58,13 @@ def test_what_each_query_starts_a_process_of_imports_neither_the_client_nor_its_
     assert said.stdout.strip() == "[]"
 
 
+def test_a_server_that_is_only_named_or_asked_has_no_compiler_imported():
+    """By `validate`, `check-source`, `position`, `compare`, and by a pipeline, whose relay is another process."""
+    code = "import sys, databus.sources.mysql; print([m for m in ('numba', 'llvmlite') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"
+
+
 def test_nothing_committed_names_a_place_of_one_machine():
     root = Path(databus.__file__).parents[2]
     files = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split()

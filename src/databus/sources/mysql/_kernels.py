@@ -21,8 +21,6 @@ from typing import Final
 import pyarrow as pa
 import structlog
 
-from databus.sources.mysql._compile import when_something_is_missing
-
 _FOLLOWING: Final = ("binlog._packet_kernels", "binlog._scan_kernels", "rows._bus_kernels")
 _READING: Final = ("snapshot._result_kernels", "rows._text_kernels")
 _DECODING: Final = ("rows._image_kernels", "rows._json_kernels", "rows._small_kernels", "rows._address_kernels")
@@ -50,6 +48,8 @@ def load_first_kernels(physical: str, say: Callable[[str], None] = lambda _: Non
 
 def _load(names: Iterable[str], behind: Sequence[str], physical: str, say: Callable[[str], None]) -> None:
     """behind: what another process compiles meanwhile, in this order."""
+    from databus.sources.mysql._compile import when_something_is_missing  # which imports Numba, for half a second
+
     with _lock, _progress.told_to(physical, say, behind):
         when_something_is_missing(_progress.missing)
         for name in names:
