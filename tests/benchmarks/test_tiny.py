@@ -27,6 +27,7 @@ SMALLER = {
     "log_append": {"RUNS": 1},
     "memory": {"WORKLOADS": ["orders"], "LARGE_ROWS": 2},
     "mysql_snapshot": {"RUNS": 1},
+    "run_start": {"CASES": [[2, 1]]},
     "relay": {"STARTS": 1, "IDLE_SECONDS_MIN": 0.2},
     "spark_delta": {
         "MIRROR_ROWS": 2_000,
@@ -42,7 +43,7 @@ SMALLER = {
 }
 """What else is smaller than at scale 1, by module: its own constants."""
 
-SPARK = {"dry_run", "spark_delta", "spark_latency", "spark_read", "two_day"}
+SPARK = {"dry_run", "run_start", "spark_delta", "spark_latency", "spark_read", "two_day"}
 
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 NAMES = [name for name in NAMES if name != "figures"]
