@@ -22,6 +22,7 @@ from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, S
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
+_LOOKS_MAX: Final = 5
 _WHO: Final = "SELECT @@hostname, @@port, @@server_id, UNIX_TIMESTAMP()"
 _SPLIT_CHUNKS: Final = 16
 _SPLIT_ROWS_MIN: Final = 4  # chunks that a table must have by the estimate
@@ -302,13 +303,18 @@ class ChunkReader:
 
 
 def _identity(connection: pymysql.Connection) -> tuple[Any, ...]:
-    """Which server this is, and when it was started, by its own clock: the same however that is set meanwhile."""
-    while True:
-        (who,) = query(connection, _WHO)
+    """Which server this is, and when it was started, by its own clock: the same however that is set meanwhile.
+
+    A server that takes a second for each answer may seem to be another one; then its queries are left to it.
+    """
+    (who,) = query(connection, _WHO)
+    for _ in range(_LOOKS_MAX):
         ((_, uptime_s),) = query(connection, "SHOW GLOBAL STATUS LIKE 'Uptime'")
-        if query(connection, _WHO) == [who]:  # else a second has begun in between
-            *names, now_s = who
-            return (*names, int(now_s) - int(uptime_s))
+        before, (who,) = who, query(connection, _WHO)
+        if who == before:  # else a second has begun in between
+            break
+    *names, now_s = who
+    return (*names, int(now_s) - int(uptime_s))
 
 
 def _inside(connection: pymysql.Connection) -> Any:
