@@ -13,10 +13,11 @@ from deltalake import DeltaTable
 
 from databus.core import ControlKind, LockHeld, UnsupportedFeature
 from databus.pipeline import ChangeBatch
+from databus.pipeline.outputs import DeltaConfig, DeltaOutput, read_delta
 from databus.pipeline.outputs._delta_mirror import last_images
 from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, ChangeLog, mirror_of, random_log
-from tests.outputs.harnesses import DeltaHarness, ids, log_of, order, versions
+from tests.outputs.harnesses import FROM, DeltaHarness, context, ids, log_of, order, versions
 
 # Exactly once
 
@@ -321,3 +322,27 @@ def test_history_records_gaps_truncates_and_drops(tmp_path):
     harness.make().write(log.batch(0, len(log.entries)))
     rows = sorted(harness.read("shop", ORDERS), key=lambda row: (row["_commit_version"], row["_seq"]))
     assert [row["_change_type"] for row in rows] == ["insert", "gap", "insert", "truncate", "drop"]
+
+
+@pytest.mark.parametrize("name", ["größe", "订单", "a/b", "[ab]", "100%", "a=b", "a%2Fb", "it's #1?"])
+def test_a_table_may_have_any_name(either, name):
+    """Delta's engine takes `%` in a path for an escape of its own."""
+    table = replace(ORDERS, source=f"main.{name}")
+    log = ChangeLog()
+    for each in (1, 2):
+        log.begin().insert(table, {"id": each, "note": None, "total": None})
+    for start in (0, 1):
+        either.make().write(log.batch(start, start + 1))
+    output = either.make()
+    found = output.table_path("shop", table.source)
+    assert sorted(read_delta(found, ["id"]).column("id").to_pylist()) == [1, 2]
+    assert [each.name for each in found.parent.iterdir() if each.is_dir()] == [found.name]
+    assert output.remove([f"shop/{table.source}"]) == [found]
+
+
+def test_names_that_differ_have_folders_that_differ(tmp_path):
+    output = DeltaOutput(DeltaConfig(mode="mirror", path="lake", **FROM), context(tmp_path))
+    names = ["a/b", "a=2Fb", "a%2Fb", "a=3D2Fb", "größe", "gr=C3=B6ße"]
+    assert len({output.table_path("shop", f"main.{name}") for name in names}) == len(names)
+    with pytest.raises(UnsupportedFeature, match="has no name that a folder can have"):
+        output.table_path("shop", "main...")

@@ -113,11 +113,11 @@ class _Copy:
             return None  # it does not run
 
     def folder_of(self, source: str) -> Path:
-        from databus.pipeline.outputs._paths import path_of
+        from databus.pipeline.outputs._paths import path_of, spelled
 
         config = self.graph.config
         context = OutputContext(config.name, self.node.name, config.folder)
-        return path_of(self.node.config.path, context, self.physical, source)
+        return path_of(self.node.config.path, context, self.physical, source, spelled)
 
     def owner_of(self, source: str) -> str | None:
         """Whose rows are to be read, where others share the table."""

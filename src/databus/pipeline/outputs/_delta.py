@@ -23,7 +23,7 @@ from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep, commit_path, was_put_back
 from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
-from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of
+from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of, spelled
 from databus.schema import TableSchema
 
 _KEEP: Final = Upkeep()
@@ -117,7 +117,7 @@ class DeltaOutput(Output):
     def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
         super().__init__(config, context)
         self._copies: dict[tuple[str, str], _Copy] = {}
-        self._places = TableFolders(config.path, context)
+        self._places = TableFolders(config.path, context, spelled)
         self._known: Known | None = None
 
     @property
@@ -127,7 +127,7 @@ class DeltaOutput(Output):
 
     def table_path(self, physical: str, source: str) -> Path:
         """Where the copy of `source` (`db.table`) is."""
-        return path_of(self.config.path, self.context, physical, source)
+        return path_of(self.config.path, self.context, physical, source, spelled)
 
     def ledger_folder(self) -> Path | None:
         """The folder that all of its tables are in."""
@@ -192,7 +192,7 @@ class DeltaOutput(Output):
                 f"outputs.{self.context.output}: with `merge: true` several sources share a table; have the whole "
                 f"output made anew: `databus rebuild FILE {self.context.output}`, FILE being the pipeline's"
             )
-        folders = remove_folders(self.config.path, self.context, tables)
+        folders = remove_folders(self.config.path, self.context, tables, spelled)
         known.remove(tables)
         return folders
 
