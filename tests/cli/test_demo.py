@@ -27,20 +27,20 @@ KINDS = {"mariadb": "mariadb-10.11", "mysql": "mysql-8.0"}
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("source", "kills"),
+    ("source", "kills", "rate"),
     [
-        ("mariadb", 3),
-        pytest.param("mysql", 3, marks=pytest.mark.soak),
-        pytest.param("sqlite", 2, marks=pytest.mark.soak),  # the same play without a server; see the test below
+        ("mariadb", 3, 30),  # enough to be busy at each kill; the minutes that Spark takes to start make it many
+        pytest.param("mysql", 3, 150, marks=pytest.mark.soak),
+        pytest.param("sqlite", 2, 150, marks=pytest.mark.soak),  # the same play without a server; see the test below
     ],
 )
-def test_the_demo_survives_its_kills_and_ends_identical(source, kills, tmp_path):
+def test_the_demo_survives_its_kills_and_ends_identical(source, kills, rate, tmp_path):
     if source in KINDS:
         try:
             open_server(KINDS[source], tmp_path / "unused").prepare()
         except ServerMissing as missing:
             pytest.skip(str(missing))
-    done = databus("demo", "--source", source, "--seconds", 6, "--keep", tmp_path / "demo", timeout=380)
+    done = databus("demo", "--source", source, "--seconds", 6, "--rate", rate, "--keep", tmp_path / "demo", timeout=380)
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.strip().splitlines()[-1]
     expected = rf"source and copy identical: 4 tables, [\d,]+ rows, [\d,]+ changes, {kills} kills survived"

@@ -43,17 +43,17 @@ outputs:
 """
 _MIRRORS: Final = ("copy", "filtered")
 _TICK_S: Final = 0.1
-_RATE: Final = 150
 _LAST: Final = "closing time"
 _CLOSE: Final = "INSERT INTO customers (name) VALUES ('closing time')"
 
 
 class Demo:
-    """The cast and the plot. stage: built; it is closed by whoever built it."""
+    """The cast and the plot. stage: built; it is closed by whoever built it. rate: transactions a second, at most."""
 
-    def __init__(self, folder: Path, stage: Stage, seconds: float, screen: Screen) -> None:
+    def __init__(self, folder: Path, stage: Stage, seconds: float, screen: Screen, *, rate: int) -> None:
         self._folder = folder
         self._seconds = seconds
+        self._rate = rate
         self._screen = screen
         self._stage = stage
         self._tables = f"shop/{stage.database}.*"
@@ -102,9 +102,9 @@ class Demo:
         return self._finish()
 
     def _start_workload(self) -> None:
-        arguments = [str(self._stage.target), "--seconds", "600", "--rate", str(_RATE)]
+        arguments = [str(self._stage.target), "--seconds", "600", "--rate", str(self._rate)]
         self._workload = self._spawn("workload", ["-m", "databus.testing.shop", *arguments])
-        self._screen.say(f"an application makes up to {_RATE} transactions a second, of one row to a thousand")
+        self._screen.say(f"an application makes up to {self._rate} transactions a second, of one row to a thousand")
 
     def _start_pipeline(self) -> None:
         arguments = ["run", "databus.yml", "--progress", str(self._progress), "--log-format", "json"]

@@ -23,6 +23,7 @@ def demo(
         Source, typer.Option(help="Where the shop is: in a SQLite file, or on a server that the demo starts itself.")
     ] = Source.sqlite,
     seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 24.0,
+    rate: Annotated[int, typer.Option(min=1, help="How many transactions it makes a second, at most.")] = 150,
     keep: Annotated[Path | None, typer.Option(help="Folder to leave everything in; else it is removed.")] = None,
 ) -> None:
     """Capture a busy shop, copy it with Spark, kill relay, pipeline and server once each, and compare every table."""
@@ -43,7 +44,7 @@ def demo(
         try:
             stage.build()
             screen.say(f"created {stage.name}: 4 tables")
-            last = Demo(folder, stage, seconds, screen).run()
+            last = Demo(folder, stage, seconds, screen, rate=rate).run()
         finally:
             stage.close()
     typer.echo(last)
