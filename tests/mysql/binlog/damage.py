@@ -137,14 +137,18 @@ def damage_some(events: list[bytes], dice: random.Random, *, is_inside: bool) ->
     return placed(events) if is_sealed else events
 
 
-def of_other_kinds(raw: bytes) -> Iterator[bytes]:
-    """The log with one event called another kind: the first of each kind, each that the kernel knows."""
+def of_other_kinds(raw: bytes, known: set[int]) -> Iterator[bytes]:
+    """The log with one event called another kind: the first of each kind, each that the kernel knows.
+
+    known: kinds that need not be called anything else; gets those of this log.
+    """
     events = events_of(raw)
     kinds = [event[4] for event in events]
-    for i in sorted({kinds.index(kind) for kind in kinds}):
+    for i in sorted({kinds.index(kind) for kind in kinds if kind not in known}):
         for other in _KNOWN:
             event = events[i][:4] + bytes([other]) + events[i][5:]
             yield b"\xfebin" + b"".join(placed([*events[:i], event, *events[i + 1 :]]))
+    known.update(kinds)
 
 
 def damaged(raw: bytes, dice: random.Random) -> bytes:
