@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Final
 
 from databus.core import LimitExceeded, SourceChanged
-from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.tables._apply import Outcome, Setting, alter, create
 from databus.sources.mysql.tables._catalogue import Catalogue
@@ -21,9 +20,8 @@ from databus.sources.mysql.tables._literal_charsets import Written
 from databus.sources.mysql.tables._members import is_in_servers_words, with_likely_members
 from databus.sources.mysql.tables._name_case import Spelling
 from databus.sources.mysql.tables._pending_changes import Changes, Work, state_of, text_of
-from databus.sources.mysql.tables._statements import Statement, read_statement
+from databus.sources.mysql.tables._statements import Statement, read_statement, server_charset_of
 from databus.sources.mysql.tables._syntax import (
-    Action,
     AlterTable,
     ChangeRows,
     ChangesRows,
@@ -31,16 +29,16 @@ from databus.sources.mysql.tables._syntax import (
     CreateTable,
     DropDatabase,
     DropTables,
-    KeyPart,
     Name,
     Parsed,
     Rename,
     RenameTables,
     SetDatabase,
     Truncate,
+    moves_rows,
 )
 from databus.sources.mysql.tables._table_events import TableEvent, Unknown
-from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState
+from databus.sources.mysql.tables._table_state import TableState, as_shown
 from databus.sources.mysql.tables._touched_tables import touched_names
 from databus.sources.mysql.tables._unknown_tables import (
     PARTIAL,
@@ -59,11 +57,6 @@ TABLES_MAX: Final = 50_000
 
 def _not_known(name: TableName) -> UnreadableStatement:
     return UnreadableStatement(f"{name[0]}.{name[1]} is not in the history")
-
-
-def _moves_rows(action: Action) -> bool:
-    """Whether a table of another name holds rows by it that no log entry told of."""
-    return isinstance(action, Rename) or (isinstance(action, ChangeRows) and bool(action.other or action.makes))
 
 
 class History:
@@ -155,14 +148,7 @@ class History:
         known = self._state(name)
         if known is not None and known.definition == definition:
             return
-        columns = tuple(column for column in definition.columns if not column.is_hidden)
-        row_times = "" if not definition.is_versioned else known.row_times if known is not None else "explicit"
-        state = TableState(*name, columns, () if known is None else known.keys, definition.charset, row_times)
-        if state.row_key() != definition.key:
-            state = replace(state, keys=(Key("primary", PRIMARY, tuple(map(KeyPart, definition.key))),))
-        if not definition.key:
-            state = replace(state, keys=())
-        self._keep(name, state, is_unlogged=self.is_unlogged(*name))
+        self._keep(name, as_shown(name, definition, known), is_unlogged=self.is_unlogged(*name))
 
     def doubt(self, database: str, table: str) -> None:
         """That table is not known here, though consumers have been told what it is."""
@@ -218,12 +204,10 @@ class History:
             return self._not_understood(statement, why)
         if rows_follow or is_in_servers_words(statement.text, self.server):
             work.tables = {
-                at: made and with_likely_members(made, self._all_states()) for at, made in work.tables.items()
+                at: made and with_likely_members(made, filter(None, map(self._state, list(self._tables))))
+                for at, made in work.tables.items()
             }
         return self._commit(work, statement)
-
-    def _all_states(self) -> Iterator[TableState]:
-        return (state for name in list(self._tables) if (state := self._state(name)) is not None)
 
     def _name(self, database: str, table: str) -> TableName:
         return self._spelling.of(database), self._spelling.of(table)
@@ -281,11 +265,11 @@ class History:
                     self._rename(self._of(old), self._of(new), work, is_optional=parsed.is_optional)
             case DropTables():
                 for name in parsed.names:
-                    self._drop(self._of(name), work)
+                    self._drop_named(self._of(name), parsed, work)
             case Truncate():
                 self._truncate(self._of(parsed.name), work)
             case CreateOther():
-                work.others[self._of(parsed.name)] = True
+                self._create_other(self._of(parsed.name), parsed, work)
             case SetDatabase():
                 self._set_database(parsed, statement, work)
             case DropDatabase():
@@ -334,10 +318,6 @@ class History:
             Written.by(statement.charsets),
         )
 
-    def _server_charset(self, statement: Statement) -> str:
-        number = statement.charsets[2] if statement.charsets is not None else 0
-        return charset_of_number(number) or UNKNOWN_CHARSET
-
     def _create(self, parsed: CreateTable, statement: Statement, work: Work) -> None:
         name = self._of(parsed.name)
         there = self._now(name, work)
@@ -369,7 +349,7 @@ class History:
             return
         if state is None and parsed.is_optional and not self._presence.may_be_there(name, work.notes):
             return
-        if state is None and any(_moves_rows(action) for action in parsed.actions):
+        if state is None and any(moves_rows(action) for action in parsed.actions):
             raise _not_known(name)
         state = self._known(name, work)
         outcome = alter(state, parsed, self._setting(name[0], statement, work))
@@ -414,6 +394,20 @@ class History:
         if origin is None and old in work.filled:
             work.filled.add(new)
 
+    def _create_other(self, name: TableName, parsed: CreateOther, work: Work) -> None:
+        is_doubtful = parsed.is_optional and self._presence.may_be_there(name, work.notes)
+        if self._now(name, work) is None and not is_doubtful:
+            work.others[name] = True
+
+    def _drop_named(self, name: TableName, parsed: DropTables, work: Work) -> None:
+        """What a statement names that drops tables, or what is none: each leaves the other alone, but a sequence."""
+        if self._is_other(name, work):
+            work.others[name] = parsed.is_table and not self.server.is_mariadb
+        elif parsed.is_table:
+            self._drop(name, work)
+        elif not parsed.is_optional and self._now(name, work) is None:
+            self._note_gone(name, work)
+
     def _drop(self, name: TableName, work: Work) -> None:
         work.others[name] = False
         if self._now(name, work) is not None or told(name) in self._presence:
@@ -442,7 +436,7 @@ class History:
             return
         if parsed.or_replace:
             self._drop_database(database, work)
-        inherited = self._server_charset(statement) if parsed.is_new else there or UNKNOWN_CHARSET
+        inherited = server_charset_of(statement) if parsed.is_new else there or UNKNOWN_CHARSET
         charset = resolve_charset(parsed.options.charset, parsed.options.collation, inherited)
         if charset != UNKNOWN_CHARSET:
             work.databases[database] = charset

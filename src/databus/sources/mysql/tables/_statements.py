@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Protocol
 
+from databus.sources.mysql._charsets import charset_of_number
 from databus.sources.mysql.tables._alter import read_alter, read_options
 from databus.sources.mysql.tables._column_clauses import (
     at_key,
@@ -13,6 +14,7 @@ from databus.sources.mysql.tables._column_clauses import (
     read_key_parts,
     skip_key_options,
 )
+from databus.sources.mysql.tables._column_types import UNKNOWN_CHARSET
 from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
 from databus.sources.mysql.tables._syntax import (
     AddKey,
@@ -56,6 +58,12 @@ class Statement(Protocol):
     def charsets(self) -> tuple[int, int, int] | None: ...
     @property
     def explicit_defaults_for_timestamp(self) -> bool | None: ...
+
+
+def server_charset_of(statement: Statement) -> str:
+    """The default character set of the server that a statement ran on."""
+    number = statement.charsets[2] if statement.charsets is not None else 0
+    return charset_of_number(number) or UNKNOWN_CHARSET
 
 
 def read_statement(text: str, server: Server, sql_mode: int, database: str) -> Parsed:
@@ -132,9 +140,9 @@ def _read_create(cursor: Cursor) -> Parsed:
     while not cursor.is_at_end:
         if cursor.at_one_of(_ROUTINES):
             return None
-        if cursor.accept_one_of(*_OTHER_MAKERS):
-            cursor.if_not_exists()
-            return CreateOther(cursor.name())
+        if kind := cursor.accept_one_of(*_OTHER_MAKERS):
+            is_optional = cursor.if_not_exists() and kind == "VIEW"
+            return CreateOther(cursor.name(), is_optional)
         cursor.take()
     return None
 
@@ -233,11 +241,11 @@ def _read_drop(cursor: Cursor) -> Parsed:
     kind = cursor.accept_one_of("TABLE", "TABLES", "VIEW", "SEQUENCE")
     if not kind:
         return None
-    cursor.if_exists()
+    is_optional = cursor.if_exists()
     names = [cursor.name()]
     while cursor.accept_mark(","):
         names.append(cursor.name())
-    return DropTables(tuple(names), is_table=kind.startswith("TABLE"))
+    return DropTables(tuple(names), kind.startswith("TABLE"), is_optional)
 
 
 def _read_rename(cursor: Cursor) -> Parsed:

@@ -252,6 +252,11 @@ Action = (
 )
 
 
+def moves_rows(action: Action) -> bool:
+    """Whether a table of another name holds rows by it that no log entry told of."""
+    return isinstance(action, Rename) or (isinstance(action, ChangeRows) and bool(action.other or action.makes))
+
+
 @dataclass(frozen=True, slots=True)
 class AlterTable:
     """ALTER TABLE, and CREATE INDEX and DROP INDEX, which are that. ignores: IGNORE, errors become changed values."""
@@ -272,10 +277,14 @@ class RenameTables:
 
 @dataclass(frozen=True, slots=True)
 class DropTables:
-    """DROP TABLE, and DROP VIEW and DROP SEQUENCE, whose names are in the same space."""
+    """DROP TABLE, and DROP VIEW and DROP SEQUENCE, whose names are in the same space.
+
+    is_optional: IF EXISTS. Then names may be of another kind, which stay; servers log the statement all the same.
+    """
 
     names: tuple[Name, ...]
     is_table: bool = True
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +296,13 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class CreateOther:
-    """CREATE VIEW and CREATE SEQUENCE: a name among the tables' that is none."""
+    """CREATE VIEW and CREATE SEQUENCE: a name among the tables' that is none.
+
+    is_optional: IF NOT EXISTS, of a view. Then it may be a table's, which stays; servers log the statement then too.
+    """
 
     name: Name
+    is_optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,3 +157,13 @@ class TableState:
             value["charset"],
             value.get("row_times", ""),
         )
+
+
+def as_shown(name: tuple[str, str], definition: TableDefinition, known: TableState | None) -> TableState:
+    """A table as the log itself shows it; what no table map tells stays as it was known."""
+    columns = tuple(column for column in definition.columns if not column.is_hidden)
+    row_times = "" if not definition.is_versioned else known.row_times if known is not None else "explicit"
+    state = TableState(*name, columns, () if known is None else known.keys, definition.charset, row_times)
+    if state.row_key() != definition.key:
+        state = replace(state, keys=(Key("primary", PRIMARY, tuple(map(KeyPart, definition.key))),))
+    return state if definition.key else replace(state, keys=())
