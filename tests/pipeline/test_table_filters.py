@@ -142,6 +142,40 @@ def test_what_does_not_fit_a_table_is_refused_by_its_name(kind, options, message
         chain(made(kind, **options)).over(ORDERS)
 
 
+@pytest.mark.parametrize(
+    ("options", "key", "message"),
+    [
+        ({"truncate": {"note": 1}}, ["total", "text"], "filters.f0: column note of shop/main.orders is in the `key`"),
+        ({"redact": ["note"]}, ["text"], "it can be hashed"),
+        ({"hash": ["note"], "salt": "sixteen bytes and more"}, ["text"], None),
+        ({"redact": ["note"]}, ["total"], None),
+        ({"redact": ["note"]}, [], None),
+    ],
+)
+def test_what_an_output_tells_rows_apart_by_is_not_masked_away(options, key, message):
+    filters = chain(made("mask", **options), made("rename", columns={"note": "text"}))
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        filters.check_key(ORDERS, key)
+
+
+def test_a_mirror_by_a_masked_key_takes_no_rows(tmp_path):
+    """Two rows whose keys begin alike would become one."""
+    config = DeltaConfig(**{"from": "x", "type": "delta", "mode": "mirror", "path": "copy", "key": ["note"]})
+    handle = OutputHandle("copy", DeltaOutput(config, OutputContext("p", "copy", tmp_path)), tmp_path / "state")
+    feed = Feed("outputs.copy", ((TableChoice(),),), (("filters.f0",),))
+    filters = {("filters.f0",): chain(made("mask", truncate={"note": 1}))}
+    items = (rows_of(ORDERS, ("insert", 1, 1, 1, 5, "ann"), ("insert", 1, 2, 2, 5, "amy")),)
+    start, end = (SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in ((0, 0), (1, 2)))
+
+    class OfOne(TablesWriter):
+        def batches_of(self, collected: Any, batch_id: int) -> Any:
+            return [ChangeBatch("shop", start, end, items)]
+
+    writer = OfOne("query", [(feed, handle)], lambda _: None, Ends(), decode=None, filters=filters)
+    with pytest.raises(ConfigError, match=r"column note of shop/main\.orders is in the `key`"):
+        writer(Micro(), 0)
+
+
 @pytest.mark.parametrize("kind", ["where", "project", "rename", "mask"])
 def test_a_column_that_a_table_lacks_stops_or_is_left_alone(kind):
     options = {

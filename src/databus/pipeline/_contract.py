@@ -374,6 +374,11 @@ class Output(ABC):
         del source
         return {}
 
+    def key_of(self, source: str) -> Sequence[str]:
+        """The columns by which its options have it tell rows of a source (`db.table`) apart; none by default."""
+        del source
+        return ()
+
     def is_from(self, name: str, log: str) -> bool:
         """Whether what the target holds of a table came from the log of this uuid; True where the output cannot tell.
 

@@ -53,6 +53,20 @@ class TableFilters:
         """The definition of what comes out."""
         return self.over(table)[-1].after
 
+    def check_key(self, table: TableSchema, key: Sequence[str]) -> None:
+        """Raises `ConfigError` where columns of what comes out, by which an output tells rows apart, are masked so that
+        values which differ become one; that of the table itself is checked by each filter.
+        """
+        names = list(key)
+        for (where, _), step in reversed([*zip(self.filters, self.over(table), strict=True)]):
+            for name in names:
+                if step.made_by.get(name, "hash") != "hash":
+                    raise ConfigError(
+                        f"{where}: column {name} of {self.physical}/{table.source} is in the `key` by which the output "
+                        "tells rows apart, and values that differ would become one; it can be hashed (`hash`)"
+                    )
+            names = [step.made_of.get(name, name) for name in names]
+
     def _step(
         self, where: str, each: TablesFilter, name: str, table: TableSchema, before: tuple[TableStep, ...]
     ) -> TableStep:

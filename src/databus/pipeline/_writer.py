@@ -191,9 +191,11 @@ class TablesWriter(Writer):
             if chain is None:
                 items.append(item)
                 continue
+            output = handle.output
+            if isinstance(output, Output):
+                chain.check_key(item.table, output.key_of(item.table.source))
             made, is_exact = chain.item(item)
             items += made
-            output = handle.output
             if not is_exact and isinstance(output, Output) and output.is_refilled and self._read_anew is not None:
                 name = f"{batch.physical}/{item.table.source}"
                 with suppress(UnknownSource):  # dropped since then
