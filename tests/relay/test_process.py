@@ -92,6 +92,28 @@ def test_a_relay_does_not_import_pandas(tmp_path: Path) -> None:
     assert "/pandas/" not in mapped
 
 
+LATE = """
+import pyarrow as pa
+from databus.relay import RelayConfig
+from databus.relay._relay import _leave_pandas_out
+from databus.sources import SourceConfig
+
+class Own(SourceConfig):
+    pass
+
+_leave_pandas_out(RelayConfig.model_construct(sources={"shop": Own.model_construct()}))
+import pandas
+print(pa.array(pandas.Series([1.0, None])).null_count)
+"""
+
+
+@pytest.mark.skipif(find_spec("pandas") is None, reason="nobody could import pandas here")
+def test_a_source_of_somebodys_own_may_import_pandas_late() -> None:
+    """Arrow knows its objects then: NaN of a series is null."""
+    said = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "1"
+
+
 def run(config: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "databus.relay", str(config)]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)

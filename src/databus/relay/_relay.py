@@ -148,7 +148,7 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)  # a thread that serves waits no longer for one that captures
     _allow_many_files()
-    _leave_pandas_out()
+    _leave_pandas_out(config)
     ended = threading.Event()
 
     def end(number: int, _frame: FrameType | None) -> None:
@@ -166,13 +166,14 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
             signal.signal(number, handler)
 
 
-def _leave_pandas_out() -> None:
+def _leave_pandas_out(config: RelayConfig) -> None:
     """Make Arrow's first array here, without pandas: otherwise the first change would wait until Arrow has imported it.
 
-    Arrow does so, for half a second, in order to know pandas' objects where it is given any. A relay has none, unless a
-    plugin has imported pandas by now. Who imports it later converts with `pa.Array.from_pandas`.
+    Arrow does so, for half a second, in order to know pandas' objects where it is given any. Ours give it none; a
+    source of somebody's own may.
     """
-    if "pandas" in sys.modules:
+    is_ours = all(type(each).__module__.startswith("databus.") for each in config.sources.values())
+    if "pandas" in sys.modules or not is_ours:
         return
     hidden = _Hidden()
     sys.meta_path.insert(0, hidden)
