@@ -14,9 +14,9 @@ from databus.core import (
     ConfigError,
     ControlKind,
     Pair,
+    ServiceUnavailable,
     SourceCheckpoint,
     UnknownColumn,
-    UnknownSource,
     UnsupportedFeature,
 )
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
@@ -284,7 +284,7 @@ def test_a_filter_about_a_table_that_there_is_not_lets_none_pass(pattern, messag
     feed = Feed("outputs.copy", ((TableChoice(),),), (("filters.f0",),))
     plan = QueryPlan("copy", Shape.TABLES, "inputs.shop", (feed,), physical="shop")
     filters = {("filters.f0",): chain(made("mask", redact=["note"], tables=[pattern]))}
-    with pytest.raises(UnknownSource, match=message) if message else nullcontext():
+    with pytest.raises(ServiceUnavailable, match=message) if message else nullcontext():
         check_tables(plan, filters, Served(), None)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from databus.core import UnknownSource
+from databus.core import ServiceUnavailable, UnknownSource
 from databus.pipeline._contract import Input, RunContext, TablesFilter
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan
@@ -43,8 +43,8 @@ def named(graph: Graph, way: tuple[str, ...]) -> list[Named]:
 
 
 def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunContext) -> None:
-    """Raises `UnknownSource` for a filter about a table that there is not: what was meant would pass as it is;
-    `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit.
+    """Raises `ServiceUnavailable` for a filter about a table that there is not, or not yet: what was meant would pass
+    as it is; `UnknownColumn` or `ConfigError` for a table of now that a filter does not fit.
     """
     if not filters:
         return
@@ -66,7 +66,7 @@ def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequ
             continue
         meant = nearest(pattern, there)
         hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(there[:_NAMED_MAX]) or 'none'}"
-        raise UnknownSource(
+        raise ServiceUnavailable(  # a relay elsewhere may get it later
             f"{where}.tables: no table called {pattern}, so that this filter would do nothing to the one that is "
             f"meant; {hint}"
         )
