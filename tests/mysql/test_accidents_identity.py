@@ -14,6 +14,8 @@ import pytest
 from databus.core import ServiceUnavailable
 from databus.sources.mysql import MysqlSource
 from databus.sources.mysql.server import Hosts, ServerMismatch, check_source, close_quietly, connect_again
+from databus.sources.mysql.server._status import identity_of
+from databus.sources.mysql.snapshot import _chunk_reader
 from databus.testing import TcpProxy
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, config_of, create
@@ -113,3 +115,13 @@ def test_one_server_is_the_same_by_every_connection(server: Server, database: st
     for _ in range(50):
         close_quietly(connect_again(config, facts))
     hosts.close()
+
+
+def test_a_server_is_the_same_whatever_its_clock_is_set_to(server: Server) -> None:
+    """Before its start, too, as where a machine starts with a clock that is ahead: its uptime is below zero then."""
+    flavor = "mariadb" if server.flavor == "mariadb" else "mysql"
+    with server.connect() as connection, connection.cursor() as cursor:
+        before = identity_of(connection, flavor), _chunk_reader._identity(connection)
+        for clock in ("1000", "2000000000", "DEFAULT"):
+            cursor.execute(f"SET timestamp = {clock}")
+            assert (identity_of(connection, flavor), _chunk_reader._identity(connection)) == before

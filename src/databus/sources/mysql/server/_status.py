@@ -123,9 +123,11 @@ def gtids_at(connection: "pymysql.Connection[Any]", file: str, offset: int) -> s
 
 _IDENTITY: Final = {
     "mysql": "SELECT @@server_uuid AS server_uuid, @@server_id AS server_id, @@hostname AS hostname, @@port AS port",
-    # Uptime is counted from the start to the begin of the statement, whatever becomes of the clock meanwhile.
+    # Uptime is counted from the start to the begin of the statement, whatever becomes of the clock meanwhile; modulo
+    # 2^64, since the clock may have been set back to before the start.
     "mariadb": "SELECT @@server_id AS server_id, @@hostname AS hostname, @@port AS port, @@datadir AS datadir, "
-    "UNIX_TIMESTAMP() - VARIABLE_VALUE AS started FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'UPTIME'",
+    "(UNIX_TIMESTAMP() + 18446744073709551616 - CAST(VARIABLE_VALUE AS DECIMAL(30))) % 18446744073709551616 AS started "
+    "FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'UPTIME'",
 }
 
 

@@ -314,7 +314,7 @@ def _identity(connection: pymysql.Connection) -> tuple[Any, ...]:
         if who == before:  # else a second has begun in between
             break
     *names, now_s = who
-    return (*names, int(now_s) - int(uptime_s))
+    return (*names, (int(now_s) - int(uptime_s)) % (1 << 64))  # set back to before the start, the uptime is negative
 
 
 def _inside(connection: pymysql.Connection) -> Any:
