@@ -7,6 +7,7 @@ A thread for each physical source reads; one calls the consumer: the one that ca
 after `start`.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from databus.client._lane import Lane
 from databus.client._saving import Saving
 from databus.client._subscription import Wanted, wanted_of
 from databus.core import (
+    SIGNAL_S_MAX,
     Checkpoint,
     Clock,
     ConfigError,
@@ -33,6 +35,7 @@ from databus.core import (
     SystemClock,
     TransientError,
     crash_point,
+    wait_seeing_signals,
 )
 from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
 
@@ -146,7 +149,9 @@ class Client:
         """Wait until it has ended, after `start`. Raises what it ended with, `ServiceUnavailable` if it goes on."""
         if self._thread is None or self._thread is threading.current_thread():
             return
-        self._thread.join(None if wait_ms is None else wait_ms / 1e3)
+        deadline = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1e3
+        while self._thread.is_alive() and (left_s := deadline - time.monotonic()) > 0:
+            self._thread.join(min(left_s, SIGNAL_S_MAX))
         if self._thread.is_alive():
             raise ServiceUnavailable(f"the client is still in a callback after {wait_ms} ms")
         if self._error is not None:
@@ -240,7 +245,7 @@ class Client:
                 wait_ms = backoff.next_ms()
                 _logger.warning("waiting for the relay", error=str(error), again_in_ms=round(wait_ms))
                 with self._bell:
-                    self._bell.wait_for(lambda: self._wants_stop, wait_ms / 1e3)
+                    wait_seeing_signals(self._bell, lambda: self._wants_stop, wait_ms / 1e3)
         else:
             return
         for each in wanted:
@@ -460,7 +465,7 @@ class Client:
         timeout = max(self._saving.wait_s, retry_s) if self._saving.has_failed else None
         with self._bell:
             paused = self._wants_pause
-            self._bell.wait_for(lambda: self._wants_stop or self._wants_pause is not paused, timeout)
+            wait_seeing_signals(self._bell, lambda: self._wants_stop or self._wants_pause is not paused, timeout)
         self.state = state if self._wants_pause else ClientState.RUNNING
 
     def _checkpoint_all(self, sources: list[FollowedSource]) -> None:
@@ -493,7 +498,7 @@ class Client:
         until += [each.replay_at for each in self._order if each.replay_from is not None]
         timeout = min(until) - now if until else None
         with self._bell:
-            self._bell.wait_for(self._is_woken, timeout)
+            wait_seeing_signals(self._bell, self._is_woken, timeout)
 
     def _is_woken(self) -> bool:
         return self._wants_stop or self._wants_pause or self._ready() is not None

@@ -21,7 +21,7 @@ from typing import Final, Self
 from databus.client._batches import Batcher, WindowBatch
 from databus.client._lane import Lane
 from databus.client._window import Window
-from databus.core import Checkpoint, Pair, ServiceUnavailable, SourceCheckpoint, UnknownSource
+from databus.core import Checkpoint, Pair, ServiceUnavailable, SourceCheckpoint, UnknownSource, wait_seeing_signals
 from databus.link import Channel, FollowConfig, Reader, RelayClient, SourceInfo, Start
 
 ROWS_MAX: Final = 100_000
@@ -234,8 +234,7 @@ class Subscription:
 
     def _wait(self) -> None:
         with self._bell:
-            while not self._is_closed and not self._has_work():
-                self._bell.wait()
+            wait_seeing_signals(self._bell, lambda: self._is_closed or self._has_work())
 
     def _has_work(self) -> bool:
         if not self._knows_starts:

@@ -54,6 +54,7 @@ from databus.core._scn import (
     timeline_of,
 )
 from databus.core._time import time_us
+from databus.core._waiting import SIGNAL_S_MAX, wait_seeing_signals
 
 __all__ = [
     "BUS_COLUMNS",
@@ -68,6 +69,7 @@ __all__ = [
     "RESERVED_COLUMNS",
     "SEQ",
     "SEQ_DONE",
+    "SIGNAL_S_MAX",
     "SNAPSHOT",
     "SOURCE",
     "TIMELINE_MAX",
@@ -111,4 +113,5 @@ __all__ = [
     "ordinal_of",
     "time_us",
     "timeline_of",
+    "wait_seeing_signals",
 ]

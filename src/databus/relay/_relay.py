@@ -21,7 +21,7 @@ from typing import Final, Self
 import pyarrow as pa
 import structlog
 
-from databus.core import Clock, SystemClock
+from databus.core import SIGNAL_S_MAX, Clock, SystemClock
 from databus.disk import FolderLock, make_folder, replace_file
 from databus.relay._capture import Capture, OpenSource, State
 from databus.relay._catalog import Catalog
@@ -160,7 +160,8 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
         with Relay(config) as relay:
             if ready is not None:
                 ready(relay)
-            ended.wait()
+            while not ended.wait(SIGNAL_S_MAX):
+                pass
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,0 +1,27 @@
+"""Waiting in the main thread so that signals are seen."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+SIGNAL_S_MAX: Final = 0.5
+"""How long the main thread may wait without a look.
+
+Python runs the handler of a signal between two steps of the main thread. One that comes just before a wait begins, or
+that the system gives to another thread, does not end it: without a bound Ctrl-C would be lost until something else
+happens.
+"""
+
+
+def wait_seeing_signals(
+    condition: threading.Condition, is_over: Callable[[], bool], seconds_max: float | None = None
+) -> bool:
+    """`Condition.wait_for`, for the main thread: a signal is handled within `SIGNAL_S_MAX`."""
+    deadline = None if seconds_max is None else time.monotonic() + seconds_max
+    while True:
+        left_s = SIGNAL_S_MAX if deadline is None else deadline - time.monotonic()
+        if condition.wait_for(is_over, min(max(left_s, 0.0), SIGNAL_S_MAX)):
+            return True
+        if left_s <= 0:
+            return False

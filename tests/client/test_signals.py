@@ -1,0 +1,65 @@
+"""A signal that reaches no wait of the main thread: it came just before that began, or went to another thread."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.client.conftest import captured, mock
+
+END_S_MAX = 60
+BEGIN = """
+import signal, sys, threading, time
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()  # the one that the system gives it to
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+"""
+WAYS = {
+    "tail": """
+        from databus.cli import main
+        sys.argv = ["databus", "tail", "--from", "beginning", "--relay", sys.argv[1]]
+        main()
+    """,
+    "a client that runs": """
+        from databus.client import Client
+        Client(sys.argv[1], Consumer()).run()
+    """,
+    "a client that is waited for": """
+        from databus.client import Client
+        client = Client(sys.argv[1], Consumer())
+        client.start()
+        client.join()
+    """,
+    "a relay": """
+        from pathlib import Path
+        from databus.relay import load_relay, run_relay
+        Path("relay.yml").write_text("listen: '127.0.0.1:0'\\nfolder: log\\nsources: {shop: {type: mock}}\\n")
+        run_relay(load_relay(Path("relay.yml")), ready=lambda _: print("ready", flush=True))
+    """,
+}
+CONSUMER = """
+from databus.client import Consumer as Base
+class Consumer(Base):
+    def on_end_window(self, window):
+        print(window.scn, flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_handled_although_nothing_else_happens(relay_of, tmp_path, way):
+    relay = relay_of(shop=mock(transactions_total=3))
+    captured(relay, 3)
+    consumer = CONSUMER if "client" in way else ""
+    command = [sys.executable, "-c", BEGIN + consumer + textwrap.dedent(WAYS[way]), relay.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        lines = 1 if way == "a relay" else 3
+        for _ in range(lines):
+            assert process.stdout.readline(), process.stderr.read()
+        os.kill(process.pid, signal.SIGINT)
+        try:
+            _, said = process.communicate(timeout=END_S_MAX)
+        finally:
+            process.kill()
+    assert process.returncode in (0, 1, 130, -signal.SIGINT), said
