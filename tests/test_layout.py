@@ -14,6 +14,7 @@ RENAMING = {
     "disk/_files.py": "the one way to replace a file",
     "log/_opening.py": "a segment is renamed while it is open; it syncs file and folder",
     "testing/servers/_fetch.py": "a cache of what was fetched; what is missing is fetched again",
+    "spark/_warm_up.py": "a cache that Java writes; what is missing is written again",
     "relay/_audit.py": "yesterday's audit log gets another name; it syncs the folder",
 }
 

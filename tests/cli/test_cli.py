@@ -156,7 +156,8 @@ def test_sqlite_status_alter_and_remove(tmp_path):
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, a TEXT, b TEXT)")
     assert "--wal" in failed(databus("sqlite", "install", path), 2)
-    assert databus("sqlite", "install", path, "--wal").returncode == 0
+    assert "none is called main.nope" in failed(databus("sqlite", "install", path, "--wal", "--table", "main.nope"), 2)
+    assert databus("sqlite", "install", path, "--table", "main.t").returncode == 0
     assert json.loads(databus("sqlite", "status", path, "--json").stdout)["tables"] == ["main.t"]
     assert databus("sqlite", "alter", path, "ALTER TABLE t DROP COLUMN b").returncode == 0
     assert "no such column" in failed(databus("sqlite", "alter", path, "ALTER TABLE t DROP COLUMN zz"), 2)

@@ -53,6 +53,14 @@ def test_whoever_looks_while_it_is_saved_sees_the_old_or_the_new_one(tmp_path):
     assert -1 in seen, "a torn file was seen"
 
 
+def test_a_file_that_is_none_of_ours_is_neither_shown_nor_to_be_removed(tmp_path):
+    path = tmp_path / "shop.db"
+    path.write_bytes(b"SQLite format 3\0\n" + b"a row of somebody's" * 100)
+    with pytest.raises(CorruptData, match="is no checkpoint's file; name another") as told:
+        load_checkpoint(path)
+    assert "somebody" not in str(told.value)
+
+
 def test_no_file_is_no_checkpoint(tmp_path):
     assert FileCheckpoints(tmp_path / "c.json").open() is None
 

@@ -45,6 +45,14 @@ MISTAKES = {
         "filters: {f: {type: project, from: shop, columns: id, exclude: name}}",
         "filters.f: give either `columns` or `exclude`",
     ),
+    "a column to hide that no table has, though it may be missing": (
+        "filters: {f: {type: mask, from: shop, missing: skip, redact: [emial, name]}}",
+        'filters.f.redact: none of its tables has a column "emial"; did you mean "email"?',
+    ),
+    "a cycle": (
+        "filters: {f: {type: where, from: g, where: 'id = 1'}, g: {type: where, from: f, where: 'id = 1'}}",
+        "filters.f: a cycle: ",
+    ),
     "behind SQL": (
         (
             "filters: {s: {type: sql, from: shop, table: main.orders, where: id > 1}, "
@@ -94,3 +102,13 @@ def test_one_line_for_all_tables_and_routes_that_divide_them_are_right(tmp_path)
         """)
     )
     assert validate(path) == []
+
+
+def test_a_condition_on_a_column_that_no_table_has_is_warned_of_where_it_may_be_missing(tmp_path):
+    create_shop(tmp_path / "shop.db", customers=1, products=1, orders=0)
+    path = tmp_path / "databus.yml"
+    filters = "filters: {f: {type: where, from: shop, missing: skip, where: deletd_at IS NULL}}\n"
+    path.write_text(HEAD + filters + "outputs: {o: {type: files, from: f, path: out}}\n")
+    (found,) = validate(path)
+    assert found.is_warning
+    assert str(found).startswith('filters.f.where: none of its tables has a column "deletd_at"')

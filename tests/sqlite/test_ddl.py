@@ -109,6 +109,18 @@ def test_alter_is_exact_and_carries_its_text(shop: Shop) -> None:
     assert_identical(shop.path, shop.log, ["t"])
 
 
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM t", "/* ALTER */ UPDATE t SET v = 1", "PRAGMA user_version = 3", " "]
+)
+def test_alter_takes_no_statement_that_changes_rows_since_capture_would_not_see_them(shop: Shop, statement) -> None:
+    source = begin(shop)
+    with pytest.raises(InputError, match="nothing was run"):
+        alter(shop.path, statement)
+    shop.run("DELETE FROM t WHERE id = 2")
+    drain(source, shop.log)
+    assert_identical(shop.path, shop.log, ["t"])
+
+
 def test_alter_drops_a_column_which_plain_ddl_cannot(shop: Shop) -> None:
     source = begin(shop)
     with pytest.raises(Exception, match="error in trigger"):

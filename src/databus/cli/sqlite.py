@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.core import InputError
 
 sqlite_app = typer.Typer(no_args_is_help=True, help="Prepare an SQLite database, alter it, or take databus out of it.")
 app.add_typer(sqlite_app, name="sqlite")
@@ -31,6 +32,8 @@ def install(
     config = SqliteConfig(path=str(path), tables=tables) if tables else None
     install_triggers(str(path), config, set_wal=wal, take_over=take_over)
     captured = status_of(str(path))["tables"]
+    if tables and not captured:
+        raise InputError(f"{path}: no table is captured: none is called {', '.join(tables)}")
     typer.echo(f"{path}: {len(captured)} tables captured: {', '.join(captured)}")
 
 
@@ -44,7 +47,10 @@ def remove(path: Database) -> None:
 
 
 @sqlite_app.command(epilog="Example: databus sqlite alter shop.db 'ALTER TABLE orders DROP COLUMN note'")
-def alter(path: Database, statement: Annotated[str, typer.Argument(help="One ALTER TABLE statement.")]) -> None:
+def alter(
+    path: Database,
+    statement: Annotated[str, typer.Argument(help="One ALTER TABLE statement; CREATE and DROP are taken, too.")],
+) -> None:
     """Run an ALTER TABLE so that no change is recorded in the wrong shape; the way to drop a column."""
     from databus.sources.sqlite import alter as alter_table
 

@@ -13,6 +13,7 @@ from databus.disk import make_folder, replace_file
 
 _BYTES_MAX: Final = 64 << 20
 _HOLDER_BYTES_MAX: Final = 4096
+_CHECK_CHARS_MAX: Final = 8
 
 
 class Checkpoints(Protocol):
@@ -99,7 +100,9 @@ class FileCheckpoints:
         except FileNotFoundError:
             return None
         text, _, check = content.partition(b"\n")
-        found = check.strip().decode(errors="replace")
+        if text and not text.startswith(b"{"):
+            raise CorruptData(f"{self.path}: is no checkpoint's file; name another, and leave this one where it is")
+        found = check.strip().decode(errors="replace")[:_CHECK_CHARS_MAX]
         if found != f"{crc32c(text):08x}":
             raise CorruptData(
                 f"{self.path}: the checkpoint is torn or was edited: its checksum is {crc32c(text):08x}, the file says "

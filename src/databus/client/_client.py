@@ -7,7 +7,6 @@ A thread for each physical source reads; one calls the consumer: the one that ca
 after `start`.
 """
 
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,7 +25,6 @@ from databus.client._lane import Lane
 from databus.client._saving import Saving
 from databus.client._subscription import Wanted, wanted_of
 from databus.core import (
-    SIGNAL_S_MAX,
     Checkpoint,
     Clock,
     ConfigError,
@@ -35,6 +33,7 @@ from databus.core import (
     SystemClock,
     TransientError,
     crash_point,
+    join_seeing_signals,
     wait_seeing_signals,
 )
 from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
@@ -149,9 +148,7 @@ class Client:
         """Wait until it has ended, after `start`. Raises what it ended with, `ServiceUnavailable` if it goes on."""
         if self._thread is None or self._thread is threading.current_thread():
             return
-        deadline = math.inf if wait_ms is None else time.monotonic() + wait_ms / 1e3
-        while self._thread.is_alive() and (left_s := deadline - time.monotonic()) > 0:
-            self._thread.join(min(left_s, SIGNAL_S_MAX))
+        join_seeing_signals(self._thread, None if wait_ms is None else wait_ms / 1e3)
         if self._thread.is_alive():
             raise ServiceUnavailable(f"the client is still in a callback after {wait_ms} ms")
         if self._error is not None:
@@ -496,9 +493,8 @@ class Client:
         period = self._config.checkpoint_ms / 1e3
         until = [max(each.checkpointed_at + period, now + self._saving.wait_s) for each in self._unsaved()]
         until += [each.replay_at for each in self._order if each.replay_from is not None]
-        timeout = min(until) - now if until else None
         with self._bell:
-            wait_seeing_signals(self._bell, self._is_woken, timeout)
+            wait_seeing_signals(self._bell, self._is_woken, min(until) - now if until else None)
 
     def _is_woken(self) -> bool:
         return self._wants_stop or self._wants_pause or self._ready() is not None

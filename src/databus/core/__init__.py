@@ -54,7 +54,7 @@ from databus.core._scn import (
     timeline_of,
 )
 from databus.core._time import time_us
-from databus.core._waiting import SIGNAL_S_MAX, wait_seeing_signals
+from databus.core._waiting import SIGNAL_S_MAX, join_seeing_signals, wait_seeing_signals
 
 __all__ = [
     "BUS_COLUMNS",
@@ -108,6 +108,7 @@ __all__ = [
     "UnsupportedFeature",
     "crash_point",
     "is_armed",
+    "join_seeing_signals",
     "make_scn",
     "next_bus_seq",
     "ordinal_of",

@@ -1,5 +1,6 @@
 """Waiting in the main thread so that signals are seen."""
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -25,3 +26,10 @@ def wait_seeing_signals(
             return True
         if left_s <= 0:
             return False
+
+
+def join_seeing_signals(thread: threading.Thread, seconds_max: float | None = None) -> None:
+    """`Thread.join`, for the main thread; see `wait_seeing_signals`."""
+    deadline = math.inf if seconds_max is None else time.monotonic() + seconds_max
+    while thread.is_alive() and (left_s := deadline - time.monotonic()) > 0:
+        thread.join(min(left_s, SIGNAL_S_MAX))

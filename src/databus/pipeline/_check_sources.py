@@ -126,6 +126,7 @@ def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Itera
         for index, pattern in enumerate(each.config.tables):
             if not _found(pattern, captured):
                 yield Problem(f"{step.node}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+        yield from _check_skipped(step.node, each, [columns for name, columns in left.items() if each.is_about(name)])
         for name, columns in left.items():
             if not each.is_about(name):
                 continue
@@ -137,6 +138,18 @@ def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Itera
                     "`tables`, or say `missing: skip`",
                 )
             left[name] = each.columns_left(columns)
+
+
+def _check_skipped(where: str, each: TablesFilter, about: Sequence[Sequence[str]]) -> Iterator[Problem]:
+    """Columns that may be missing, and are in all tables: a misspelt one would leave what is meant as it is."""
+    for column in each.names if about and each.missing == "skip" else ():
+        if all(column_named(column, columns) is None for columns in about):
+            known = sorted({name for columns in about for name in columns})
+            yield Problem(
+                f"{where}.{each.option_of(column)}",
+                f'none of its tables has a column "{column}"; {_near(column, known)}',
+                is_warning=not each.hides,
+            )
 
 
 def _check_keys(graph: Graph, captured: Columns) -> Iterator[Problem]:

@@ -35,7 +35,9 @@ def validate(path: Path | str, *, master: str | None = None) -> list[Problem]:
     master: what `--master` says, instead of `spark.master` in the file.
     """
     graph, problems = _read(Path(path), master)
-    return _placed(path, problems if graph is None else sorted({*problems, *check_sources(graph)}))
+    if graph is not None and not graph.cycle():
+        problems = sorted({*problems, *check_sources(graph)})
+    return _placed(path, problems)
 
 
 def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:

@@ -28,6 +28,7 @@ from databus.sources.sqlite._triggers import CHANGE_TABLE
 
 _SELECTION: Final = {"tables", "exclude", "columns", "types"}
 BUSY_MS_MAX: Final = 10_000
+_DDL: Final = {"ALTER", "CREATE", "DROP"}
 
 
 def ensure_wal(db: sqlite3.Connection, path: str, *, set_wal: bool) -> None:
@@ -92,8 +93,14 @@ def remove(path: str) -> None:
 def alter(path: str, statement: str) -> None:
     """Run a DDL statement so that capture follows it exactly: cut, removal of triggers, DDL, renewal, as one.
 
-    Raises `InputError` if SQLite refuses the statement; nothing has changed then.
+    Raises `InputError` if it is no ALTER, CREATE or DROP, or if SQLite refuses it; nothing has changed then.
     """
+    first = next(tokens_of(statement), None)
+    if first is None or first.text.upper() not in _DDL:
+        raise InputError(
+            f"{path}: `{statement}` is no ALTER TABLE; nothing was run. The tables that a statement names are not "
+            f"captured while it runs here, so changes of rows would be lost: make those as ever"
+        )
     with closing(_open(path)) as db:
         if not is_installed(db):
             raise InputError(f"{path}: the bus is not installed here, so that a plain ALTER does; nothing was run")
