@@ -32,7 +32,7 @@ _CODES: Final = (
         str(TransientError.exit_code),
         "not now: a relay or database does not answer, or the disk is full; try again later",
     ),
-    ("130", "Ctrl-C"),
+    ("130", "Ctrl-C; of `databus run` a second one, since the first ends it in order, with 0"),
 )
 
 _MORE_VARIABLES: Final = (

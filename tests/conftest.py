@@ -18,7 +18,7 @@ SHARES_SPARK = (
     "pipeline/test_compare_mysql.py",
     "pipeline/test_filtered_ddl.py",
     "pipeline/test_json_lines.py",
-    "pipeline/test_ledger.py",
+    "pipeline/test_ledger_runs.py",
     "pipeline/test_merge.py",
     "pipeline/test_physicals.py",
     "pipeline/test_pipeline.py",

@@ -491,17 +491,6 @@ def test_a_group_that_no_source_may_yield_stops_the_source(tmp_path: Path) -> No
         assert scns(get(relay, "/stream", output="frames")) == [1]
 
 
-def test_ids_are_kept_over_restarts_and_may_be_forced(tmp_path: Path) -> None:
-    sources = {"shop": {"type": "mock", "ids": {"main.stock": 40}}}
-    for _ in range(2):
-        with scripted(tmp_path, {"shop": Database(groups=[sale(1)])}, sources=sources) as relay:
-            published(relay, "shop", 1)
-            assert {each["name"]: each["id"] for each in get(relay, "/sources").json} == {
-                "shop/main.orders": 1,
-                "shop/main.stock": 40,
-            }
-
-
 def test_tables_that_are_being_read_are_named_until_their_end(tmp_path: Path) -> None:
     opened = {"main.orders": OpenSnapshot(1 << 40, (7,), (1, 1 << 40))}
     first, second = order(1), order(2)

@@ -13,7 +13,7 @@ from databus.core import ConfigError, LockHeld
 from databus.relay import Relay
 from databus.relay import _relay as relay_module
 from databus.relay._capture import Capture
-from tests.relay.support import Database, ScriptedSource, config_of, get, order, until
+from tests.relay.support import Database, ScriptedSource, config_of, get, order, published, sale, scripted, until
 
 
 def relay_of(folder: Path, listen: str = "127.0.0.1:0") -> Relay:
@@ -84,3 +84,14 @@ def test_a_server_that_ends_for_any_reason_before_it_is_bound_is_an_error(
     with pytest.raises(RuntimeError, match="no loop"):
         relay_of(tmp_path).start()
     assert not ours()
+
+
+def test_ids_are_kept_over_restarts_and_may_be_forced(tmp_path: Path) -> None:
+    sources = {"shop": {"type": "mock", "ids": {"main.stock": 40}}}
+    for _ in range(2):
+        with scripted(tmp_path, {"shop": Database(groups=[sale(1)])}, sources=sources) as relay:
+            published(relay, "shop", 1)
+            assert {each["name"]: each["id"] for each in get(relay, "/sources").json} == {
+                "shop/main.orders": 1,
+                "shop/main.stock": 40,
+            }

@@ -16,7 +16,8 @@ def status(
 ) -> None:
     """Show each output of a running pipeline: state, lag, and what the relay still holds for it.
 
-    Exits with 1 if the pipeline does not run, or one of its outputs has failed, hangs or tries again.
+    Exits with 1 if the pipeline does not run, or one of its outputs has failed, hangs or tries again; with 2 if it has
+    never run.
     """
     from databus.core import InputError
     from databus.pipeline import status_of, unwell

@@ -45,7 +45,8 @@ class PythonConfig(FilterConfig):
     )
     function: str = Field(
         description="`module:function`, or `file.py:function` relative to the pipeline's file. It takes and returns a "
-        "pyarrow RecordBatch with the table's columns and the bus's.",
+        "pyarrow RecordBatch with the table's columns and the bus's. It may leave rows out, and must leave the key's "
+        "columns as they are before a mirror, which cannot tell: rows to which it gives one key become one.",
         examples=["filters.py:mask_email", "mypackage.filters:mask_email"],
     )
     columns: dict[str, str] | None = Field(
