@@ -29,6 +29,8 @@ def test_before_anything_has_come_it_says_what_is_waited_for():
     assert view.board().doing == "starting Spark"
     view.take({"event": "started", "outputs": ["copy"]})
     assert line_of(view).state == "waits for the first batch"
+    view.take({"event": "ended", "query": "q", "outputs": ["copy"]})
+    assert line_of(view).state == "has all that there was"
 
 
 def test_an_output_is_behind_by_what_the_relay_holds_and_it_does_not():

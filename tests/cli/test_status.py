@@ -113,6 +113,8 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
     after = databus("status", cwd=project)
     assert after.stdout.startswith("shop does not run; its exit code was 2\n")
     assert after.returncode == 1
+    assert re.search(r"^copy +stopped ", after.stdout, re.M), after.stdout
+    assert re.search(r"^broken +failed ", after.stdout, re.M), after.stdout
 
 
 def test_a_pipeline_that_never_ran_has_no_status(project):

@@ -113,3 +113,24 @@ def test_it_stops_before_the_row_where_the_policy_says_so(shop, follow) -> None:
         with pytest.raises(UnsupportedFeature, match="on_class3"):
             follower.catch_up(server, database)
     assert [what[0] for kind, _, what in told(follower.tape, f"{database}.t") if kind == "row"] == [2]
+
+
+@pytest.mark.parametrize("kind", ["mariadb-10.11"])
+def test_an_engines_own_index_of_hashes_is_no_hidden_column(plain_server, kind, follow) -> None:
+    """InnoDB keeps the hashes of a long UNIQUE in a column that rows of the log have; MEMORY has an index of them."""
+    server = plain_server(kind)
+    server.run("SET GLOBAL binlog_row_metadata = 'NO_LOG'", "DROP DATABASE IF EXISTS hashes", "CREATE DATABASE hashes")
+    server.run(
+        "CREATE TABLE hashes.mark (id INT PRIMARY KEY, n BIGINT)",
+        "CREATE TABLE hashes.m (id INT PRIMARY KEY, v INT UNIQUE, w VARCHAR(20)) ENGINE=MEMORY",
+        "CREATE TABLE hashes.i (id INT PRIMARY KEY, v TEXT, UNIQUE (v))",
+    )
+    try:
+        follower = follow("hashes", server, snapshot="never")
+        follower.step()
+        server.run("INSERT INTO hashes.m VALUES (1, 2, 'a')", "INSERT INTO hashes.i VALUES (1, 'a')")
+        follower.check(server, "hashes")
+        server.run("UPDATE hashes.m SET w = 'b'", "UPDATE hashes.i SET v = 'b'", "DELETE FROM hashes.m")
+        follower.check(server, "hashes")
+    finally:
+        server.run("SET GLOBAL binlog_row_metadata = 'FULL'", "DROP DATABASE hashes")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from databus.core import ConfigError
+from databus.core import ConfigError, UnsupportedFeature
 from databus.operate import configure_logs
 
 
@@ -60,6 +60,18 @@ def test_a_traceback_is_one_line_of_json() -> None:
         structlog.get_logger("databus.test").exception("broken")
     (line,) = out.getvalue().splitlines()
     assert "KeyError: 'why'" in json.loads(line)["exception"]
+
+
+def test_an_expected_end_of_a_query_is_not_logged_a_second_time_with_a_traceback() -> None:
+    out = io.StringIO()
+    configure_logs(stream=out)
+    for error in (UnsupportedFeature("said by the query"), ValueError("a defect")):
+        try:
+            raise error
+        except (UnsupportedFeature, ValueError):
+            logging.getLogger("py4j.clientserver").exception("while executing the Python Proxy")
+    (line,) = out.getvalue().splitlines()
+    assert "a defect" in line
 
 
 def test_a_value_under_a_secret_name_is_not_written() -> None:

@@ -63,6 +63,9 @@ class RunView:
             self._batch(event)
         elif event["event"] == "doing":
             self._doing = event["what"]
+        else:
+            for name in event["outputs"]:
+                self._outputs.setdefault(name, _Output()).state = "has all that there was"
 
     def _batch(self, event: Mapping[str, Any]) -> None:
         output = self._outputs.setdefault(event["output"], _Output())

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from databus.core import ConfigError
+from databus.core import ConfigError, DatabusError
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
@@ -73,12 +73,19 @@ def configure_logs(
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=_rendering(is_text=is_text, out=out))
     )
+    handler.addFilter(_is_news)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("databus").setLevel(_LEVELS[level])
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(_LEVELS[level], logging.WARNING))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not what py4j logs, with its traceback, of an error of ours that a query ends with: the query says it itself."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not (record.name.startswith("py4j") and isinstance(error, DatabusError))
 
 
 def _open(file: Path) -> TextIO:

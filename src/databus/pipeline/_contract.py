@@ -411,7 +411,10 @@ class Output(ABC):
         that are gone. Called while nothing runs. Raises `InputError` for an output that keeps nothing.
         """
         del tables
-        raise InputError(f"outputs.{self.context.output}: keeps nothing that could be made anew")
+        raise InputError(
+            f"outputs.{self.context.output}: {type(self).__name__} has no `remove`, so what it wrote cannot be made "
+            f"anew. Give the output another name and an empty target, or say `on_change: continue`"
+        )
 
     def open(self) -> None:  # noqa: B027 - most outputs have nothing to open
         """Get ready.

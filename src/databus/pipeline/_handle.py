@@ -139,10 +139,10 @@ class OutputHandle:
         if on_change == "continue":
             logger.warning("older rows were made in another way, and stay", output=self.name, tables=names)
             return
-        logger.warning("made anew, since what decides their rows was changed", output=self.name, tables=names)
         with self._held():
             self._taken().check_epoch()
             self._make_anew(self._taken(), output, tables)
+        logger.warning("made anew, since what decides their rows was changed", output=self.name, tables=names)
 
     def _make_anew(self, ledger: Ledger, output: Output, tables: Collection[str]) -> None:
         ledger.make_anew(tables, output.remove)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from databus.pipeline._health import HealthServer
 
 
+_STOPPED: Final = dict.fromkeys(("starting", "running"), "stopped")
+"""What is left, once a run has ended, of what an output did."""
+
 _WELL: Final[Mapping[str, Any]] = {"is_well": True, "status": "", "message": ""}
 
 
@@ -116,6 +119,8 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     outputs = with_positions(config, status["outputs"])
     if not is_running:
         status["state"] = "stopped"
+        for each in outputs.values():
+            each["state"] = _STOPPED.get(each["state"], each["state"])
         if config.embeds_relay:
             return {**status, "outputs": outputs}
     return {**status, "outputs": with_backlog(outputs, status["relay"], config.token_file)}

@@ -20,6 +20,7 @@ from databus.sources.mysql.tables._token_cursor import Cursor
 Query = Callable[[str], Sequence[Sequence[Any]]]
 
 _SYSTEM: Final = "('mysql', 'information_schema', 'performance_schema', 'sys')"
+_MEMORY: Final = "MEMORY"
 _BASE_TABLES: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
 
 
@@ -57,7 +58,9 @@ def read_catalogue(query: Query, server: Server, *, tables: Iterable[tuple[str, 
     ):
         found.databases[_str(name)] = _charset(_str(charset))
     own = f"WHERE table_schema NOT IN {_SYSTEM}{among}"
-    listed = query(f"SELECT table_schema, table_name, table_type, table_collation FROM information_schema.tables {own}")
+    listed = query(
+        f"SELECT table_schema, table_name, table_type, table_collation, engine FROM information_schema.tables {own}"
+    )
     columns, keys, asker = _columns(query, own), _keys(query, own), Asker(query, server)
     for row in sorted(listed, key=lambda row: (_str(row[0]), _str(row[1]))):
         name = (_str(row[0]), _str(row[1]))
@@ -69,7 +72,9 @@ def read_catalogue(query: Query, server: Server, *, tables: Iterable[tuple[str, 
         is_versioned = _str(row[2]) == "SYSTEM VERSIONED"
         charset = charset_of_collation(_str(row[3] or "")) or found.databases.get(name[0], "utf8mb4")
         try:
-            table = _table(name, charset, columns[name], keys[name], server, is_versioned=is_versioned)
+            hides_hashes = server.is_mariadb and _str(row[4]) != _MEMORY
+            made = [_key(*each, hides_hashes=hides_hashes) for each in sorted(keys[name].items())]
+            table = _table(name, charset, columns[name], made, server, is_versioned=is_versioned)
             found.tables.append(_settled(table, asker))
         except UnreadableStatement as why:
             found.unread[name] = str(why)
@@ -116,7 +121,7 @@ def _table(
     name: tuple[str, str],
     charset: str,
     columns: list[Sequence[Any]],
-    keys: dict[str, list[Sequence[Any]]],
+    made: list[Key],
     server: Server,
     *,
     is_versioned: bool,
@@ -130,7 +135,6 @@ def _table(
     if is_versioned:
         shown = any(_str(row[8] or "").upper() in ("ROW START", "ROW END") for row in columns)
         row_times = "explicit" if shown else "implicit"
-    made = [_key(index, parts, server) for index, parts in sorted(keys.items())]
     chosen = [key for key in made if key.kind == "unique" and {part.name for part in key.parts} == in_key]
     ordered = chosen[:1] + [key for key in made if key not in chosen[:1]]
     return TableState(name[0], name[1], definitions, tuple(ordered), charset, row_times).with_sorted_keys()
@@ -144,11 +148,12 @@ def _settled(table: TableState, asker: Asker) -> TableState:
     return table if columns == table.columns else replace(table, columns=columns)
 
 
-def _key(name: str, parts: list[Sequence[Any]], server: Server) -> Key:
+def _key(name: str, parts: list[Sequence[Any]], *, hides_hashes: bool) -> Key:
+    """hides_hashes: whether the engine keeps hashes in columns of its own, or has indices of hashes."""
     parts.sort(key=lambda row: int(row[0]))
     is_unique = not int(parts[0][3])
     kind = "primary" if name == PRIMARY else "unique" if is_unique else "index"
-    is_hashed = server.is_mariadb and is_unique and _str(parts[0][4]) == "HASH"
+    is_hashed = hides_hashes and kind == "unique" and _str(parts[0][4]) == "HASH"
     columns = tuple(KeyPart("" if row[1] is None else _str(row[1]), int(row[2] or 0)) for row in parts)
     return Key(kind, name, columns, is_hashed=is_hashed)
 
