@@ -5,6 +5,8 @@ from databus.schema._compat import SchemaDiff, diff
 from databus.schema._derive import BUS_FIELDS, avro_schema, frame_schema, sink_schema, spark_fields, user_schema
 from databus.schema._evaluate import BoundPredicate, column_named
 from databus.schema._exact import converted, converts_exactly, widens_to
+from databus.schema._key_bytes import key_bytes, key_form
+from databus.schema._key_hash import key_buckets, key_hashes
 from databus.schema._predicate import Predicate
 from databus.schema._table import Column, TableSchema
 from databus.schema._types import TYPE_NAMES, TypeForms, forms_of, widens
@@ -27,6 +29,10 @@ __all__ = [
     "diff",
     "forms_of",
     "frame_schema",
+    "key_buckets",
+    "key_bytes",
+    "key_form",
+    "key_hashes",
     "origins",
     "sink_schema",
     "spark_fields",
