@@ -37,6 +37,9 @@ _CODES: Final = (
 
 _MORE_VARIABLES: Final = (
     ("DATABUS_TOKEN", "the relay's bearer token, for commands, the client library and Spark, where no other is given"),
+    ("DATABUS_CA_FILE", "for relays at `https://`, in the same places: whose signature of their certificates counts"),
+    ("DATABUS_CERTIFICATE_FILE", "a certificate to show to a relay that wants to see one, in the same places"),
+    ("DATABUS_KEY_FILE", "that certificate's key; without it, it is in the same file"),
     ("JAVA_HOME", "the Java that Spark uses"),
     ("DATABUS_CACHE", "where `databus warm-up` keeps Spark's classes; `~/.cache/databus` by default"),
     ("DATABUS_SERVERS", "where test servers are kept; `~/.cache/databus/servers` by default"),

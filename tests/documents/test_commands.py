@@ -6,7 +6,7 @@ from tests.documents.pages import PAGES, ROOT, blocks
 from tests.documents.reader import Reader
 
 WITH_SPARK = ("README.md", "docs/tutorial.md")
-WITHOUT_SPARK = ("docs/recipes.md",)
+WITHOUT_SPARK = ("docs/recipes.md", "docs/tls.md")
 
 
 @pytest.mark.spark

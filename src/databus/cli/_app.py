@@ -34,6 +34,19 @@ RelayUrl = Annotated[
 TokenFile = Annotated[
     str | None, typer.Option("--token-file", help="File with the relay's token; or set DATABUS_TOKEN.")
 ]
+CaFile = Annotated[
+    str | None,
+    typer.Option("--ca-file", help="For https://: the certificate of who signed the relay's; or set DATABUS_CA_FILE."),
+]
+CertificateFile = Annotated[
+    str | None,
+    typer.Option(
+        "--certificate-file", help="A certificate for a relay that wants to see one; or set DATABUS_CERTIFICATE_FILE."
+    ),
+]
+KeyFile = Annotated[
+    str | None, typer.Option("--key-file", help="File with that certificate's key; or set DATABUS_KEY_FILE.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 LogLevel = Annotated[
     str, typer.Option("--log-level", help="debug, info, warning or error.", envvar="DATABUS_LOG_LEVEL")
@@ -46,18 +59,6 @@ LogFormat = Annotated[
         envvar="DATABUS_LOG_FORMAT",
     ),
 ]
-
-
-def token_of(token_file: str | None) -> str | None:
-    """The token, from the file or the environment; never from the command line, which others can read."""
-    from pathlib import Path
-
-    if token_file is None:
-        return os.environ.get("DATABUS_TOKEN") or None
-    try:
-        return Path(token_file).read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"--token-file {token_file}: {error.strerror}") from error
 
 
 def say_json(value: Any) -> None:

@@ -5,7 +5,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from databus.cli._app import DEFAULT_RELAY, AsJson, RelayUrl, TokenFile, app, say_json, token_of
+from databus.cli._app import (
+    DEFAULT_RELAY,
+    AsJson,
+    CaFile,
+    CertificateFile,
+    KeyFile,
+    RelayUrl,
+    TokenFile,
+    app,
+    say_json,
+)
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -24,6 +34,9 @@ def snapshot(
     wait_s: Annotated[float, typer.Option(help="How long to wait for a source that is still starting.")] = 60.0,
     relay: RelayUrl = DEFAULT_RELAY,
     token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    certificate_file: CertificateFile = None,
+    key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a relay to read tables anew, while changes go on; mirrors end identical to the source.
@@ -33,9 +46,9 @@ def snapshot(
 
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
-    from databus.link import RelayClient
+    from databus.link import Access, RelayClient
 
-    client = RelayClient(relay, token=token_of(token_file))
+    client = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file))
     _wait_until_started(client, physical, wait_s)
     client.request_snapshot(physical, tables, where)
     if as_json:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from databus.cli._app import DEFAULT_RELAY, RelayUrl, TokenFile, app, token_of
+from databus.cli._app import DEFAULT_RELAY, CaFile, CertificateFile, KeyFile, RelayUrl, TokenFile, app
 
 if TYPE_CHECKING:
     from databus.client import Window
@@ -35,6 +35,9 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Or stop at what is there now.")] = True,
     relay: RelayUrl = DEFAULT_RELAY,
     token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    certificate_file: CertificateFile = None,
+    key_file: KeyFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the lines of JSON that /stream sends.")] = False,
     big_integers: Annotated[
         str, typer.Option("--big-integers", help="With --json: integers beyond 2^53 as number or as string.")
@@ -48,13 +51,13 @@ def tail(
     """
     from databus.cli._trouble import trouble_told
     from databus.client import tail_lines, windows
-    from databus.link import RelayClient
+    from databus.link import Access, RelayClient
 
     form = _big_integers_of(big_integers)
-    token = token_of(token_file)
-    client = RelayClient(relay, token=token)
+    access = Access.of(token_file, ca_file, certificate_file, key_file)
+    client = RelayClient(relay, access=access)
     checkpoint = _checkpoint_of(start)
-    first = RelayClient(relay, token=token, read_ms_max=_FIRST_ANSWER_MS_MAX)
+    first = RelayClient(relay, access=access, read_ms_max=_FIRST_ANSWER_MS_MAX)
     with (
         trouble_told(first, tables, lambda said: typer.echo(said, err=True)),
         windows(

@@ -45,9 +45,9 @@ _logger = structlog.get_logger("databus.client")
 class Client:
     """A consumer and the sources that it follows. Call `run`, or `start` and later `stop`.
 
-    relay: an address, or a `RelayClient`. token, token_file: what a relay with a token wants to be shown; without them
-    the environment variable DATABUS_TOKEN is looked at. name: how the relay's statistics and metrics call this client;
-    by it they still show where it stood when it has vanished.
+    relay: an address, or a `RelayClient`, which takes files for TLS too. token, token_file: what a relay with a token
+    wants to be shown; without them the environment variable DATABUS_TOKEN is looked at. name: how the
+    relay's statistics and metrics call this client; by it they still show where it stood when it has vanished.
     sources: names and patterns (`shop/main.*`, `orders`); None for all, with those whose database the relay could not
     reach so far.
     start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`.

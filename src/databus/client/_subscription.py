@@ -297,6 +297,7 @@ def windows(
 ) -> Subscription:
     """Follow a relay's sources, window by window.
 
+    relay: an address, or a `RelayClient`, which takes files for `https://` and tokens.
     sources: names and patterns; None for all there are, with those whose database the relay could not reach so far.
     checkpoint: where to go on, for the physical sources in it; the others begin at `start`. follow: stay on for ever;
     else end at what is published now.

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -53,6 +54,14 @@ def write_all(fd: int, buffers: Sequence[Any], offset: int) -> None:
         views = views[done:]
         if written:
             views[0] = memoryview(views[0]).cast("B")[written:]
+
+
+def is_readable_by_all(path: Path) -> bool:
+    """Whether every user of this machine may read a file; False where that cannot be told."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
 
 
 def make_folder(folder: Path) -> None:

@@ -25,8 +25,10 @@ from databus.link._relay import (
     SourceInfo,
     Start,
 )
+from databus.link._tls import Access
 
 __all__ = [
+    "Access",
     "Arrived",
     "Backoff",
     "Channel",

@@ -12,7 +12,6 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import urlencode, urlsplit
 
@@ -31,6 +30,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
+from databus.link._tls import Access, alert_error, handshake_error
 
 PORT: Final = 11115
 TOKEN_VARIABLE: Final = "DATABUS_TOKEN"  # noqa: S105 - a name
@@ -53,17 +53,18 @@ _HOW_TO_GIVE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a relay is and how it is asked. token_file is read again for each request, so a token can be renewed.
+    """Where a relay is and how it is asked. Files are read again for each request, so what they hold can be renewed.
 
-    Without either the token is that of the environment variable DATABUS_TOKEN, if it is set. client: a name for the
-    relay's statistics.
+    Without a token or its file the token is that of the environment variable DATABUS_TOKEN, if it is set. client: a
+    name for the relay's statistics.
     """
 
     host: str
     port: int
     prefix: str
     token: str | None
-    token_file: Path | None
+    access: Access
+    is_tls: bool
     connect_ms_max: int
     read_ms_max: int
     client: str | None = None
@@ -74,27 +75,36 @@ class Endpoint:
         url: str,
         *,
         token: str | None,
-        token_file: Path | None,
+        access: Access,
         connect_ms_max: int,
         read_ms_max: int,
         client: str | None = None,
     ) -> Self:
-        """Parse `http://host:port`, `host:port` or `host`. Raises `ConfigError` for anything else."""
+        """Parse `http://host:port`, `https://host:port`, `host:port` or `host`; anything else is a `ConfigError`."""
         parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
         try:
             port = parts.port or PORT
         except ValueError as error:
             raise ConfigError(f"relay {url!r}: {error}") from error
-        if parts.scheme != "http" or not parts.hostname or parts.query or parts.username:
-            raise ConfigError(f"relay {url!r}: expected http://host:port, such as http://127.0.0.1:{PORT}")
-        if token is not None and token_file is not None:
+        is_known = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.username
+        if not is_known or parts.hostname is None:
+            raise ConfigError(
+                f"relay {url!r}: expected http://host:port or https://host:port, such as http://127.0.0.1:{PORT}"
+            )
+        is_tls = parts.scheme == "https"
+        if mistake := access.mistake(is_tls=is_tls):
+            raise ConfigError(f"relay {url!r}: {mistake}")
+        if token is not None and access.token_file is not None:
             raise ConfigError("a token and a token_file: give one of them")
         is_name = client is None or (client.isascii() and client.isprintable() and 0 < len(client) <= NAME_LENGTH_MAX)
         if not is_name:
             raise ConfigError(f"name {str(client)[:200]!r}: expected 1 to {NAME_LENGTH_MAX} printable ASCII characters")
-        if token is None and token_file is None:
+        if token is None and access.token_file is None:
             token = os.environ.get(TOKEN_VARIABLE) or None
-        return cls(parts.hostname, port, parts.path.rstrip("/"), token, token_file, connect_ms_max, read_ms_max, client)
+        if is_tls:
+            access = access.with_environment()
+        prefix = parts.path.rstrip("/")
+        return cls(parts.hostname, port, prefix, token, access, is_tls, connect_ms_max, read_ms_max, client)
 
     @property
     def name(self) -> str:
@@ -106,17 +116,28 @@ class Endpoint:
         headers = {"Accept": accept, "Connection": "close"}
         if self.client is not None:
             headers["X-Dbus-Client"] = self.client
-        token = self.token
-        if self.token_file is not None:
+        token, token_file = self.token, self.access.token_file
+        if token_file is not None:
             try:
-                token = self.token_file.read_text().strip()
+                token = token_file.read_text().strip()
             except OSError as error:
-                raise ConfigError(f"token_file {self.token_file}: {error.strerror or error}") from error
+                raise ConfigError(f"token_file {token_file}: {error.strerror or error}") from error
         if token is not None:
             if not token.isascii() or not token.isprintable() or not token:
                 raise ConfigError(f"the token for the {self.name} is empty or not printable ASCII")
             headers["Authorization"] = f"Bearer {token}"
         return headers
+
+    def secured(self, sock: socket.socket) -> socket.socket:
+        """The same connection after the TLS handshake, if there is to be one. Raises what `handshake_error` says."""
+        if not self.is_tls:
+            return sock
+        context = self.access.context()
+        try:
+            # An end that was not announced is an error: somebody may have cut the connection.
+            return context.wrap_socket(sock, server_hostname=self.host, suppress_ragged_eofs=False)
+        except OSError as error:
+            raise handshake_error(self.name, self.host, self.access, error) from error
 
 
 class Sockets:
@@ -150,7 +171,7 @@ class Sockets:
 def shut(sock: socket.socket) -> None:
     """End both directions; whoever blocks on it wakes up."""
     with contextlib.suppress(OSError):  # it was not connected any more
-        sock.shutdown(socket.SHUT_RDWR)
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # one with TLS would take what comes for clear text from then on
 
 
 class Body:
@@ -178,6 +199,11 @@ class Body:
             raise ServiceUnavailable(
                 f"{endpoint.name} does not answer: {error.strerror or error}; it is started with `databus relay FILE`"
             ) from error
+        try:
+            connection.sock = endpoint.secured(connection.sock)
+        except BaseException:
+            connection.close()
+            raise
         self._sock: socket.socket = connection.sock
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -205,6 +231,8 @@ class Body:
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self._release(connection)
+            if (refused := alert_error(endpoint.name, endpoint.access, error)) is not None:
+                raise refused from error
             raise ServiceUnavailable(f"{self._where}: no answer: {error or type(error).__name__}") from error
         except BaseException:
             self._release(connection)

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from databus.core import (
+    ConfigError,
     CorruptData,
     Pair,
     ServiceUnavailable,
@@ -18,6 +19,7 @@ from databus.core import (
     UnknownSource,
 )
 from databus.link._http import Body, Endpoint, Sockets
+from databus.link._tls import Access
 from databus.schema import TableSchema
 from databus.wire import VERSION, FrameGroup, FrameParser
 
@@ -174,7 +176,9 @@ class RelayClient:
             for groups in stream: ...
 
     token, token_file: what the relay wants to be shown, or where it is; without them the environment variable
-    DATABUS_TOKEN is looked at. name: how the relay's statistics call this client.
+    DATABUS_TOKEN is looked at. ca_file, certificate_file, key_file: for `https://`; see `Access`. Without them the
+    variables DATABUS_CA_FILE, DATABUS_CERTIFICATE_FILE and DATABUS_KEY_FILE are. access: all files at once. name: how
+    the relay's statistics call this client.
 
     Errors come as the relay's own, by class: `PositionPurged`, `PositionForeign`, `AccessDenied`, `UnknownSource`...;
     `ServiceUnavailable` if it does not answer within `connect_ms_max`, or falls silent for `read_ms_max`.
@@ -186,14 +190,21 @@ class RelayClient:
         *,
         token: str | None = None,
         token_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
+        certificate_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+        access: Access | None = None,
         name: str | None = None,
         connect_ms_max: int = 5_000,
         read_ms_max: int = 60_000,
     ) -> None:
+        files = Access.of(token_file, ca_file, certificate_file, key_file)
+        if access is not None and files != Access():
+            raise ConfigError("files, and an access that has its own: give one of them")
         self._endpoint = Endpoint.of(
             url,
             token=token,
-            token_file=None if token_file is None else Path(token_file),
+            access=access or files,
             connect_ms_max=connect_ms_max,
             read_ms_max=read_ms_max,
             client=name,

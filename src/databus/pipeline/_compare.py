@@ -102,8 +102,7 @@ class _Copy:
 
         url = self._relay_url()
         left_ms = max(int((deadline - time.monotonic()) * 1e3), _ANSWER_MS_MIN)
-        token_file = self.graph.config.token_file
-        return None if url is None else RelayClient(url, token_file=token_file, read_ms_max=left_ms)
+        return None if url is None else RelayClient(url, access=self.graph.config.access, read_ms_max=left_ms)
 
     def _relay_url(self) -> str | None:
         config = self.graph.config
@@ -251,7 +250,7 @@ def _physicals_of(plan: QueryPlan, physicals: Sequence[str]) -> list[str]:
 def _physicals_of_relay(graph: Graph) -> list[str]:
     from databus.link import RelayClient
 
-    client = RelayClient(graph.config.relay.url or "", token_file=graph.config.token_file)
+    client = RelayClient(graph.config.relay.url or "", access=graph.config.access)
     return sorted({each.physical for each in client.sources()})
 
 

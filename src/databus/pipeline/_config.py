@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,9 @@ from databus.core import ConfigError
 from databus.formats import lines_of, load_yaml, path_of, substitute
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
 from databus.sources import SourceConfig, parse_source
+
+if TYPE_CHECKING:
+    from databus.link import Access
 
 NODES_MAX: Final = 300
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -54,11 +57,24 @@ class RelaySection(BaseModel):
     token_file: str | None = Field(
         None, description="File with the relay's token, readable by the executors too; needed beyond the loopback."
     )
+    ca_file: str | None = Field(
+        None,
+        description="For a relay at `https://`: file with the certificate of the authority that signed the relay's, "
+        "readable by the executors too. Without it, who this machine trusts may have signed it.",
+    )
+    certificate_file: str | None = Field(
+        None, description="File with a certificate for a relay that wants to see one, readable by the executors too."
+    )
+    key_file: str | None = Field(None, description="File with that certificate's key, if it has a file of its own.")
     folder: str = Field(".databus/relay", description="Where its own relay keeps its logs.")
     listen: str = Field(
         "127.0.0.1:0",
         pattern=r"^.+:\d{1,5}$",
         description="Where its own relay listens; port 0 takes a free one. Executors on other machines must reach it.",
+    )
+    tls: dict[str, Any] = Field(
+        default_factory=dict,
+        description="The certificate of its own relay, which answers by `https://` then; see the relay's `tls`.",
     )
     log: dict[str, Any] = Field(default_factory=dict, description="The logs of its own relay; see the relay's `log`.")
     capture: dict[str, Any] = Field(default_factory=dict, description="How its own relay reads; see `capture` there.")
@@ -185,7 +201,16 @@ class PipelineConfig:
     @property
     def token_file(self) -> Path | None:
         """The file with the relay's token."""
-        return None if self.relay.token_file is None else self.folder / self.relay.token_file
+        return self.access.token_file
+
+    @property
+    def access(self) -> "Access":
+        """The files with which the relay is asked."""
+        from databus.link import Access
+
+        relay = self.relay
+        given = (relay.token_file, relay.ca_file, relay.certificate_file, relay.key_file)
+        return Access.of(*(None if each is None else self.folder / each for each in given))
 
 
 @dataclass

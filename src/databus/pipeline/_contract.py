@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from databus.core import Checkpoint, InputError, Pair, SourceCheckpoint
+from databus.core import Checkpoint, ConfigError, InputError, Pair, SourceCheckpoint
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._lineage import Lineage
 from databus.pipeline._table_step import TableStep
@@ -25,6 +25,8 @@ from databus.schema import Column, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from databus.link import Access, RelayClient
 
 
 class Shape(StrEnum):
@@ -120,16 +122,29 @@ class OutputContext:
 class RunContext:
     """What inputs and filters work with at run time.
 
-    relay: the relay's URL, where there is one. token_file: the file with its token. folder: where relative paths start.
-    is_refilled: whether snapshots replace all that the outputs hold; see `Output.is_refilled`.
+    relay: the relay's URL, where there is one. access: the files with which it is asked. folder: where relative paths
+    start. is_refilled: whether snapshots replace all that the outputs hold; see `Output.is_refilled`.
     """
 
     pipeline: str
     node: str
     folder: Path
     relay: str | None = None
-    token_file: str | None = None
+    access: "Access | None" = None
     is_refilled: bool = False
+
+    @property
+    def relay_url(self) -> str:
+        """The relay's URL. Raises `ConfigError` where there is none."""
+        if self.relay is None:
+            raise ConfigError(f"inputs.{self.node}: there is no relay to read")
+        return self.relay
+
+    def relay_client(self) -> "RelayClient":
+        """A client of the relay. Raises `ConfigError` where there is none."""
+        from databus.link import RelayClient
+
+        return RelayClient(self.relay_url, access=self.access)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from databus.core import ConfigError, InputError, ServiceUnavailable, TransientError
 from databus.pipeline._config import PipelineConfig
+
+if TYPE_CHECKING:
+    from databus.link import Access
 
 _ASK_S: Final = 0.02
 _STOP_S_MAX: Final = 20.0
@@ -62,6 +64,7 @@ class OwnRelay:
         self._listen = config.relay.listen
         self._started_at = 0.0
         self._pause_s = _RESTART_S[0]
+        self._last_error = ""
         self.url = ""
         self.log_file = config.state / "relay.log"
 
@@ -90,7 +93,8 @@ class OwnRelay:
             if time.monotonic() + self._pause_s >= deadline:
                 raise ServiceUnavailable(
                     f"the pipeline's own relay did not start within start_ms_max="
-                    f"{self._config.sections.run.start_ms_max}; the end of {self.log_file}:\n{self._log_end()}"
+                    f"{self._config.sections.run.start_ms_max}; {self._last_error}the end of {self.log_file}:\n"
+                    f"{self._log_end()}"
                 )
             self._wants_stop.wait(self._pause_s)  # the one before it may still be letting go of the log
             self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
@@ -160,6 +164,7 @@ class OwnRelay:
             "base": str(self._config.folder),
             "folder": str(self._config.relay_folder),
             "token_file": None if token_file is None else str(token_file),
+            "tls": relay.tls,
             "log": relay.log,
             "capture": relay.capture,
             "serve": relay.serve,
@@ -188,13 +193,16 @@ class OwnRelay:
                 return False
             self.url = str(said["url"])
             self.states()
-        except (OSError, ValueError, KeyError, TransientError):
+        except (OSError, ValueError, KeyError):
+            return False
+        except TransientError as error:
+            self._last_error = f"{error}; "
             return False
         return True
 
     def states(self) -> list[Mapping[str, Any]]:
         """What each physical source is doing, as /controlSources/status says it."""
-        return states_of(self.url, self._config.token_file)
+        return states_of(self.url, self._config.access)
 
     def wait_until_caught_up(self, is_stopping: threading.Event) -> None:
         """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
@@ -233,11 +241,11 @@ class OwnRelay:
             return str(error)
 
 
-def states_of(url: str, token_file: Path | None) -> list[Mapping[str, Any]]:
+def states_of(url: str, access: "Access") -> list[Mapping[str, Any]]:
     """What each physical source of a relay is doing. Raises what `RelayClient` does."""
     from databus.link import RelayClient
 
-    return RelayClient(url, token_file=token_file, read_ms_max=_ANSWER_MS_MAX).states()
+    return RelayClient(url, access=access, read_ms_max=_ANSWER_MS_MAX).states()
 
 
 def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:

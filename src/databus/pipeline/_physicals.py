@@ -66,8 +66,7 @@ class Physicals:
         url, ms_max = self._relay_url() or "", self._config.sections.run.start_ms_max
         try:
             said = [
-                f"{each['name']} is {each['status']}: {each['message']}"
-                for each in states_of(url, self._config.token_file)
+                f"{each['name']} is {each['status']}: {each['message']}" for each in states_of(url, self._config.access)
             ]
         except DatabusError as error:
             said = [str(error)]
@@ -82,4 +81,4 @@ class Physicals:
 
         url = self._relay_url()
         assert url is not None  # noqa: S101 - the callers looked
-        return sorted({each.physical for each in RelayClient(url, token_file=self._config.token_file).sources()})
+        return sorted({each.physical for each in RelayClient(url, access=self._config.access).sources()})

@@ -97,7 +97,7 @@ class Published:
         """What there is to say now; asks_relay: with positions and the backlog, which may take seconds."""
         outputs: Mapping[str, Any] = self._progress.to_json()
         if asks_relay:
-            outputs = with_backlog(with_positions(self._config, outputs), self._about["relay"], self._config.token_file)
+            outputs = with_backlog(with_positions(self._config, outputs), self._about["relay"], self._config.access)
         return {**self._about, "sources": self._sources, "outputs": outputs}
 
 
@@ -123,7 +123,7 @@ def status_of(path: "Path") -> dict[str, Any] | None:
             each["state"] = _STOPPED.get(each["state"], each["state"])
         if config.embeds_relay:
             return {**status, "outputs": outputs}
-    return {**status, "outputs": with_backlog(outputs, status["relay"], config.token_file)}
+    return {**status, "outputs": with_backlog(outputs, status["relay"], config.access)}
 
 
 def _about(config: PipelineConfig) -> dict[str, Any]:

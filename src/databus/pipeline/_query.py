@@ -104,13 +104,12 @@ class RunSettings:
 
     def context_of(self, path: str) -> RunContext:
         """What a node works with."""
-        token_file = self.config.token_file
         return RunContext(
             self.config.name,
             path.partition(".")[2],
             self.config.folder,
             self.relay(),
-            None if token_file is None else str(token_file),
+            self.config.access,
         )
 
 

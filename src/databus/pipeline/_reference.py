@@ -50,8 +50,9 @@ def _lines() -> Iterator[str]:
     from databus.relay import RelayConfig
 
     yield from _table(RelayConfig, skip=())
-    for name in ("log", "capture", "serve"):
-        yield from _section(f"### relay `{name}`", RelayConfig.model_fields[name].annotation)
+    for name in ("tls", "log", "capture", "serve"):
+        annotation = RelayConfig.model_fields[name].annotation
+        yield from _section(f"### relay `{name}`", next(iter(get_args(annotation)), annotation))
     yield '## Options of Spark\'s `format("databus")`\n'
     from databus.spark import DatabusOptions
 

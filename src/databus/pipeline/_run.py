@@ -181,7 +181,7 @@ class _Run:
         patterns = [full_pattern(each) for node in self._graph.inputs.values() for each in node.choice().include]
 
         def states() -> States:
-            asked = states_of(url, self._config.token_file)
+            asked = states_of(url, self._config.access)
             return [each for each in asked if any(patterns_meet(f"{each['name']}/*", other) for other in patterns)]
 
         return SourceWatch(states, self._say_source, on_sources)

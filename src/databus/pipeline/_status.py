@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -24,6 +24,9 @@ from databus.core import (
     TransientError,
 )
 from databus.disk import replace_file
+
+if TYPE_CHECKING:
+    from databus.link import Access
 
 FILE: Final = "status.json"
 _VERSION: Final = 1
@@ -89,7 +92,7 @@ class StatusFile:
                 self._is_in_trouble = True
 
 
-def with_backlog(outputs: Mapping[str, Any], relay: str | None, token_file: Path | None) -> dict[str, Any]:
+def with_backlog(outputs: Mapping[str, Any], relay: str | None, access: "Access") -> dict[str, Any]:
     """The outputs with `backlog`: what the relay has that each of them has not, by query and physical source.
 
     rows: changes of its tables; is_least: there may be more than were counted in time. lag_s: commit time between its
@@ -98,7 +101,7 @@ def with_backlog(outputs: Mapping[str, Any], relay: str | None, token_file: Path
     """
     from databus.link import RelayClient
 
-    client = None if relay is None else RelayClient(relay, token_file=token_file, read_ms_max=_ANSWER_MS_MAX)
+    client = None if relay is None else RelayClient(relay, access=access, read_ms_max=_ANSWER_MS_MAX)
     return {
         name: {
             **output,

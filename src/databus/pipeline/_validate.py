@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from databus.core import ConfigError
 from databus.formats import line_of, lines_in, validated
@@ -104,18 +105,34 @@ def _check_relay(config: PipelineConfig, graph: Graph, master: str) -> Iterator[
     relay = config.relay
     if relay.url is not None and config.sources:
         yield Problem("relay.url", "names a relay that runs elsewhere, and `sources` asks for one here; leave one out")
-    if relay.url is not None and relay.url.startswith("https"):
-        yield Problem(
-            "relay.url",
-            f"{relay.url}: databus speaks plain HTTP; name the relay by http://, or a proxy of yours on this "
-            "machine that speaks HTTPS to it",
-        )
     if relay.url is None and not config.sections.sources and any(each.needs_relay for each in graph.inputs.values()):
         yield Problem("relay", "there is none to read: name one (`relay: {url: ...}`) or give `sources` to capture")
     if config.sources:
         yield from _check_own_relay(config, master)
-    if config.token_file is not None and not config.token_file.is_file():
-        yield Problem("relay.token_file", f"{config.token_file}: there is no such file")
+    for name, file in config.access.options().items():
+        if not Path(file).is_file():
+            yield Problem(f"relay.{name}", f"{file}: there is no such file")
+    yield from _check_tls(config)
+
+
+def _check_tls(config: PipelineConfig) -> Iterator[Problem]:
+    """What does not go together, and a token that anybody on the network can read."""
+    from databus.relay import is_loopback
+
+    relay = config.relay
+    has_tls = bool(relay.tls) if relay.url is None else relay.url.startswith("https:")
+    where, address = ("relay.listen", f"http://{relay.listen}") if relay.url is None else ("relay.url", relay.url)
+    if relay.url is not None and relay.tls:
+        yield Problem("relay.tls", "is the certificate of a relay that the pipeline starts itself; leave it out")
+    if mistake := config.access.mistake(is_tls=has_tls):
+        yield Problem("relay", mistake)
+    host = urlsplit(address).hostname
+    if config.token_file is not None and not has_tls and host and not is_loopback(host):
+        yield Problem(
+            where,
+            f"the token and all rows cross the network in clear ({host}); give the relay a certificate (`tls`)",
+            is_warning=True,
+        )
 
 
 def _check_own_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
@@ -123,6 +140,12 @@ def _check_own_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
 
     relay = config.relay
     given: Mapping[str, Any] = {"log": relay.log, "capture": relay.capture, "serve": relay.serve}
+    if relay.tls:
+        given = {**given, "tls": relay.tls}
+        for name in ("certificate_file", "key_file", "client_ca_file"):
+            file = relay.tls.get(name)
+            if isinstance(file, str) and not (config.folder / file).is_file():
+                yield Problem(f"relay.tls.{name}", f"{config.folder / file}: there is no such file")
     try:
         validated(RelayConfig, {**given, "listen": relay.listen, "sources": {}}, "relay")
     except ConfigError as error:

@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, ValidationError, field_validator
 
@@ -82,6 +82,26 @@ class ServeConfig(BaseModel):
     clients_max: int = Field(1_000, ge=1, le=1_000_000, description="Names of clients that statistics are kept for.")
 
 
+class TlsConfig(BaseModel):
+    """The certificate that a relay shows, and whose certificates it wants to be shown. Files are in PEM."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    certificate_file: Path = Field(
+        description="The relay's certificate, and behind it those between it and its authority. It must hold the name "
+        "or the address by which clients ask."
+    )
+    key_file: Path = Field(description="The certificate's key, without a password; for the relay's user alone.")
+    client_ca_file: Path | None = Field(
+        None, description="Then only clients are let in that show a certificate signed by one of these authorities."
+    )
+
+    def below(self, folder: Path) -> Self:
+        """The same with relative paths made absolute."""
+        paths = {name: folder / path for name, path in self if path is not None}
+        return self.model_copy(update=paths)
+
+
 _Physical = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 
 
@@ -97,6 +117,9 @@ class RelayConfig(BaseModel):
     folder: Path = Field(Path(".databus/relay"), description="Where the logs are.")
     token_file: Path | None = Field(
         None, description="File with the bearer token that every request must carry; needed beyond the loopback."
+    )
+    tls: TlsConfig | None = Field(
+        None, description="Answer by `https://` alone, with this certificate. Changed files are used within seconds."
     )
     log: LogConfig = Field(default_factory=LogConfig, description="The logs: segments, retention, durability.")
     capture: CaptureConfig = Field(default_factory=CaptureConfig, description="How sources are read.")
@@ -211,6 +234,7 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "") -> R
         raise ConfigError("\n".join(lines))
     config.folder = folder / config.folder
     config.token_file = None if config.token_file is None else folder / config.token_file
+    config.tls = None if config.tls is None else config.tls.below(folder)
     config.written_as(value)
     return config
 

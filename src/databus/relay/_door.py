@@ -1,8 +1,8 @@
 """The door: where connections wait until a request of theirs was admitted. Start with `Door.protocol_of`.
 
-A connection that says nothing, or may not ask, costs a place here and no other: it is closed after `request_ms_max`,
-and sooner where there are more than `silent_max`, beginning with the one that has waited longest of the address that
-has the most. So who connects and asks at once is heard, however many others only connect.
+A connection that says nothing, does not end its TLS handshake, or may not ask, costs a place here and no other: it is
+closed after `request_ms_max`, and sooner where there are more than `silent_max`, beginning with the one that has waited
+longest of the address that has the most. So who connects and asks at once is heard, however many others only connect.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from databus.relay._config import ServeConfig
+from databus.relay._tls import TlsTransport
 
 _SWEEP_S_MAX: Final = 1.0
 
@@ -45,6 +46,8 @@ class Door:
 
     def leave(self, transport: asyncio.BaseTransport | None) -> None:
         """A request of it was admitted, or it has gone; callable for any connection."""
+        if isinstance(transport, TlsTransport):
+            transport = transport.raw
         if not isinstance(transport, asyncio.Transport):
             return
         address = self._addresses.pop(transport, None)

@@ -22,11 +22,11 @@ import pyarrow as pa
 import structlog
 
 from databus.core import SIGNAL_S_MAX, Clock, SystemClock
-from databus.disk import FolderLock, make_folder, replace_file
+from databus.disk import FolderLock, is_readable_by_all, make_folder, replace_file
 from databus.relay._capture import Capture, OpenSource, State
 from databus.relay._catalog import Catalog
 from databus.relay._commands import Commands
-from databus.relay._config import RelayConfig
+from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._feed import Feed
 from databus.relay._server import Server
 from databus.sources import open_source
@@ -72,7 +72,8 @@ class Relay:
         """Where it answers, once started."""
         host = self.config.address[0]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._server.port}"
+        scheme = "http" if self.config.tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._server.port}"
 
     def start(self) -> Self:
         """Own the folder, bind, begin to capture, and tell the address in `relay.json`.
@@ -101,6 +102,18 @@ class Relay:
         return self
 
     def _say_ready(self) -> None:
+        config, token_file = self.config, self.config.token_file
+        if config.tls is None and not is_loopback(config.address[0]):
+            _logger.warning(
+                "the relay listens beyond this machine without TLS: its token and all rows cross the network in clear; "
+                "set tls",
+                listen=config.listen,
+            )
+        if token_file is not None and is_readable_by_all(token_file):
+            _logger.warning(
+                "every user of this machine can read the token's file; take the right away: chmod o= FILE",
+                file=str(token_file),
+            )
         well = (State.RUNNING, State.PAUSED, State.INITIALIZING)
         failing = {name: each.describe() for name, each in self.captures.items() if each.status.state not in well}
         if failing:

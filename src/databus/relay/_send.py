@@ -3,6 +3,7 @@
 The kernel copies from the page cache to the socket (`sendfile`); nothing is buffered in this process, so a client that
 does not read costs a file descriptor and nothing else, and is cut off when it has read nothing for `write_ms_max`.
 The socket is asyncio's; it is written to through a duplicate of its descriptor, once asyncio has sent the headers.
+With TLS see `databus.relay._send_tls`.
 """
 
 import asyncio
@@ -57,11 +58,15 @@ class Sender:
         """Wait until the client's machine has all that was sent, as long as it takes anything. A reset right after
         `send` would drop what still waits here.
         """
-        left, since = _unacknowledged_bytes(self._fd), self._loop.time()
+        left, since = self._waiting_bytes(), self._loop.time()
         while left and not self._transport.is_closing() and self._loop.time() - since < self._write_s_max:
             await asyncio.sleep(_DRAIN_POLL_S)
-            now_left = _unacknowledged_bytes(self._fd)
+            now_left = self._waiting_bytes()
             left, since = now_left, since if now_left == left else self._loop.time()
+
+    def _waiting_bytes(self) -> int:
+        """What was written to the socket and has not reached the peer's machine."""
+        return int(struct.unpack("i", fcntl.ioctl(self._fd, termios.TIOCOUTQ, b"\0" * 4))[0])
 
     def abort(self) -> None:
         """Reset the connection, so that the client cannot take what came for the whole."""
@@ -183,13 +188,11 @@ class Sender:
 
         def late() -> None:
             end()
-            ready(ClientGone(f"the client read nothing for write_ms_max={self._write_s_max * 1e3:.0f}"))
+            ready(self._late())
 
         timer = self._loop.call_later(self._write_s_max, late)
         self._loop.add_writer(fd, writable)
         return end
 
-
-def _unacknowledged_bytes(fd: int) -> int:
-    """What was written to a socket and has not reached the peer's machine."""
-    return int(struct.unpack("i", fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0" * 4))[0])
+    def _late(self) -> ClientGone:
+        return ClientGone(f"the client read nothing for write_ms_max={self._write_s_max * 1e3:.0f}")

@@ -7,6 +7,7 @@ are in `databus.relay._commands`.
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -14,9 +15,11 @@ from aiohttp import web
 
 from databus.core import ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
+from databus.relay._certificates import LOOK_S, Certificates
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
+from databus.relay._tls import Tls
 
 NAME_LENGTH_MAX: Final = 100
 _START_S_MAX: Final = 30.0
@@ -42,6 +45,8 @@ class Server:
         self._runner: web.AppRunner | None = None
         self._commands: Commands | None = None
         self._door = Door(config.serve)
+        self._certificates = None if config.tls is None else Certificates(config.tls)
+        self._handshakes = 0  # connections at the door that are not the HTTP server's yet
         self.loop = asyncio.new_event_loop()
         self.port = 0
 
@@ -102,11 +107,16 @@ class Server:
         )
         await self._runner.setup()
         listening: asyncio.Server | None = None
+        renewing: asyncio.Future[None] | None = None
         try:
             listening = await self._listen(self._runner)
             self._bound.set()
+            if self._certificates is not None:
+                renewing = asyncio.ensure_future(self._renew(self._certificates))
             await self._ending.wait()
         finally:
+            if renewing is not None:
+                renewing.cancel()
             if listening is not None:
                 listening.close()
             await self._runner.cleanup()
@@ -114,13 +124,28 @@ class Server:
     async def _listen(self, runner: web.AppRunner) -> asyncio.Server:
         assert runner.server is not None  # noqa: S101 - it was set up
         host, port = self._config.address
-        factory = self._door.protocol_of(runner.server)
+        factory = self._door.protocol_of(runner.server if self._certificates is None else self._tls_of(runner.server))
         listening = await self.loop.create_server(factory, host, port, backlog=_ACCEPTS_A_TURN_MAX)
         for each in listening.sockets:
             with each.dup() as same:  # asyncio takes one number for both
                 same.listen(_BACKLOG)
         self.port = listening.sockets[0].getsockname()[1]
         return listening
+
+    def _tls_of(self, server: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
+        certificates = self._certificates
+        assert certificates is not None  # noqa: S101 - asked before
+
+        def note(count: int) -> None:
+            self._handshakes += count
+
+        return lambda: Tls(certificates.context, server, note)
+
+    async def _renew(self, certificates: Certificates) -> None:
+        """Look at the certificate's files, in a thread: they may be on a slow disk."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.loop.run_in_executor(None, certificates.renew)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         assert self._commands is not None  # noqa: S101 - bound after it was given
@@ -157,7 +182,7 @@ class Server:
     def _check_room(self, command: str) -> bool:
         """Whether there are more connections than there may be. Then raise, unless an operator asks."""
         connections = 0 if self._runner is None or self._runner.server is None else len(self._runner.server.connections)
-        connections -= len(self._door)
+        connections -= len(self._door) - self._handshakes
         if connections <= self._config.serve.connections_max:
             return False
         if command not in _ANSWERED_ALWAYS:

@@ -40,6 +40,7 @@ from databus.relay._params import (
     start_of,
 )
 from databus.relay._send import ClientGone, Sender
+from databus.relay._send_tls import sender_of
 from databus.relay._stats import OpenStream, Stats
 from databus.relay._tail import NEAR_BYTES, Follower, Tail
 from databus.wire import VERSION
@@ -384,7 +385,7 @@ class Streaming:
         transport = self._request.transport
         if transport is None:
             raise ConnectionResetError("the client closed the connection")
-        return Sender(transport, self._write_ms_max)
+        return sender_of(transport, self._write_ms_max)
 
     def _note_gone(self, gone: ClientGone) -> None:
         self._logger.info("client gone", message=str(gone), scn=self._stream.position.scn)

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from databus.core import Checkpoint, ConfigError, MalformedRequest, time_us
+from databus.link import Access
 
 _STARTS: Final = ("startingVersion", "startingTimestamp", "startingCheckpoint")
 _KEYWORDS: Final = ("beginning", "earliest", "latest")
@@ -93,6 +94,19 @@ class DatabusOptions(BaseModel):
         description="File that holds the relay's token, readable by driver and executors. Default: the environment "
         "variable DATABUS_TOKEN.",
     )
+    ca_file: str | None = Field(
+        None,
+        description="For a relay at `https://`: file with the certificate of the authority that signed the relay's, "
+        "readable by driver and executors. Default: the environment variable DATABUS_CA_FILE, else what the machine "
+        "trusts.",
+    )
+    certificate_file: str | None = Field(
+        None,
+        description="File with a certificate for a relay that wants to see one. Default: DATABUS_CERTIFICATE_FILE.",
+    )
+    key_file: str | None = Field(
+        None, description="File with that certificate's key, if it is in a file of its own. Default: DATABUS_KEY_FILE."
+    )
     wait_ms: int = Field(
         1_000,
         alias="waitMs",
@@ -159,6 +173,11 @@ class DatabusOptions(BaseModel):
         if isinstance(first, int) and last is not None and last < first:
             raise ValueError(f"endingVersion {last} is below startingVersion {first}")
         return self
+
+    @property
+    def access(self) -> Access:
+        """The files with which the relay is asked."""
+        return Access.of(self.token_file, self.ca_file, self.certificate_file, self.key_file)
 
     @property
     def names(self) -> tuple[str, ...]:

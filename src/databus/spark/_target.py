@@ -1,26 +1,19 @@
 """What a query reads: one physical source, which of its tables, and, for the shape `typed`, in which schema."""
 
 import difflib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Final
 
 from databus.core import ConfigError, Pair, UnknownSource
 from databus.link import RelayClient, SourceInfo
 from databus.schema import TableSchema
 from databus.spark._options import DatabusOptions
 
-TOKEN_VARIABLE: Final = "DATABUS_TOKEN"  # noqa: S105 - the name of a variable
-
 
 def connect(options: DatabusOptions) -> RelayClient:
-    """A client of the relay, with the token from the file or from the environment of this process."""
-    if options.token_file is not None:
-        return RelayClient(options.relay, token_file=Path(options.token_file))
-    return RelayClient(options.relay, token=os.environ.get(TOKEN_VARIABLE))
+    """A client of the relay, with what its files hold, or the environment of this process."""
+    return RelayClient(options.relay, access=options.access)
 
 
 @dataclass(frozen=True, slots=True)

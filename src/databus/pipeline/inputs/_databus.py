@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from databus.core import Checkpoint, ConfigError, PositionPurged, UnknownSource, time_us
+from databus.core import Checkpoint, PositionPurged, UnknownSource, time_us
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._contract import Decode, Input, InputConfig, RunContext, Shape
 from databus.pipeline._decode import decode_ranges
@@ -115,11 +115,10 @@ class DatabusInput(Input):
         names = [name_for_relay(pattern, physical) for pattern in patterns]
         if f"{physical}/*" not in names:
             options["sources"] = ",".join(dict.fromkeys(names))
-        from databus.link import RelayClient
         from databus.spark import RangeFetcher
 
         fetcher = RangeFetcher(options)
-        table_of = RelayClient(_relay_of(context), token_file=context.token_file).table_of
+        table_of = context.relay_client().table_of
 
         def decode(collected: pa.Table) -> Iterator[ChangeBatch]:
             return decode_ranges(collected, fetcher.groups, table_of)
@@ -152,9 +151,7 @@ class DatabusInput(Input):
 
     def schema_of(self, context: RunContext, table: str | None) -> tuple[str, TableSchema]:
         """What the relay says."""
-        from databus.link import RelayClient
-
-        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        client = context.relay_client()
         names = {each.name: each for each in client.sources()}
         found = [each for name, each in names.items() if matches(name, [table or "*"])]
         if len(found) != 1:
@@ -166,9 +163,7 @@ class DatabusInput(Input):
 
     def log_of(self, context: RunContext, physical: str) -> str:
         """What the relay says."""
-        from databus.link import RelayClient
-
-        return RelayClient(_relay_of(context), token_file=context.token_file).head(physical).log
+        return context.relay_client().head(physical).log
 
     def beginning(self, context: RunContext, physical: str) -> Checkpoint | None:
         """What the options mean now, as the relay says; without any, its log's beginning, or, if that is gone, its end.
@@ -178,9 +173,7 @@ class DatabusInput(Input):
         version, time = self.config.starting_version, self.config.starting_timestamp
         if isinstance(version, int):
             return None
-        from databus.link import RelayClient
-
-        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        client = context.relay_client()
         try:
             start = "beginning" if self.wants_all else version
             at = client.position(physical, start=start, time_us=None if time is None else time_us(time))
@@ -203,34 +196,26 @@ class DatabusInput(Input):
 
     def tables_of(self, context: RunContext, physical: str | None = None) -> list[str]:
         """What the relay serves."""
-        from databus.link import RelayClient
-
-        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        client = context.relay_client()
         return [each.name for each in client.sources() if physical in (None, each.physical)]
 
     def tables_now(self, context: RunContext, physical: str) -> Mapping[str, TableSchema]:
         """What the relay says."""
-        from databus.link import RelayClient
-
-        client = RelayClient(_relay_of(context), token_file=context.token_file)
+        client = context.relay_client()
         found = [each for each in client.sources() if each.physical == physical]
         return {each.name: client.table_of(each.fingerprint) for each in found}
 
     def table_of(self, context: RunContext, fingerprint: int) -> TableSchema:
         """What the relay says."""
-        from databus.link import RelayClient
-
-        return RelayClient(_relay_of(context), token_file=context.token_file).table_of(fingerprint)
+        return context.relay_client().table_of(fingerprint)
 
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
         """Ask the relay for snapshots."""
-        from databus.link import RelayClient
-
-        RelayClient(_relay_of(context), token_file=context.token_file).request_snapshot(physical, tables)
+        context.relay_client().request_snapshot(physical, tables)
 
     def _options(self, context: RunContext, after: Checkpoint | None) -> dict[str, str]:
         options = {
-            "relay": _relay_of(context),
+            "relay": context.relay_url,
             "partitions": str(self.config.partitions),
             "maxBytesPerTrigger": str(self.config.max_bytes_per_trigger),
             "waitMs": str(self.config.wait_ms),
@@ -238,7 +223,7 @@ class DatabusInput(Input):
         }
         more = {
             "maxRowsPerTrigger": self.config.max_rows_per_trigger,
-            "token_file": context.token_file,
+            **({} if context.access is None else context.access.options()),
         }
         if after is None:
             more["startingVersion"] = self.config.starting_version
@@ -246,9 +231,3 @@ class DatabusInput(Input):
         else:
             more["startingCheckpoint"] = after.dumps()
         return {**options, **{name: str(value) for name, value in more.items() if value is not None}}
-
-
-def _relay_of(context: RunContext) -> str:
-    if context.relay is None:
-        raise ConfigError(f"inputs.{context.node}: there is no relay to read")
-    return context.relay

@@ -1,0 +1,224 @@
+"""TLS to a relay: what a client trusts and shows, and what each failure means. The name is always verified.
+
+A mistake in a configuration is an `InputError` and ends who asks. What somebody else may put right while we wait, a
+certificate that has expired first of all, is `ServiceUnavailable`: it is asked again, as a relay that is down is.
+"""
+
+import os
+import ssl
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Self
+
+from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable
+
+CA_VARIABLE: Final = "DATABUS_CA_FILE"
+CERTIFICATE_VARIABLE: Final = "DATABUS_CERTIFICATE_FILE"
+KEY_VARIABLE: Final = "DATABUS_KEY_FILE"
+
+_HOW_TO_TRUST: Final = f"`ca_file` (at the command line --ca-file, in the environment {CA_VARIABLE})"
+_HOW_TO_SHOW: Final = (
+    f"`certificate_file` and `key_file` (at the command line --certificate-file and --key-file, in the environment "
+    f"{CERTIFICATE_VARIABLE} and {KEY_VARIABLE})"
+)
+_EXPIRED, _NOT_YET = 10, 9
+_WRONG_NAME: Final = frozenset({62, 64})  # a host's name, an address
+_UNKNOWN_CA: Final = frozenset({2, 18, 19, 20, 21, 27})
+_NO_TLS: Final = frozenset(
+    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"}
+)
+_OLD_TLS: Final = frozenset({"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE"})
+_WANTS_CERTIFICATE: Final = frozenset({"TLSV13_ALERT_CERTIFICATE_REQUIRED", "SSLV3_ALERT_HANDSHAKE_FAILURE"})
+_REFUSED: Final = frozenset(
+    {
+        "SSLV3_ALERT_BAD_CERTIFICATE", "SSLV3_ALERT_CERTIFICATE_REVOKED", "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_DECRYPT_ERROR",
+        "TLSV1_ALERT_UNKNOWN_CA",
+    }
+)  # fmt: skip
+_REFUSED_AS_EXPIRED: Final = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """With which files a relay is asked. They are read for each connection, so what is in them can be renewed.
+
+    token_file: holds the relay's token. ca_file: certificates in PEM of the authorities that may have signed the
+    relay's, instead of those that this machine trusts. certificate_file, key_file: what is shown to a relay that wants
+    to see a certificate; the key may be in the same file.
+    """
+
+    token_file: Path | None = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    @classmethod
+    def of(
+        cls,
+        token_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
+        certificate_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+    ) -> Self:
+        """The same from names of files."""
+        given = (token_file, ca_file, certificate_file, key_file)
+        return cls(*(None if each is None else Path(each) for each in given))
+
+    def options(self) -> dict[str, str]:
+        """The names of those that are given, as `of` takes them."""
+        given = {
+            "token_file": self.token_file,
+            "ca_file": self.ca_file,
+            "certificate_file": self.certificate_file,
+            "key_file": self.key_file,
+        }
+        return {name: str(path) for name, path in given.items() if path is not None}
+
+    def mistake(self, *, is_tls: bool) -> str | None:
+        """What does not go together, and what to do. is_tls: whether the relay's address is `https://`."""
+        if self.key_file is not None and self.certificate_file is None:
+            return f"key_file {self.key_file}: whose key? give certificate_file too"
+        given = [name for name in self.options() if name != "token_file"]
+        if given and not is_tls:
+            return f"{given[0]} is of use with TLS only; ask the relay by https://, or leave it out"
+        return None
+
+    def with_environment(self) -> Self:
+        """With the environment's variables for TLS where nothing is given."""
+        if self.certificate_file is None:
+            certificate, key = _variable(CERTIFICATE_VARIABLE), _variable(KEY_VARIABLE)
+        else:
+            certificate, key = self.certificate_file, self.key_file
+        return type(self)(self.token_file, self.ca_file or _variable(CA_VARIABLE), certificate, key)
+
+    def context(self) -> ssl.SSLContext:
+        """What a connection is made with. Raises `ConfigError` naming the file that is no good."""
+        return _context_of(
+            _read("ca_file", self.ca_file),
+            _read("certificate_file", self.certificate_file),
+            _read("key_file", self.key_file),
+        )
+
+
+def _variable(name: str) -> Path | None:
+    value = os.environ.get(name)
+    return Path(value) if value else None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    inode: int
+    changed_ns: int
+    size: int
+
+
+def _read(name: str, path: Path | None) -> _File | None:
+    if path is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+    except OSError as error:
+        raise ConfigError(f"{name} {path}: {error.strerror or error}") from error
+    return _File(path, found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=16)
+def _context_of(ca: _File | None, certificate: _File | None, key: _File | None) -> ssl.SSLContext:
+    """Reading this machine's authorities takes as long as many requests, so it is done once."""
+    try:
+        context = ssl.create_default_context(cafile=None if ca is None else ca.path)
+    except ssl.SSLError as error:
+        raise ConfigError(f"ca_file {ca and ca.path}: no certificate in PEM: {error.reason or error}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if certificate is not None:
+        key_path = None if key is None else key.path
+        try:
+            context.load_cert_chain(certificate.path, key_path, password=_no_password)
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"certificate_file {certificate.path}, key_file {key_path or 'in the same'}: not a certificate and its "
+                f"key in PEM: {error.reason or error}"
+            ) from error
+    return context
+
+
+def _no_password() -> str:
+    raise ConfigError("key_file: the key is encrypted; store it without a password (openssl pkey -in KEY -out NEW_KEY)")
+
+
+def handshake_error(name: str, host: str, access: Access, error: OSError) -> DatabusError:
+    """What went wrong before the first byte of a request was sent. name: how errors call the relay."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _not_trusted(name, host, access, error)
+    found = alert_error(name, access, error)
+    if found is not None:
+        return found
+    reason = getattr(error, "reason", None)
+    if reason in _NO_TLS:
+        return ConfigError(
+            f"{name}: what answers there does not speak TLS; if the relay has no `tls`, its address begins with http://"
+        )
+    if reason in _OLD_TLS:
+        return ConfigError(f"{name}: it and this client have no version of TLS in common; TLS 1.2 is the least here")
+    if isinstance(error, TimeoutError):
+        return ServiceUnavailable(f"{name}: connected, but no TLS handshake in time; is that a relay with `tls`?")
+    said = error.strerror if type(error) is OSError else str(error)
+    return ServiceUnavailable(f"{name}: the connection ended in the TLS handshake: {said or error}")
+
+
+def alert_error(name: str, access: Access, error: BaseException) -> DatabusError | None:
+    """What a relay means that ends a connection because of our certificate; None for any other error.
+
+    Where the version is 1.3, that comes when the request has been sent.
+    """
+    reason = getattr(error, "reason", None) if isinstance(error, ssl.SSLError) else None
+    shown = access.certificate_file
+    if reason in _WANTS_CERTIFICATE and shown is None:
+        return AccessDenied(f"{name}: it lets in only who shows a certificate; give {_HOW_TO_SHOW}")
+    if reason == _REFUSED_AS_EXPIRED:
+        return ServiceUnavailable(
+            f"{name}: it says that our certificate {shown} has expired; renew the file, which is read again for each "
+            "connection"
+        )
+    if reason in _REFUSED or reason in _WANTS_CERTIFICATE:
+        what = f"refuses our certificate {shown}" if shown else "refuses the connection"
+        return AccessDenied(
+            f"{name}: it {what} ({_words(reason)}); it wants one that an authority in its `client_ca_file` has signed"
+        )
+    return None
+
+
+def _not_trusted(name: str, host: str, access: Access, error: ssl.SSLCertVerificationError) -> DatabusError:
+    if error.verify_code == _EXPIRED:
+        return ServiceUnavailable(
+            f"{name}: its certificate, or one that signed it, has expired; renew it there (a relay uses a renewed file "
+            "within seconds). It is asked again"
+        )
+    if error.verify_code == _NOT_YET:
+        return ServiceUnavailable(
+            f"{name}: its certificate is not valid yet; compare the clocks of both machines. It is asked again"
+        )
+    if error.verify_code in _WRONG_NAME:
+        return ConfigError(
+            f"{name}: its certificate is not for {host}; ask by a name that stands in it, or have one made for this "
+            "name (subjectAltName)"
+        )
+    if error.verify_code in _UNKNOWN_CA:
+        if access.ca_file is None:
+            return ConfigError(
+                f"{name}: nobody that this machine trusts has signed its certificate ({error.verify_message}); give "
+                f"the certificate of the authority that did as {_HOW_TO_TRUST}"
+            )
+        return ConfigError(
+            f"{name}: no authority in {access.ca_file} has signed its certificate ({error.verify_message}); give the "
+            f"certificate of the one that did as {_HOW_TO_TRUST}"
+        )
+    return ConfigError(f"{name}: its certificate is refused: {error.verify_message}")
+
+
+def _words(reason: str | None) -> str:
+    return (reason or "").partition("ALERT_")[2].replace("_", " ").lower()
