@@ -27,6 +27,7 @@ SMALLER = {
     "log_append": {"RUNS": 1},
     "memory": {"WORKLOADS": ["orders"], "LARGE_ROWS": 2},
     "mysql_snapshot": {"RUNS": 1},
+    "readers": {"BYTES": 6_000_000 / SCALE, "READERS": [1, 2], "RUNS": 1},
     "run_start": {"CASES": [[2, 1]]},
     "relay": {"STARTS": 1, "IDLE_SECONDS_MIN": 0.2},
     "spark_delta": {

@@ -123,7 +123,7 @@ def test_compare_gives_a_relay_no_longer_for_an_answer_than_it_waits_itself(tmp_
     assert databus("init", folder).returncode == 0
 
     class Silent:
-        def __init__(self, url, *, token_file, read_ms_max):
+        def __init__(self, url, *, access, read_ms_max):
             limits.append(read_ms_max)
 
         def states(self):

@@ -16,6 +16,7 @@ from databus.link import RelayClient
 from databus.pipeline import load_pipeline
 from databus.pipeline._own_relay import OwnRelay
 from databus.pipeline._state import StateLock
+from tests.certificates import Authority
 
 WAIT_S = 30.0
 FILE = """
@@ -60,6 +61,33 @@ def test_it_answers_when_start_returns_and_is_gone_when_stop_does(config):
         relay.stop()
     assert not is_alive(pid)
     assert deaths == []
+
+
+def test_with_a_certificate_it_is_asked_by_https(tmp_path):
+    authority = Authority(tmp_path)
+    authority.sign("relay")
+    tls = "relay: {tls: {certificate_file: relay.pem, key_file: relay.key}, ca_file: ca.pem}\n"
+    (tmp_path / "databus.yml").write_text(FILE + tls)
+    config = load_pipeline(tmp_path / "databus.yml").config
+    relay = OwnRelay(config, lambda: None)
+    try:
+        relay.start()
+        assert relay.url.startswith("https://127.0.0.1:")
+        assert relay.states()[0]["name"] == "gen"
+    finally:
+        relay.stop()
+
+
+def test_a_certificate_that_its_pipeline_does_not_trust_is_told_at_once(tmp_path):
+    Authority(tmp_path).sign("relay")
+    tls = "relay: {tls: {certificate_file: relay.pem, key_file: relay.key}}\n"
+    (tmp_path / "databus.yml").write_text(FILE + tls)
+    relay = OwnRelay(load_pipeline(tmp_path / "databus.yml").config, lambda: None)
+    with pytest.raises(ConfigError, match="nobody that this machine trusts has signed its certificate"):
+        relay.start()
+    pid = relay.pid
+    relay.stop()
+    assert not is_alive(pid)
 
 
 def test_a_port_in_use_is_named_within_seconds_and_not_tried_for_a_minute(tmp_path):

@@ -13,8 +13,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from databus.core import AccessDenied, ConfigError, DatabusError, InputError, ServiceUnavailable, StreamCut
-from databus.link import RelayClient
+from databus.core import (
+    AccessDenied,
+    ConfigError,
+    DatabusError,
+    InputError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    StreamCut,
+)
+from databus.link import Arrived, Channel, Reader, ReaderState, RelayClient
 from databus.relay import Relay
 from databus.relay._send_tls import PIECE_BYTES
 from tests.certificates import Authority
@@ -163,6 +171,31 @@ def test_an_expired_certificate_is_asked_again_since_it_may_be_renewed(
         assert says in str(error)
         authority.sign("relay")
         until(lambda: _is_let_in(relay, authority), "the renewed certificate is shown")
+
+
+def test_a_follower_waits_for_a_certificate_to_be_renewed_and_goes_on(tmp_path: Path, authority: Authority) -> None:
+    """Not one group is lost, and nobody has to start it again."""
+    tls = authority.sign("relay", days=(-20, -1)).relay
+    with scripted(tmp_path, {"shop": Database(groups=[order(1), order(2)])}, tls=tls) as relay:
+        channel = Channel(threading.Condition(), 1 << 20)
+        reader = Reader(RelayClient(relay.url, ca_file=authority.ca), "shop", SourceCheckpoint(), channel)
+        until(lambda: reader.state is ReaderState.WAITING)
+        assert "has expired" in str(reader.last_error)
+        authority.sign("relay")
+        scns: list[int] = []
+        while len(scns) < 2:
+            event = until(channel.take)
+            scns += [each.commit.last_scn for each in event.groups] if isinstance(event, Arrived) else []
+        reader.close()
+    assert scns == [1, 2]
+
+
+def test_a_follower_that_does_not_trust_the_relay_ends_and_does_not_ask_for_ever(relay: Relay) -> None:
+    channel = Channel(threading.Condition(), 1 << 20)
+    reader = Reader(RelayClient(relay.url), "shop", SourceCheckpoint(), channel)
+    until(lambda: reader.state is ReaderState.FAILED)
+    assert isinstance(reader.last_error, ConfigError)
+    reader.close()
 
 
 def _is_let_in(relay: Relay, authority: Authority) -> bool:
