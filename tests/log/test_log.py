@@ -284,6 +284,19 @@ def test_a_bus_row_of_a_later_transaction_may_follow_any_scn(log):
     log.append(group(1, first_seq=BUS_SEQ_MIN + 6, snapshot=True))
 
 
+def test_who_reads_one_of_many_tables_does_not_read_the_others(tmp_path, monkeypatch):
+    """Else each of a hundred readers, one a table, would have the relay read everything."""
+    log = open_log(tmp_path, LogConfig(free_bytes_min=0, fsync_interval_ms=5))
+    for scn in range(1, 21):
+        log.append(group(scn, tables=(ORDERS, STOCK), note="x" * 200_000))
+    sources = frozenset({log.schemas.ids()["main.stock"]})
+    read_bytes, preadv = [], os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *given: read_bytes.append(preadv(*given)) or read_bytes[-1])
+    assert len(read(log.beginning(), sources=sources)) == 20
+    assert sum(read_bytes) < 20 * 100_000
+    log.close()
+
+
 def test_only_wanted_sources_are_served_and_every_commit(log):
     log.append(group(1, tables=(ORDERS,)))
     log.append(group(2, tables=(STOCK,)))

@@ -262,7 +262,7 @@ class _Run:
 
     def read(self, bytes_max: int, sources: frozenset[int] | None, to: Pair | None, allowance: Allowance) -> None:
         """Read whole groups until they make `bytes_max`, reach `to` or the limit, or the allowance is spent."""
-        with FrameReader(self._file, self._limit, with_bodies=True) as reader:
+        with FrameReader(self._file, self._limit, with_bodies=sources is None) as reader:
             for group in scan(reader, self.offset, self._limit, sources, check_bodies=True):
                 allowance.spend(group.end - group.start)
                 self._take(group)

@@ -34,7 +34,8 @@ class GroupSpan(NamedTuple):
 class FrameReader:
     """Reads the frames of a segment from offset to offset, never past `limit`. A context manager; one thread.
 
-    with_bodies: whether bodies will be asked for as well, which decides how much is read at once.
+    with_bodies: whether all bodies will be asked for as well, which decides how much is read at once. Where only some
+    are, what lies between them is passed over unread, a little behind each header apart.
     """
 
     def __init__(self, file: SegmentFile, limit: int, *, with_bodies: bool) -> None:
@@ -60,9 +61,9 @@ class FrameReader:
         """How an error names an offset of this segment."""
         return f"{self._file.path} at {offset}"
 
-    def _fill(self, offset: int, size: int) -> None:
-        """Have at least `size` bytes from `offset` in the buffer."""
-        wanted = min(max(size, self._ahead_bytes), self._limit - offset)
+    def _fill(self, offset: int, size: int, more: int = 0) -> None:
+        """Have at least `size` bytes from `offset` in the buffer, and of `more` what fits into it."""
+        wanted = min(max(size, self._ahead_bytes, min(more, BUFFER_BYTES)), self._limit - offset)
         if wanted < size:
             raise CorruptData(f"{self.place(offset)}: a frame runs past the end of the groups at {self._limit}")
         got = 0
@@ -101,7 +102,7 @@ class FrameReader:
         seen = 0
         while position < end:
             if not self._start <= position < self._end:
-                self._fill(position, 1)
+                self._fill(position, 1, end - position)
             until = min(end, self._end)
             seen = crc32c(self._buffer[position - self._start : until - self._start], seen)
             position = until
