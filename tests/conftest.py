@@ -26,6 +26,7 @@ SHARES_SPARK = (
     "pipeline/test_table_filters_run.py",
     "pipeline/test_treatment.py",
     "spark/",
+    "stores/test_runs.py",
 )
 """Files, and a folder, whose tests use the fixture `spark`. All are one worker's: a run starts that session once."""
 

@@ -71,7 +71,7 @@ def test_checkpoints_are_those_of_the_targets(project):
 
 
 def test_one_target_that_does_not_say_where_it_stands_hides_no_other(project):
-    ledger_of(project, "large").path.write_text("{")
+    ledger_of(project, "large").path.write(b"{")
     answer = databus("checkpoints", "databus.yml", cwd=project)
     assert answer.returncode == CorruptData.exit_code
     assert QUERY in answer.stdout

@@ -9,7 +9,7 @@ import pytest
 
 from databus.client import FileCheckpoints
 from databus.core import Checkpoint, ConfigError, DiskFull, ServiceUnavailable, SourceCheckpoint, make_scn
-from databus.disk import make_folder, replace_file, replacing
+from databus.disk import located, make_folder, replace_file, replacing
 from databus.pipeline.outputs._delta_known import Known
 from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import LeftOut
@@ -53,7 +53,7 @@ def note_unread(folder: Path) -> None:
 
 
 def note_tables(folder: Path) -> None:
-    Known(folder / "tables.json").add("shop/orders", folder / "orders")
+    Known(located(folder / "tables.json")).add("shop/orders", located(folder / "orders"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -94,7 +95,7 @@ def test_history_may_begin_anywhere(tmp_path):
 
 def test_broken_log_of_a_table_is_an_error_with_the_way_out(either):
     either.make().write(log_of(1, 2).batch(0, 1))
-    path = either.make().table_path("shop", ORDERS.source)
+    path = Path(either.make().table_path("shop", ORDERS.source))
     for file in (path / "_delta_log").glob("*.json"):
         file.write_text("{not json")
     with pytest.raises(CorruptData, match="Restore the folder"):
@@ -103,7 +104,7 @@ def test_broken_log_of_a_table_is_an_error_with_the_way_out(either):
 
 @pytest.mark.parametrize("left", [[], ["_commit_5e0c.json.tmp"]], ids=["nothing", "an unfinished commit"])
 def test_a_kill_while_a_table_is_created_is_no_damage(either, left):
-    log = either.make().table_path("shop", ORDERS.source) / "_delta_log"
+    log = Path(either.make().table_path("shop", ORDERS.source)) / "_delta_log"
     log.mkdir(parents=True)
     for name in left:
         (log / name).write_text('{"commitInfo')
@@ -113,7 +114,7 @@ def test_a_kill_while_a_table_is_created_is_no_damage(either, left):
 
 def test_a_table_that_has_lost_its_log_is_an_error_with_the_way_out(either):
     either.make().write(log_of(1, 2).batch(0, 1))
-    for file in (either.make().table_path("shop", ORDERS.source) / "_delta_log").iterdir():
+    for file in (Path(either.make().table_path("shop", ORDERS.source)) / "_delta_log").iterdir():
         file.unlink()
     with pytest.raises(CorruptData, match="Restore"):
         either.make().write(log_of(1, 2).batch(1, 2))
@@ -123,7 +124,7 @@ def test_missing_file_of_a_mirror_is_an_error_and_commits_nothing(mirror):
     log = log_of(1)
     log.begin().update(ORDERS, order(1), order(1, "new"))
     mirror.make().write(log.batch(0, 1))
-    path = mirror.make().table_path("shop", ORDERS.source)
+    path = Path(mirror.make().table_path("shop", ORDERS.source))
     version = versions(mirror)
     for file in path.glob("*.parquet"):
         file.unlink()
@@ -134,7 +135,7 @@ def test_missing_file_of_a_mirror_is_an_error_and_commits_nothing(mirror):
 
 def test_table_of_another_source_or_program_is_refused(tmp_path):
     harness = DeltaHarness(tmp_path, "mirror")
-    path = harness.make().table_path("shop", ORDERS.source)
+    path = Path(harness.make().table_path("shop", ORDERS.source))
     write_deltalake(path, pa.table({"id": [1]}))
     with pytest.raises(UnsupportedFeature, match="did not make"):
         harness.make().write(log_of(1).batch(0, 1))

@@ -13,6 +13,7 @@ from databus.core import (
     SourceCheckpoint,
     UnsupportedFeature,
 )
+from databus.disk import located
 from databus.pipeline._contract import Place
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Entry, Ledger, Stream
@@ -31,7 +32,7 @@ def choice(*patterns):
 
 
 def ledger(folder):
-    return Ledger.load(folder / "lake" / "ledger.json", "shop", "copy")
+    return Ledger.load(located(folder / "lake" / "ledger.json"), "shop", "copy")
 
 
 # The file
@@ -70,14 +71,14 @@ def test_a_file_that_says_nothing_is_no_empty_ledger(tmp_path, text):
     path = tmp_path / "ledger.json"
     path.write_text(text)
     with pytest.raises(CorruptData, match=r"ledger.json: does not say how far this output has come.*Restore it"):
-        Ledger.load(path, "shop", "copy")
+        Ledger.load(located(path), "shop", "copy")
 
 
 def test_two_pipelines_whose_files_have_one_name_do_not_take_each_others_place(tmp_path):
     path = tmp_path / ".databus-shop-eu-copy.ledger.json"
-    Ledger(path, "shop-eu", "copy").put("outputs/copy/shop@shop", Stream("shop/*", at(5)), {})
+    Ledger(located(path), "shop-eu", "copy").put("outputs/copy/shop@shop", Stream("shop/*", at(5)), {})
     with pytest.raises(ConfigError, match=r"is of output copy of pipeline shop-eu.*give one of them another name"):
-        Ledger.load(path, "shop", "eu-copy")
+        Ledger.load(located(path), "shop", "eu-copy")
 
 
 # Outputs
@@ -152,7 +153,7 @@ def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path
     log = log_of(1, 2)
     first = handle(tmp_path)
     first.write("a", log.batch(0, 1))
-    first.ledger_path.unlink()
+    first.ledger_path.remove()
     with pytest.raises(CorruptData, match="was removed while this output was written"):
         first.write("a", log.batch(1, 2))
 

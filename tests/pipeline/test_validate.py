@@ -217,9 +217,40 @@ MISTAKES = {
         """,
         "outputs.m.key.main.b: no table called main.b comes here; a key is given by `db.table`",
     ),
-    "an object store": (
-        "outputs: {m: {type: delta, from: shop, mode: mirror, path: 's3://bucket/lake/{physical}'}}\n",
-        "outputs.m.path: s3://bucket/lake/{physical} is no folder; delta writes to folders of this machine",
+    "a store that is not known": (
+        "outputs: {m: {type: delta, from: shop, mode: mirror, path: 'ftp://host/lake/{physical}'}}\n",
+        "outputs.m.path: ftp: is no store that databus knows; there are s3, s3a, gs, abfss, and paths",
+    ),
+    "a bucket for each table": (
+        "outputs: {m: {type: delta, from: shop, mode: mirror, path: 's3://lake-{table}/x'}}\n",
+        "outputs.m.path: a place in a store is written s3://BUCKET/FOLDER",
+    ),
+    "a password in a URI": (
+        "outputs: {m: {type: delta, from: shop, mode: mirror, path: 's3://key:secret@lake/x'}}\n",
+        "outputs.m.path: a place in a store is written s3://BUCKET/FOLDER",
+    ),
+    "an option that no store has": (
+        """\
+        storage: {s3: {regoin: eu-central-1}}
+        outputs: {m: {type: delta, from: shop, mode: mirror, path: 's3://lake/x'}}
+        """,
+        "outputs.m.path: s3://lake: has no option 'regoin'",
+    ),
+    "options of a store that is not known": (
+        "storage: {ftp: {host: x}}\n",
+        "storage.ftp",
+    ),
+    "one store spelt in two ways": (
+        """\
+        outputs:
+          a: {type: delta, from: shop, mode: mirror, path: 's3://lake/x/{physical}'}
+          b: {type: files, from: shop, path: 's3a://lake/x//{physical}/{table}/'}
+        """,
+        "outputs.b.path: outputs.a writes the same tables to s3a://lake/x//{physical}/{table}/ already",
+    ),
+    "a file's URI with a host": (
+        "outputs: {m: {type: delta, from: shop, mode: mirror, path: 'file://host/x/{physical}'}}\n",
+        "outputs.m.path: after `file:` comes a path from the root on",
     ),
     "a master that is none": (
         "spark: {master: nonsense}\n",

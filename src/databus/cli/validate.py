@@ -12,12 +12,13 @@ from databus.cli._app import AsJson, app, say_json
 def validate(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
     master: Annotated[str | None, typer.Option(help="Check for this Spark master too.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask object stores whether they answer.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find every error in a pipeline's file at once. Exits with 2 if there is one; warnings do not count."""
     from databus.pipeline import validate as problems_of
 
-    problems = problems_of(pipeline, master=master)
+    problems = problems_of(pipeline, master=master, offline=offline)
     errors = [each for each in problems if not each.is_warning]
     if as_json:
         keys = ("path", "message", "line")

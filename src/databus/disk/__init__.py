@@ -1,4 +1,7 @@
-"""Files that survive a crash at any moment, and folders that one process owns. Start with `replace_file`."""
+"""Files that survive a crash at any moment, here or in an object store, and folders that one process owns.
+
+Start with `replace_file`, then `Location`.
+"""
 
 from databus.disk._files import (
     BUFFERS_A_CALL_MAX,
@@ -12,14 +15,26 @@ from databus.disk._files import (
     write_all,
     write_failure,
 )
+from databus.disk._location import Found, LocalLocation, Location, Overtaken, Storage, locate, located
 from databus.disk._lock import FolderLock
+from databus.disk._object_store import SCHEMES, StoreLocation, is_uri
 
 __all__ = [
     "BUFFERS_A_CALL_MAX",
+    "SCHEMES",
     "FolderLock",
+    "Found",
+    "LocalLocation",
+    "Location",
+    "Overtaken",
+    "Storage",
+    "StoreLocation",
     "disk_full",
     "is_no_room",
     "is_readable_by_all",
+    "is_uri",
+    "locate",
+    "located",
     "make_folder",
     "replace_file",
     "replacing",

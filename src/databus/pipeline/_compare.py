@@ -23,12 +23,13 @@ from databus.core import (
     SourceCheckpoint,
     TransientError,
 )
+from databus.disk import Location
 from databus.pipeline._compare_filtered import Filtered, FilteredTable, captured_table
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_rows import difference_of, two_sides
 from databus.pipeline._compare_source import oracle_of
 from databus.pipeline._config import NodeSpec
-from databus.pipeline._contract import OutputContext, Shape
+from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan, plan_queries
 from databus.pipeline._query_filters import named
@@ -111,11 +112,10 @@ class _Copy:
         except (OSError, ValueError):
             return None  # it does not run
 
-    def folder_of(self, source: str) -> Path:
+    def folder_of(self, source: str) -> Location:
         from databus.pipeline.outputs._paths import path_of, spelled
 
-        config = self.graph.config
-        context = OutputContext(config.name, self.node.name, config.folder)
+        context = self.graph.config.context_of(self.node.name)
         return path_of(self.node.config.path, context, self.physical, source, spelled)
 
     def owner_of(self, source: str) -> str | None:
@@ -336,7 +336,7 @@ def _compare_table(
     return TableDifference(table.source, found.rows, note=note) if note else found
 
 
-def _copy_rows(folder: Path, names: Sequence[str], owner: str | None) -> Iterator[Row]:
+def _copy_rows(folder: Location, names: Sequence[str], owner: str | None) -> Iterator[Row]:
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     from databus.pipeline.outputs import delta_batches

@@ -9,12 +9,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from databus.core import ConfigError
+from databus.disk import SCHEMES, Storage
 from databus.formats import lines_of, load_yaml, path_of, substitute
+from databus.pipeline._contract import OutputContext
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
 from databus.sources import SourceConfig, parse_source
 
@@ -94,6 +96,16 @@ class SparkSection(BaseModel):
     )
 
 
+_SCHEME = "|".join(sorted(set(SCHEMES.values())))
+
+
+def _as_text(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int) else value
+
+
+StoreOptions = dict[str, Annotated[str, BeforeValidator(_as_text)]]
+
+
 class RunSection(BaseModel):
     """How queries are run and restarted."""
 
@@ -144,6 +156,13 @@ class PipelineSections(BaseModel):
     relay: RelaySection = Field(default_factory=_defaults(RelaySection), description="The relay that it reads.")
     spark: SparkSection = Field(default_factory=_defaults(SparkSection), description="The Spark session.")
     run: RunSection = Field(default_factory=_defaults(RunSection), description="How queries are run.")
+    storage: dict[Annotated[str, StringConstraints(pattern=rf"^({_SCHEME})(://[^/\s]+)?$")], StoreOptions] = Field(
+        default_factory=dict,
+        description="Options of object stores, by `s3`, `gs` or `abfss`, or by bucket (`s3://lake`), which wins. Names "
+        "are those of Rust's object_store, such as `region`, `endpoint`, `access_key_id` and `secret_access_key`; what "
+        "is not given is taken from the environment (`AWS_REGION` ...). Give secrets by `${NAME}` or `${file:PATH}`.",
+        examples=[{"s3": {"region": "eu-central-1", "secret_access_key": "${SECRET}"}}],
+    )
     sources: dict[str, Any] = Field(default_factory=dict, description="Physical sources that its own relay captures.")
     inputs: dict[str, Any] = Field(default_factory=dict, description="Where rows come from, by name.")
     filters: dict[str, Any] = Field(default_factory=dict, description="What is done to them, by name.")
@@ -182,6 +201,10 @@ class PipelineConfig:
     sections: PipelineSections
     sources: Mapping[str, SourceConfig]
     nodes: Mapping[str, NodeSpec]
+
+    def context_of(self, output: str) -> OutputContext:
+        """Where an output of this name works."""
+        return OutputContext(self.name, output, self.folder, Storage(self.sections.storage))
 
     @property
     def relay(self) -> RelaySection:

@@ -8,7 +8,7 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -17,6 +17,7 @@ import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.core import Checkpoint, ConfigError, InputError, Pair, SourceCheckpoint
+from databus.disk import Location, Storage, locate
 from databus.pipeline._batch import ChangeBatch
 from databus.pipeline._lineage import Lineage
 from databus.pipeline._table_step import TableStep
@@ -111,11 +112,18 @@ class OutputConfig(NodeConfig):
 
 @dataclass(frozen=True, slots=True)
 class OutputContext:
-    """Where an output works: the pipeline's name, its own name, and the folder that relative paths start from."""
+    """Where an output works: the pipeline's name, its own name, the folder that relative paths start from, and options
+    of object stores.
+    """
 
     pipeline: str
     output: str
     folder: Path
+    storage: Storage = field(default_factory=Storage)
+
+    def locate(self, path: str) -> Location:
+        """What a path or a URI names. Raises `ConfigError` for a URI that names none."""
+        return locate(path, self.folder, self.storage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +376,8 @@ class Output(ABC):
     config_model: ClassVar[type[OutputConfig]]
     delivery: ClassVar[Delivery]
     runs: ClassVar[Literal["driver", "spark"]] = "driver"
+    takes_stores: ClassVar[bool] = False
+    """Whether its `path` may be a URI in an object store."""
     incomplete: Collection[str] = frozenset()
     """Full names of tables whose older rows come with a snapshot that has not ended; set before each `write`."""
 
@@ -380,7 +390,7 @@ class Output(ABC):
         """Whether a snapshot of a table replaces all that it holds of it, so that rows from before may be left out."""
         return False
 
-    def ledger_folder(self) -> Path | None:
+    def ledger_folder(self) -> Location | Path | None:
         """The folder, in the target, of the file that says how far it has come; None for a target that keeps nothing,
         whose file is among the pipeline's state.
         """
@@ -421,7 +431,7 @@ class Output(ABC):
         """Full names of the tables that the target knows by itself to be in it."""
         return ()
 
-    def remove(self, tables: Collection[str]) -> list[Path]:
+    def remove(self, tables: Collection[str]) -> Sequence[Location | Path]:
         """Remove what was written of these tables, by full names, so that they can be made anew; returns the folders
         that are gone. Called while nothing runs. Raises `InputError` for an output that keeps nothing.
         """

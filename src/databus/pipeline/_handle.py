@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from databus.core import Checkpoint, ControlKind, CorruptData, InputError, UnsupportedFeature
+from databus.disk import Location, located
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Output, OutputContext, SparkOutput
 from databus.pipeline._ledger import Entry, Ledger, Stream
@@ -35,13 +36,13 @@ class Bringing:
     way_of: WayOf = _unknown_way
 
 
-def ledger_path(output: Output | SparkOutput, state: Path) -> Path:
+def ledger_path(output: Output | SparkOutput, state: Path) -> Location:
     """The file of an output's ledger. state: the pipeline's folder, for a target that keeps nothing."""
     context: OutputContext = output.context
     folder = output.ledger_folder() if isinstance(output, Output) else None
     if folder is None:
-        return state / "ledgers" / f"{context.output}.json"
-    return folder / f".databus-{context.pipeline}-{context.output}.ledger.json"
+        return located(state) / "ledgers" / f"{context.output}.json"
+    return located(folder) / f".databus-{context.pipeline}-{context.output}.ledger.json"
 
 
 class OutputHandle:

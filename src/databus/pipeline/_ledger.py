@@ -16,12 +16,11 @@ import os
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
 from databus.core import Checkpoint, ConfigError, CorruptData, DatabusError, LockHeld, MalformedRequest, Pair
-from databus.disk import make_folder, replace_file
+from databus.disk import Location, Overtaken
 from databus.pipeline._contract import Place
 from databus.pipeline._tables import Selection, TableChoice, matches, selects
 
@@ -130,21 +129,23 @@ class Stream:
 @dataclass
 class Ledger:
     """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
-    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew.
+    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew. tag: of the
+    version of the file that this one is to replace; None if there is none.
     """
 
-    path: Path
+    path: Location
     pipeline: str
     output: str
     epoch: int = 0
     writer: str = ""
     streams: dict[str, Stream] = field(default_factory=dict)
     removing: frozenset[str] = frozenset()
+    tag: str | None = None
 
     @classmethod
-    def load(cls, path: Path, pipeline: str, output: str) -> Self:
+    def load(cls, path: Location, pipeline: str, output: str) -> Self:
         """Read the file; without one, nothing has been written yet. Raises `CorruptData` if it is not ours."""
-        value = _read(path, output)
+        value, tag = _read(path, output)
         if value is None:
             return cls(path, pipeline, output)
         try:
@@ -161,7 +162,7 @@ class Ledger:
                 f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
                 f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
             )
-        return cls(path, pipeline, output, epoch, writer, streams, removing)
+        return cls(path, pipeline, output, epoch, writer, streams, removing, tag)
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
@@ -171,7 +172,7 @@ class Ledger:
 
     def check_epoch(self) -> None:
         """Raises `LockHeld` if somebody else has taken the target since we did, `CorruptData` if the file is gone."""
-        found = _read(self.path, self.output)
+        found, tag = _read(self.path, self.output)
         if found is None:
             raise CorruptData(
                 f"{self.path}: was removed while this output was written. Start the pipeline again: it begins where "
@@ -182,6 +183,7 @@ class Ledger:
                 f"{self.path}: {found.get('writer')} has begun to write this output; two pipelines must not share a "
                 f"target. Stop one of them, or give it another `path`"
             )
+        self.tag = tag
 
     def found(self, name: str, of: str, current: Collection[str]) -> Stream | None:
         """How far a stream has come; None if the target has nothing of it.
@@ -255,7 +257,6 @@ class Ledger:
         self._save()
 
     def _save(self) -> None:
-        make_folder(self.path.parent)
         value: Mapping[str, Any] = {
             "v": VERSION,
             "pipeline": self.pipeline,
@@ -265,25 +266,31 @@ class Ledger:
             "streams": {name: each.to_json() for name, each in self.streams.items()},
             "removing": sorted(self.removing),
         }
-        replace_file(self.path, [json.dumps(value, indent=1).encode()], durable=True)
+        content = json.dumps(value, indent=1).encode()
+        try:
+            self.tag = self.path.put(content, after=self.tag)
+        except Overtaken:
+            self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
+            self.tag = self.path.put(content, after=self.tag)
 
 
-def _read(path: Path, output: str) -> Mapping[str, Any] | None:
-    """What stands in the file; None if there is none. Raises `CorruptData`; `ConfigError` where there can be none."""
+def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | None]:
+    """What stands in the file, and its tag; None if there is none. Raises `CorruptData`; `ConfigError` where there can
+    be none.
+    """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError as error:
-        raise ConfigError(f"{path.parent}: is not a folder to write to: {error.strerror}") from error
+        found = path.read()
+        if found is None:
+            return None, None
+        value = json.loads(found.content)
     except (OSError, ValueError) as error:
         raise _corrupt(path, output, error) from error
     if not isinstance(value, dict):
         raise _corrupt(path, output, TypeError("not an object"))
-    return value
+    return value, found.tag
 
 
-def _corrupt(path: Path, output: str, error: Exception) -> CorruptData:
+def _corrupt(path: Location, output: str, error: Exception) -> CorruptData:
     return CorruptData(
         f"{path}: does not say how far this output has come ({error!r}). Restore it; or have the output made "
         f"anew: `databus rebuild FILE {output}`, FILE being the pipeline's"

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from databus.core import DatabusError
+from databus.disk import Location
 from databus.pipeline._config import PipelineConfig
-from databus.pipeline._contract import OutputContext
 from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline._progress import OutputState
@@ -20,7 +19,7 @@ class OutputPositions:
     """ledger: the file that says them. streams: by name of the query. error: why it says nothing."""
 
     output: str
-    ledger: Path
+    ledger: Location
     streams: Mapping[str, Stream] = field(default_factory=dict)
     error: DatabusError | None = None
 
@@ -29,7 +28,7 @@ def positions_of(config: PipelineConfig) -> Iterator[OutputPositions]:
     """Of each output of a pipeline's file, by its ledger."""
     for node in config.nodes.values():
         if node.kind is Kind.OUTPUT:
-            output = node.plugin(node.config, OutputContext(config.name, node.name, config.folder))
+            output = node.plugin(node.config, config.context_of(node.name))
             path = ledger_path(output, config.state)
             try:
                 yield OutputPositions(node.name, path, Ledger.load(path, config.name, node.name).streams)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from databus.core import CorruptData, InputError
-from databus.pipeline._contract import Output, OutputContext
+from databus.disk import Location
+from databus.pipeline._contract import Output
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger
@@ -15,7 +16,7 @@ from databus.pipeline._tables import matches, nearest
 
 def rebuild(
     graph: Graph, output: str, patterns: Sequence[str] = (), *, confirm: Callable[[Sequence[str]], bool]
-) -> list[Path]:
+) -> Sequence[Location | Path]:
     """Have an output made anew, or only those of its tables that match one of `patterns`; returns the folders removed.
 
     confirm: is asked with the tables' full names; nothing is done if it says no. Killed half-way, the next run does
@@ -27,7 +28,7 @@ def rebuild(
     if node is None or node.kind is not Kind.OUTPUT:
         names = ", ".join(each.name for each in config.nodes.values() if each.kind is Kind.OUTPUT)
         raise InputError(f"{config.name}: has no output {output!r}; there is {names}")
-    target = node.plugin(node.config, OutputContext(config.name, node.name, config.folder))
+    target = node.plugin(node.config, config.context_of(node.name))
     if not isinstance(target, Output) or target.ledger_folder() is None:
         raise InputError(f"outputs.{output}: keeps nothing that could be made anew")
     lock = StateLock(config.state, config.name)
@@ -57,7 +58,8 @@ def _ledger_of(target: Output, state: Path, *, is_all: bool) -> Ledger:
     except CorruptData:
         if not is_all:
             raise
-        return Ledger(path, context.pipeline, context.output)
+        found = path.read()
+        return Ledger(path, context.pipeline, context.output, tag=None if found is None else found.tag)
 
 
 def _chosen(tables: Sequence[str], patterns: Sequence[str], output: str) -> list[str]:

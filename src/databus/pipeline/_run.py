@@ -14,7 +14,6 @@ import structlog
 
 from databus.core import DatabusError, UnknownSource
 from databus.pipeline._config import PipelineConfig
-from databus.pipeline._contract import OutputContext
 from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import Bringing, OutputHandle
@@ -191,7 +190,7 @@ class _Run:
         return {
             node.path: OutputHandle(
                 node.name,
-                node.plugin(node.config, OutputContext(config.name, node.name, config.folder)),
+                node.plugin(node.config, config.context_of(node.name)),
                 config.state,
             )
             for node in config.nodes.values()

@@ -10,10 +10,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from databus.core import ConfigError
+from databus.disk import LocalLocation, Storage, locate
 from databus.formats import line_of, lines_in, validated
 from databus.pipeline._check_http import check_http
 from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
+from databus.pipeline._check_stores import check_path, check_stores
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
 from databus.pipeline._contract import Delivery, Shape
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
@@ -22,22 +24,22 @@ from databus.pipeline._tables import TableChoice, full_pattern, may_select, patt
 
 _PATTERNS_TOLD_MAX: Final = 5
 _WILDCARDS: Final = frozenset("*?[")
-_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _MASTER: Final = re.compile(
     r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|yarn|spark://[^/\s]+:\d+(,[^/\s]+:\d+)*|k8s://\S+"
 )
 """https://spark.apache.org/docs/latest/submitting-applications.html#master-urls"""
 
 
-def validate(path: Path | str, *, master: str | None = None) -> list[Problem]:
+def validate(path: Path | str, *, master: str | None = None, offline: bool = False) -> list[Problem]:
     """Everything that is wrong with a pipeline's file; it can run if there are at most warnings. Of its databases only
-    files are looked at.
+    files are looked at; object stores are asked whether they can be read.
 
-    master: what `--master` says, instead of `spark.master` in the file.
+    master: what `--master` says, instead of `spark.master` in the file. offline: ask no store.
     """
     graph, problems = _read(Path(path), master)
     if graph is not None and not graph.cycle():
-        problems = sorted({*problems, *check_sources(graph)})
+        stores = () if offline else check_stores(graph.config)
+        problems = sorted({*problems, *check_sources(graph), *stores})
     return _placed(path, problems)
 
 
@@ -352,9 +354,13 @@ def _is_one_place(folder: Path, one: str, other: str) -> bool:
     return _plain(folder, one) == _plain(folder, other)
 
 
-def _plain(folder: Path, template: str) -> Path:
+def _plain(folder: Path, template: str) -> str:
     """A template's folder however it is spelt: relative or not, by `..`, through symbolic links."""
-    return Path(os.path.realpath(folder / template.rstrip("/").removesuffix("/{table}")))
+    try:
+        place = locate(template.rstrip("/").removesuffix("/{table}"), folder, Storage())
+    except ConfigError:  # told elsewhere
+        return template
+    return os.path.realpath(place) if isinstance(place, LocalLocation) else str(place)
 
 
 def _may_share(one: Branch, other: Branch) -> bool:
@@ -365,11 +371,9 @@ def _may_share(one: Branch, other: Branch) -> bool:
 
 def _check_path(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterator[Problem]:
     path = node.config.path
-    if _URL.match(path):
-        yield Problem(
-            f"{node.path}.path",
-            f"{path} is no folder; {node.type} writes to folders of this machine, mounted ones among them",
-        )
+    wrong = [*check_path(node, graph.config)]
+    if wrong:
+        yield from wrong
         return
     if getattr(node.config, "merge", False):
         return

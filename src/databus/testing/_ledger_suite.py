@@ -102,7 +102,7 @@ def check_lost_ledger(harness: OutputHarness) -> None:
     size = len(log.entries)
     with _process(harness) as process:
         process.write(log.batch(0, 60))
-    process.handle.ledger_path.unlink()
+    process.handle.ledger_path.remove()
     with _process(harness) as process:
         if process.output.place("shop/main.orders") is not None:
             _refused(process, log.batch(80, size), UnsupportedFeature)
@@ -120,7 +120,7 @@ def check_another_database_over_a_lost_ledger(harness: OutputHarness) -> None:
         can_tell = process.output.place("shop/main.orders") is not None
     if not can_tell:
         raise unittest.SkipTest("this output cannot tell what its target holds")
-    process.handle.ledger_path.unlink()
+    process.handle.ledger_path.remove()
     other = ChangeLog(uuid="log-2").begin()
     for i in range(5):
         other.begin().insert(ORDERS, {"id": 10 + i, "note": "theirs", "total": None})

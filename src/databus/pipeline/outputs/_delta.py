@@ -6,7 +6,6 @@ stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.wr
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import structlog
 from pydantic import Field
 
 from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint, UnsupportedFeature
+from databus.disk import Location
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
 from databus.pipeline._decode import user_rows_schema
@@ -41,9 +41,9 @@ class DeltaConfig(OutputConfig):
         description="`mirror`: the rows that the source has now. `history`: every change, appended."
     )
     path: str = Field(
-        description="Folder of the Delta tables. `{physical}`, `{db}` and `{table}` stand for the source's names; "
-        "without any of them, `/{table}` is added.",
-        examples=["lake/mirror", "lake/{physical}/{db}.{table}"],
+        description="Folder of the Delta tables, here or in an object store. `{physical}`, `{db}` and `{table}` stand "
+        "for the source's names; without any of them, `/{table}` is added.",
+        examples=["lake/mirror", "s3://lake/{physical}/{db}.{table}"],
     )
     engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
     merge: bool = Field(
@@ -112,6 +112,7 @@ class DeltaOutput(Output):
 
     config_model: ClassVar[type[OutputConfig]] = DeltaConfig
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
+    takes_stores: ClassVar[bool] = True
     config: DeltaConfig
 
     def __init__(self, config: DeltaConfig, context: OutputContext) -> None:
@@ -125,11 +126,11 @@ class DeltaOutput(Output):
         """See `Output.is_refilled`."""
         return self.config.mode == "mirror"
 
-    def table_path(self, physical: str, source: str) -> Path:
+    def table_path(self, physical: str, source: str) -> Location:
         """Where the copy of `source` (`db.table`) is."""
         return path_of(self.config.path, self.context, physical, source, spelled)
 
-    def ledger_folder(self) -> Path | None:
+    def ledger_folder(self) -> Location | None:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
 
@@ -188,7 +189,7 @@ class DeltaOutput(Output):
             self._known = Known.load(path, before=root / f".databus-{output}.json")
         return self._known
 
-    def remove(self, tables: Collection[str]) -> list[Path]:
+    def remove(self, tables: Collection[str]) -> list[Location]:
         """See `Output.remove`. Raises `UnsupportedFeature` for one of several sources that share a table."""
         known = self._read_known()
         if self.config.merge and not set(tables).issuperset(known.tables):

@@ -6,11 +6,10 @@ Without it, a mirror whose folder was removed would be made anew from the next c
 import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 from databus.core import CorruptData
-from databus.disk import make_folder, replace_file
+from databus.disk import Location
 
 
 @dataclass
@@ -19,22 +18,23 @@ class Known:
     folders, by source.
     """
 
-    path: Path
+    path: Location
     from_beginning: dict[str, bool] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, path: Path, before: Path) -> Self:
+    def load(cls, path: Location, before: Location) -> Self:
         """Read the file; without one, the output begins now. Raises `CorruptData` if it is not ours.
 
         before: where it was when its name did not say whose it is, and pipelines over one folder shared it.
         """
         try:
-            value = json.loads((path if path.exists() else before).read_text())
+            found = path.read() or before.read()
+            if found is None:
+                return cls(path)
+            value = json.loads(found.content)
             beginnings = {str(physical): bool(at_zero) for physical, at_zero in value["from_beginning"].items()}
             return cls(path, beginnings, {str(k): str(v) for k, v in value["tables"].items()})
-        except FileNotFoundError:
-            return cls(path)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptData(
                 f"{path}: does not say which tables this output has made ({error!r}). Restore it; or remove it, if "
@@ -43,9 +43,8 @@ class Known:
 
     def save(self) -> None:
         """Write the file, whole or not at all, durably."""
-        make_folder(self.path.parent)
         text = json.dumps({"from_beginning": self.from_beginning, "tables": self.tables}, indent=1)
-        replace_file(self.path, [text.encode()], durable=True)
+        self.path.write(text.encode())
 
     def meet(self, physical: str, *, begins_at_zero: bool) -> None:
         """Note where the first batch of a physical source began; of a later one, nothing."""
@@ -53,7 +52,7 @@ class Known:
             self.from_beginning[physical] = begins_at_zero
             self.save()
 
-    def add(self, name: str, folder: Path) -> None:
+    def add(self, name: str, folder: Location) -> None:
         """Note that a table is there."""
         if self.tables.get(name) != str(folder):
             self.tables[name] = str(folder)

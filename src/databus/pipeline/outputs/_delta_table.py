@@ -6,8 +6,6 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 
 import contextlib
 import json
-import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from databus.core import SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
-from databus.disk import disk_full, is_no_room
+from databus.disk import Location, located
 from databus.pipeline.outputs._pairs import Stored
+from databus.pipeline.outputs._read_ahead import read_ahead
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 _OWNER: Final = "databus.source"
 _BATCH_ROWS: Final = 65_536
 _AHEAD: Final = ("schema", "schema/seq")
-_SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,51 +50,52 @@ class Upkeep:
         }
 
 
-def _dataset_of(table: "DeltaTable", path: Path, schema: pa.Schema | None = None) -> Any:
-    # Arrow's own file system: threads of a dataset over the engine's, which calls back into Python, may still run when
-    # the interpreter ends, and abort the process.
-    files = SubTreeFileSystem(str(path.absolute()), LocalFileSystem())
-    return table.to_pyarrow_dataset(filesystem=files, schema=schema)
+def _opened(path: Location) -> "DeltaTable":
+    from deltalake import DeltaTable
+
+    return DeltaTable(path.engine_uri, storage_options=path.engine_options)
 
 
-def read_delta(path: Path, columns: Sequence[str] | None = None, *, source: str | None = None) -> pa.Table:
+def _dataset_of(table: "DeltaTable", path: Location, schema: pa.Schema | None = None) -> Any:
+    return table.to_pyarrow_dataset(filesystem=path.arrow_files, schema=schema)
+
+
+def read_delta(path: Location | Path, columns: Sequence[str] | None = None, *, source: str | None = None) -> pa.Table:
     """The rows of the Delta table in a folder, all at once; of one `source` (`physical/db.table`) if several share it.
 
     Raises deltalake's TableNotFoundError if there is none.
     """
     mine = None if source is None else pc.field(SOURCE) == source
     names = None if columns is None else [*columns]
-    from deltalake import DeltaTable
-
-    found: pa.Table = _dataset_of(DeltaTable(str(path)), path).to_table(columns=names, filter=mine)
+    place = located(path)
+    found: pa.Table = _dataset_of(_opened(place), place).to_table(columns=names, filter=mine)
     return found
 
 
-def delta_batches(path: Path, *, source: str | None = None) -> Iterator[pa.RecordBatch]:
+def delta_batches(path: Location | Path, *, source: str | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of the Delta table in a folder, a few at a time; see `read_delta`."""
     mine = None if source is None else pc.field(SOURCE) == source
-    from deltalake import DeltaTable
-
+    place = located(path)
     yield from (
-        _dataset_of(DeltaTable(str(path)), path)
+        _dataset_of(_opened(place), place)
         .scanner(filter=mine, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
         .to_batches()
     )
 
 
-def commit_path(table: Path, version: int) -> Path:
+def commit_path(table: Location, version: int) -> Location:
     """The file of a commit in a table's log."""
     return table / "_delta_log" / f"{version:020d}.json"
 
 
-def was_put_back(table: Path, since: int) -> bool:
+def was_put_back(table: Location, since: int) -> bool:
     """Whether somebody has restored the table to a version before `since`, after it had that one.
 
     Then what it says of its place is wrong: a restore takes rows back, and leaves the transactions that tell of them.
     """
     version = since + 1
-    while (path := commit_path(table, version)).exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
+    while (found := commit_path(table, version).read()) is not None:
+        for line in found.content.splitlines():
             info = json.loads(line).get("commitInfo") or {}
             to = (info.get("operationParameters") or {}).get("version")
             if info.get("operation") == "RESTORE" and (to is None or int(to) < since):
@@ -117,7 +115,7 @@ class DeltaTarget:
 
     def __init__(
         self,
-        path: Path,
+        path: Location,
         owner: str,
         application: str,
         upkeep: Upkeep,
@@ -136,14 +134,13 @@ class DeltaTarget:
         self._table: DeltaTable | None = None
         self._stored: Stored | None = None
         self._stored_of: int | None = None  # version
+        self._next: Stored | None = None  # what the commit that is being made stores
         self._open()
 
     def _open(self) -> None:
         if self._was_begun():
-            from deltalake import DeltaTable
-
             with self._errors("open"):
-                self._table = DeltaTable(self.path)
+                self._table = _opened(self.path)
             self._version_seen = self._table.version()
             self._check_owner(self._table)
 
@@ -152,10 +149,8 @@ class DeltaTarget:
         and nothing beside it: no row is written before the first commit.
         """
         log = self.path / "_delta_log"
-        return log.is_dir() and (
-            any(each.name[0].isdigit() for each in log.iterdir())
-            or any(each.name != log.name for each in self.path.iterdir())
-        )
+        names = self.path.names()
+        return log.name in names and (len(names) > 1 or any(each[0].isdigit() for each in log.names()))
 
     def refresh(self) -> None:
         """See what other sources have written since."""
@@ -197,8 +192,9 @@ class DeltaTarget:
 
         with self._errors("create"):
             self._table = DeltaTable.create(
-                self.path,
+                self.path.engine_uri,
                 schema,
+                storage_options=self.path.engine_options,
                 partition_by=SOURCE if self._is_shared else None,
                 configuration=self.upkeep.properties(self.owner),
                 raise_if_key_not_exists=False,
@@ -207,7 +203,7 @@ class DeltaTarget:
     def stored(self) -> Stored | None:
         """The pair that the table has; None where nothing was stored."""
         version = self.table.version()
-        if self._stored_of != version:  # to find it out takes milliseconds
+        if self._stored_of != version:  # to find it out takes milliseconds, and in a store many requests
             self._stored, self._stored_of = self._read_stored(), version
         return self._stored
 
@@ -240,6 +236,7 @@ class DeltaTarget:
         """Properties of a commit that stores the pair. `more`: words for the table's history."""
         from deltalake import CommitProperties, Transaction
 
+        self._next = stored
         scn, seq = stored.pair
         transactions = [Transaction(self._application, scn), Transaction(f"{self._application}/seq", seq)]
         if stored.log is not None:
@@ -276,7 +273,7 @@ class DeltaTarget:
         """Put other rows, in another schema, in the place of all rows, in one commit that stores the pair."""
         from deltalake import write_deltalake
 
-        reader = pa.RecordBatchReader.from_batches(schema, iter(batches))
+        reader = pa.RecordBatchReader.from_batches(schema, read_ahead(batches))
         with self._committing("rewrite"):
             write_deltalake(
                 self.table,
@@ -355,8 +352,11 @@ class DeltaTarget:
     @contextlib.contextmanager
     def _committing(self, verb: str) -> Iterator[None]:
         crash_point(self._crash_points[0])
+        known, before = self.stored(), self.table.version()
         with self._errors(verb):
             yield
+        if self.table.version() == before + 1 and self._next is not None:
+            self._stored, self._stored_of = self._next.over(known), before + 1
         crash_point(self._crash_points[1])
 
     @contextlib.contextmanager
@@ -375,20 +375,16 @@ class DeltaTarget:
         except DatabusError:
             raise
         except CommitFailedError as error:
+            if (trouble := self.path.trouble(error)) is not None:
+                raise trouble from None
             raise LockHeld(
                 f"{self.path}: could not {verb} the table, because another process writes it ({error}); a table has "
                 f"one writer. Stop the other one, and start this pipeline again"
             ) from error
         except (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, DeltaError, OSError, ValueError) as error:
-            if (cause := _system_error(error)) is not None and is_no_room(cause):
-                raise disk_full(self.path, cause) from error
+            if (trouble := self.path.trouble(error)) is not None:
+                raise trouble from None
             raise CorruptData(
                 f"{self.path}: could not {verb} the table of {self.owner}: {error}. Nothing was committed. Restore "
                 f"the folder; or remove it and start the output anew from a snapshot of the table"
             ) from error
-
-
-def _system_error(error: Exception) -> OSError | None:
-    """The operating system's error behind one of the engine's, whose text ends as Rust names it."""
-    found = _SYSTEM_ERROR.search(str(error))
-    return None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))

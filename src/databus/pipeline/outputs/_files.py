@@ -9,15 +9,14 @@ are files too (`_….control.json`); readers of a folder of Parquet or JSON pass
 
 import re
 from collections.abc import Collection, Iterator
-from pathlib import Path
 from typing import ClassVar, Final, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import Field
 
-from databus.core import ConfigError, InputError, Pair, ServiceUnavailable, UnsupportedFeature, crash_point
-from databus.disk import make_folder, replacing
+from databus.core import Pair, UnsupportedFeature, crash_point
+from databus.disk import Location
 from databus.formats import BigIntegers
 from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
@@ -27,7 +26,6 @@ from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folder
 
 _NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
 _CONTROL: Final = "control.json"
-_PARTIAL: Final = ".partial"
 
 
 class FilesConfig(OutputConfig):
@@ -35,8 +33,8 @@ class FilesConfig(OutputConfig):
 
     type: Literal["files"] = "files"
     path: str = Field(
-        description="Folder of the files. `{physical}`, `{db}` and `{table}` stand for the source's names; without "
-        "any of them, `/{table}` is added.",
+        description="Folder of the files, here or in an object store. `{physical}`, `{db}` and `{table}` stand for the "
+        "source's names; without any of them, `/{table}` is added.",
         examples=["out", "out/{physical}/{db}.{table}"],
     )
     format: Literal["parquet", "json"] = Field(
@@ -62,14 +60,10 @@ def file_name(first: Pair, last: Pair, log: int, suffix: str) -> str:
     return f"{hidden}{first[0]:019d}.{first[1]:019d}-{last[0]:019d}.{last[1]:019d}.{log:016x}.{suffix}"
 
 
-def _stored_in(path: Path) -> Stored:
+def _stored_in(path: Location) -> Stored:
     """What the names in a source's folder say is done. Raises `InputError`."""
     stored = Stored()
-    try:
-        names = [each.name for each in path.iterdir()] if path.exists() else []
-    except OSError as error:
-        raise InputError(f"{path}: is not a folder to read: {error}") from error
-    for match in filter(None, map(_NAME.fullmatch, names)):
+    for match in filter(None, map(_NAME.fullmatch, path.names())):
         last = (int(match[3]), int(match[4]))
         stored = max(stored, Stored(last, int(match[5], 16)), key=lambda each: each.pair)
     return stored
@@ -78,28 +72,19 @@ def _stored_in(path: Path) -> Stored:
 class _Folder:
     """The files of one source."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Location) -> None:
         self.path = path
-        try:
-            make_folder(path)
-            for left in path.glob(f".*{_PARTIAL}"):
-                left.unlink(missing_ok=True)
-        except (ConfigError, OSError) as error:
-            raise InputError(f"{path}: is not a folder to write to: {error}") from error
+        path.make()
         self.stored = _stored_in(path)
 
     def put(self, first: Pair, stored: Stored, suffix: str, pieces: Iterator[str] | pa.Table, codec: str) -> None:
         """Make one file, whole or not at all."""
         name = file_name(first, stored.pair, stored.log or 0, suffix)
-        partial = self.path / f".{name}{_PARTIAL}"
-        try:
-            with replacing(self.path / name, beside=partial, before_rename=_crash_before_rename) as file:
-                if isinstance(pieces, pa.Table):
-                    pq.write_table(pieces, file, compression=codec)
-                else:
-                    file.writelines(piece.encode() for piece in pieces)
-        except ServiceUnavailable as error:
-            raise InputError(f"{self.path / name}: could not be written: {error.__cause__}") from error
+        with (self.path / name).writing(before_visible=_crash_before_rename) as file:
+            if isinstance(pieces, pa.Table):
+                pq.write_table(pieces, file, compression=codec)
+            else:
+                file.writelines(piece.encode() for piece in pieces)
         crash_point("files.after_rename")
         self.stored = stored
 
@@ -113,6 +98,7 @@ class FilesOutput(Output):
 
     config_model: ClassVar[type[OutputConfig]] = FilesConfig
     delivery: ClassVar[Delivery] = Delivery.REPEATS_HARMLESS
+    takes_stores: ClassVar[bool] = True
     config: FilesConfig
 
     def __init__(self, config: FilesConfig, context: OutputContext) -> None:
@@ -120,7 +106,7 @@ class FilesOutput(Output):
         self._folders: dict[tuple[str, str], _Folder] = {}
         self._places = TableFolders(config.path, context)
 
-    def ledger_folder(self) -> Path | None:
+    def ledger_folder(self) -> Location | None:
         """The folder that all of its tables are in."""
         return root_of(self.config.path, self.context)
 
@@ -199,7 +185,7 @@ class FilesOutput(Output):
             _stored_in(path_of(self.config.path, self.context, physical, source)) if folder is None else folder.stored
         )
 
-    def remove(self, tables: Collection[str]) -> list[Path]:
+    def remove(self, tables: Collection[str]) -> list[Location]:
         """See `Output.remove`."""
         return remove_folders(self.config.path, self.context, tables)
 

@@ -1,7 +1,7 @@
 """Pairs in rows: what is above a pair, and how a target remembers which pair it has."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,13 @@ class Stored:
     def follows(self) -> Pair:
         """Up to where it has followed changes of the schema."""
         return max(self.pair, self.ahead)
+
+    def over(self, before: "Stored | None") -> "Stored":
+        """What the target says once this is stored over what was: only an `ahead` that is one is written."""
+        if before is None:
+            return self if self.ahead > self.pair else replace(self, ahead=(0, 0))
+        ahead = self.ahead if self.ahead > self.pair else before.ahead
+        return replace(self, ahead=ahead, log=before.log if self.log is None else self.log)
 
     @property
     def is_part(self) -> bool:

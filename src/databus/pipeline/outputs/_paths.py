@@ -1,11 +1,10 @@
 """Where a source's copy is, from a template."""
 
-import shutil
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from urllib.parse import quote
 
-from databus.core import ConfigError, InputError, UnsupportedFeature
+from databus.core import ConfigError, UnsupportedFeature
+from databus.disk import Location
 from databus.pipeline._contract import OutputContext
 
 Named = Callable[[str], str]
@@ -30,7 +29,7 @@ def spelled(name: str) -> str:
     return "".join(c if c.isalnum() else quote(c, safe=" ").replace("%", "=") for c in name)
 
 
-def path_of(template: str, context: OutputContext, physical: str, source: str, named: Named = quoted) -> Path:
+def path_of(template: str, context: OutputContext, physical: str, source: str, named: Named = quoted) -> Location:
     """The folder of `source` (`db.table`). Without any of `{physical}`, `{db}`, `{table}`, `/{table}` is added.
 
     Raises `ConfigError` for a template that names anything else, `UnsupportedFeature` for a table without a name of its
@@ -44,36 +43,34 @@ def path_of(template: str, context: OutputContext, physical: str, source: str, n
         )
     names = {"physical": physical, "db": db, "table": table}
     try:
-        path = (template if "{" in template else f"{template}/{{table}}").format(
-            **{name: named(value) for name, value in names.items()}
-        )
+        below = _below_root(template).format(**{name: named(value) for name, value in names.items()})
     except (KeyError, IndexError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"outputs.{context.output}.path: {template!r} is not a template ({error!r}); it may name "
             "{physical}, {db} and {table}"
         ) from error
-    return context.folder / path
+    return root_of(template, context) / below
 
 
-def root_of(template: str, context: OutputContext) -> Path:
+def root_of(template: str, context: OutputContext) -> Location:
     """The folder that all folders of a template are in."""
-    fixed = list(Path(template.partition("{")[0]).parts)
-    if "{" in template and not template.partition("{")[0].endswith("/"):
-        fixed = fixed[:-1]
-    return context.folder.joinpath(*fixed)
+    return context.locate(template[: len(template) - len(_below_root(template))] if "{" in template else template)
 
 
-def remove_folders(template: str, context: OutputContext, tables: Iterable[str], named: Named = quoted) -> list[Path]:
+def _below_root(template: str) -> str:
+    """The part of a template that is not the same for all tables."""
+    fixed, brace, _ = template.partition("{")
+    return template[fixed.rfind("/") + 1 :] if brace else "{table}"
+
+
+def remove_folders(
+    template: str, context: OutputContext, tables: Iterable[str], named: Named = quoted
+) -> list[Location]:
     """Remove the folders of tables, by full names; returns them. Raises `InputError` for one that stays."""
     parts = (name.partition("/") for name in tables)
-    found = sorted({path_of(template, context, physical, source, named) for physical, _, source in parts})
+    found = sorted({path_of(template, context, physical, source, named) for physical, _, source in parts}, key=str)
     for path in found:
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise InputError(f"{path}: could not be removed: {error}") from error
+        path.remove_folder()
     return found
 
 
@@ -84,9 +81,9 @@ class TableFolders:
         self._template = template
         self._context = context
         self._named = named
-        self._taken: dict[Path, str] = {}
+        self._taken: dict[Location, str] = {}
 
-    def take(self, physical: str, source: str) -> Path:
+    def take(self, physical: str, source: str) -> Location:
         """The folder of a source. Raises `ConfigError` if another source has it."""
         path = path_of(self._template, self._context, physical, source, self._named)
         name = f"{physical}/{source}"

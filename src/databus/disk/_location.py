@@ -1,0 +1,264 @@
+"""Where files are: a path on a disk of this machine, or a URI in an object store. Start with `Location`, then `locate`.
+
+Outputs and their ledgers know files by this alone, so none of them asks where it is.
+"""
+
+import os
+import re
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from databus.core import ConfigError, DatabusError, InputError, ServiceUnavailable
+from databus.disk._files import disk_full, is_no_room, make_folder, replace_file, replacing
+
+_SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
+
+
+class Overtaken(Exception):
+    """The file is not the one that was read: somebody else has written it, or removed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a file holds. tag: of this version of it; see `Location.put`."""
+
+    content: bytes
+    tag: str
+
+
+class Location(ABC):
+    """A file or a folder, which need not be there. `str` tells people where; it holds no secret.
+
+    All that reads or writes raises `ServiceUnavailable` where another try may help, `DiskFull` for want of room, and
+    `InputError` otherwise, such as `AccessDenied`.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The last part of its path."""
+
+    @property
+    @abstractmethod
+    def parent(self) -> "Location":
+        """The folder that it is in."""
+
+    @abstractmethod
+    def __truediv__(self, name: str) -> "Location":
+        """What is called `name` in this folder; of more parts than one, what is below."""
+
+    @property
+    def engine_uri(self) -> str:
+        """As Delta's engine takes it."""
+        return str(self)
+
+    @property
+    def engine_options(self) -> dict[str, str] | None:
+        """Options that Delta's engine needs beside that; secrets are among them."""
+        return None
+
+    @property
+    def arrow_files(self) -> Any:
+        """Arrow's own file system over this folder, where there is a better one than the engine's; else None."""
+        return None
+
+    @abstractmethod
+    def read(self) -> Found | None:
+        """The file's content; None if there is none. A local one may raise any OSError too."""
+
+    @abstractmethod
+    def put(self, content: bytes, *, after: str | None) -> str:
+        """Write the file, whole and durably, if it still is the version of the tag `after` (None: if it is not there);
+        returns the new tag. Raises `Overtaken` otherwise. On a local disk only a moment lies between look and write.
+        """
+
+    @abstractmethod
+    def write(self, content: bytes) -> None:
+        """Write the file, whole and durably, whatever is there."""
+
+    @abstractmethod
+    def writing(self, before_visible: Callable[[], None] | None = None) -> AbstractContextManager[BinaryIO]:
+        """A file to write, of any size, that is there whole in the end or, after an error, not at all."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether the file is there."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Of files and folders in this folder; none if it is not there."""
+
+    @abstractmethod
+    def make(self) -> None:
+        """Make it a folder, where there are folders."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove the file, if it is there."""
+
+    @abstractmethod
+    def remove_folder(self) -> None:
+        """Remove the folder with all that is in it, if it is there."""
+
+    def check(self) -> None:  # noqa: B027 - a disk answers
+        """Whether the place answers and may be read: raises what says why not."""
+
+    @abstractmethod
+    def trouble(self, error: Exception) -> DatabusError | None:
+        """What an error of Delta's engine about this folder is, if it is the disk's or the store's and not the table's:
+        no room, no answer, no permission.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LocalLocation(Location):
+    """On a disk of this machine. It is a path for everybody who takes one."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    @property
+    def name(self) -> str:
+        """See `Location.name`."""
+        return self.path.name
+
+    @property
+    def parent(self) -> "LocalLocation":
+        """See `Location.parent`."""
+        return LocalLocation(self.path.parent)
+
+    def __truediv__(self, name: str) -> "LocalLocation":
+        return LocalLocation(self.path / name)
+
+    @property
+    def arrow_files(self) -> Any:
+        """See `Location.arrow_files`. Threads of a dataset over the engine's, which calls back into Python, may still
+        run when the interpreter ends, and abort the process.
+        """
+        from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+        return SubTreeFileSystem(str(self.path.absolute()), LocalFileSystem())
+
+    def read(self) -> Found | None:
+        """See `Location.read`."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise ConfigError(f"{self.path.parent}: is not a folder to write to: {error.strerror}") from error
+        return Found(content, _tag_of(content))
+
+    def put(self, content: bytes, *, after: str | None) -> str:
+        """See `Location.put`."""
+        found = self.read()
+        if (None if found is None else found.tag) != after:
+            raise Overtaken
+        self.write(content)
+        return _tag_of(content)
+
+    def write(self, content: bytes) -> None:
+        """See `Location.write`."""
+        make_folder(self.path.parent)
+        replace_file(self.path, [content], durable=True)
+
+    @contextmanager
+    def writing(self, before_visible: Callable[[], None] | None = None) -> Iterator[BinaryIO]:
+        """See `Location.writing`. Until then it is beside, as `.NAME.partial`."""
+        beside = self.path.with_name(f".{self.path.name}.partial")
+        try:
+            with replacing(self.path, beside=beside, before_rename=before_visible) as file:
+                yield file
+        except ServiceUnavailable as error:
+            raise InputError(f"{self.path}: could not be written: {error.__cause__}") from error
+
+    def exists(self) -> bool:
+        """See `Location.exists`."""
+        return self.path.exists()
+
+    def names(self) -> list[str]:
+        """See `Location.names`."""
+        try:
+            return [each.name for each in self.path.iterdir()] if self.path.exists() else []
+        except OSError as error:
+            raise InputError(f"{self.path}: is not a folder to read: {error}") from error
+
+    def make(self) -> None:
+        """See `Location.make`. What was left half-written in it is removed."""
+        try:
+            make_folder(self.path)
+            for left in self.path.glob(".*.partial"):
+                left.unlink(missing_ok=True)
+        except (ConfigError, OSError) as error:
+            raise InputError(f"{self.path}: is not a folder to write to: {error}") from error
+
+    def remove(self) -> None:
+        """See `Location.remove`."""
+        self.path.unlink(missing_ok=True)
+
+    def remove_folder(self) -> None:
+        """See `Location.remove_folder`."""
+        try:
+            shutil.rmtree(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise InputError(f"{self.path}: could not be removed: {error}") from error
+
+    def trouble(self, error: Exception) -> DatabusError | None:
+        """See `Location.trouble`: the system's error behind one of the engine's, whose text ends as Rust names it."""
+        found = _SYSTEM_ERROR.search(str(error))
+        cause = None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
+        return disk_full(self.path, cause) if cause is not None and is_no_room(cause) else None
+
+
+def _tag_of(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Options of object stores: by scheme (`s3`), or by scheme and bucket (`s3://lake`), which come first.
+
+    Secrets are among them, so nothing shows them.
+    """
+
+    by_place: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+
+    def of(self, place: str) -> Mapping[str, str]:
+        """Those of `scheme://bucket`."""
+        return self.by_place.get(place) or self.by_place.get(place.partition(":")[0]) or {}
+
+
+def locate(path: str, folder: Path, storage: Storage) -> Location:
+    """What a path or a URI names. folder: where relative paths start.
+
+    Raises `ConfigError` for a URI that names nothing.
+    """
+    from databus.disk._object_store import StoreLocation, is_uri
+
+    if is_uri(path):
+        return StoreLocation.of(path, storage)
+    if path.startswith("file:"):
+        path = path.removeprefix("file:").removeprefix("//")
+        if not path.startswith("/"):
+            raise ConfigError("after `file:` comes a path from the root on: file:///FOLDER")
+    return LocalLocation(folder / path)
+
+
+def located(path: Location | Path) -> Location:
+    """A path, or what has been one all along, as a location."""
+    return path if isinstance(path, Location) else LocalLocation(path)

@@ -1,0 +1,1 @@
+"""Targets in an object store: moto's S3, in a process of its own."""

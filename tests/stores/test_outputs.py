@@ -1,0 +1,169 @@
+"""Outputs in an object store pass the suite that those on a disk pass, and their readers need nothing of ours."""
+
+import io
+from contextlib import suppress
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from databus.core import Checkpoint, LockHeld, ServiceUnavailable
+from databus.pipeline import OutputContext
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._ledger import Ledger, Stream
+from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput
+from databus.testing import OUTPUT_CHECKS, TcpProxy
+from databus.testing._change_log import ORDERS, ChangeLog
+from tests.outputs.harnesses import FROM, DeltaHarness, FilesHarness, log_of
+from tests.stores.store import BUCKET, ObjectStore
+
+
+def context(folder, storage):
+    return OutputContext("shop", "copy", folder, storage)
+
+
+def arrow_rows(store, folder):
+    """The rows of Parquet files, by Arrow's own client of S3."""
+    files = pyarrow.fs.S3FileSystem(
+        endpoint_override=store.endpoint.removeprefix("http://"),
+        scheme="http",
+        region="eu-central-1",
+        access_key=store.options["access_key_id"],
+        secret_key=store.options["secret_access_key"],
+    )
+    found = files.get_file_info(pyarrow.fs.FileSelector(f"{BUCKET}/{folder}", allow_not_found=True))
+    names = sorted(each.path for each in found if each.path.endswith(".parquet"))
+    parts = [pq.read_table(io.BytesIO(files.open_input_stream(name).read())) for name in names]
+    return [row for part in parts for row in part.to_pylist()]
+
+
+class DeltaInStore(DeltaHarness):
+    """prefix: of the tests' own in the bucket."""
+
+    def __init__(self, folder, store, prefix, mode, **options):
+        super().__init__(folder, mode, path=f"s3://{BUCKET}/{prefix}", **options)
+        self.store = store
+        self.prefix = prefix
+
+    def make(self):
+        return DeltaOutput(DeltaConfig(**self.options, **FROM), context(self.folder, self.store.storage))
+
+    def read(self, physical, table):
+        """By the engine alone, and the options that anybody gives it."""
+        uri = f"s3://{BUCKET}/{self.prefix}/{table.source.rpartition('.')[2]}"
+        return DeltaTable(uri, storage_options=self.store.engine_options).to_pyarrow_table().to_pylist()
+
+    def full(self):
+        return None
+
+
+class FilesInStore(FilesHarness):
+    def __init__(self, folder, store, prefix, **options):
+        super().__init__(folder, "parquet", **options)
+        self.options["path"] = f"s3://{BUCKET}/{prefix}"
+        self.store = store
+        self.prefix = prefix
+
+    def make(self):
+        return FilesOutput(FilesConfig(**self.options, **FROM), context(self.folder, self.store.storage))
+
+    def read(self, physical, table):
+        return arrow_rows(self.store, f"{self.prefix}/{table.source.rpartition('.')[2]}")
+
+    def full(self):
+        return None
+
+
+MAKE = {
+    "delta mirror": lambda *where: DeltaInStore(*where, "mirror"),
+    "delta history": lambda *where: DeltaInStore(*where, "history"),
+    "parquet": FilesInStore,
+}
+
+
+@pytest.fixture
+def prefix(request):
+    return "".join(c if c.isalnum() else "_" for c in request.node.name)
+
+
+MANY_BATCHES = {"check_whole_log", "check_repeats", "check_restart_from_nothing", "check_goes_on_where_the_ledger_says"}
+"""Hundreds of commits, each of which takes a store in Python a tenth of a second."""
+
+FEW_BATCHES = [check for check in OUTPUT_CHECKS if check.__name__ not in {*MANY_BATCHES, "check_keys_of_every_type"}]
+
+
+@pytest.mark.parametrize("check", FEW_BATCHES, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", MAKE)
+def test_output_conforms(name, check, tmp_path, store, prefix):
+    check(MAKE[name](tmp_path, store, prefix))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("check", OUTPUT_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", MAKE)
+def test_output_conforms_over_many_batches(name, check, tmp_path, store, prefix):
+    check(MAKE[name](tmp_path, store, prefix))
+
+
+@pytest.mark.parametrize("name", ["größe", "订单", "a/b", "[ab]", "100%", "a%2Fb", "it's #1?"])
+@pytest.mark.parametrize("kind", ["delta history", "parquet"])
+def test_a_table_may_have_any_name(kind, name, tmp_path, store, prefix):
+    table = replace(ORDERS, source=f"main.{name}")
+    log = ChangeLog()
+    for each in (1, 2):
+        log.begin().insert(table, {"id": each, "note": None, "total": None})
+    harness = MAKE[kind](tmp_path, store, prefix)
+    for start in (0, 1):
+        harness.make().write(log.batch(start, start + 1))
+    output = harness.make()
+    assert output.place(f"shop/{table.source}").pair == log.position(2).pair
+    (folder,) = output.remove([f"shop/{table.source}"])
+    assert folder.names() == []
+
+
+def process(harness):
+    handle = OutputHandle("copy", harness.make(), harness.folder / "state")
+    handle.bringing = {"q": Bringing("shop/*")}
+    handle.open("q")
+    return handle
+
+
+def write(handle, batch):
+    handle.write("q", batch)
+    handle.advance("q", Checkpoint({batch.physical: batch.end}))
+
+
+def test_of_two_writers_that_take_a_target_at_once_one_is_refused(tmp_path, store, prefix):
+    """Neither has seen what the other wrote when it writes."""
+    harness = MAKE["delta history"](tmp_path, store, prefix)
+    log = log_of(1, 2, 3)
+    handle = process(harness)
+    write(handle, log.batch(0, 1))
+    first, second = (Ledger.load(handle.ledger_path, "shop", "copy") for _ in range(2))
+    first.take()
+    with pytest.raises(LockHeld, match="has begun to write this output"):
+        second.take()
+    third = process(harness)
+    write(third, log.batch(1, 2))
+    with pytest.raises(LockHeld, match="has begun to write this output"):
+        first.put("q", first.streams["q"], {})
+    assert Ledger.load(handle.ledger_path, "shop", "copy").streams == {"q": third.stream("q")}
+
+
+def test_a_ledger_that_was_written_without_an_answer_is_not_taken_for_somebody_elses(store, prefix):
+    """The connection ends after the store has written it, and before it says so."""
+    address = urlsplit(store.endpoint)
+    with TcpProxy(address.hostname, address.port) as proxy:
+        path = ObjectStore(proxy.url).at(f"{prefix}/ledger.json")
+        ledger = Ledger(path, "shop", "copy")
+        ledger.take()
+        for scn in range(1, 4):
+            proxy.truncate_after(0)
+            stream = Stream("shop/*", Checkpoint({"shop": log_of(*range(scn)).position(scn)}))
+            with suppress(ServiceUnavailable):
+                ledger.put("q", stream, {})
+        ledger.put("q", stream, {})
+        assert Ledger.load(path, "shop", "copy").streams["q"].pair == stream.pair
