@@ -22,7 +22,7 @@ from databus.core import (
     SourceCheckpoint,
     StreamCut,
 )
-from databus.link import Arrived, Channel, Reader, ReaderState, RelayClient
+from databus.link import Access, Arrived, Channel, Reader, ReaderState, RelayClient
 from databus.relay import Relay
 from databus.relay._send_tls import PIECE_BYTES
 from tests.certificates import Authority
@@ -79,6 +79,23 @@ def test_a_client_that_knows_the_authority_reads_everything(relay: Relay, author
     assert [each.name for each in client.sources()] == ["shop/main.orders", "shop/main.stock"]
     with client.stream("shop", "beginning") as stream:
         assert [group.commit.last_scn for groups in stream for group in groups] == [1, *[2] * 40]
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_the_kernel_sends_the_logs_files_where_nothing_is_to_be_encrypted(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch, has_tls: bool
+) -> None:
+    sent, sendfile = [], os.sendfile
+    monkeypatch.setattr(os, "sendfile", lambda *given: sent.append(sendfile(*given)) or sent[-1])
+    tls = {"tls": authority.sign("relay").relay} if has_tls else {}
+    shop = Database(groups=[order(scn, os.urandom(200_000).hex()) for scn in range(1, 11)])
+    with scripted(tmp_path, {"shop": shop}, **tls) as relay:
+        published(relay, "shop", 10)
+        client = RelayClient(relay.url, access=Access(ca_file=authority.ca) if has_tls else None)
+        with client.stream("shop", "beginning") as stream:
+            assert sum(len(groups) for groups in stream) == 10
+    assert (sum(sent) > 4_000_000) is not has_tls
+    assert bool(sent) is not has_tls
 
 
 @pytest.mark.parametrize("version", VERSIONS)
