@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -355,6 +357,39 @@ def test_a_connection_that_asks_nothing_is_closed_after_a_while(
             assert silent.recv(1) == b""
         until(lambda: len(relay._server._door) == 0)
         assert relay._server._handshakes == 0
+
+
+def test_whatever_comes_instead_of_a_handshake_leaves_nothing_behind(
+    tmp_path: Path, authority: Authority, seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A hello cut off or changed anywhere, ended or reset at any moment: nobody stays, and nothing is logged."""
+    dice, tls = random.Random(seed), authority.sign("relay").relay
+    hello = _hello(authority)
+    with scripted(tmp_path, {"shop": Database()}, serve={"request_ms_max": 500}, tls=tls) as relay:
+        for _ in range(150):
+            said = bytearray(hello[: dice.randrange(len(hello) + 1)] + dice.randbytes(dice.choice([0, 0, 40])))
+            for _ in range(dice.choice([0, 0, 1, 5]) if said else 0):
+                said[dice.randrange(len(said))] = dice.randrange(256)
+            with socket.create_connection(("127.0.0.1", port_of(relay)), timeout=10) as sock, suppress(ConnectionError):
+                sock.sendall(said)
+                if dice.random() < 0.3:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                if dice.random() < 0.3:
+                    sock.shutdown(socket.SHUT_WR)
+                    sock.recv(10_000)
+        until(lambda: len(relay._server._door) == 0, "all are gone")
+        assert relay._server._handshakes == 0
+        assert asked(relay, ca_file=authority.ca) == 2
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def _hello(authority: Authority) -> bytes:
+    """What a client begins with."""
+    out = ssl.MemoryBIO()
+    client = ssl.create_default_context(cafile=authority.ca).wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return out.read()
 
 
 def test_a_client_that_does_not_read_is_cut_off_and_holds_little(tmp_path: Path, authority: Authority) -> None:
