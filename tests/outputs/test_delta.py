@@ -17,7 +17,7 @@ from databus.pipeline import ChangeBatch
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput, read_delta
 from databus.pipeline.outputs._delta_mirror import last_images
 from databus.schema import Column, TableSchema
-from databus.testing._change_log import ORDERS, ChangeLog, mirror_of, random_log
+from databus.testing._change_log import ORDERS, STOCK, ChangeLog, mirror_of, random_log
 from tests.outputs.harnesses import FROM, DeltaHarness, context, ids, log_of, order, versions
 
 # Exactly once
@@ -30,6 +30,17 @@ def test_repeated_batch_commits_nothing(either):
     either.make().write(log.batch(0, 3))
     either.make().write(log.batch(1, 2))
     assert versions(either) == version
+
+
+def test_what_a_table_stores_is_remembered_as_it_would_be_read(either):
+    """To read it takes a look at the whole log since its last checkpoint."""
+    log = random_log(31)
+    output = either.make()
+    for batch in log.batches(range(0, len(log.entries), 9)):
+        output.write(batch)
+        for table in (ORDERS, STOCK):
+            target = output._copy("shop", table.source).target
+            assert not target.exists or target.stored() == target._read_stored()
 
 
 def test_pair_and_rows_are_one_commit(either):

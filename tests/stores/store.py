@@ -86,6 +86,8 @@ def answering(status, body):
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", '"1"')
+            self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")
             self.end_headers()
             self.wfile.write(b"" if self.command == "HEAD" else body)
 
@@ -95,7 +97,7 @@ def answering(status, body):
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:

@@ -142,6 +142,13 @@ def test_a_store_without_conditional_writes_is_refused():
         failing(endpoint).put(b"x", after=None)
 
 
+def test_a_store_that_passes_over_conditions_is_refused(store):
+    store.at("conditions/kept").write(b"x")
+    store.at("conditions/kept").check_conditions()
+    with answering(200, b"x") as endpoint, pytest.raises(ConfigError, match="passes over the condition of a write"):
+        failing(endpoint).check_conditions()
+
+
 def test_a_bucket_that_is_not_there_is_an_error_that_says_so(store):
     place = StoreLocation.of("s3://nothing-here/x", store.storage)
     for call in (place.check, lambda: place.put(b"x", after=None)):

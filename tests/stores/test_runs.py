@@ -83,43 +83,39 @@ def failures(events):
     return {each["error"] for each in events if each["event"] == "failed"}
 
 
-def test_a_kill_in_the_middle_loses_nothing_and_repeats_nothing(project, store, prefix, spark):
+def assert_stops(project, spark, error, said):
+    assert {said in each.message for each in validate(project.path)} == {True}
+    assert validate(project.path, offline=True) == []
+    events = []
+    assert run(project.path, once=True, session=spark, on_event=events.append) == error.exit_code
+    assert failures(events) == {error.__name__}
+    assert SECRET not in str(events)
+
+
+def assert_dies(project, point):
+    log = project.folder / "pipeline.log"
+    with log.open("wb") as said:
+        command = [sys.executable, "-c", CODE, str(project.path)]
+        process = subprocess.Popen(command, stdout=said, stderr=said, env={**os.environ, "DATABUS_CRASH_AT": point})
+    assert process.wait(RUN_S_MAX) == -signal.SIGKILL, log.read_text()[-3000:]
+    assert SECRET not in log.read_text()
+
+
+def test_wrong_keys_a_store_that_is_away_and_a_kill_lose_nothing_and_repeat_nothing(
+    project, store, prefix, spark, monkeypatch, refusing
+):
+    """In one test, since each run of a pipeline takes seconds."""
     assert validate(project.path) == []
     project.once(spark)
-    assert_all_is_there(project, store, prefix)
-    project.work(30)
-    with (project.folder / "pipeline.log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", CODE, str(project.path)],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, "DATABUS_CRASH_AT": "delta.mirror.after_commit"},
-        )
-    assert process.wait(RUN_S_MAX) == -signal.SIGKILL, (project.folder / "pipeline.log").read_text()[-3000:]
-    assert SECRET not in (project.folder / "pipeline.log").read_text()
+    project.work(20)
+    with monkeypatch.context() as patch:
+        patch.setenv("STORE_ENDPOINT", refusing)
+        assert_stops(project, spark, AccessDenied, "does not let us in")
+        patch.setenv("STORE_ENDPOINT", "http://127.0.0.1:1")
+        assert_stops(project, spark, ServiceUnavailable, "the store does not answer")
+    assert_dies(project, "delta.mirror.after_commit")
     project.work(10)
     project.once(spark)
     assert_all_is_there(project, store, prefix)
     assert_no_secret(project)
     assert not (project.folder / "s3:").exists()
-
-
-def test_wrong_keys_and_a_store_that_is_away_stop_it_with_a_clear_error_and_lose_nothing(
-    project, store, prefix, spark, monkeypatch, refusing
-):
-    project.once(spark)
-    project.work(20)
-    for endpoint, error, said in (
-        (refusing, AccessDenied, "does not let us in"),
-        ("http://127.0.0.1:1", ServiceUnavailable, "the store does not answer"),
-    ):
-        with monkeypatch.context() as patch:
-            patch.setenv("STORE_ENDPOINT", endpoint)
-            assert {said in each.message for each in validate(project.path)} == {True}
-            assert validate(project.path, offline=True) == []
-            events = []
-            assert run(project.path, once=True, session=spark, on_event=events.append) == error.exit_code
-        assert failures(events) == {error.__name__}
-        assert SECRET not in str(events)
-    project.once(spark)
-    assert_all_is_there(project, store, prefix)

@@ -80,6 +80,9 @@ class Location(ABC):
         returns the new tag. Raises `Overtaken` otherwise. On a local disk only a moment lies between look and write.
         """
 
+    def check_conditions(self) -> None:  # noqa: B027 - a disk has none to keep
+        """Of a file that is there: whether `put` can be relied on. Raises `ConfigError` where it cannot."""
+
     @abstractmethod
     def write(self, content: bytes) -> None:
         """Write the file, whole and durably, whatever is there."""

@@ -7,7 +7,7 @@ An object appears whole or not at all, and is written only if it is still the ve
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
@@ -28,6 +28,7 @@ _CONNECT_S_MAX: Final = 5
 _STORES_MAX: Final = 64
 _SPOOLED_BYTES_MAX: Final = 8 << 20
 _ERROR_CHARS_MAX: Final = 400
+_SECRET_CHARS_MIN: Final = 4  # of less, every second word of an error would be one
 
 _CLIENT_OPTIONS: Final = frozenset(
     {
@@ -160,6 +161,18 @@ class StoreLocation(Location):
                 raise Overtaken from None
             return result["e_tag"] or ""
 
+    def check_conditions(self) -> None:
+        """See `Location.check_conditions`: asks for what must be refused, and would change nothing."""
+        found = self.read()
+        if found is None:
+            return
+        with suppress(Overtaken):
+            self.put(found.content, after=None)
+            raise ConfigError(
+                f"{self}: the store passes over the condition of a write (`If-None-Match`), so that a second writer "
+                f"could not be found. Use a newer version of it, or another store"
+            )
+
     def write(self, content: bytes) -> None:
         """See `Location.write`."""
         import obstore
@@ -284,7 +297,7 @@ def _said(error: Exception, options: tuple[tuple[str, str], ...]) -> str:
     """An error's words in one line, without what the options keep secret."""
     text = " ".join(_DEBUG.sub("", _COLOUR.sub("", str(error))).replace("↳", "").split())
     for name, value in options:
-        if value and not _SHOWN.fullmatch(name.lower()):
+        if len(value) >= _SECRET_CHARS_MIN and not _SHOWN.fullmatch(name.lower()):
             text = text.replace(value, "***")
     return text if len(text) <= _ERROR_CHARS_MAX else f"{text[:_ERROR_CHARS_MAX]}..."
 

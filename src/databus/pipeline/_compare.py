@@ -350,4 +350,4 @@ def _copy_rows(folder: Location, names: Sequence[str], owner: str | None) -> Ite
     except TableNotFoundError as error:
         raise ServiceUnavailable(f"{folder}: there is no table") from error
     except (DeltaError, OSError) as error:
-        raise ConfigError(f"{folder}: cannot be read: {error}") from error
+        raise (folder.trouble(error) or ConfigError(f"{folder}: cannot be read: {error}")) from None

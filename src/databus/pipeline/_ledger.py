@@ -169,6 +169,7 @@ class Ledger:
         self.epoch += 1
         self.writer = f"process {os.getpid()} on {socket.gethostname()} ({uuid4().hex[:8]})"
         self._save()
+        self.path.check_conditions()
 
     def check_epoch(self) -> None:
         """Raises `LockHeld` if somebody else has taken the target since we did, `CorruptData` if the file is gone."""
