@@ -34,9 +34,9 @@ def sections(prefix):
         access_key_id: ${{STORE_KEY}}
         secret_access_key: ${{STORE_SECRET}}
     outputs:
-      copy: {{type: delta, from: shop, mode: mirror, path: 's3://{BUCKET}/{prefix}/copy'}}
-      history: {{type: delta, from: shop, mode: history, path: 's3a://{BUCKET}/{prefix}/history/{{physical}}/{{table}}'}}
-      files: {{type: files, from: shop, path: 's3://{BUCKET}/{prefix}/files'}}
+      copy: {{type: delta, from: shop, mode: mirror, lane: lake, path: 's3://{BUCKET}/{prefix}/copy'}}
+      history: {{type: delta, from: shop, mode: history, lane: lake, path: 's3a://{BUCKET}/{prefix}/history/{{physical}}/{{table}}'}}
+      files: {{type: files, from: shop, lane: lake, path: 's3://{BUCKET}/{prefix}/files'}}
     """
 
 
