@@ -451,3 +451,11 @@ def test_a_users_own_output_is_found_by_its_entry_point_and_checked_like_ours(tm
     assert found[1] == 'outputs.b.type: no type of output called "shuot"; did you mean "shout"?'
     assert found[2].startswith('outputs.c.type: type "lost" comes from no_such_module_x:Y, which does not load')
     assert problems_of(tmp_path, pipeline("outputs: {a: {type: shout, from: shop, loud: true}}\n")) == []
+
+
+def test_a_store_without_the_package_that_speaks_to_it_is_an_error_that_names_it(tmp_path, monkeypatch):
+    for name in ("obstore", "obstore.store", "obstore.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    text = pipeline("outputs: {m: {type: delta, from: shop, mode: mirror, path: 's3://not-asked-before/x'}}\n")
+    (found,) = problems_of(tmp_path, text, offline=True)
+    assert found.startswith("outputs.m.path: s3://not-asked-before: object stores need `pip install")

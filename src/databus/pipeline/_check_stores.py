@@ -46,5 +46,5 @@ def _trouble_with(place: Location) -> str:
     try:
         place.check()
     except DatabusError as error:
-        return str(error)
+        return str(error).removesuffix("; this is tried again")
     return ""
