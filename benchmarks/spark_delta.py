@@ -22,10 +22,10 @@ from benchmarks.figures import Figure
 from databus.core import SEQ_DONE
 from databus.log import Log
 from databus.pipeline import OutputContext, run
-from databus.pipeline._decode import decode_groups
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput
 from databus.sources.mock import MockConfig, MockSource
 from databus.spark import tuned_session
+from databus.tasks import decode_groups
 from databus.testing import RelayProcess
 from databus.wire import FrameGroup, FrameParser, Group
 

@@ -24,6 +24,7 @@ SHARES_SPARK = (
     "pipeline/test_pipeline.py",
     "pipeline/test_plugins.py",
     "pipeline/test_table_filters_run.py",
+    "pipeline/test_tasks.py",
     "pipeline/test_tls.py",
     "pipeline/test_treatment.py",
     "spark/",

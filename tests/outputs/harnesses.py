@@ -21,6 +21,7 @@ from databus.pipeline.outputs import (
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.schema import forms_of
 from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._staged_writes import write_by_tasks
 
 FROM = {"from": ["shop"]}
 
@@ -40,6 +41,17 @@ def room_for_files_of(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+class ByTasks(DeltaOutput):
+    """Whose `write` has tasks do it where a run has."""
+
+    def write(self, batch):
+        writer = self.part_writer()
+        if writer is None:
+            super().write(batch)
+        else:
+            write_by_tasks(writer, batch, self.commit, self.discard)
+
+
 class DeltaHarness:
     def __init__(self, folder, mode, **options):
         self.folder = folder
@@ -47,7 +59,7 @@ class DeltaHarness:
         self.options = {"mode": mode, "path": f"lake/{mode}", **options}
 
     def make(self):
-        return DeltaOutput(DeltaConfig(**self.options, **FROM), context(self.folder))
+        return ByTasks(DeltaConfig(**self.options, **FROM), context(self.folder))
 
     def target(self, physical, table):
         path = self.make().table_path(physical, table.source)

@@ -18,7 +18,9 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.pipeline import TableControl, TableRows
-from databus.pipeline._decode import (
+from databus.schema import Column, TableSchema, sink_schema
+from databus.sources.mock import MockConfig, MockSource
+from databus.tasks import (
     decode_frames,
     decode_groups,
     decode_ranges,
@@ -26,8 +28,6 @@ from databus.pipeline._decode import (
     result_table,
     user_rows_schema,
 )
-from databus.schema import Column, TableSchema, sink_schema
-from databus.sources.mock import MockConfig, MockSource
 from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, encode_group
 
 

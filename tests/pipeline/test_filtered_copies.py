@@ -16,13 +16,13 @@ import pytest
 
 from databus.core import COMMIT_VERSION, SEQ, ChangeType, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.pipeline._contract import OutputContext
-from databus.pipeline._decode import decode_typed, result_table
 from databus.pipeline.filters._sql import SqlConfig, SqlFilter
 from databus.pipeline.outputs import read_delta
 from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
 from databus.schema import SchemaChange, TableSchema, sink_schema
 from databus.spark._schema import arrow_schema, typed_schema
 from databus.spark._typed import Bounds, TypedDecoder
+from databus.tasks import decode_typed, result_table
 from databus.wire import FrameGroup
 from tests.pipeline.made_changes import SOURCE, Image, MadeTable, select
 

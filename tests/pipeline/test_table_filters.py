@@ -19,9 +19,7 @@ from databus.core import (
     UnknownColumn,
     UnsupportedFeature,
 )
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import OutputContext, Shape
-from databus.pipeline._decode import decode_groups, user_rows_schema
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_tables
@@ -41,6 +39,7 @@ from databus.pipeline.filters import (
 from databus.pipeline.outputs import read_delta
 from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
 from databus.schema import Column, TableSchema
+from databus.tasks import RECEIPTS, ChangeBatch, TableControl, TableRows, decode_groups, user_rows_schema
 from tests.pipeline.made_changes import MadeTable
 
 KINDS = {
@@ -362,10 +361,16 @@ def test_a_mirror_behind_a_condition_is_what_it_selects_or_is_read_anew(number, 
 
 
 class Micro:
-    """A micro-batch that has been collected already."""
+    """A micro-batch of one row, in Spark's place: what tasks would do is done here."""
 
-    def toArrow(self) -> None:  # noqa: N802 - as Spark calls it
-        return None
+    def __init__(self, rows: Any = None) -> None:
+        self._rows = pa.table({"row": [0]}) if rows is None else rows
+
+    def mapInArrow(self, function: Any, _schema: str) -> "Micro":  # noqa: N802 - as Spark calls it
+        return Micro(pa.Table.from_batches([*function(iter(self._rows.to_batches()))], RECEIPTS))
+
+    def toArrow(self) -> Any:  # noqa: N802 - as Spark calls it
+        return self._rows
 
 
 class Ends:
@@ -391,18 +396,14 @@ def test_a_change_that_makes_older_rows_pass_has_a_mirror_read_anew_and_nothing_
         schema_control(ORDERS, NEAR, fill={"city": "Bern"}),
     )
 
-    class OfOne(TablesWriter):
-        def batches_of(self, collected: Any, batch_id: int) -> Any:
-            start, end = (SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in ((0, 0), (9, 1)))
-            return [ChangeBatch("shop", start, end, items)]
-
+    start, end = (SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in ((0, 0), (9, 1)))
     filters = chain(made("where", where="city = 'Bern' OR id = 1"), tables=(ORDERS, NEAR), now=NEAR)
-    writer = OfOne(
+    writer = TablesWriter(
         "query",
         [(feed, handle)],
         lambda event: None,
         Ends(),
-        decode=None,
+        decode=lambda _: [ChangeBatch("shop", start, end, items)],
         filters={("filters.f0",): filters},
         read_anew=asked.append,
     )

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from databus.core import PositionPurged
-from databus.link import RelayClient
+from databus.link import RelayClient, patiently
 from databus.spark import error_of
-from databus.spark._patience import patiently
 from databus.testing import RelayProcess
 
 S_MAX = 60

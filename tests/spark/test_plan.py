@@ -13,7 +13,7 @@ import pytest
 from databus.core import CorruptData, ServiceUnavailable, SourceCheckpoint
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import Planner, RangePartition
-from databus.spark._read import RangeReader
+from databus.spark._read import PartitionReader
 from databus.spark._schema import FRAMES_SCHEMA, arrow_schema, typed_schema
 from databus.testing import RelayProcess, TcpProxy
 from tests.spark.conftest import StartRelay, wait_until_captured
@@ -110,10 +110,10 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
         yield relay
 
 
-def _plan(asked: DatabusOptions, schema_of: Any) -> tuple[RangeReader, list[RangePartition], int]:
+def _plan(asked: DatabusOptions, schema_of: Any) -> tuple[PartitionReader, list[RangePartition], int]:
     planner = Planner(asked, None)
     partitions = planner.split_all()
-    return RangeReader(asked, planner.target, schema_of(planner)), partitions, planner.head().scn
+    return PartitionReader(asked, planner.target, schema_of(planner)), partitions, planner.head().scn
 
 
 def _typed_schema(planner: Planner) -> pa.Schema:

@@ -4,16 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-import pyarrow as pa
 import pytest
 
 from databus.core import SourceCheckpoint, StreamCut
-from databus.spark import _read
+from databus.link import RangeReader, any_of
 from databus.spark._options import parse_options
-from databus.spark._plan import Planner, RangePartition
-from databus.spark._read import RangeReader
+from databus.spark._plan import Planner
+from databus.spark._read import PartitionReader
 from databus.spark._schema import arrow_schema, typed_schema
-from databus.spark._target import Target
 from databus.wire import Commit, FrameGroup, OpenSnapshot
 from tests.log.make import ORDERS, STOCK
 from tests.spark.conftest import StartRelay
@@ -36,7 +34,9 @@ def test_a_batch_ends_inside_a_transaction_at_its_limit_though_others_follow_in_
     asked = parse_options({"relay": relay.url, "shape": "typed", "sources": "main.orders", "meta": "full"})
     planner = Planner(asked, None)
     assert planner.target.table is not None
-    reader = RangeReader(asked, planner.target, arrow_schema(typed_schema(planner.target.table.schema, meta_full=True)))
+    reader = PartitionReader(
+        asked, planner.target, arrow_schema(typed_schema(planner.target.table.schema, meta_full=True))
+    )
     position, last = planner.initial(), planner.head()
     batches: list[list[int]] = []
     while position.pair < last.pair and len(batches) <= ROWS:
@@ -81,7 +81,7 @@ class CutOnce:
 
 @pytest.mark.parametrize("begun", ["before", "inside"])
 def test_a_range_that_is_cut_off_is_asked_for_again_with_the_snapshots_that_are_open(
-    monkeypatch: pytest.MonkeyPatch, begun: str
+    begun: str,
 ) -> None:
     """Another log, which cannot continue them, must be able to refuse."""
     open_there = {
@@ -90,10 +90,8 @@ def test_a_range_that_is_cut_off_is_asked_for_again_with_the_snapshots_that_are_
     }
     raw = [encoded([], Commit(scn, 0, f"tx-{scn}", {}, 0, open_there)) for scn in (4, 5)]
     relay = CutOnce([group for each in raw for group in parsed(each)])
-    monkeypatch.setattr(_read, "_client_for", lambda _options: relay)
     before = {} if begun == "inside" else {"main.orders": 7}
     start = SourceCheckpoint("db-1", 2, None, "tx-2", 0, "log-a" if before else None, before)
-    target = Target("shop", None, "shop", (5, 0))
-    reader = RangeReader(parse_options({"relay": "http://test", "shape": "frames"}), target, pa.schema([]))
-    list(reader.groups(RangePartition(start, start.pair, (5, 0))))
+    reader = RangeReader(relay, "shop", None, any_of(None, "shop"))  # type: ignore[arg-type]
+    list(reader.groups(start, (5, 0)))
     assert relay.asked[1] == SourceCheckpoint("db-1", 4, None, "tx-4", 0, "log-a", {"main.orders": 7})

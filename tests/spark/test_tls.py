@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from databus.spark._patience import patiently
 
 from databus.core import ConfigError
 from databus.link import RelayClient
 from databus.spark import error_of
-from databus.spark._patience import patiently
 from databus.testing import RelayProcess
 from tests.certificates import Authority
 from tests.spark.conftest import S_MAX, StartRelay, drain, load_batch, load_stream

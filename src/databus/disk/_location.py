@@ -180,7 +180,8 @@ class LocalLocation(Location):
 
     @contextmanager
     def writing(self, before_visible: Callable[[], None] | None = None) -> Iterator[BinaryIO]:
-        """See `Location.writing`. Until then it is beside, as `.NAME.partial`."""
+        """See `Location.writing`. Until then it is beside, as `.NAME.partial`, in its folder, which is made."""
+        make_folder(self.path.parent)
         beside = self.path.with_name(f".{self.path.name}.partial")
         try:
             with replacing(self.path, beside=beside, before_rename=before_visible) as file:

@@ -15,6 +15,8 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
+from databus.link._patience import patiently
+from databus.link._ranges import Pieces, RangeReader, any_of, is_called
 from databus.link._relay import (
     FrameStream,
     Head,
@@ -38,8 +40,10 @@ __all__ = [
     "FollowConfig",
     "FrameStream",
     "Head",
+    "Pieces",
     "Range",
     "RangeControl",
+    "RangeReader",
     "Reader",
     "ReaderState",
     "RegisteredSchema",
@@ -47,4 +51,7 @@ __all__ = [
     "SourceInfo",
     "Start",
     "Started",
+    "any_of",
+    "is_called",
+    "patiently",
 ]

@@ -1,6 +1,5 @@
 """One YAML file to a graph to streaming queries. Start with `databus.pipeline._contract`."""
 
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._compare import compare
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_source import read_source
@@ -16,11 +15,11 @@ from databus.pipeline._contract import (
     OutputConfig,
     OutputContext,
     Place,
+    Restage,
     RunContext,
     Shape,
     SparkOutput,
 )
-from databus.pipeline._decode import decode_frames
 from databus.pipeline._graph import Graph
 from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
@@ -32,6 +31,7 @@ from databus.pipeline._run import run
 from databus.pipeline._stopping import STOP_S_MAX
 from databus.pipeline._tables import TableChoice
 from databus.pipeline._validate import load_pipeline, validate
+from databus.tasks import ChangeBatch, TableControl, TableRows, decode_frames
 
 __all__ = [
     "STOP_S_MAX",
@@ -51,6 +51,7 @@ __all__ = [
     "PipelineConfig",
     "Place",
     "Problem",
+    "Restage",
     "RunContext",
     "Shape",
     "SparkOutput",

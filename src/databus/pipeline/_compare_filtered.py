@@ -18,12 +18,11 @@ from databus.core import (
     ChangeType,
     ServiceUnavailable,
 )
-from databus.pipeline._batch import TableRows
-from databus.pipeline._decode import result_table, user_rows_schema
 from databus.pipeline._graph import Graph, Step
 from databus.pipeline._table_filters import TableFilters
 from databus.schema import TableSchema, sink_schema
 from databus.sources import Row
+from databus.tasks import TableRows, result_table, user_rows_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ Modules of plugins import pyspark only inside functions: `validate` loads them a
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,11 +18,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.core import Checkpoint, ConfigError, InputError, Pair, SourceCheckpoint
 from databus.disk import Location, Storage, locate
-from databus.pipeline._batch import ChangeBatch
-from databus.pipeline._lineage import Lineage
 from databus.pipeline._table_step import TableStep
 from databus.pipeline._tables import TableChoice, matches
 from databus.schema import Column, TableSchema
+from databus.tasks import ChangeBatch, Decode, Lineage, PartWriter, StagedBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,10 +160,6 @@ class Place:
 
     pair: Pair
     mark: str = ""
-
-
-Decode = Callable[[pa.Table], Iterable[ChangeBatch]]
-"""Makes change batches of a collected micro-batch, in order, each small enough to be held."""
 
 
 class Input(ABC):
@@ -454,8 +449,38 @@ class Output(ABC):
         Raises `UnsupportedFeature` for a control that this output does not handle, naming the way out.
         """
 
+    def part_writer(self) -> PartWriter | None:
+        """What writes its rows in Spark's tasks; None for an output that is given them in the driver, by `write`.
+
+        What it has written is shown by `commit`.
+        """
+        return None
+
+    def commit(self, batch: StagedBatch) -> None:
+        """Show what tasks have written, and apply controls, in order; durable in the target when this returns.
+
+        As with `write`, a batch may come again. Raises what `write` does; `Restage` where tasks have to write again.
+        """
+        raise NotImplementedError
+
+    def discard(self, batch: StagedBatch) -> None:
+        """Remove what tasks have written of a batch, as far as no commit shows it."""
+        del batch
+
     def close(self) -> None:  # noqa: B027 - see open
         """Let go of everything; callable twice."""
+
+
+class Restage(Exception):
+    """Tasks are to write the rows of some tables again, in another way.
+
+    above: by full name of a table, the pair up to which the target has it. fits: the schema in which it wants its rows.
+    """
+
+    def __init__(self, *, above: Mapping[str, Pair] | None = None, fits: Mapping[str, pa.Schema] | None = None) -> None:
+        super().__init__(f"rows of {', '.join([*(above or ()), *(fits or ())])} are to be written again")
+        self.above = above or {}
+        self.fits = fits or {}
 
 
 class SparkOutput(ABC):

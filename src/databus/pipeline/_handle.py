@@ -2,24 +2,27 @@
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from databus.core import Checkpoint, ControlKind, CorruptData, InputError, UnsupportedFeature
 from databus.disk import Location, located
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Output, OutputContext, SparkOutput
 from databus.pipeline._ledger import Entry, Ledger, Stream
 from databus.pipeline._tables import Selection
 from databus.pipeline._way import WayOf
+from databus.tasks import Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+BatchT = TypeVar("BatchT", bound=Batch)
 
 
 def _unknown_way(table: str) -> str:
@@ -206,12 +209,32 @@ class OutputHandle:
             self._is_open = False
             self.output.close()
 
+    @property
+    def staged(self) -> Output:
+        """The output, of which tasks write the rows."""
+        assert isinstance(self.output, Output)  # noqa: S101 - the caller looked
+        return self.output
+
     def write(self, name: str, batch: ChangeBatch) -> Mapping[str, int]:
         """Apply a batch of a query; returns the rows of each source that were written.
 
         Raises `UnsupportedFeature` if something is missing between it and the last.
         """
         assert isinstance(self.output, Output)  # noqa: S101 - `validate` refuses tables for the others
+        return self._apply(name, batch, self.output.write)
+
+    def commit(self, name: str, batch: StagedBatch) -> Mapping[str, int]:
+        """The same, for a batch whose rows tasks have written."""
+        return self._apply(name, batch, self.staged.commit)
+
+    def discard(self, batches: Sequence[StagedBatch]) -> None:
+        """Remove what tasks have written and no commit shows."""
+        with self._held():
+            for batch in batches:
+                self.staged.discard(batch)
+
+    def _apply(self, name: str, batch: BatchT, apply: Callable[[BatchT], None]) -> Mapping[str, int]:
+        assert isinstance(self.output, Output)  # noqa: S101 - as its callers
         with self._held():
             known = self._current(name)
             self._check_gap(known, batch)
@@ -219,13 +242,13 @@ class OutputHandle:
             self._check_new(name, tables.difference(known.tables, known.incomplete), batch)
             self._taken().check_epoch()
             self.output.incomplete = known.incomplete
-            self.output.write(self._with_gaps(known.incomplete.difference(known.tables), batch))
+            apply(self._with_gaps(known.incomplete.difference(known.tables), batch))
             way_of = self.bringing[name].way_of
             entries = {table: Entry(self.output.place(table), way_of(table)) for table in tables}
             self._now[name] = replace(_after(known, batch), tables={**known.tables, **entries})
             return _rows_of(batch) if self.output.written is None else self.output.written
 
-    def _check_gap(self, known: Stream, batch: ChangeBatch) -> None:
+    def _check_gap(self, known: Stream, batch: Batch) -> None:
         reached = known.checkpoint.sources.get(batch.physical)
         if reached is not None and batch.start.pair > reached.pair:
             raise UnsupportedFeature(
@@ -234,7 +257,7 @@ class OutputHandle:
                 f"is missing. Have the output made anew: `databus rebuild FILE {self.name}`, FILE being the pipeline's"
             )
 
-    def _check_new(self, name: str, tables: Collection[str], batch: ChangeBatch) -> None:
+    def _check_new(self, name: str, tables: Collection[str], batch: Batch) -> None:
         """Refuse what follows a gap in tables that the ledger does not know, and the target does."""
         assert isinstance(self.output, Output)  # noqa: S101 - as its caller
         for table in () if name in self._adopted else sorted(tables):
@@ -255,13 +278,13 @@ class OutputHandle:
                     f"being the pipeline's"
                 )
 
-    def _with_gaps(self, tables: Collection[str], batch: ChangeBatch) -> ChangeBatch:
+    def _with_gaps(self, tables: Collection[str], batch: BatchT) -> BatchT:
         """The batch with a `gap` before what comes of tables that were left out for a while.
 
         Not for an output that a snapshot fills again: it has no rows that the missing changes were about.
         """
         assert isinstance(self.output, Output)  # noqa: S101 - as its caller
-        items: list[TableRows | TableControl] = []
+        items: list[Item] = []
         left = set() if self.output.is_refilled else set(tables)
         for item in batch.items:
             name = f"{batch.physical}/{item.table.source}"
@@ -283,7 +306,7 @@ class OutputHandle:
             self.output.write(rows, batch_id)
 
 
-def _after(known: Stream, batch: ChangeBatch) -> Stream:
+def _after(known: Stream, batch: Batch) -> Stream:
     """Where a stream stands with a batch that was written."""
     ended = {
         f"{batch.physical}/{item.table.source}"
@@ -300,8 +323,9 @@ def _after(known: Stream, batch: ChangeBatch) -> Stream:
     )
 
 
-def _rows_of(batch: ChangeBatch) -> dict[str, int]:
+def _rows_of(batch: Batch) -> dict[str, int]:
     counted: dict[str, int] = {}
-    for each in (item for item in batch.items if isinstance(item, TableRows)):
-        counted[each.table.source] = counted.get(each.table.source, 0) + each.rows.num_rows
+    for each in (item for item in batch.items if not isinstance(item, TableControl)):
+        count = each.count if isinstance(each, StagedRows) else each.rows.num_rows
+        counted[each.table.source] = counted.get(each.table.source, 0) + count
     return counted

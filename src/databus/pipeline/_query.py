@@ -36,14 +36,13 @@ from databus.core import (
 from databus.pipeline._begin import advised, begin
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import Output, RunContext, Shape
-from databus.pipeline._decode import result_table
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import OutputHandle
-from databus.pipeline._lineage import Lineage
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_tables, filters_over
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
+from databus.tasks import Lineage, result_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

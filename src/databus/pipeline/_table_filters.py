@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from databus.core import ConfigError, ControlKind, UnknownColumn, UnsupportedFeature
-from databus.pipeline._batch import TableControl, TableRows
 from databus.pipeline._contract import TablesFilter
-from databus.pipeline._decode import TableOf, whole_changes
 from databus.pipeline._table_step import TableStep, changed_by
 from databus.schema import Column, SchemaChange, TableSchema, column_named
+from databus.tasks import TableControl, TableOf, TableRows, whole_changes
 
 Named = tuple[str, TablesFilter]
 """A filter, and where it stands in the file: `filters.large`."""
@@ -25,13 +24,16 @@ CurrentOf = Callable[[str], TableSchema | None]
 
 @dataclass
 class TableFilters:
-    """A row of filters over the tables of a physical source. table_of: finds definitions by their fingerprints."""
+    """A row of filters over the tables of a physical source. table_of: finds definitions by their fingerprints.
+
+    known: what is worked out already.
+    """
 
     physical: str
     filters: Sequence[Named]
     table_of: TableOf
     current_of: CurrentOf
-    _known: dict[int, tuple[TableStep, ...]] = field(default_factory=dict)
+    known: dict[int, tuple[TableStep, ...]] = field(default_factory=dict)
 
     def over(self, table: TableSchema) -> tuple[TableStep, ...]:
         """What each filter makes of a table.
@@ -39,14 +41,14 @@ class TableFilters:
         Raises `UnknownColumn` for a column that a filter names and the table has not, `ConfigError` for a condition or
         an option that does not fit the table.
         """
-        found = self._known.get(table.fingerprint)
+        found = self.known.get(table.fingerprint)
         if found is None:
             name = f"{self.physical}/{table.source}"
             steps: list[TableStep] = []
             for where, each in self.filters:
                 before = steps[-1].after if steps else table
                 steps.append(self._step(where, each, name, before, tuple(steps)))
-            found = self._known[table.fingerprint] = tuple(steps)
+            found = self.known[table.fingerprint] = tuple(steps)
         return found
 
     def result(self, table: TableSchema) -> TableSchema:
@@ -110,11 +112,12 @@ class TableFilters:
     def item(self, item: TableRows | TableControl) -> tuple[Iterable[TableRows | TableControl], bool]:
         """What is left of rows or a control of a table, and whether a copy can follow: else it is to be read anew."""
         if isinstance(item, TableRows):
-            return self._rows(item), True
+            return self.rows(item), True
         control, is_exact = self._control(item)
         return [control], is_exact
 
-    def _rows(self, item: TableRows) -> list[TableRows]:
+    def rows(self, item: TableRows) -> list[TableRows]:
+        """What is left of rows of a table."""
         steps = self.over(item.table)
         rows = item.rows
         for step in steps:

@@ -5,27 +5,49 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP, Checkpoint, ServiceUnavailable, SourceCheckpoint, UnknownSource, crash_point
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._contract import Decode, Output, SparkOutput
-from databus.pipeline._decode import decode_typed
+from databus.core import (
+    COMMIT_TIMESTAMP,
+    Checkpoint,
+    FatalError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnknownSource,
+    crash_point,
+)
+from databus.pipeline._contract import Output, Restage, SparkOutput
 from databus.pipeline._handle import OutputHandle
-from databus.pipeline._lineage import LineageOf
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed
+from databus.pipeline._staging import Staging
 from databus.pipeline._table_filters import TableFilters
 from databus.schema import TableSchema
+from databus.tasks import (
+    Batch,
+    ChangeBatch,
+    Decode,
+    Item,
+    LineageOf,
+    StagedBatch,
+    StagedRows,
+    TableControl,
+    TableRows,
+    decode_typed,
+    joined,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Report = Callable[[Mapping[str, Any]], None]
 """Takes an event of progress."""
+
+BatchT = TypeVar("BatchT", bound=Batch)
+_STAGES_MAX: Final = 100  # each asks for one table more to be written in another way
 
 
 class Writer:
@@ -83,6 +105,10 @@ class Writer:
         try:
             for handle in in_spark:
                 self._write_in_spark(rows, batch_id, handle, began)
+            staged = [(feed, handle) for feed, handle in in_driver if self._is_staged(handle)]
+            if staged:
+                self._write_in_tasks(rows, staged, began)
+            in_driver = [each for each in in_driver if each not in staged]
             if in_driver:
                 self._write_in_driver(rows, batch_id, in_driver, began)
         finally:
@@ -107,11 +133,19 @@ class Writer:
                 written = handle.write(self._query, mine)
                 self._say(handle.name, mine, written, began)
 
+    def _is_staged(self, handle: OutputHandle) -> bool:
+        """Whether tasks write the rows of an output."""
+        del handle
+        return False
+
+    def _write_in_tasks(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
+        raise NotImplementedError
+
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
         """The micro-batch as change batches, in order."""
         raise NotImplementedError
 
-    def _for_feed(self, batch: ChangeBatch, feed: Feed, handle: OutputHandle) -> ChangeBatch:
+    def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """What of a batch an output is given."""
         del handle
         return _selected(batch, feed)
@@ -119,7 +153,7 @@ class Writer:
     def _say(
         self,
         output: str,
-        batch: ChangeBatch | None,
+        batch: Batch | None,
         written: Mapping[str, int],
         began: float,
         rows: int | None = None,
@@ -133,30 +167,34 @@ class Writer:
             "rows": rows,
         }
         if batch is not None:
-            tables = _tables_of(batch)
+            tables = [item for item in batch.items if not isinstance(item, TableControl)]
             event |= {
                 "physical": batch.physical,
                 "position": batch.end.to_json(),
                 "rows": sum(written.values()),
                 "controls": len(batch.items) - len(tables),
                 "lag_ms": _lag_ms(tables),
+                "driver_row_bytes": sum(each.rows.nbytes for each in tables if isinstance(each, TableRows)),
                 "tables": dict(written),
             }
         self._report(event)
 
 
-def _tables_of(batch: ChangeBatch) -> list[TableRows]:
-    return [item for item in batch.items if isinstance(item, TableRows)]
-
-
-def _lag_ms(tables: Sequence[TableRows]) -> float | None:
+def _lag_ms(tables: Sequence[TableRows | StagedRows]) -> float | None:
     """Time from the newest commit to now, when it is in the target."""
-    newest = [pc.max(each.rows.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py() for each in tables]
+    newest = [_newest_us(each) for each in tables]
     known = [each for each in newest if each is not None]
     return round((time.time_ns() / 1e3 - max(known)) / 1e3, 1) if known else None
 
 
-def _selected(batch: ChangeBatch, feed: Feed) -> ChangeBatch:
+def _newest_us(rows: TableRows | StagedRows) -> int | None:
+    if isinstance(rows, StagedRows):
+        return rows.newest_us
+    newest: int | None = pc.max(rows.rows.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
+    return newest
+
+
+def _selected(batch: BatchT, feed: Feed) -> BatchT:
     items = tuple(item for item in batch.items if feed.selects(f"{batch.physical}/{item.table.source}"))
     return replace(batch, items=items)
 
@@ -179,16 +217,49 @@ class TablesWriter(Writer):
         self._decode = decode
         self._filters = filters or {}
         self._read_anew = read_anew
+        self._staging = Staging(decode, self._filters)
 
-    def _for_feed(self, batch: ChangeBatch, feed: Feed, handle: OutputHandle) -> ChangeBatch:
+    def _is_staged(self, handle: OutputHandle) -> bool:
+        """See `Writer._is_staged`."""
+        return isinstance(handle.output, Output) and handle.output.part_writer() is not None
+
+    def _write_in_tasks(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
+        """One job for all outputs; what it hands back is then committed, output by output."""
+        receipts = self._staging.run(rows, [(feed, handle.staged) for feed, handle in feeds])
+        for number, (feed, handle) in enumerate(feeds):
+            batches = joined(receipts, number)
+            for _ in range(_STAGES_MAX):
+                again = self._commit(batches, feed, handle, began)
+                if again is None:
+                    break
+                self._staging.note(feed.output, again)
+                batches = joined(self._staging.run(rows, [(feed, handle.staged)]), 0)
+            else:
+                raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
+
+    def _commit(self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, began: float) -> Restage | None:
+        try:
+            for batch in batches:
+                mine = self._for_feed(batch, feed, handle)
+                written = handle.commit(self._query, mine)
+                self._say(handle.name, mine, written, began)
+        except Restage as again:
+            handle.discard(batches)
+            return again
+        except Exception:
+            handle.discard(batches)
+            raise
+        return None
+
+    def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""
         batch = _selected(batch, feed)
         if not feed.filters:
             return batch
-        items: list[TableRows | TableControl] = []
+        items: list[Item] = []
         for item in batch.items:
             chain = self._filters.get(feed.filters_of(f"{batch.physical}/{item.table.source}"))
-            if chain is None:
+            if chain is None or isinstance(item, StagedRows):
                 items.append(item)
                 continue
             output = handle.output

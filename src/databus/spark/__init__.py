@@ -3,7 +3,6 @@
 from databus.spark._classes import class_file
 from databus.spark._errors import error_of, is_of_slow_workers
 from databus.spark._options import DatabusOptions
-from databus.spark._read import RangeFetcher
 from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, settle_session, tuned_session
 from databus.spark._source import DatabusSource
@@ -17,7 +16,6 @@ __all__ = [
     "RANGES_SCHEMA",
     "DatabusOptions",
     "DatabusSource",
-    "RangeFetcher",
     "arrow_schema",
     "class_file",
     "error_of",

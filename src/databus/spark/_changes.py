@@ -3,9 +3,8 @@
 from functools import partial
 
 from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint
-from databus.link import RangeControl, RelayClient
+from databus.link import RangeControl, RelayClient, patiently
 from databus.schema import SchemaChange, TableSchema
-from databus.spark._patience import patiently
 from databus.spark._target import Target
 
 

@@ -21,11 +21,10 @@ from databus.core import (
     SchemaChanged,
     SourceCheckpoint,
 )
-from databus.link import Range, RangeControl, RelayClient
+from databus.link import Range, RangeControl, RelayClient, patiently
 from databus.schema import SchemaChange
 from databus.spark._changes import find_changes
 from databus.spark._options import DatabusOptions
-from databus.spark._patience import patiently
 from databus.spark._target import Target, TypedTable, connect, resolve
 from databus.spark._typed import refusal
 from databus.wire import position_at

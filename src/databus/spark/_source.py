@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from databus.core import Checkpoint, ConfigError, MalformedRequest, Pair, SourceCheckpoint
 from databus.spark._options import DatabusOptions, parse_options
 from databus.spark._plan import Planner, RangePartition
-from databus.spark._read import RangeReader
+from databus.spark._read import PartitionReader
 from databus.spark._schema import FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._target import Target
 
@@ -78,7 +78,7 @@ class DatabusReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: DatabusOptions, target: Target, schema: pa.Schema) -> None:
         self._options = options
         self._target = target
-        self._ranges = RangeReader(options, target, schema)
+        self._ranges = PartitionReader(options, target, schema)
 
     def partitions(self) -> Sequence[RangePartition]:
         """Contiguous ranges of groups."""
@@ -99,7 +99,7 @@ class DatabusStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def __init__(self, options: DatabusOptions, target: Target, schema: pa.Schema) -> None:
         self._options = options
         self._target = target
-        self._ranges = RangeReader(options, target, schema)
+        self._ranges = PartitionReader(options, target, schema)
         self._planner: Planner | None = None  # where the stream is planned; never on an executor
         self._initial: dict[str, Any] | None = None
         self._available: Pair | None = None

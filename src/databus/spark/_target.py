@@ -3,10 +3,9 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from databus.core import ConfigError, Pair, UnknownSource
-from databus.link import RelayClient, SourceInfo
+from databus.link import RelayClient, SourceInfo, any_of, is_called
 from databus.schema import TableSchema
 from databus.spark._options import DatabusOptions
 
@@ -45,8 +44,7 @@ class Target:
         """Whether `db.table` is among what is read; where only the relay can tell, it may be."""
         if self.table is not None:
             return f"{self.physical}/{table}" == self.name
-        names = self.sources
-        return names is None or any(name.isdigit() or _means(name, self.physical, table) for name in names)
+        return any_of(self.sources, self.physical)(table)
 
 
 def resolve(client: RelayClient, options: DatabusOptions) -> Target:
@@ -76,12 +74,7 @@ def matches(source: SourceInfo, name: str) -> bool:
     """Whether a name, as written in the option `sources`, means this source."""
     if name.isdigit():
         return source.id == int(name)
-    return _means(name, source.physical, source.table)
-
-
-def _means(name: str, physical: str, table: str) -> bool:
-    short = table.rpartition(".")[2]
-    return any(fnmatchcase(form, name) for form in (f"{physical}/{table}", table, short, f"{physical}/{short}"))
+    return is_called(name, source.physical, source.table)
 
 
 def _short(source: SourceInfo) -> str:

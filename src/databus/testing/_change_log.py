@@ -13,8 +13,8 @@ import pyarrow as pa
 from databus.core import BUS_SEQ_MIN, ChangeType, ControlKind, Pair, SourceCheckpoint
 from databus.formats import from_json_value
 from databus.pipeline import ChangeBatch, TableControl, TableRows
-from databus.pipeline._decode import user_rows_schema
 from databus.schema import Column, TableSchema
+from databus.tasks import user_rows_schema
 
 Row = Mapping[str, Any]
 

@@ -7,6 +7,7 @@ import unittest
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from databus.core import Checkpoint, ControlKind, CorruptData, DiskFull, InputError, LockHeld, UnsupportedFeature
@@ -14,6 +15,7 @@ from databus.pipeline import ChangeBatch
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._output_harness import OutputHarness, assert_holds
+from databus.testing._staged_writes import write_by_tasks
 
 _QUERY: Final = "outputs/suite"
 
@@ -31,8 +33,16 @@ class _Process:
     def write(self, *batches: ChangeBatch) -> None:
         """Write each, and note in the ledger that it is there."""
         for batch in batches:
-            self.handle.write(_QUERY, batch)
+            self.write_only(batch)
             self.handle.advance(_QUERY, Checkpoint({batch.physical: batch.end}))
+
+    def write_only(self, batch: ChangeBatch) -> None:
+        """Write one, and die before the ledger says so."""
+        writer = self.output.part_writer()
+        if writer is None:
+            self.handle.write(_QUERY, batch)
+        else:
+            write_by_tasks(writer, batch, partial(self.handle.commit, _QUERY), lambda each: self.handle.discard([each]))
 
     def reached(self, log: ChangeLog) -> int:
         """How many entries of the log are in the target, as its ledger says."""
@@ -74,7 +84,7 @@ def check_kill_before_the_ledger_is_written(harness: OutputHarness) -> None:
     size = len(log.entries)
     with _process(harness) as process:
         process.write(log.batch(0, 50))
-        process.handle.write(_QUERY, log.batch(50, 90))
+        process.write_only(log.batch(50, 90))
     with _process(harness) as process:
         begin = process.reached(log)
         assert begin == 50, f"the ledger says {begin} entries, and 50 were noted"

@@ -24,6 +24,7 @@ from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._ledger_suite import LEDGER_CHECKS
 from databus.testing._output_harness import OutputHarness, assert_holds
+from databus.testing._staged_writes import write_batch
 
 _SEED: Final = 1
 
@@ -33,7 +34,7 @@ def _write(harness: OutputHarness, batches: Sequence[ChangeBatch]) -> Delivery:
     output.open()
     try:
         for batch in batches:
-            output.write(batch)
+            write_batch(output, batch)
     finally:
         output.close()
         output.close()

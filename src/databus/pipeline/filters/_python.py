@@ -23,9 +23,9 @@ from pydantic import Field, field_validator
 
 from databus.core import CHANGE_TYPE, CONTROL, ConfigError, InputError
 from databus.pipeline._contract import Filter, FilterConfig
-from databus.pipeline._lineage import Lineage
 from databus.pipeline.filters._columns import CONTROL_LABEL, META_COLUMNS, is_meta
 from databus.schema import forms_of
+from databus.tasks import Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

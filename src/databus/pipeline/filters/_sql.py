@@ -13,7 +13,6 @@ from sqlglot import exp
 
 from databus.core import ConfigError
 from databus.pipeline._contract import Filter, FilterConfig
-from databus.pipeline._lineage import Lineage
 from databus.pipeline.filters._columns import META_COLUMNS, is_control, is_meta, meta_columns
 from databus.pipeline.filters._rowwise import (
     columns_in,
@@ -23,6 +22,7 @@ from databus.pipeline.filters._rowwise import (
     parse_predicate,
     written_parts,
 )
+from databus.tasks import Lineage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

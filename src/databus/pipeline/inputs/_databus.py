@@ -1,19 +1,17 @@
 """Input `databus`: tables that a relay captures, the pipeline's own or one that runs elsewhere."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
 
-import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from databus.core import Checkpoint, PositionPurged, UnknownSource, time_us
-from databus.pipeline._batch import ChangeBatch
-from databus.pipeline._contract import Decode, Input, InputConfig, RunContext, Shape
-from databus.pipeline._decode import decode_ranges
+from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
 from databus.pipeline._tables import TableChoice, matches, name_for_relay, nearest
 from databus.schema import TableSchema
+from databus.tasks import Decode, RangeDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,15 +113,17 @@ class DatabusInput(Input):
         names = [name_for_relay(pattern, physical) for pattern in patterns]
         if f"{physical}/*" not in names:
             options["sources"] = ",".join(dict.fromkeys(names))
-        from databus.spark import RangeFetcher
-
-        fetcher = RangeFetcher(options)
-        table_of = context.relay_client().table_of
-
-        def decode(collected: pa.Table) -> Iterator[ChangeBatch]:
-            return decode_ranges(collected, fetcher.groups, table_of)
-
+        sources = tuple(options["sources"].split(",")) if "sources" in options else None
+        times = self.config.wait_ms, self.config.retry_ms
+        decode = RangeDecoder(context.relay_url, context.access, physical, sources, *times)
         return self._stream(spark, options), decode
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What filters ask in tasks needs no streams."""
+        return {"config": self.config}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__init__(state["config"])  # type: ignore[misc]  # made anew from its options
 
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         """A stream with these options, which say all that it reads; queries with the same ones share it.

@@ -14,17 +14,31 @@ from pydantic import Field
 
 from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.disk import Location
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
-from databus.pipeline._decode import user_rows_schema
+from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place, Restage
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep, commit_path, was_put_back
-from databus.pipeline.outputs._pairs import Stored, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of, spelled
 from databus.schema import TableSchema
+from databus.tasks import (
+    Batch,
+    ChangeBatch,
+    DataFile,
+    Item,
+    PartWriter,
+    StagedBatch,
+    StagedRows,
+    Stored,
+    TableControl,
+    TableRows,
+    last_pair,
+    log_number,
+    rows_above,
+    user_rows_schema,
+    write_data_file,
+)
 
 _KEEP: Final = Upkeep()
 _CRASH_POINTS: Final = {
@@ -100,6 +114,20 @@ class DeltaConfig(OutputConfig):
 
 
 @dataclass(frozen=True)
+class _Parts:
+    """The half of a history that tasks run."""
+
+    path: str
+    context: OutputContext
+
+    def write(self, name: str, rows: TableRows) -> list[DataFile]:
+        """See `PartWriter.write`."""
+        physical, _, source = name.partition("/")
+        folder = path_of(self.path, self.context, physical, source, spelled)
+        return [write_data_file(folder, rows.rows)]
+
+
+@dataclass(frozen=True)
 class _Copy:
     """The copy of one source, in one of the two modes."""
 
@@ -171,11 +199,31 @@ class DeltaOutput(Output):
         """See `Output.tables`."""
         return self._read_known().tables
 
+    def part_writer(self) -> PartWriter | None:
+        """See `Output.part_writer`: a history is written by tasks."""
+        return _Parts(self.config.path, self.context) if self.config.mode == "history" else None
+
+    def commit(self, batch: StagedBatch) -> None:
+        """See `Output.commit`."""
+        self._apply(batch)
+
+    def discard(self, batch: StagedBatch) -> None:
+        """See `Output.discard`. What a table's log names stays."""
+        staged: dict[str, set[str]] = {}
+        for item in batch.items:
+            if isinstance(item, StagedRows):
+                staged.setdefault(item.table.source, set()).update(file.name for file in item.files)
+        for source, names in staged.items():
+            self._copy(batch.physical, source).target.discard(names)
+
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""
+        self._apply(batch)
+
+    def _apply(self, batch: Batch) -> None:
         known = self._read_known()
         known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
-        by_source: dict[str, list[TableRows | TableControl]] = {}
+        by_source: dict[str, list[Item]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
         self.written = written = {}
@@ -206,9 +254,7 @@ class DeltaOutput(Output):
         self._copies.clear()
         self._known = None
 
-    def _write_source(
-        self, known: Known, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]
-    ) -> int:
+    def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> int:
         """Returns how many rows were new."""
         copy = self._copy(batch.physical, source)
         if self.config.merge:
@@ -228,22 +274,25 @@ class DeltaOutput(Output):
             is_last = index == len(new) - 1
             pair = batch.end.pair if is_last else _pair_of(item)
             stored = Stored(pair, log_number(batch.end.log), ahead)
-            self._apply(copy.kind, item, stored)
+            self._apply_item(copy.kind, item, stored)
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
         copy.target.maintain()
-        return sum(item.rows.num_rows for item in new if isinstance(item, TableRows))
+        return sum(_count_of(item) for item in new)
 
-    def _apply(self, kind: Mirror | History, item: TableRows | TableControl, stored: Stored) -> None:
+    def _apply_item(self, kind: Mirror | History, item: Item, stored: Stored) -> None:
         if isinstance(item, TableControl):
             if item.kind is not ControlKind.SCHEMA or item.pair > stored.ahead:
                 kind.control(item, stored)
+        elif isinstance(item, StagedRows):
+            assert isinstance(kind, History)  # noqa: S101 - a mirror has no part writer
+            kind.commit(item, stored)
         elif isinstance(kind, Mirror):
             kind.write(item.table, item.rows, self._key(item.table), stored)
         else:
             kind.write(item.table, item.rows, stored)
 
-    def _follow_ahead(self, copy: _Copy, batch: ChangeBatch, table: TableSchema, *, is_new: bool) -> Pair:
+    def _follow_ahead(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> Pair:
         """Make what the copy has into rows of the schema that this batch's are in; returns up to where that goes."""
         stored = copy.target.stored() or Stored((0, 0), log_number(batch.end.log))
         if batch.ahead is None:
@@ -257,15 +306,13 @@ class DeltaOutput(Output):
                 copy.target.append(copy.target.schema().empty_table(), following)
         return through
 
-    def _new_items(
-        self, copy: _Copy, batch: ChangeBatch, source: str, items: Sequence[TableRows | TableControl]
-    ) -> list[TableRows | TableControl]:
+    def _new_items(self, copy: _Copy, batch: Batch, source: str, items: Sequence[Item]) -> list[Item]:
         """What is above the stored pair, without controls that change nothing here."""
         stored = copy.target.stored() if copy.target.exists else None
         if stored is not None:
             self._check_log(copy, stored, batch.end, source, batch.physical)
         pair = stored.pair if stored is not None else (0, 0)
-        new: list[TableRows | TableControl] = []
+        new: list[Item] = []
         is_awaited = f"{batch.physical}/{source}" in self.incomplete and source not in batch.start.snapshots
         for item in items:
             if isinstance(item, TableControl):
@@ -274,12 +321,18 @@ class DeltaOutput(Output):
                 if item.pair > pair and not says_nothing:
                     new.append(item)
                 continue
+            if isinstance(item, StagedRows):
+                if item.first <= pair < item.last:
+                    raise Restage(above={f"{batch.physical}/{source}": pair})
+                if item.first > pair:
+                    new.append(item)
+                continue
             rows = rows_above(item.rows, pair)
             if rows.num_rows:
                 new.append(TableRows(item.table, rows))
         return new
 
-    def _check_new(self, known: Known, copy: _Copy, batch: ChangeBatch, first: TableRows | TableControl) -> None:
+    def _check_new(self, known: Known, copy: _Copy, batch: Batch, first: Item) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
         if self.config.on_gap == "continue" or owner in self.incomplete or _begins(first):
@@ -297,7 +350,7 @@ class DeltaOutput(Output):
                 f"snapshot has ended"
             )
 
-    def _says_nothing(self, batch: ChangeBatch, item: TableControl, stored: Stored | None, *, is_awaited: bool) -> bool:
+    def _says_nothing(self, batch: Batch, item: TableControl, stored: Stored | None, *, is_awaited: bool) -> bool:
         """Whether a control changes nothing here.
 
         is_awaited: the snapshot that completes the copy has not begun, so that a gap of a mirror, or the end of
@@ -309,7 +362,7 @@ class DeltaOutput(Output):
             return is_awaited and self.config.mode == "mirror"
         return self._is_known_in_part(batch, item, is_awaited=is_awaited)
 
-    def _is_known_in_part(self, batch: ChangeBatch, item: TableControl, *, is_awaited: bool) -> bool:
+    def _is_known_in_part(self, batch: Batch, item: TableControl, *, is_awaited: bool) -> bool:
         """Whether a snapshot ends of which a mirror did not get all, so that nothing follows for its older rows.
 
         Raises `UnsupportedFeature` unless the mirror is to go on with gaps.
@@ -385,14 +438,22 @@ class DeltaOutput(Output):
         return key
 
 
-def _begins(item: TableRows | TableControl) -> bool:
+def _begins(item: Item) -> bool:
     """Whether nothing of the table from before this item is needed."""
-    if isinstance(item, TableRows):
+    if not isinstance(item, TableControl):
         return False
     if item.kind is ControlKind.SCHEMA:
         return not item.body.get("previous")
     return item.kind in (ControlKind.SNAPSHOT_BEGIN, ControlKind.TRUNCATE, ControlKind.DROP)
 
 
-def _pair_of(item: TableRows | TableControl) -> tuple[int, int]:
-    return item.pair if isinstance(item, TableControl) else last_pair(item.rows)
+def _pair_of(item: Item) -> Pair:
+    if isinstance(item, TableRows):
+        return last_pair(item.rows)
+    return item.last if isinstance(item, StagedRows) else item.pair
+
+
+def _count_of(item: Item) -> int:
+    if isinstance(item, TableRows):
+        return int(item.rows.num_rows)
+    return item.count if isinstance(item, StagedRows) else 0

@@ -10,12 +10,11 @@ from typing import Final
 import pyarrow as pa
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
-from databus.pipeline._batch import TableControl
-from databus.pipeline._decode import user_rows_schema
+from databus.pipeline._contract import Restage
 from databus.pipeline.outputs._delta_schema import Move, Plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
-from databus.pipeline.outputs._pairs import Stored
 from databus.schema import TableSchema, widens_to
+from databus.tasks import StagedRows, Stored, TableControl, user_rows_schema
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
 
@@ -41,6 +40,25 @@ class History:
             ]
             rows = pa.table(columns, schema=have)
         self._target.append(rows, stored)
+
+    def commit(self, staged: StagedRows, stored: Stored) -> None:
+        """Show rows that tasks have written. Raises `Restage` if the history has other types."""
+        rows = user_rows_schema(staged.table) if staged.fitted is None else staged.fitted
+        have = self._fit(staged.table, self._named(user_rows_schema(staged.table).empty_table()).schema, stored)
+        if any(field.name not in have.names or have.field(field.name).type != field.type for field in rows):
+            wanted = [field for field in have if field.name not in self.partition]
+            raise Restage(fits={self._name: pa.schema(wanted)})
+        self._target.add(staged.files, stored, self.partition)
+
+    @property
+    def _name(self) -> str:
+        """The full name of the table whose history it is."""
+        return self._target.owner
+
+    @property
+    def partition(self) -> dict[str, str]:
+        """Columns that its rows share, which stand in no file."""
+        return {}
 
     def control(self, control: TableControl, stored: Stored) -> None:
         """Record what the rows do not show; `schema` makes columns before their first row comes."""

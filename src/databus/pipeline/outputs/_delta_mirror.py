@@ -24,12 +24,10 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.formats import scalar_of
-from databus.pipeline._batch import TableControl
-from databus.pipeline._lineage import CopySteps
 from databus.pipeline.outputs._delta_schema import Plan, plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
-from databus.pipeline.outputs._pairs import Stored
 from databus.schema import SchemaChange, TableSchema, converts_exactly, origins, sink_schema
+from databus.tasks import CopySteps, Stored, TableControl
 
 _PUTS: Final = pa.array([ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label])
 _PUT: Final = "__put"

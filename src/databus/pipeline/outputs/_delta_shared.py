@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import SOURCE, Pair, UnsupportedFeature
-from databus.pipeline._batch import TableControl
-from databus.pipeline._lineage import CopySteps
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema
 from databus.pipeline.outputs._delta_schema import below_pair
 from databus.pipeline.outputs._delta_table import DeltaTarget
-from databus.pipeline.outputs._pairs import Stored
 from databus.schema import SchemaChange, TableSchema, converts_exactly, widens_to
+from databus.tasks import CopySteps, Stored, TableControl
 
 SOURCE_FIELD: Final = pa.field(SOURCE, pa.string())
 _OURS: Final = frozenset({SOURCE, *(field.name for field in PAIR_FIELDS)})
@@ -101,6 +99,15 @@ class SharedHistory(History):
 
     def _named(self, rows: pa.Table) -> pa.Table:
         return with_source(rows, self._source)
+
+    @property
+    def _name(self) -> str:
+        return self._source
+
+    @property
+    def partition(self) -> dict[str, str]:
+        """See `History.partition`."""
+        return {SOURCE: self._source}
 
 
 class SharedMirror(Mirror):

@@ -7,7 +7,7 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from databus.core import SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.disk import Location, located
-from databus.pipeline.outputs._pairs import Stored
 from databus.pipeline.outputs._read_ahead import read_ahead
+from databus.tasks import DataFile, Stored, is_data_file
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -146,10 +146,10 @@ class DeltaTarget:
 
     def _was_begun(self) -> bool:
         """Whether there is a table, sound or not. A kill in the middle of its creation leaves a log without a commit,
-        and nothing beside it: no row is written before the first commit.
+        and beside it at most what tasks have written and no commit shows.
         """
         log = self.path / "_delta_log"
-        names = self.path.names()
+        names = [each for each in self.path.names() if not is_data_file(each)]
         return log.name in names and (len(names) > 1 or any(each[0].isdigit() for each in log.names()))
 
     def refresh(self) -> None:
@@ -254,6 +254,35 @@ class DeltaTarget:
         with self._committing("append to"):
             write_deltalake(self.table, rows, mode="append", commit_properties=self.commit(stored, **more))
 
+    def add(self, files: Iterable[DataFile], stored: Stored, partition: Mapping[str, str]) -> None:
+        """Make files in the table's folder part of it, and store the pair. partition: what their rows share."""
+        from deltalake.transaction import AddAction
+
+        now_ms = time.time_ns() // 1_000_000
+        actions = [
+            AddAction(each.name, each.size_bytes, partition, now_ms, data_change=True, stats=each.stats)
+            for each in files
+        ]
+        with self._committing("append to"):
+            self.table.create_write_transaction(
+                actions,
+                "append",
+                self.table.schema(),
+                partition_by=[*partition] or None,
+                commit_properties=self.commit(stored),
+            )
+            self.table.update_incremental()
+
+    def discard(self, names: Collection[str]) -> None:
+        """Remove files in its folder that are not part of it."""
+        held = set()
+        if self._was_begun():
+            self._table = None
+            self._open()
+            held = {each.rpartition("/")[2] for each in self.table.file_uris()}
+        for name in set(names) - held:
+            (self.path / name).remove()
+
     def add_columns(self, fields: Iterable[pa.Field], stored: Stored) -> None:
         """Add columns that are null in all rows, and store the pair."""
         from deltalake import write_deltalake
@@ -346,6 +375,7 @@ class DeltaTarget:
                     self.upkeep.vacuum_hours,
                     dry_run=False,
                     enforce_retention_duration=False,
+                    full=True,  # what tasks that were killed have left is in no log
                     post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
                 )
 

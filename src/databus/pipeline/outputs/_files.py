@@ -18,11 +18,10 @@ from pydantic import Field
 from databus.core import Pair, UnsupportedFeature, crash_point
 from databus.disk import Location
 from databus.formats import BigIntegers
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
 from databus.pipeline.outputs._lines import control_text, row_lines
-from databus.pipeline.outputs._pairs import Stored, first_pair, last_pair, log_number, rows_above
 from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of
+from databus.tasks import ChangeBatch, Stored, TableControl, TableRows, first_pair, last_pair, log_number, rows_above
 
 _NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
 _CONTROL: Final = "control.json"

@@ -6,8 +6,8 @@ from typing import Final
 import pyarrow as pa
 
 from databus.formats import BigIntegers, change_text, control_line
-from databus.pipeline._batch import TableControl
 from databus.schema import TableSchema, forms_of
+from databus.tasks import TableControl
 
 _ROWS_AT_ONCE: Final = 8_192
 

@@ -9,9 +9,8 @@ from pydantic import Field
 
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, TransientError
 from databus.disk import replace_file
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, SparkOutput
-from databus.pipeline.outputs._pairs import Int, pairs_of
+from databus.tasks import ChangeBatch, Int, TableControl, TableRows, pairs_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,14 +1,15 @@
 """What an output is given: the changes between two positions of one physical source, table by table, in order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from databus.core import ControlKind, Pair, SourceCheckpoint
-from databus.pipeline._lineage import SchemaAhead
 from databus.schema import TableSchema
+from databus.tasks._data_file import DataFile
+from databus.tasks._lineage import SchemaAhead
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,34 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True)
+class StagedRows:
+    """The same, written by tasks into files that nobody sees yet.
+
+    first, last: pairs. newest_us: the newest commit. fitted: the schema of the files, where that is not the one of the
+    table's rows.
+    """
+
+    table: TableSchema
+    files: tuple[DataFile, ...]
+    first: Pair
+    last: Pair
+    count: int
+    newest_us: int | None
+    fitted: pa.Schema | None = None
+
+    def then(self, other: "StagedRows") -> "StagedRows":
+        """These and those that follow."""
+        newest = [each for each in (self.newest_us, other.newest_us) if each is not None]
+        return replace(
+            other,
+            files=(*self.files, *other.files),
+            first=self.first,
+            count=self.count + other.count,
+            newest_us=max(newest, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TableControl:
     """A control, as the frame's JSON body; it stands between the rows before it and those after it."""
 
@@ -33,8 +62,11 @@ class TableControl:
     body: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeBatch:
+Item = TableRows | StagedRows | TableControl
+
+
+@dataclass(frozen=True)
+class Batch:
     """What happened in one physical source after `start` up to and including `end`.
 
     items: of each table in order; between tables there is none. start: with the snapshots that had begun before it and
@@ -46,7 +78,7 @@ class ChangeBatch:
     physical: str
     start: SourceCheckpoint
     end: SourceCheckpoint
-    items: tuple[TableRows | TableControl, ...]
+    items: tuple[Item, ...]
     ahead: SchemaAhead | None = None
 
     def has_begin_of(self, end: TableControl) -> bool:
@@ -58,3 +90,17 @@ class ChangeBatch:
         if (int(scn), int(seq)) > self.start.pair:
             return True
         return self.start.snapshots.get(end.table.source) == end.body.get("generation")
+
+
+@dataclass(frozen=True)
+class ChangeBatch(Batch):
+    """With the rows: what an output is given that runs in the driver."""
+
+    items: tuple[TableRows | TableControl, ...]
+
+
+@dataclass(frozen=True)
+class StagedBatch(Batch):
+    """With files in the place of rows: what an output is given whose rows tasks have written."""
+
+    items: tuple[StagedRows | TableControl, ...]

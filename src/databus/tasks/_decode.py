@@ -29,9 +29,9 @@ from databus.core import (
     SourceCheckpoint,
     UnrepresentableValue,
 )
-from databus.pipeline._batch import ChangeBatch, TableControl, TableRows
-from databus.pipeline._lineage import Lineage, LineageOf, SchemaAhead
 from databus.schema import BUS_FIELDS, Column, SchemaChange, TableSchema, sink_schema
+from databus.tasks._batch import ChangeBatch, TableControl, TableRows
+from databus.tasks._lineage import Lineage, LineageOf, SchemaAhead
 from databus.wire import Commit, Frame, FrameGroup, FrameParser, seq_at, snapshots_after
 
 CONTROL_LABEL: Final = "control"

@@ -1,0 +1,93 @@
+"""A range of a physical source's log, read whole: what is cut off is asked for again from where it stood."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Final, TypeVar
+
+from databus.core import Pair, SourceCheckpoint, StreamCut, TransientError
+from databus.link._patience import patiently
+from databus.link._relay import FrameStream, RelayClient
+from databus.wire import Commit, FrameGroup, Header, done_by, position_after
+
+_PAUSE_S: Final = 0.05
+T = TypeVar("T")
+Pieces = Callable[[FrameStream], Iterator[tuple[T, Header]]]
+"""Cuts a response into pieces, each with the commit frame's header that ends it."""
+
+
+def is_called(name: str, physical: str, table: str) -> bool:
+    """Whether a name, as written where sources are chosen, may mean a table (`db.table`) of a physical source."""
+    short = table.rpartition(".")[2]
+    return any(fnmatchcase(form, name) for form in (f"{physical}/{table}", table, short, f"{physical}/{short}"))
+
+
+def any_of(names: Sequence[str] | None, physical: str) -> Callable[[str], bool]:
+    """Whether a table (`db.table`) of a physical source may be among those that are asked for by these names or ids.
+
+    Where only the relay can tell, it may be. None stands for all.
+    """
+    return lambda table: names is None or any(name.isdigit() or is_called(name, physical, table) for name in names)
+
+
+@dataclass(frozen=True)
+class RangeReader:
+    """Reads ranges of a physical source.
+
+    sources: names or ids to ask for; None for all. is_given: whether `db.table` is among them. wait_ms: how
+    long the relay may wait for what is to come. retry_ms: how long a relay that does not answer is asked again.
+    """
+
+    client: RelayClient
+    physical: str
+    sources: tuple[str, ...] | None
+    is_given: Callable[[str], bool]
+    wait_ms: int = 1_000
+    retry_ms: int = 30_000
+
+    def groups(self, start: SourceCheckpoint, until: Pair) -> Iterator[tuple[list[FrameGroup], FrameStream]]:
+        """Groups after `start` up to the one that reaches `until`, in order, whole: the first may hold rows before
+        `start`, the last rows behind `until`.
+        """
+        return self.pieces(start, until, _groups_of)
+
+    def pieces(self, start: SourceCheckpoint, until: Pair, pieces_of: Pieces[T]) -> Iterator[tuple[T, FrameStream]]:
+        """The same, cut in another way. Raises `TransientError` when the relay did not answer for `retry_ms`."""
+        position = start
+        deadline: float | None = None
+        while True:
+            stream = self._open(position, until)
+            last: Header | None = None
+            try:
+                with stream:
+                    for piece, last in pieces_of(stream):
+                        yield piece, stream
+                        if done_by(last) >= until:
+                            return
+                raise StreamCut(f"{self.physical}: the response ended before {until}")
+            except TransientError:
+                now = time.monotonic()
+                if last is not None:
+                    position, deadline = self._position_after(last, position, stream), None
+                elif deadline is not None and now > deadline:
+                    raise
+                if deadline is None:
+                    deadline = now + self.retry_ms / 1e3
+                time.sleep(_PAUSE_S)  # nothing tells when a relay is back
+
+    def _position_after(self, last: Header, before: SourceCheckpoint, stream: FrameStream) -> SourceCheckpoint:
+        return position_after(
+            Commit.from_header(last), before, uuid=stream.uuid, log=stream.log, is_given=self.is_given
+        )
+
+    def _open(self, position: SourceCheckpoint, until: Pair) -> FrameStream:
+        return patiently(
+            lambda: self.client.stream(self.physical, position, sources=self.sources, to=until, wait_ms=self.wait_ms),
+            self.retry_ms,
+        )
+
+
+def _groups_of(stream: FrameStream) -> Iterator[tuple[list[FrameGroup], Header]]:
+    for groups in stream:
+        yield groups, groups[-1].commit

@@ -1,0 +1,128 @@
+"""Parquet files for tables of files, such as Delta's: written in a task, known to nobody until they are committed."""
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from databus.disk import Location, located
+
+_TEXT_CHARS_MAX: Final = 32
+_INDEXED_COLUMNS_MAX: Final = 32
+_LAST: Final = "\U0010ffff"
+_COUNT: Final = '{{"numRecords": {}}}'
+_SUFFIX: Final = ".parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of rows. name: below the table's folder. stats: as Delta's add-actions have them, in JSON."""
+
+    name: str
+    size_bytes: int
+    rows: int
+    stats: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """From what `to_json` gave."""
+        return cls(**value)
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a file of that name may be one that a task wrote.
+
+    >>> is_data_file("rows-4f1c.parquet"), is_data_file("part-00001-4f1c.snappy.parquet")
+    (True, False)
+    """
+    return name.startswith("rows-") and name.endswith(_SUFFIX)
+
+
+def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", codec: str = "snappy") -> DataFile:
+    """Write rows into a new file of a folder, which is made if need be; it is on the disk when this returns.
+
+    mark: becomes part of the name. Raises what `Location.writing` does.
+    """
+    name = f"rows-{mark}{uuid.uuid4().hex}{_SUFFIX}"
+    written: list[pq.FileMetaData] = []
+    with (located(folder) / name).writing() as file:
+        with pq.ParquetWriter(
+            file, rows.schema, compression=codec, store_schema=False, metadata_collector=written
+        ) as writer:
+            writer.write_table(rows)
+        size = file.tell()
+    return DataFile(name, size, rows.num_rows, _stats_of(written[0], rows))
+
+
+def _stats_of(found: pq.FileMetaData, rows: pa.Table) -> str:
+    """Least and greatest values and counts of nulls, of the first columns, from what Parquet says of its row groups.
+
+    Of all of these columns or of none: a reader (deltalake 1.6.6) that finds no bounds of one column beside those of
+    others takes them for null, which no value is within, and leaves the file out.
+    """
+    groups = [found.row_group(number) for number in range(found.num_row_groups)]
+    least: list[str] = []
+    greatest: list[str] = []
+    nulls: dict[str, int] = {}
+    for index, field in enumerate(rows.schema.names[:_INDEXED_COLUMNS_MAX]):
+        kind = rows.schema.field(index).type
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            continue  # readers look for none
+        said = [group.column(index).statistics for group in groups]
+        if any(each is None or not each.has_null_count for each in said):
+            return _COUNT.format(rows.num_rows)
+        nulls[field] = sum(each.null_count for each in said)
+        if nulls[field] == rows.num_rows:
+            continue
+        bounds = _bounds(rows.column(index), [each for each in said if each.num_values])
+        if bounds is None:
+            return _COUNT.format(rows.num_rows)
+        name = _json(field)
+        least.append(f"{name}: {bounds[0]}")
+        greatest.append(f"{name}: {bounds[1]}")
+    bounded = f'"minValues": {{{", ".join(least)}}}, "maxValues": {{{", ".join(greatest)}}}'
+    return f'{{"numRecords": {rows.num_rows}, {bounded}, "nullCount": {_json(nulls)}}}'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)  # surrogates are not read as what they stand for
+
+
+def _bounds(column: pa.ChunkedArray, said: Sequence[Any]) -> tuple[str, str] | None:
+    """Bounds of a column as JSON; None where its words for them would not be exact."""
+    is_exact = not pa.types.is_floating(column.type) or not pc.any(pc.is_nan(column)).as_py()  # Parquet leaves NaN out
+    if not is_exact or not all(each.has_min_max for each in said):
+        return None
+    try:
+        low, high = min(each.min for each in said), max(each.max for each in said)
+        return _words(low, is_high=False), _words(high, is_high=True)
+    except (ValueError, OverflowError):  # days that Python has no words for, or a number that is none
+        return None
+
+
+def _words(value: Any, *, is_high: bool) -> str:
+    """A bound as JSON. Raises ValueError for one that has no exact words there."""
+    if isinstance(value, str):
+        end = _LAST if is_high and len(value) > _TEXT_CHARS_MAX else ""
+        return _json(value[:_TEXT_CHARS_MAX] + end)
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return _day_or_time(value) if isinstance(value, dt.date) else _json(value)
+
+
+def _day_or_time(value: dt.date) -> str:
+    if not isinstance(value, dt.datetime):
+        return _json(value.isoformat())
+    return _json(value.replace(tzinfo=None).isoformat(timespec="microseconds") + ("Z" if value.tzinfo else ""))

@@ -1,0 +1,48 @@
+"""From the rows that stand for ranges of a log to change batches, in a task or in the driver."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import pyarrow as pa
+
+from databus.core import Pair, SourceCheckpoint
+from databus.link import Access, RangeReader, RelayClient, any_of
+from databus.tasks._batch import ChangeBatch
+from databus.tasks._decode import decode_ranges
+from databus.wire import FrameGroup
+
+
+@lru_cache(maxsize=16)
+def _client(relay: str, access: Access | None) -> RelayClient:
+    """One for each process, which serves many batches: it remembers tables by their fingerprints."""
+    return RelayClient(relay, access=access)
+
+
+@dataclass(frozen=True)
+class RangeDecoder:
+    """Reads from a relay what the rows of `shape=ranges` stand for. Travels to tasks as it is.
+
+    access: the files with which it is asked. sources: names to ask for; None for all. See `RangeReader` for the rest.
+    """
+
+    relay: str
+    access: Access | None
+    physical: str
+    sources: tuple[str, ...] | None
+    wait_ms: int
+    retry_ms: int
+
+    def __call__(self, collected: pa.Table) -> Iterator[ChangeBatch]:
+        """The ranges, in any order, as change batches in order, each small enough to be held.
+
+        Raises what `decode_frames` does, and `TransientError` for a relay that does not answer.
+        """
+        return decode_ranges(collected, self._groups, _client(self.relay, self.access).table_of)
+
+    def _groups(self, start: SourceCheckpoint, until: Pair) -> Iterator[tuple[list[FrameGroup], str]]:
+        client = _client(self.relay, self.access)
+        is_given = any_of(self.sources, self.physical)
+        reader = RangeReader(client, self.physical, self.sources, is_given, self.wait_ms, self.retry_ms)
+        for groups, stream in reader.groups(start, until):
+            yield groups, stream.log

@@ -1,0 +1,185 @@
+"""Staging: a task fetches ranges of the log, and writes the rows of each output into files that nobody sees yet.
+
+What it hands back are receipts: JSON, a text for each change batch and output, with the names of the files in the place
+of rows. The driver joins those of all tasks to one change batch an output (`joined`), which the output then commits. A
+task may run twice, or be killed half-way: files that no commit names are nobody's.
+"""
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import COMMIT_TIMESTAMP, ControlKind, CorruptData, Pair, SourceCheckpoint
+from databus.schema import TableSchema
+from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._data_file import DataFile
+from databus.tasks._pairs import first_pair, last_pair, rows_above
+
+RECEIPTS: Final = pa.schema([("feed", pa.int32()), ("start", pa.string()), ("receipt", pa.string())])
+
+Decode = Callable[[pa.Table], Iterable[ChangeBatch]]
+"""Makes change batches of a collected micro-batch, in order, each small enough to be held."""
+
+
+class PartWriter(Protocol):
+    """An output's half in a task; travels there as it is."""
+
+    def write(self, name: str, rows: TableRows) -> Sequence[DataFile]:
+        """Write rows of a table, by its full name, where nobody sees them until the output commits them."""
+
+
+@dataclass(frozen=True)
+class StagedFeed:
+    """What a task does for one output.
+
+    selects: by full name, whether it gets rows of a table. filtered: what is left of rows. above: by full name of a
+    table, the pair up to which the target has it. fits: by full name, the schema in which the target wants its rows.
+    """
+
+    selects: Callable[[str], bool]
+    filtered: Callable[[str, TableRows], Iterable[TableRows]]
+    writer: PartWriter
+    above: Mapping[str, Pair]
+    fits: Mapping[str, pa.Schema]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a task does; Spark calls it with the rows of its partition."""
+
+    decode: Decode
+    feeds: Sequence[StagedFeed]
+
+    def __call__(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The receipts of a partition."""
+        for part in parts:
+            if part.num_rows == 0:
+                continue
+            for batch in self.decode(pa.Table.from_batches([part])):
+                receipts = [self._receipt(batch, feed) for feed in self.feeds]
+                numbers = list(range(len(receipts)))
+                yield pa.record_batch([numbers, [batch.physical] * len(receipts), receipts], schema=RECEIPTS)
+
+    def _receipt(self, batch: ChangeBatch, feed: StagedFeed) -> str:
+        items = [each for item in batch.items for each in _staged(batch.physical, item, feed)]
+        return json.dumps(_to_json(StagedBatch(batch.physical, batch.start, batch.end, tuple(items))))
+
+
+def _staged(physical: str, item: TableRows | TableControl, feed: StagedFeed) -> Iterator[StagedRows | TableControl]:
+    name = f"{physical}/{item.table.source}"
+    if not feed.selects(name):
+        return
+    if isinstance(item, TableControl):
+        yield item
+        return
+    for each in feed.filtered(name, item):
+        rows = rows_above(each.rows, feed.above.get(name, (0, 0)))
+        if rows.num_rows == 0:
+            continue
+        schema = feed.fits.get(name)
+        files = tuple(feed.writer.write(name, TableRows(each.table, _fitted(rows, schema))))
+        pairs = first_pair(rows), last_pair(rows)
+        yield StagedRows(each.table, files, *pairs, rows.num_rows, _newest_us(rows), schema)
+
+
+def _fitted(rows: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """Rows with the columns and types of a schema that has room for them."""
+    if schema is None:
+        return rows
+    columns = [
+        rows.column(field.name).cast(field.type, safe=True)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _newest_us(rows: pa.Table) -> int | None:
+    newest: int | None = pc.max(rows.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
+    return newest
+
+
+# Receipts
+
+
+def _to_json(batch: StagedBatch) -> dict[str, Any]:
+    tables = {f"{item.table.fingerprint:016x}": item.table.to_json() for item in batch.items}
+    return {
+        "physical": batch.physical,
+        "start": batch.start.to_json(),
+        "end": batch.end.to_json(),
+        "tables": tables,
+        "items": [_item_to_json(item) for item in batch.items],
+    }
+
+
+def _item_to_json(item: StagedRows | TableControl) -> dict[str, Any]:
+    table = f"{item.table.fingerprint:016x}"
+    if isinstance(item, TableControl):
+        return {"table": table, "kind": item.kind.value, "pair": list(item.pair), "body": dict(item.body)}
+    files = [file.to_json() for file in item.files]
+    pairs = {"first": list(item.first), "last": list(item.last)}
+    fitted = None if item.fitted is None else item.fitted.serialize().to_pybytes().hex()
+    more = {"count": item.count, "newest_us": item.newest_us, "fitted": fitted}
+    return {"table": table, "files": files, **pairs, **more}
+
+
+def _from_json(text: str) -> StagedBatch:
+    value = json.loads(text)
+    tables = {name: TableSchema.from_json(each) for name, each in value["tables"].items()}
+    items = tuple(_item_from_json(each, tables[each["table"]]) for each in value["items"])
+    start, end = (SourceCheckpoint.from_json(value[name], name) for name in ("start", "end"))
+    return StagedBatch(value["physical"], start, end, items)
+
+
+def _item_from_json(value: Mapping[str, Any], table: TableSchema) -> StagedRows | TableControl:
+    if "kind" in value:
+        scn, seq = value["pair"]
+        return TableControl(table, ControlKind(value["kind"]), (scn, seq), value["body"])
+    files = tuple(map(DataFile.from_json, value["files"]))
+    first, last = ((scn, seq) for scn, seq in (value["first"], value["last"]))
+    fitted = None if value["fitted"] is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(value["fitted"])))
+    return StagedRows(table, files, first, last, value["count"], value["newest_us"], fitted)
+
+
+def joined(receipts: pa.Table, feed: int) -> list[StagedBatch]:
+    """What tasks have staged for an output, as one batch for each physical source.
+
+    Raises `CorruptData` if the ranges overlap, or their logs differ.
+    """
+    mine = receipts.filter(pc.equal(receipts.column("feed"), feed)).column("receipt")
+    batches = sorted(map(_from_json, mine.to_pylist()), key=lambda each: (each.physical, each.start.pair))
+    found: dict[str, list[StagedBatch]] = {}
+    for batch in batches:
+        found.setdefault(batch.physical, []).append(batch)
+    return [_join(each) for each in found.values()]
+
+
+def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
+    for one, other in itertools.pairwise(batches):
+        if one.end.pair > other.start.pair:
+            raise CorruptData(f"{one.physical}: ranges overlap: {one.end.pair} and {other.start.pair}")
+        if one.end.log != other.end.log:
+            raise CorruptData(f"{one.physical}: one batch holds frames of two logs ({one.end.log}, {other.end.log})")
+    items: list[StagedRows | TableControl] = []
+    last: dict[str, int] = {}
+    for item in (item for batch in batches for item in batch.items):
+        at = last.get(item.table.source)
+        before = None if at is None else items[at]
+        if (
+            at is not None
+            and isinstance(before, StagedRows)
+            and isinstance(item, StagedRows)
+            and before.table.fingerprint == item.table.fingerprint
+        ):
+            items[at] = before.then(item)
+            continue
+        last[item.table.source] = len(items)
+        items.append(item)
+    return replace(batches[0], end=batches[-1].end, items=tuple(items))

@@ -1,0 +1,96 @@
+"""Writes a batch as a run does: by tasks, where the output has them do it, and with what goes wrong with tasks."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from databus.core import SEQ_DONE, Pair, SourceCheckpoint
+from databus.pipeline import ChangeBatch, Output, Restage, TableControl, TableRows
+from databus.tasks import PartWriter, Stage, StagedBatch, StagedFeed, joined, last_pair, rows_above
+
+_STAGES_MAX: Final = 100
+
+
+def write_batch(output: Output, batch: ChangeBatch) -> None:
+    """Have an output write a batch, by whichever way it has."""
+    writer = output.part_writer()
+    if writer is None:
+        output.write(batch)
+    else:
+        write_by_tasks(writer, batch, output.commit, output.discard)
+
+
+def write_by_tasks(
+    writer: PartWriter,
+    batch: ChangeBatch,
+    commit: Callable[[StagedBatch], object],
+    discard: Callable[[StagedBatch], object],
+) -> None:
+    """Have two tasks write a batch, of which one is run twice, and commit what they hand back."""
+    above: dict[str, Pair] = {}
+    fits: dict[str, pa.Schema] = {}
+    for _ in range(_STAGES_MAX):
+        (staged,) = _staged(writer, batch, above, fits)
+        try:
+            commit(staged)
+        except Restage as again:
+            discard(staged)
+            above.update(again.above)
+            fits.update(again.fits)
+        except Exception:
+            discard(staged)
+            raise
+        else:
+            return
+    raise AssertionError(f"{_STAGES_MAX} stages were not enough")
+
+
+def _staged(
+    writer: PartWriter, batch: ChangeBatch, above: Mapping[str, Pair], fits: Mapping[str, pa.Schema]
+) -> list[StagedBatch]:
+    halves = _halves(batch)
+
+    def decode(part: pa.Table) -> Iterable[ChangeBatch]:
+        return [halves[part.column("half")[0].as_py()]]
+
+    stage = Stage(decode, [StagedFeed(_all, _as_they_are, writer, above, fits)])
+    parts = [pa.record_batch({"half": [number]}) for number in range(len(halves))]
+    list(stage(iter(parts[:1])))  # a task whose answer is lost
+    return joined(pa.Table.from_batches([*stage(iter(reversed(parts)))]), 0)
+
+
+def _all(name: str) -> bool:
+    del name
+    return True
+
+
+def _as_they_are(name: str, rows: TableRows) -> Sequence[TableRows]:
+    del name
+    return (rows,)
+
+
+def _halves(batch: ChangeBatch) -> list[ChangeBatch]:
+    """A batch as two ranges of it, cut at the end of a transaction in its middle, where there is one."""
+    scns = sorted({scn for item in batch.items for scn in _scns(item) if scn > batch.start.scn})
+    if len(scns) < 2:
+        return [batch]
+    cut = (scns[len(scns) // 2 - 1], SEQ_DONE)
+    before = [each for item in batch.items if (each := _part(item, cut, is_above=False)) is not None]
+    after = [each for item in batch.items if (each := _part(item, cut, is_above=True)) is not None]
+    middle = SourceCheckpoint(scn=cut[0], log=batch.end.log)
+    return [replace(batch, end=middle, items=tuple(before)), replace(batch, start=middle, items=tuple(after))]
+
+
+def _scns(item: TableRows | TableControl) -> set[int]:
+    return {item.pair[0]} if isinstance(item, TableControl) else set(item.rows.column("_commit_version").to_pylist())
+
+
+def _part(item: TableRows | TableControl, cut: Pair, *, is_above: bool) -> TableRows | TableControl | None:
+    if isinstance(item, TableControl):
+        return item if (item.pair > cut) == is_above else None
+    above = rows_above(item.rows, cut)
+    rows = above if is_above else item.rows.slice(0, item.rows.num_rows - above.num_rows)
+    assert rows.num_rows == 0 or is_above or last_pair(rows) <= cut
+    return replace(item, rows=rows) if rows.num_rows else None
