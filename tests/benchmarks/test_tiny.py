@@ -44,7 +44,7 @@ SMALLER = {
 }
 """What else is smaller than at scale 1, by module: its own constants."""
 
-SPARK = {"dry_run", "run_start", "spark_delta", "spark_latency", "spark_read", "two_day"}
+SPARK = {"dry_run", "run_start", "spark_delta", "spark_latency", "spark_read", "spark_tasks", "two_day"}
 
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 NAMES = [name for name in NAMES if name != "figures"]

@@ -11,6 +11,8 @@ from databus.tasks import ChangeBatch, DataFile, Stage, StagedFeed, StagedRows, 
 from databus.testing._change_log import ORDERS, STOCK, random_log
 from tests.outputs.harnesses import log_of
 
+ROWS = log_of(1).batch(0, 1).items[0].rows
+
 
 class Counting:
     """Writes nothing: files are named by the rows that they would hold."""
@@ -58,6 +60,22 @@ def test_rows_on_both_sides_of_a_control_stay_apart() -> None:
 def test_what_the_target_has_is_left_out() -> None:
     (found,) = joined(receipts_of([log_of(1, 2, 3).batch(0, 3)], above={f"shop/{ORDERS.source}": (2, 1 << 40)}), 0)
     assert [item.first[0] for item in found.items if isinstance(item, StagedRows)] == [3]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_met"),
+    [
+        (pa.schema([("id", pa.int64())]), False),  # a column has come since
+        (pa.schema([*ROWS.schema, ("gone", pa.string())]), True),
+        (pa.schema([f.with_type(pa.int8()) if f.name == "_seq" else f for f in ROWS.schema]), False),
+    ],
+)
+def test_a_schema_that_has_no_room_for_a_column_or_a_value_is_not_taken(wanted: pa.Schema, is_met: bool) -> None:
+    """Else a column that was added later would be left out of every file from then on."""
+    (found,) = joined(receipts_of([log_of(1, 2).batch(0, 2)], fits={f"shop/{ORDERS.source}": wanted}), 0)
+    (item,) = found.items
+    assert isinstance(item, StagedRows)
+    assert item.fitted == (wanted if is_met else None)
 
 
 def test_ranges_that_overlap_are_refused() -> None:

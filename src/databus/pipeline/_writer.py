@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import structlog
 
 from databus.core import (
     COMMIT_TIMESTAMP,
     Checkpoint,
+    DatabusError,
     FatalError,
     ServiceUnavailable,
     SourceCheckpoint,
@@ -244,12 +246,20 @@ class TablesWriter(Writer):
                 written = handle.commit(self._query, mine)
                 self._say(handle.name, mine, written, began)
         except Restage as again:
-            handle.discard(batches)
+            self._discard(batches, handle)
             return again
         except Exception:
-            handle.discard(batches)
+            self._discard(batches, handle)
             raise
         return None
+
+    def _discard(self, batches: Sequence[StagedBatch], handle: OutputHandle) -> None:
+        """Remove what was not committed, as far as that can be told; upkeep removes the rest."""
+        try:
+            handle.discard(batches)
+        except (DatabusError, OSError) as error:
+            logger = structlog.get_logger("databus.pipeline")
+            logger.warning("files of tasks stay until upkeep", output=handle.name, why=str(error))
 
     def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""

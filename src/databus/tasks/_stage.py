@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, ControlKind, CorruptData, Pair, SourceCheckpoint
-from databus.schema import TableSchema
+from databus.schema import TableSchema, widens_to
 from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.tasks._data_file import DataFile
 from databus.tasks._pairs import first_pair, last_pair, rows_above
@@ -81,10 +81,20 @@ def _staged(physical: str, item: TableRows | TableControl, feed: StagedFeed) -> 
         rows = rows_above(each.rows, feed.above.get(name, (0, 0)))
         if rows.num_rows == 0:
             continue
-        schema = feed.fits.get(name)
+        schema = _room_for(rows.schema, feed.fits.get(name))
         files = tuple(feed.writer.write(name, TableRows(each.table, _fitted(rows, schema))))
         pairs = first_pair(rows), last_pair(rows)
         yield StagedRows(each.table, files, *pairs, rows.num_rows, _newest_us(rows), schema)
+
+
+def _room_for(rows: pa.Schema, wanted: pa.Schema | None) -> pa.Schema | None:
+    """The schema that is wanted, if it has room for every value of such rows: it was asked for before they came."""
+    if wanted is None:
+        return None
+    has_room = all(
+        field.name in wanted.names and widens_to(field.type, wanted.field(field.name).type) for field in rows
+    )
+    return wanted if has_room else None
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema | None) -> pa.Table:
