@@ -14,6 +14,7 @@ from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
+from databus.disk import located
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.tasks import Stored, is_data_file, write_data_file
 
@@ -95,7 +96,7 @@ def test_no_file_is_skipped_that_has_a_row(name: str, tmp_path_factory: pytest.T
     @given(st.lists(st.lists(st.none() | each, min_size=1, max_size=5), min_size=1, max_size=4))
     def check(lists: list[list[Any]]) -> None:
         folder = tmp_path_factory.mktemp("t")
-        target = DeltaTarget(folder, "shop/main.t", "a", Upkeep(), POINTS)
+        target = DeltaTarget(located(folder), "shop/main.t", "a", Upkeep(), POINTS)
         target.create(pa.schema([("v", kind), ("i", pa.int64())]))
         tables = [pa.table({"v": pa.array(some, kind), "i": [number] * len(some)}) for number, some in enumerate(lists)]
         target.add([write_data_file(folder, rows) for rows in tables], Stored((1, 1)), {})
@@ -118,7 +119,7 @@ def test_a_kill_leaves_nothing_that_is_taken_for_a_table(tmp_path: Path) -> None
     """A file of a task is there before the table is: it does not make its folder one."""
     write_data_file(tmp_path / "t", ROWS)
     (tmp_path / "t" / "_delta_log").mkdir()
-    target = DeltaTarget(tmp_path / "t", "shop/main.t", "a", Upkeep(), POINTS)
+    target = DeltaTarget(located(tmp_path / "t"), "shop/main.t", "a", Upkeep(), POINTS)
     assert not target.exists
     target.create(pa.schema([("v", pa.int64())]))
     assert target.read().num_rows == 0
@@ -126,7 +127,7 @@ def test_a_kill_leaves_nothing_that_is_taken_for_a_table(tmp_path: Path) -> None
 
 def test_what_no_commit_names_is_removed_and_nothing_else(tmp_path: Path) -> None:
     rows = pa.table({"v": [1, 2]})
-    target = DeltaTarget(tmp_path, "shop/main.t", "a", Upkeep(), POINTS)
+    target = DeltaTarget(located(tmp_path), "shop/main.t", "a", Upkeep(), POINTS)
     target.create(rows.schema)
     kept, left = (write_data_file(tmp_path, rows) for _ in range(2))
     target.add([kept], Stored((1, 1)), {})

@@ -15,7 +15,6 @@ from databus.pipeline._contract import (
     OutputConfig,
     OutputContext,
     Place,
-    Restage,
     RunContext,
     Shape,
     SparkOutput,
@@ -31,7 +30,7 @@ from databus.pipeline._run import run
 from databus.pipeline._stopping import STOP_S_MAX
 from databus.pipeline._tables import TableChoice
 from databus.pipeline._validate import load_pipeline, validate
-from databus.tasks import ChangeBatch, TableControl, TableRows, decode_frames
+from databus.tasks import ChangeBatch, Restage, TableControl, TableRows, decode_frames
 
 __all__ = [
     "STOP_S_MAX",

@@ -13,7 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import pyarrow as pa
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.core import Checkpoint, ConfigError, InputError, Pair, SourceCheckpoint
@@ -469,18 +468,6 @@ class Output(ABC):
 
     def close(self) -> None:  # noqa: B027 - see open
         """Let go of everything; callable twice."""
-
-
-class Restage(Exception):
-    """Tasks are to write the rows of some tables again, in another way.
-
-    above: by full name of a table, the pair up to which the target has it. fits: the schema in which it wants its rows.
-    """
-
-    def __init__(self, *, above: Mapping[str, Pair] | None = None, fits: Mapping[str, pa.Schema] | None = None) -> None:
-        super().__init__(f"rows of {', '.join([*(above or ()), *(fits or ())])} are to be written again")
-        self.above = above or {}
-        self.fits = fits or {}
 
 
 class SparkOutput(ABC):

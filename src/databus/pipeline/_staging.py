@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from databus.core import Pair
-from databus.pipeline._contract import Output, Restage
+from databus.pipeline._contract import Output
 from databus.pipeline._plan import Feed
 from databus.pipeline._table_filters import TableFilters
-from databus.tasks import Decode, Stage, StagedFeed, TableRows
+from databus.tasks import Decode, Restage, Stage, StagedFeed, TableRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

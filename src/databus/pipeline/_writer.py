@@ -21,7 +21,7 @@ from databus.core import (
     UnknownSource,
     crash_point,
 )
-from databus.pipeline._contract import Output, Restage, SparkOutput
+from databus.pipeline._contract import Output, SparkOutput
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed
@@ -34,6 +34,7 @@ from databus.tasks import (
     Decode,
     Item,
     LineageOf,
+    Restage,
     StagedBatch,
     StagedRows,
     TableControl,

@@ -23,7 +23,7 @@ from databus.tasks._decode import (
 from databus.tasks._fetch import RangeDecoder
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.tasks._pairs import Int, Stored, first_pair, last_pair, log_number, pairs_of, rows_above, stored_at
-from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Stage, StagedFeed, joined
+from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Restage, Stage, StagedFeed, joined
 
 __all__ = [
     "BATCH_BYTES",
@@ -41,6 +41,7 @@ __all__ = [
     "LineageOf",
     "PartWriter",
     "RangeDecoder",
+    "Restage",
     "SchemaAhead",
     "Stage",
     "StagedBatch",

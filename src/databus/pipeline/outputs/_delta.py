@@ -14,7 +14,7 @@ from pydantic import Field
 
 from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.disk import Location
-from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place, Restage
+from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
@@ -28,6 +28,7 @@ from databus.tasks import (
     DataFile,
     Item,
     PartWriter,
+    Restage,
     StagedBatch,
     StagedRows,
     Stored,

@@ -10,11 +10,10 @@ from typing import Final
 import pyarrow as pa
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
-from databus.pipeline._contract import Restage
 from databus.pipeline.outputs._delta_schema import Move, Plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import TableSchema, widens_to
-from databus.tasks import StagedRows, Stored, TableControl, user_rows_schema
+from databus.tasks import Restage, StagedRows, Stored, TableControl, user_rows_schema
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
 
