@@ -21,8 +21,10 @@ from databus.tasks._decode import (
     whole_changes,
 )
 from databus.tasks._fetch import RangeDecoder
+from databus.tasks._layout import Layout, LiveFile, Parts, divided, live_files
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.tasks._pairs import Int, Stored, first_pair, last_pair, log_number, pairs_of, rows_above, stored_at
+from databus.tasks._rewrite import Images, Rewritten, last_images, rewrite
 from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Restage, Stage, StagedFeed, joined
 
 __all__ = [
@@ -35,13 +37,18 @@ __all__ = [
     "DataFile",
     "Decode",
     "Fetch",
+    "Images",
     "Int",
     "Item",
+    "Layout",
     "Lineage",
     "LineageOf",
+    "LiveFile",
     "PartWriter",
+    "Parts",
     "RangeDecoder",
     "Restage",
+    "Rewritten",
     "SchemaAhead",
     "Stage",
     "StagedBatch",
@@ -55,13 +62,17 @@ __all__ = [
     "decode_groups",
     "decode_ranges",
     "decode_typed",
+    "divided",
     "first_pair",
     "is_data_file",
     "joined",
+    "last_images",
     "last_pair",
+    "live_files",
     "log_number",
     "pairs_of",
     "result_table",
+    "rewrite",
     "rows_above",
     "stored_at",
     "to_user_rows",
