@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from databus.core import UnsupportedFeature
 from databus.tasks import Layout, LiveFile, divided, last_images
 from tests.tasks.table import FileTable, Model, changes_of
 
@@ -105,6 +106,15 @@ def test_a_value_that_its_column_cannot_hold_is_an_error(tmp_path):
     wide = changes_of(pa.schema([pa.field("k0", pa.int64()), *list(table.schema)[1:]]), rows_of([2**40]))
     with pytest.raises(pa.ArrowInvalid):
         last_images(wide, table.layout())
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda rows: rows.drop_columns("v"), lambda rows: rows.append_column("w", rows["v"])]
+)
+def test_rows_of_other_columns_than_the_table_has_are_refused(tmp_path, spoil):
+    table = FileTable(tmp_path, (pa.int32(),), 1 << 20)
+    with pytest.raises(UnsupportedFeature, match=r"differ in [vw]:"):
+        last_images(spoil(changes_of(table.schema, rows_of([1]))), table.layout())
 
 
 def test_a_changed_integer_key_costs_the_file_that_holds_its_range(tmp_path):

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, RESERVED_COLUMNS, SEQ, ChangeType, UnsupportedFeature
 from databus.tasks._data_file import DataFile
 from databus.tasks._layout import KeysInFiles, Layout, LiveFile
 from databus.tasks._pairs import Int, pairs_of
@@ -56,8 +56,15 @@ class Images:
 def last_images(rows: pa.Table, layout: Layout) -> Images:
     """The last image of each key. rows: changes in any order, with `_change_type` as text. Null equals null in a key.
 
-    Raises Arrow's errors if a value does not fit the table's types exactly.
+    Raises `UnsupportedFeature` if they have other columns than the table, and Arrow's errors if a value does not fit
+    its type exactly.
     """
+    differ = (set(rows.column_names) ^ set(layout.schema.names)) - {*RESERVED_COLUMNS}
+    if differ:
+        raise UnsupportedFeature(
+            f"rows and their table differ in {', '.join(sorted(differ))}: the change of the schema between them has "
+            f"not been applied to the table"
+        )
     scns, seqs = pairs_of(rows)
     order = np.lexsort((seqs, scns))
     fitted = _fitted(rows, layout.schema)
