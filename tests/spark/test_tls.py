@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from databus.spark._patience import patiently
 
 from databus.core import ConfigError
-from databus.link import RelayClient
+from databus.link import RelayClient, patiently
 from databus.spark import error_of
 from databus.testing import RelayProcess
 from tests.certificates import Authority
