@@ -20,6 +20,7 @@ from databus.testing import RelayProcess
 from databus.testing.servers import make_certificates
 
 BYTES = 2_000_000_000
+CAPTURE_S_MAX = 300
 ROW_BYTES = 254
 ROWS_PER_TRANSACTION = 1_000
 READERS = (1, 4, 16)
@@ -87,8 +88,11 @@ def _figures(process: RelayProcess, access: Access, asks: list[dict[str, Any]], 
 def _captured(process: RelayProcess, access: Access, transactions: int) -> RelayClient:
     process.url = process.url.replace("127.0.0.1", "localhost")
     client = RelayClient(process.url, access=access)
+    deadline = time.monotonic() + CAPTURE_S_MAX
     while not client.physicals()["mock"] or client.head("mock").published.scn < transactions:
-        time.sleep(0.1)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"not captured within {CAPTURE_S_MAX} s")
+        time.sleep(0.1)  # a relay does not tell when a source has no more
     _measure(process, access, _by_range(client, 1))  # checksums are looked at once
     return client
 

@@ -58,7 +58,7 @@ def object_store(folder: Path) -> Iterator[ObjectStore]:
         while not _has_made_bucket(endpoint):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.1)
+            time.sleep(0.1)  # moto does not tell when it listens
         yield ObjectStore(endpoint)
     finally:
         process.kill()

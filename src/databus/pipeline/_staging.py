@@ -15,7 +15,7 @@ from databus.tasks import Decode, Restage, Stage, StagedFeed, TableRows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_RECEIPTS: Final = "feed int, start string, receipt string"
+_RECEIPTS: Final = "feed int, receipt string"
 
 Filters = Mapping[tuple[str, ...], TableFilters]
 

@@ -249,7 +249,7 @@ class TablesWriter(Writer):
         except Restage as again:
             self._discard(batches, handle)
             return again
-        except Exception:
+        except Exception:  # whatever it is, it goes on, and leaves no files behind
             self._discard(batches, handle)
             raise
         return None

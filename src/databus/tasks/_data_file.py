@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from databus.disk import Location, located
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _TEXT_CHARS_MAX: Final = 32
 _INDEXED_COLUMNS_MAX: Final = 32
@@ -55,6 +57,8 @@ def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", 
 
     mark: becomes part of the name. Raises what `Location.writing` does.
     """
+    import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
+
     name = f"rows-{mark}{uuid.uuid4().hex}{_SUFFIX}"
     written: list[pq.FileMetaData] = []
     with (located(folder) / name).writing() as file:
@@ -66,7 +70,7 @@ def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", 
     return DataFile(name, size, rows.num_rows, _stats_of(written[0], rows))
 
 
-def _stats_of(found: pq.FileMetaData, rows: pa.Table) -> str:
+def _stats_of(found: "pq.FileMetaData", rows: pa.Table) -> str:
     """Least and greatest values and counts of nulls, of the first columns, from what Parquet says of its row groups.
 
     Of all of these columns or of none: a reader (deltalake 1.6.6) that finds no bounds of one column beside those of

@@ -66,6 +66,22 @@ def to_user_rows(table: TableSchema, rows: pa.Table) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
+def fitted_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows with the columns and types of a schema that has room for them; columns that they lack are null.
+
+    Raises Arrow's errors for a value that would change.
+    """
+    if rows.schema.equals(schema):
+        return rows
+    columns = [
+        rows.column(field.name).cast(field.type, safe=True)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
 @cache
 def _labels() -> pa.Array:
     """By number. Not made at import: the first array of a process imports pandas."""

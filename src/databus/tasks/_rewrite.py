@@ -12,19 +12,22 @@ that a few new keys do not cost a file in each bucket.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, RESERVED_COLUMNS, SEQ, ChangeType, UnsupportedFeature
 from databus.tasks._data_file import DataFile
+from databus.tasks._decode import fitted_rows
 from databus.tasks._layout import KeysInFiles, Layout, LiveFile
 from databus.tasks._pairs import Int, pairs_of
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 Write = Callable[[pa.Table, str], DataFile]
 """Writes rows into a new file with a mark in its name."""
@@ -67,7 +70,7 @@ def last_images(rows: pa.Table, layout: Layout) -> Images:
         )
     scns, seqs = pairs_of(rows)
     order = np.lexsort((seqs, scns))
-    fitted = _fitted(rows, layout.schema)
+    fitted = fitted_rows(rows, layout.schema)
     keys = layout.keys_of(fitted)
     codes = keys.dictionary_encode(null_encoding="encode").indices.to_numpy()
     last = np.empty(codes.max() + 1 if len(codes) else 0, np.int64)
@@ -174,6 +177,8 @@ class _Rewrite:
         numbers = self._in_files.numbers_for(file)
         if not len(numbers) and not always:
             return
+        import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
+
         with self.table.open_input_file(file.name) as opened:
             parquet = pq.ParquetFile(opened)
             groups = range(parquet.num_row_groups)
@@ -185,7 +190,7 @@ class _Rewrite:
             self.changed += is_changed
             self.removed.append(file.name)
             for group in groups:
-                rows = _fitted(parquet.read_row_group(group), self.layout.schema)
+                rows = fitted_rows(parquet.read_row_group(group), self.layout.schema)
                 self._add(self._replaced(rows, found[group]), bucket)
 
     def _part_ranges(self, file: LiveFile) -> None:
@@ -199,13 +204,13 @@ class _Rewrite:
         if bounds is not None:
             self._group_until = max(bounds[1], self._group_until if self._group_until is not None else bounds[1])
 
-    def _found(self, parquet: pq.ParquetFile, group: int, numbers: Int) -> Int:
+    def _found(self, parquet: "pq.ParquetFile", group: int, numbers: Int) -> Int:
         """For each row of a row group the number of the image that changes it, or -1."""
         wanted = [*self.layout.key, COMMIT_VERSION, SEQ]
         if not len(numbers):
             return np.full(parquet.metadata.row_group(group).num_rows, -1, np.int64)
         schema = pa.schema([self.layout.schema.field(name) for name in wanted])
-        rows = _fitted(parquet.read_row_group(group, columns=wanted), schema)
+        rows = fitted_rows(parquet.read_row_group(group, columns=wanted), schema)
         keys = self.images.keys if len(numbers) == len(self.images.keys) else self.images.keys.take(pa.array(numbers))
         found = pc.index_in(self.layout.keys_of(rows), keys)
         (at,) = np.nonzero(np.asarray(found.is_valid()))
@@ -291,14 +296,3 @@ def _is_sorted(rows: pa.Table, key: Sequence[str]) -> bool:
         return False
     values = rows.column(key[0]).to_numpy()
     return bool((values[1:] >= values[:-1]).all())
-
-
-def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows in the columns and types of a schema; a column that they lack is null."""
-    if rows.schema.equals(schema):
-        return rows
-    columns = [
-        rows.column(each.name).cast(each.type) if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
-        for each in schema
-    ]
-    return pa.table(columns, schema=schema)

@@ -18,9 +18,10 @@ from databus.core import COMMIT_TIMESTAMP, ControlKind, CorruptData, Pair, Sourc
 from databus.schema import TableSchema, widens_to
 from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.tasks._data_file import DataFile
+from databus.tasks._decode import fitted_rows
 from databus.tasks._pairs import first_pair, last_pair, rows_above
 
-RECEIPTS: Final = pa.schema([("feed", pa.int32()), ("start", pa.string()), ("receipt", pa.string())])
+RECEIPTS: Final = pa.schema([("feed", pa.int32()), ("receipt", pa.string())])
 
 Decode = Callable[[pa.Table], Iterable[ChangeBatch]]
 """Makes change batches of a collected micro-batch, in order, each small enough to be held."""
@@ -75,7 +76,7 @@ class Stage:
             for batch in self.decode(pa.Table.from_batches([part])):
                 receipts = [self._receipt(batch, feed) for feed in self.feeds]
                 numbers = list(range(len(receipts)))
-                yield pa.record_batch([numbers, [batch.physical] * len(receipts), receipts], schema=RECEIPTS)
+                yield pa.record_batch([numbers, receipts], schema=RECEIPTS)
 
     def _receipt(self, batch: ChangeBatch, feed: StagedFeed) -> str:
         items = [each for item in batch.items for each in _staged(batch.physical, item, feed)]
@@ -94,7 +95,9 @@ def _staged(physical: str, item: TableRows | TableControl, feed: StagedFeed) -> 
         if rows.num_rows == 0:
             continue
         schema = _room_for(rows.schema, feed.fits.get(name))
-        files = tuple(feed.writer.write(name, TableRows(each.table, _fitted(rows, schema))))
+        files = tuple(
+            feed.writer.write(name, TableRows(each.table, rows if schema is None else fitted_rows(rows, schema)))
+        )
         pairs = first_pair(rows), last_pair(rows)
         yield StagedRows(each.table, files, *pairs, rows.num_rows, _newest_us(rows), schema)
 
@@ -107,19 +110,6 @@ def _room_for(rows: pa.Schema, wanted: pa.Schema | None) -> pa.Schema | None:
         field.name in wanted.names and widens_to(field.type, wanted.field(field.name).type) for field in rows
     )
     return wanted if has_room else None
-
-
-def _fitted(rows: pa.Table, schema: pa.Schema | None) -> pa.Table:
-    """Rows with the columns and types of a schema that has room for them."""
-    if schema is None:
-        return rows
-    columns = [
-        rows.column(field.name).cast(field.type, safe=True)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
 
 
 def _newest_us(rows: pa.Table) -> int | None:

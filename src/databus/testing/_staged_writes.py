@@ -39,7 +39,7 @@ def write_by_tasks(
             discard(staged)
             above.update(again.above)
             fits.update(again.fits)
-        except Exception:
+        except Exception:  # goes on, as in a run, which leaves no files behind
             discard(staged)
             raise
         else:

@@ -13,7 +13,7 @@ from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExc
 from databus.pipeline.outputs._delta_schema import Move, Plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import TableSchema, widens_to
-from databus.tasks import Restage, StagedRows, Stored, TableControl, user_rows_schema
+from databus.tasks import Restage, StagedRows, Stored, TableControl, fitted_rows, user_rows_schema
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
 
@@ -30,14 +30,7 @@ class History:
         rows = self._named(rows)
         have = self._target.schema()
         if not rows.schema.equals(have):
-            have = self._fit(table, rows.schema, stored)
-            columns = [
-                rows.column(field.name).cast(field.type, safe=True)
-                if field.name in rows.column_names
-                else pa.nulls(rows.num_rows, field.type)
-                for field in have
-            ]
-            rows = pa.table(columns, schema=have)
+            rows = fitted_rows(rows, self._fit(table, rows.schema, stored))
         self._target.append(rows, stored)
 
     def commit(self, staged: StagedRows, stored: Stored) -> None:

@@ -19,7 +19,7 @@ from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of,
 from databus.pipeline.outputs._delta_schema import below_pair
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import SchemaChange, TableSchema, converts_exactly, widens_to
-from databus.tasks import CopySteps, Stored, TableControl
+from databus.tasks import CopySteps, Stored, TableControl, fitted_rows
 
 SOURCE_FIELD: Final = pa.field(SOURCE, pa.string())
 _OURS: Final = frozenset({SOURCE, *(field.name for field in PAIR_FIELDS)})
@@ -126,15 +126,7 @@ class SharedMirror(Mirror):
 
     def _fitted(self, images: pa.Table) -> pa.Table:
         """Everybody's columns, in the table's types."""
-        images = with_source(images, self._source)
-        have = self._target.schema()
-        columns = [
-            images.column(field.name).cast(field.type, safe=True)
-            if field.name in images.column_names
-            else pa.nulls(images.num_rows, field.type)
-            for field in have
-        ]
-        return pa.table(columns, schema=have)
+        return fitted_rows(with_source(images, self._source), self._target.schema())
 
     def _make_ready(self, table: TableSchema, stored: Stored) -> None:
         """Make room for a source that has come in, or whose columns the table lacks."""
