@@ -10,7 +10,7 @@ from databus.pipeline import load_pipeline, positions_of
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline._positions import with_positions
 from databus.pipeline._status import write_status
-from databus.pipeline._tables import TableChoice
+from databus.tasks import TableChoice
 from tests.cli.test_cli import databus, failed
 
 PIPELINE = """\

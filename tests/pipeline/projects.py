@@ -53,6 +53,11 @@ class Project:
     def select(self, query: str) -> list[tuple[Any, ...]]:
         return sorted(self._db.execute(query).fetchall(), key=repr)
 
+    def rows(self) -> int:
+        """How many there are in all tables."""
+        tables = ("customers", "stock", "orders", "order_lines")
+        return sum(count for table in tables for (count,) in self.select(f"SELECT count(*) FROM {table}"))
+
     def copied(self, path: str, *columns: str) -> list[tuple[Any, ...]]:
         found = read_delta(self.folder / path, columns)
         return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=repr)

@@ -7,7 +7,7 @@ import pytest
 
 from databus.pipeline import Shape, load_pipeline, render
 from databus.pipeline._plan import plan_queries
-from databus.pipeline._tables import TableChoice, may_select, patterns_of, selections_meet
+from databus.tasks import TableChoice, may_select, patterns_of, selections_meet
 
 FILE = """
 name: shop

@@ -17,8 +17,8 @@ from databus.disk import located
 from databus.pipeline._contract import Place
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Entry, Ledger, Stream
-from databus.pipeline._tables import TableChoice
 from databus.pipeline.outputs import read_delta
+from databus.tasks import TableChoice
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.outputs.harnesses import DeltaHarness
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from databus.core import ConfigError
 from databus.pipeline import validate
-from databus.pipeline._table_filters import TableFilters
 from databus.pipeline.filters import MaskConfig, MaskFilter
-from databus.pipeline.filters._hmac import hmac_hex
 from databus.schema import Column, TableSchema, sink_schema
+from databus.tasks import TableFilters
+from databus.tasks._hmac import hmac_hex
 
 SALT = "a salt of some length"
 
@@ -37,7 +37,7 @@ def mask(**options):
 
 
 def over(table, each):
-    return TableFilters("shop", [("filters.m", each)], {}.__getitem__, lambda _: table).over(table)[0]
+    return TableFilters("shop", [("filters.m", each.in_tasks)], {}.__getitem__, lambda _: table).over(table)[0]
 
 
 TABLE = TableSchema(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from databus.core import ConfigError, InputError
-from databus.pipeline.filters._python import _Mapper
+from databus.tasks import Mapper
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 META = {
@@ -36,7 +36,7 @@ def batch(*rows):
 
 
 def run(text, rows, schema=SCHEMA):
-    out = list(_Mapper("f.py:f", text, schema)(iter([rows])))
+    out = list(Mapper("f.py:f", text, schema)(iter([rows])))
     return pa.Table.from_batches(out, schema).to_pylist()
 
 

@@ -23,8 +23,6 @@ from databus.pipeline._contract import OutputContext, Shape
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_tables
-from databus.pipeline._table_filters import TableFilters
-from databus.pipeline._tables import TableChoice
 from databus.pipeline._writer import TablesWriter
 from databus.pipeline.filters import (
     MaskConfig,
@@ -39,7 +37,16 @@ from databus.pipeline.filters import (
 from databus.pipeline.outputs import read_delta
 from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput
 from databus.schema import Column, TableSchema
-from databus.tasks import RECEIPTS, ChangeBatch, TableControl, TableRows, decode_groups, user_rows_schema
+from databus.tasks import (
+    RECEIPTS,
+    ChangeBatch,
+    TableChoice,
+    TableControl,
+    TableFilters,
+    TableRows,
+    decode_groups,
+    user_rows_schema,
+)
 from tests.pipeline.made_changes import MadeTable
 
 KINDS = {
@@ -58,7 +65,7 @@ def made(kind: str, **options: Any) -> Any:
 
 
 def chain(*filters: Any, tables: Any = (ORDERS,), now: TableSchema | None = None) -> TableFilters:
-    named = [(f"filters.f{number}", each) for number, each in enumerate(filters)]
+    named = [(f"filters.f{number}", each.in_tasks) for number, each in enumerate(filters)]
     known = {table.fingerprint: table for table in tables}
     return TableFilters("shop", named, known.__getitem__, lambda _: now)
 

@@ -28,9 +28,8 @@ from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
 from databus.pipeline._stopping import STOP_S_MAX
-from databus.pipeline._tables import TableChoice
 from databus.pipeline._validate import load_pipeline, validate
-from databus.tasks import ChangeBatch, Restage, TableControl, TableRows, decode_frames
+from databus.tasks import ChangeBatch, Restage, TableChoice, TableControl, TableRows, decode_frames
 
 __all__ = [
     "STOP_S_MAX",

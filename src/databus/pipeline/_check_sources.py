@@ -13,9 +13,9 @@ from databus.pipeline._config import Problem
 from databus.pipeline._contract import TablesFilter
 from databus.pipeline._graph import Branch, Graph
 from databus.pipeline._registry import Kind
-from databus.pipeline._tables import full_pattern, matches, nearest, selects
 from databus.schema import column_named
 from databus.sources import SourceConfig
+from databus.tasks import full_pattern, matches, nearest, selects
 
 _WILDCARDS: Final = frozenset("*?[")
 _NAMED_MAX: Final = 8
@@ -123,32 +123,34 @@ def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Itera
         each = graph.filters[step.node]
         if not isinstance(each, TablesFilter) or each.problems():
             return
-        for index, pattern in enumerate(each.config.tables):
+        work = each.in_tasks
+        for index, pattern in enumerate(work.tables):
             if not _found(pattern, captured):
                 yield Problem(f"{step.node}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
-        yield from _check_skipped(step.node, each, [columns for name, columns in left.items() if each.is_about(name)])
+        yield from _check_skipped(step.node, each, [columns for name, columns in left.items() if work.is_about(name)])
         for name, columns in left.items():
-            if not each.is_about(name):
+            if not work.is_about(name):
                 continue
-            lacking = [column for column in each.names if column_named(column, columns) is None]
-            if lacking and each.missing == "stop":
+            lacking = [column for column in work.names if column_named(column, columns) is None]
+            if lacking and work.missing == "stop":
                 yield Problem(
                     f"{step.node}.{each.option_of(lacking[0])}",
                     f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} Or leave the table out of '
                     "`tables`, or say `missing: skip`",
                 )
-            left[name] = each.columns_left(columns)
+            left[name] = work.columns_left(columns)
 
 
 def _check_skipped(where: str, each: TablesFilter, about: Sequence[Sequence[str]]) -> Iterator[Problem]:
     """Columns that may be missing, and are in all tables: a misspelt one would leave what is meant as it is."""
-    for column in each.names if about and each.missing == "skip" else ():
+    work = each.in_tasks
+    for column in work.names if about and work.missing == "skip" else ():
         if all(column_named(column, columns) is None for columns in about):
             known = sorted({name for columns in about for name in columns})
             yield Problem(
                 f"{where}.{each.option_of(column)}",
                 f'none of its tables has a column "{column}"; {_near(column, known)}',
-                is_warning=not each.hides,
+                is_warning=not work.hides,
             )
 
 

@@ -33,10 +33,9 @@ from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan, plan_queries
 from databus.pipeline._query_filters import named
-from databus.pipeline._table_filters import TableFilters
-from databus.pipeline._tables import matches
 from databus.schema import TableSchema
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
+from databus.tasks import TableFilters, matches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +112,8 @@ class _Copy:
             return None  # it does not run
 
     def folder_of(self, source: str) -> Location:
-        from databus.pipeline.outputs._paths import path_of, spelled
+        from databus.pipeline.outputs._paths import path_of
+        from databus.tasks import spelled
 
         context = self.graph.config.context_of(self.node.name)
         return path_of(self.node.config.path, context, self.physical, source, spelled)

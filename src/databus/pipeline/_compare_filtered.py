@@ -19,10 +19,9 @@ from databus.core import (
     ServiceUnavailable,
 )
 from databus.pipeline._graph import Graph, Step
-from databus.pipeline._table_filters import TableFilters
 from databus.schema import TableSchema, sink_schema
 from databus.sources import Row
-from databus.tasks import TableRows, result_table, user_rows_schema
+from databus.tasks import TableFilters, TableRows, result_table, user_rows_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

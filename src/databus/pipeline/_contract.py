@@ -17,10 +17,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from databus.core import Checkpoint, ConfigError, InputError, Pair, SourceCheckpoint
 from databus.disk import Location, Storage, locate
-from databus.pipeline._table_step import TableStep
-from databus.pipeline._tables import TableChoice, matches
-from databus.schema import Column, TableSchema
-from databus.tasks import ChangeBatch, Decode, Lineage, PartWriter, StagedBatch
+from databus.schema import TableSchema
+from databus.tasks import ChangeBatch, Decode, Definitions, Lineage, PartWriter, StagedBatch, TableChoice, TableFilter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -233,8 +231,8 @@ class Input(ABC):
         """Those tables with their definitions, by full name."""
         return {name: self.schema_of(context, name)[1] for name in self.tables_of(context, physical)}
 
-    def table_of(self, context: RunContext, fingerprint: int) -> TableSchema:
-        """The definition of that fingerprint; of inputs that emit tables."""
+    def definitions(self, context: RunContext) -> Definitions:
+        """What tells tasks of tables' definitions; of inputs that emit tables."""
         raise NotImplementedError
 
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
@@ -307,28 +305,22 @@ class Filter(ABC):
 
 
 class TablesFilter(Filter):
-    """Base of filters over whole tables, between tables edges: of each table by itself, in the driver, on Arrow.
+    """Base of filters over whole tables, between tables edges: of each table by itself, on Arrow."""
 
-    hides: whether what it is about must not pass by another name.
-    """
+    @property
+    @abstractmethod
+    def in_tasks(self) -> TableFilter:
+        """What it does, without the options' model: it travels to tasks, which know nothing of pipelines."""
 
-    hides: ClassVar[bool] = True
+    @property
+    def about(self) -> dict[str, Any]:
+        """The options that all of them have, as `TableFilter` takes them."""
+        return {"tables": tuple(self.config.tables), "missing": self.config.missing}
 
     @property
     def takes(self) -> Shape:
         """Tables."""
         return Shape.TABLES
-
-    @property
-    def missing(self) -> Literal["stop", "skip"]:
-        """What happens where a column is not there; see `TablesFilterConfig.missing`."""
-        chosen: Literal["stop", "skip"] = self.config.missing
-        return chosen
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The columns that its options name."""
-        return ()
 
     def option_of(self, name: str) -> str:
         """The option that names a column, for messages."""
@@ -339,20 +331,6 @@ class TablesFilter(Filter):
         """All tables go on."""
         del branch
         return TableChoice()
-
-    def is_about(self, name: str) -> bool:
-        """Whether it does something to the table of this full name."""
-        return matches(name, self.config.tables)
-
-    def columns_left(self, names: Sequence[str]) -> list[str]:
-        """The columns of what comes out, where these come in."""
-        return list(names)
-
-    @abstractmethod
-    def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
-        """What it makes of a table in one definition. missing: columns that it names and this definition lacks, each as
-        the table got it later; None for one that is left alone. Raises `ConfigError` for what does not fit the table.
-        """
 
 
 class Output(ABC):

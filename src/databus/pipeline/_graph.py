@@ -14,7 +14,7 @@ from typing import Any, Final
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem
 from databus.pipeline._contract import Filter, Input, Shape, TablesFilter
 from databus.pipeline._registry import Kind
-from databus.pipeline._tables import Selection, may_select
+from databus.tasks import Selection, may_select
 
 BRANCHES_MAX: Final = 1_000
 

@@ -14,9 +14,8 @@ from databus.core import Checkpoint, ControlKind, CorruptData, InputError, Unsup
 from databus.disk import Location, located
 from databus.pipeline._contract import Output, OutputContext, SparkOutput
 from databus.pipeline._ledger import Entry, Ledger, Stream
-from databus.pipeline._tables import Selection
 from databus.pipeline._way import WayOf
-from databus.tasks import Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl
+from databus.tasks import Batch, ChangeBatch, Item, Selection, StagedBatch, StagedRows, TableControl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,13 +5,13 @@ one lane share them. The checkpoint's folder is named after what the query reads
 same when other parts of the file change.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Branch, Graph, Step
 from databus.pipeline._registry import Kind
-from databus.pipeline._tables import Selection, patterns_of, selects
+from databus.tasks import Selection, TableFilters, Ways, patterns_of, selects
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,11 @@ class Feed:
     def selects(self, name: str) -> bool:
         """Whether a table of this full name goes to the output."""
         return not self.selections or any(selects(each, name) for each in self.selections)
+
+    def ways(self, filters: Mapping[tuple[str, ...], TableFilters]) -> Ways:
+        """The same as tasks need it. filters: by their paths."""
+        behind = (filters.get(paths) for paths in self.filters or ((),) * len(self.selections))
+        return Ways(tuple(zip(self.selections, behind, strict=True)))
 
     def filters_of(self, name: str) -> tuple[str, ...]:
         """The filters that the table of this full name goes through."""

@@ -11,7 +11,7 @@ from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline._progress import OutputState
 from databus.pipeline._registry import Kind
-from databus.pipeline._tables import name_for_relay, patterns_of
+from databus.tasks import name_for_relay, patterns_of
 
 
 @dataclass(frozen=True)

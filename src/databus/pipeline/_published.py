@@ -13,8 +13,8 @@ from databus.pipeline._positions import positions_of, with_positions
 from databus.pipeline._progress import Progress
 from databus.pipeline._state import is_held
 from databus.pipeline._status import StatusFile, read_status, with_backlog
-from databus.pipeline._tables import name_for_relay
 from databus.pipeline._validate import load_pipeline
+from databus.tasks import name_for_relay
 
 if TYPE_CHECKING:
     from pathlib import Path

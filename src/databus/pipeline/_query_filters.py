@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from databus.core import ServiceUnavailable, UnknownSource
+from databus.core import ServiceUnavailable
 from databus.pipeline._contract import Input, RunContext, TablesFilter
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan
-from databus.pipeline._table_filters import Named, TableFilters
-from databus.pipeline._tables import matches, nearest, patterns_meet
-from databus.schema import TableSchema
+from databus.tasks import NamedFilter, TableFilters, matches, nearest, patterns_meet
 
 _NAMED_MAX: Final = 10
 _WILDCARDS: Final = frozenset("*?[")
@@ -20,26 +18,17 @@ Filters = Mapping[tuple[str, ...], TableFilters]
 
 def filters_over(graph: Graph, plan: QueryPlan, context: RunContext) -> Filters:
     """The filters of a query over tables."""
-    origin = graph.inputs[plan.input]
-    physical = plan.physical or ""
-
-    def current_of(name: str) -> TableSchema | None:
-        try:
-            return origin.schema_of(context, name)[1]
-        except UnknownSource:
-            return None
-
-    def table_of(fingerprint: int) -> TableSchema:
-        return origin.table_of(context, fingerprint)
-
     ways = {way for feed in plan.feeds for way in feed.filters if way}
-    return {way: TableFilters(physical, named(graph, way), table_of, current_of) for way in ways}
+    if not ways:
+        return {}
+    known = graph.inputs[plan.input].definitions(context)
+    return {way: TableFilters(plan.physical or "", named(graph, way), known.of, known.now) for way in ways}
 
 
-def named(graph: Graph, way: tuple[str, ...]) -> list[Named]:
+def named(graph: Graph, way: tuple[str, ...]) -> list[NamedFilter]:
     """Filters over whole tables by their paths."""
     found = [(path, graph.filters[path]) for path in way]
-    return [(path, each) for path, each in found if isinstance(each, TablesFilter)]
+    return [(path, each.in_tasks) for path, each in found if isinstance(each, TablesFilter)]
 
 
 def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunContext) -> None:
@@ -50,7 +39,7 @@ def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunC
         return
     there = origin.tables_of(context)
     for where, each in dict(each for chain in filters.values() for each in chain.filters).items():
-        _check_names(where, each.config.tables, plan.physical or "", there)
+        _check_names(where, each.tables, plan.physical or "", there)
     tables = origin.tables_now(context, plan.physical or "")
     for feed in plan.feeds:
         for name, table in tables.items():

@@ -11,7 +11,7 @@ from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger
 from databus.pipeline._registry import Kind
 from databus.pipeline._state import StateLock
-from databus.pipeline._tables import matches, nearest
+from databus.tasks import matches, nearest
 
 
 def rebuild(

@@ -35,9 +35,9 @@ from databus.pipeline._stopping import (
     left_after,
     stopping,
 )
-from databus.pipeline._tables import full_pattern, patterns_meet
 from databus.pipeline._validate import load_pipeline
 from databus.pipeline._way import way_of
+from databus.tasks import full_pattern, patterns_meet
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

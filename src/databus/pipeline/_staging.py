@@ -1,6 +1,6 @@
 """Stages of a micro-batch: tasks write the rows of outputs into files, and receipts come back to the driver."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -9,8 +9,7 @@ import pyarrow as pa
 from databus.core import Pair
 from databus.pipeline._contract import Output
 from databus.pipeline._plan import Feed
-from databus.pipeline._table_filters import TableFilters
-from databus.tasks import Decode, Restage, Stage, StagedFeed, TableRows
+from databus.tasks import Decode, Restage, Stage, StagedFeed, TableFilters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,18 +17,6 @@ if TYPE_CHECKING:
 _RECEIPTS: Final = "feed int, receipt string"
 
 Filters = Mapping[tuple[str, ...], TableFilters]
-
-
-@dataclass(frozen=True)
-class _Filtered:
-    """The filters over tables of a feed; travels to tasks."""
-
-    feed: Feed
-    filters: Filters
-
-    def __call__(self, name: str, rows: TableRows) -> Iterable[TableRows]:
-        chain = self.filters.get(self.feed.filters_of(name))
-        return (rows,) if chain is None else chain.rows(rows)
 
 
 @dataclass
@@ -55,7 +42,6 @@ class Staging:
         writer = output.part_writer()
         if writer is None:
             return None
-        mine = {way for way in feed.filters if way}
-        filters = {way: replace(chain, known={}) for way, chain in self.filters.items() if way in mine}
+        ways = feed.ways({way: replace(chain, known={}) for way, chain in self.filters.items()})
         above, fits = self._above.get(feed.output, {}), self._fits.get(feed.output, {})
-        return StagedFeed(feed.selects, _Filtered(feed, filters), writer, above, fits)
+        return StagedFeed(ways.selects, ways.filtered, writer, above, fits)

@@ -20,7 +20,7 @@ from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pip
 from databus.pipeline._contract import Delivery, Shape
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
 from databus.pipeline._registry import Kind
-from databus.pipeline._tables import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
+from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
 
 _PATTERNS_TOLD_MAX: Final = 5
 _WILDCARDS: Final = frozenset("*?[")

@@ -28,8 +28,8 @@ def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutp
         if plan.shape is Shape.TYPED:
             forms = [graph.filters[step.node].form(step.branch) for step in plan.steps]
         else:
-            over = (graph.filters[path] for path in feed.filters_of(name))
-            forms = [each.form(None) for each in over if isinstance(each, TablesFilter) and each.is_about(name)]
+            over = [each for path in feed.filters_of(name) if isinstance(each := graph.filters[path], TablesFilter)]
+            forms = [each.form(None) for each in over if each.in_tasks.is_about(name)]
         kept = output.form(name.partition("/")[2]) if isinstance(output, Output) else {}
         text = json.dumps({"v": _VERSION, "filters": forms, "output": kept}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

@@ -26,7 +26,6 @@ from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed
 from databus.pipeline._staging import Staging
-from databus.pipeline._table_filters import TableFilters
 from databus.schema import TableSchema
 from databus.tasks import (
     Batch,
@@ -38,6 +37,7 @@ from databus.tasks import (
     StagedBatch,
     StagedRows,
     TableControl,
+    TableFilters,
     TableRows,
     decode_typed,
     joined,

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import pyarrow as pa
 
 from databus.core import Pair, SourceCheckpoint
 from databus.link import Access, RangeReader, RelayClient, any_of
+from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch
 from databus.tasks._decode import decode_ranges
 from databus.wire import FrameGroup
@@ -17,6 +19,34 @@ from databus.wire import FrameGroup
 def _client(relay: str, access: Access | None) -> RelayClient:
     """One for each process, which serves many batches: it remembers tables by their fingerprints."""
     return RelayClient(relay, access=access)
+
+
+class Definitions(Protocol):
+    """Tells of tables' definitions; travels to tasks."""
+
+    def of(self, fingerprint: int) -> TableSchema:
+        """That of a fingerprint."""
+
+    def now(self, name: str) -> TableSchema | None:
+        """The one that a table, by its full name, has now; None if it is not captured any more."""
+
+
+@dataclass(frozen=True)
+class RelayTables:
+    """Definitions, as a relay has them. access: the files with which it is asked."""
+
+    relay: str
+    access: Access | None
+
+    def of(self, fingerprint: int) -> TableSchema:
+        """See `Definitions.of`."""
+        return _client(self.relay, self.access).table_of(fingerprint)
+
+    def now(self, name: str) -> TableSchema | None:
+        """See `Definitions.now`."""
+        client = _client(self.relay, self.access)
+        found = next((each.fingerprint for each in client.sources() if each.name == name), None)
+        return None if found is None else client.table_of(found)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,12 @@
-"""The bus's columns in typed rows with `meta=full`, and the rows of controls."""
+"""The bus's columns in typed rows with `meta=full`, and the rows of controls, as Spark's expressions."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from databus.core import BUS_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, CONTROL, SEQ, SNAPSHOT, TXID
+from databus.core import CHANGE_TYPE
+from databus.tasks import CONTROL_LABEL, META_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-CONTROL_LABEL: Final = "control"
-
-META_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, SEQ, TXID, SNAPSHOT, CONTROL)
-"""In the order in which they follow the table's columns."""
-
-assert set(BUS_COLUMNS) < set(META_COLUMNS)  # noqa: S101 - the two lists are one
-
-
-def is_meta(name: str) -> bool:
-    """Whether this is one of the bus's columns."""
-    return name in META_COLUMNS
 
 
 def is_control(rows: "DataFrame") -> "Column":

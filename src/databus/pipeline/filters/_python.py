@@ -9,31 +9,24 @@ by without being shown to it.
 
 import hashlib
 import importlib.util
-import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field, field_validator
 
-from databus.core import CHANGE_TYPE, CONTROL, ConfigError, InputError
+from databus.core import ConfigError
 from databus.pipeline._contract import Filter, FilterConfig
-from databus.pipeline.filters._columns import CONTROL_LABEL, META_COLUMNS, is_meta
 from databus.schema import forms_of
-from databus.tasks import Lineage
+from databus.tasks import META_COLUMNS, Lineage, Mapper, is_meta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _FUNCTION: Final = re.compile(r"(?P<where>.+):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 SCRIPT_BYTES_MAX: Final = 4 << 20
-
-Function = Callable[[pa.RecordBatch], Any]
 
 
 class PythonConfig(FilterConfig):
@@ -143,7 +136,7 @@ class PythonFilter(Filter):
         else:
             fields = [_spark_field(StructField, name, kind) for name, kind in self.config.columns.items()]
         schema = StructType([*fields, *meta])
-        mapper = _Mapper(self.config.function, self._text, arrow_schema(schema))
+        mapper = Mapper(self.config.function, self._text, arrow_schema(schema))
         return rows.mapInArrow(mapper, schema)
 
 
@@ -156,88 +149,3 @@ def _text_of(script: Path) -> str:
     if len(text) > SCRIPT_BYTES_MAX:
         raise ConfigError(f"{script}: {len(text)} characters; a script has at most {SCRIPT_BYTES_MAX}")
     return text
-
-
-@lru_cache(maxsize=64)
-def _function_of(name: str, text: str | None) -> Function:
-    where, _, attribute = name.rpartition(":")
-    try:
-        if text is None:
-            module = importlib.import_module(where)
-        else:
-            module = ModuleType("databus_filter")
-            exec(compile(text, where, "exec"), module.__dict__)  # noqa: S102 - the user's own function
-        found = getattr(module, attribute)
-    except Exception as error:
-        raise ConfigError(f"function {name} does not load: {type(error).__name__}: {error}") from error
-    if not callable(found) or inspect.isclass(found):
-        raise ConfigError(f"function {name}: {attribute} is not a function")
-    return found  # type: ignore[no-any-return]
-
-
-class _Mapper:
-    """What the workers run; carries names and text, so that it can be sent anywhere."""
-
-    def __init__(self, name: str, text: str | None, schema: pa.Schema) -> None:
-        self._name, self._text, self._schema = name, text, schema
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        function = _function_of(self._name, self._text)
-        for batch in batches:
-            is_control = pc.equal(batch.column(CHANGE_TYPE), CONTROL_LABEL)
-            rows = batch.filter(pc.invert(is_control)) if pc.any(is_control).as_py() else batch
-            if rows.num_rows:
-                yield self._checked(self._call(function, rows), rows)
-            if rows.num_rows < batch.num_rows:
-                yield self._controls(batch.filter(is_control))
-
-    def _call(self, function: Function, rows: pa.RecordBatch) -> Any:
-        try:
-            return function(rows.drop_columns([CONTROL]))
-        except Exception as error:
-            raise InputError(
-                f"function {self._name} failed on a batch of {rows.num_rows} rows: {type(error).__name__}: {error}"
-            ) from error
-
-    def _checked(self, result: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
-        if isinstance(result, pa.Table):
-            batches = result.combine_chunks().to_batches()
-            result = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=result.schema)
-        if not isinstance(result, pa.RecordBatch):
-            raise InputError(
-                f"function {self._name} returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table"
-            )
-        columns = [self._column(result, rows, field) for field in self._schema]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-    def _column(self, result: pa.RecordBatch, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
-        index = result.schema.get_field_index(field.name)
-        if field.name == CONTROL:
-            return pa.nulls(result.num_rows, field.type)
-        if index < 0 and is_meta(field.name) and result.num_rows == rows.num_rows:
-            return rows.column(field.name)
-        if index < 0:
-            hint = (
-                "it must keep the bus's columns, since it returned another number of rows"
-                if is_meta(field.name)
-                else f"it returned {', '.join(result.schema.names)}; say what it returns with `columns`"
-            )
-            raise InputError(f"function {self._name} returned no column {field.name!r}; {hint}")
-        column = result.column(index)
-        if column.type == field.type:
-            return column
-        try:
-            return column.cast(field.type)
-        except pa.ArrowException as error:
-            raise InputError(
-                f"function {self._name} returned column {field.name!r} as {column.type}, which is not {field.type}: "
-                f"{error}"
-            ) from error
-
-    def _controls(self, controls: pa.RecordBatch) -> pa.RecordBatch:
-        named: Mapping[str, pa.Array] = {name: controls.column(name) for name in META_COLUMNS}
-        columns = [
-            named[field.name] if field.name in named else pa.nulls(controls.num_rows, field.type)
-            for field in self._schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -13,7 +13,7 @@ import sqlglot
 from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
-from databus.pipeline.filters._columns import META_COLUMNS
+from databus.tasks import META_COLUMNS
 
 DIALECT: Final = "spark"
 SQL_CHARS_MAX: Final = 100_000

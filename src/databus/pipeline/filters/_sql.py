@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from databus.core import ConfigError
 from databus.pipeline._contract import Filter, FilterConfig
-from databus.pipeline.filters._columns import META_COLUMNS, is_control, is_meta, meta_columns
+from databus.pipeline.filters._columns import is_control, meta_columns
 from databus.pipeline.filters._rowwise import (
     columns_in,
     not_row_wise,
@@ -22,7 +22,7 @@ from databus.pipeline.filters._rowwise import (
     parse_predicate,
     written_parts,
 )
-from databus.tasks import Lineage
+from databus.tasks import META_COLUMNS, Lineage, is_meta
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,16 +1,13 @@
 """Filters over whole tables: `where`, `project` and `rename`. One line is for a thousand tables."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 
-import pyarrow as pa
 from pydantic import BeforeValidator, Field, model_validator
 
 from databus.core import ConfigError
 from databus.pipeline._contract import FilterConfig, TablesFilter, TablesFilterConfig
-from databus.pipeline._table_step import TableStep
-from databus.schema import Column, Predicate, TableSchema, column_named, forms_of, sink_schema
+from databus.tasks import Project, Rename, Where
 
 Columns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 """One or more columns; one may stand without brackets."""
@@ -32,48 +29,20 @@ class WhereFilter(TablesFilter):
     """See `WhereConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = WhereConfig
-    hides: ClassVar[bool] = False
+    config: WhereConfig
 
-    def __init__(self, config: WhereConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.config: WhereConfig = config
-        self._predicate: Predicate | None = None
-
-    @property
-    def predicate(self) -> Predicate:
-        """The condition. Raises `ConfigError`."""
-        if self._predicate is None:
-            self._predicate = Predicate.parse(self.config.where)
-        return self._predicate
-
-    @property
-    def names(self) -> Sequence[str]:
-        """See `TablesFilter.names`."""
-        return self.predicate.columns
+    @cached_property
+    def in_tasks(self) -> Where:
+        """See `TablesFilter.in_tasks`."""
+        return Where(**self.about, condition=self.config.where)
 
     def problems(self) -> list[tuple[str, str]]:
         """A condition that is none."""
         try:
-            self.predicate  # noqa: B018 - parsed when it is asked for
+            self.in_tasks.predicate  # noqa: B018 - parsed when it is asked for
         except ConfigError as error:
             return [("where", str(error))]
         return []
-
-    def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
-        """See `TablesFilter.over`. A column that the table got later is NULL."""
-        if any(column is None for column in missing.values()):
-            return TableStep.unchanged(table)
-        later = {column.name: forms_of(column.type).sink for column in missing.values() if column is not None}
-        bound = self.predicate.over(pa.schema([*sink_schema(table), *later.items()]))
-
-        def apply(rows: pa.Table) -> pa.Table:
-            judged = rows
-            for name, kind in later.items():
-                judged = judged.append_column(name, pa.nulls(rows.num_rows, kind))
-            return rows.filter(bound.holds(judged))
-
-        own = {name: name for name in table.names}
-        return TableStep(table, table, apply, own, reads=bound.columns, selects=True)
 
 
 class ProjectConfig(TablesFilterConfig):
@@ -98,41 +67,14 @@ class ProjectFilter(TablesFilter):
     """See `ProjectConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = ProjectConfig
+    config: ProjectConfig
 
-    def __init__(self, config: ProjectConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.config: ProjectConfig = config
-
-    @property
-    def hides(self) -> bool:  # type: ignore[override]  # of the class where it is the same for all
-        """With `exclude`: what is not named goes on."""
-        return self.config.exclude is not None
-
-    @property
-    def names(self) -> Sequence[str]:
-        """See `TablesFilter.names`."""
-        return self.config.columns or self.config.exclude or ()
-
-    def columns_left(self, names: Sequence[str]) -> list[str]:
-        """See `TablesFilter.columns_left`."""
-        named = {column_named(each, names) for each in self.names}
-        return [name for name in names if (name in named) == (self.config.columns is not None)]
-
-    def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
-        """See `TablesFilter.over`."""
-        del missing
-        left = self.columns_left(table.names)
-        lost = [name for name in table.key if name not in left]
-        if lost:
-            raise ConfigError(
-                f"{', '.join(lost)} is part of the key, by which rows are told apart, and has to stay; `mask` can "
-                "`hash` it"
-            )
-        if not left:
-            raise ConfigError("no column would be left")
-        after = TableSchema(table.source, tuple(table.column(name) for name in left), table.key)
-        gone = [name for name in table.names if name not in left]
-        return TableStep(table, after, lambda rows: rows.drop_columns(gone), {name: name for name in left})
+    @cached_property
+    def in_tasks(self) -> Project:
+        """See `TablesFilter.in_tasks`."""
+        given = self.config.columns, self.config.exclude
+        columns, exclude = (None if each is None else tuple(each) for each in given)
+        return Project(**self.about, columns=columns, exclude=exclude)
 
 
 class RenameConfig(TablesFilterConfig):
@@ -150,32 +92,9 @@ class RenameFilter(TablesFilter):
     """See `RenameConfig`."""
 
     config_model: ClassVar[type[FilterConfig]] = RenameConfig
-    hides: ClassVar[bool] = False
+    config: RenameConfig
 
-    def __init__(self, config: RenameConfig, folder: Path) -> None:
-        super().__init__(config, folder)
-        self.config: RenameConfig = config
-
-    @property
-    def names(self) -> Sequence[str]:
-        """See `TablesFilter.names`."""
-        return tuple(self.config.columns)
-
-    def columns_left(self, names: Sequence[str]) -> list[str]:
-        """See `TablesFilter.columns_left`."""
-        to = {column_named(old, names): new for old, new in self.config.columns.items()}
-        return [to.get(name, name) for name in names]
-
-    def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
-        """See `TablesFilter.over`."""
-        del missing
-        new = dict(zip(table.names, self.columns_left(table.names), strict=True))
-        columns = tuple(
-            Column(new[each.name], each.type, each.nullable, each.db_type, each.charset) for each in table.columns
-        )
-        after = TableSchema(table.source, columns, tuple(new[name] for name in table.key))
-
-        def apply(rows: pa.Table) -> pa.Table:
-            return rows.rename_columns([new.get(name, name) for name in rows.column_names])
-
-        return TableStep(table, after, apply, {name: old for old, name in new.items()})
+    @cached_property
+    def in_tasks(self) -> Rename:
+        """See `TablesFilter.in_tasks`."""
+        return Rename(**self.about, columns=self.config.columns)

@@ -3,15 +3,14 @@
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from databus.core import Checkpoint, PositionPurged, UnknownSource, time_us
 from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
-from databus.pipeline._tables import TableChoice, matches, name_for_relay, nearest
 from databus.schema import TableSchema
-from databus.tasks import Decode, RangeDecoder
+from databus.tasks import Decode, RangeDecoder, RelayTables, TableChoice, matches, name_for_relay, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,13 +117,6 @@ class DatabusInput(Input):
         decode = RangeDecoder(context.relay_url, context.access, physical, sources, *times)
         return self._stream(spark, options), decode
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What filters ask in tasks needs no streams."""
-        return {"config": self.config}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(state["config"])  # type: ignore[misc]  # made anew from its options
-
     def _stream(self, spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":
         """A stream with these options, which say all that it reads; queries with the same ones share it.
 
@@ -205,9 +197,9 @@ class DatabusInput(Input):
         found = [each for each in client.sources() if each.physical == physical]
         return {each.name: client.table_of(each.fingerprint) for each in found}
 
-    def table_of(self, context: RunContext, fingerprint: int) -> TableSchema:
+    def definitions(self, context: RunContext) -> RelayTables:
         """What the relay says."""
-        return context.relay_client().table_of(fingerprint)
+        return RelayTables(context.relay_url, context.access)
 
     def read_anew(self, context: RunContext, physical: str, tables: Sequence[str]) -> None:
         """Ask the relay for snapshots."""

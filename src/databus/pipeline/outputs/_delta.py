@@ -20,12 +20,12 @@ from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep, commit_path, was_put_back
-from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of, spelled
+from databus.pipeline.outputs._paths import TableFolders, folders_of, path_of, remove_folders, root_of
 from databus.schema import TableSchema
 from databus.tasks import (
     Batch,
     ChangeBatch,
-    DataFile,
+    FolderWriter,
     Item,
     PartWriter,
     Restage,
@@ -37,8 +37,8 @@ from databus.tasks import (
     last_pair,
     log_number,
     rows_above,
+    spelled,
     user_rows_schema,
-    write_data_file,
 )
 
 _KEEP: Final = Upkeep()
@@ -115,20 +115,6 @@ class DeltaConfig(OutputConfig):
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """The half of a history that tasks run."""
-
-    path: str
-    context: OutputContext
-
-    def write(self, name: str, rows: TableRows) -> list[DataFile]:
-        """See `PartWriter.write`."""
-        physical, _, source = name.partition("/")
-        folder = path_of(self.path, self.context, physical, source, spelled)
-        return [write_data_file(folder, rows.rows)]
-
-
-@dataclass(frozen=True)
 class _Copy:
     """The copy of one source, in one of the two modes."""
 
@@ -202,7 +188,9 @@ class DeltaOutput(Output):
 
     def part_writer(self) -> PartWriter | None:
         """See `Output.part_writer`: a history is written by tasks."""
-        return _Parts(self.config.path, self.context) if self.config.mode == "history" else None
+        if self.config.mode != "history":
+            return None
+        return FolderWriter(folders_of(self.config.path, self.context, spelled))
 
     def commit(self, batch: StagedBatch) -> None:
         """See `Output.commit`."""

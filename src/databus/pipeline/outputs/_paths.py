@@ -1,55 +1,21 @@
 """Where a source's copy is, from a template."""
 
-from collections.abc import Callable, Iterable
-from urllib.parse import quote
+from collections.abc import Iterable
 
-from databus.core import ConfigError, UnsupportedFeature
+from databus.core import ConfigError
 from databus.disk import Location
 from databus.pipeline._contract import OutputContext
-
-Named = Callable[[str], str]
-"""The part of a folder's name that stands for a name in the database; different for different ones."""
-
-
-def quoted(name: str) -> str:
-    """As in a URL, with its blanks.
-
-    >>> quoted("größe 1/2")
-    'gr%C3%B6%C3%9Fe 1%2F2'
-    """
-    return quote(name, safe=" ")
-
-
-def spelled(name: str) -> str:
-    """With letters of every script as they are, and no `%`, which Delta's engine takes for an escape of its own.
-
-    >>> spelled("größe 1/2"), spelled("a=b")
-    ('größe 1=2F2', 'a=3Db')
-    """
-    return "".join(c if c.isalnum() else quote(c, safe=" ").replace("%", "=") for c in name)
+from databus.tasks import Folders, Named, quoted
 
 
 def path_of(template: str, context: OutputContext, physical: str, source: str, named: Named = quoted) -> Location:
-    """The folder of `source` (`db.table`). Without any of `{physical}`, `{db}`, `{table}`, `/{table}` is added.
+    """The folder of `source` (`db.table`); see `Folders.of`."""
+    return folders_of(template, context, named).of(physical, source)
 
-    Raises `ConfigError` for a template that names anything else, `UnsupportedFeature` for a table without a name of its
-    own, such as `..`, whose folder would be that of all.
-    """
-    db, _, table = source.rpartition(".")
-    if not table:
-        raise UnsupportedFeature(
-            f"outputs.{context.output}.path: the table {physical}/{source} has no name that a folder can have; leave "
-            "it out in the `tables` of the input"
-        )
-    names = {"physical": physical, "db": db, "table": table}
-    try:
-        below = _below_root(template).format(**{name: named(value) for name, value in names.items()})
-    except (KeyError, IndexError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"outputs.{context.output}.path: {template!r} is not a template ({error!r}); it may name "
-            "{physical}, {db} and {table}"
-        ) from error
-    return root_of(template, context) / below
+
+def folders_of(template: str, context: OutputContext, named: Named = quoted) -> Folders:
+    """The folders of a template. Without any of `{physical}`, `{db}`, `{table}`, `/{table}` is added."""
+    return Folders(f"outputs.{context.output}.path", root_of(template, context), _below_root(template), named)
 
 
 def root_of(template: str, context: OutputContext) -> Location:

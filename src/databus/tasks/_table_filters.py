@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from databus.core import ConfigError, ControlKind, UnknownColumn, UnsupportedFeature
-from databus.pipeline._contract import TablesFilter
-from databus.pipeline._table_step import TableStep, changed_by
 from databus.schema import Column, SchemaChange, TableSchema, column_named
-from databus.tasks import TableControl, TableOf, TableRows, whole_changes
+from databus.tasks._batch import TableControl, TableRows
+from databus.tasks._choice import Selection, selects
+from databus.tasks._decode import TableOf, whole_changes
+from databus.tasks._filters import TableFilter
+from databus.tasks._table_step import TableStep, changed_by
 
-Named = tuple[str, TablesFilter]
-"""A filter, and where it stands in the file: `filters.large`."""
+NamedFilter = tuple[str, TableFilter]
+"""A filter, and where it stands in the pipeline's file: `filters.large`."""
 
 CurrentOf = Callable[[str], TableSchema | None]
 """The definition that a table, by full name, has now; None if it is not captured any more."""
@@ -30,7 +32,7 @@ class TableFilters:
     """
 
     physical: str
-    filters: Sequence[Named]
+    filters: Sequence[NamedFilter]
     table_of: TableOf
     current_of: CurrentOf
     known: dict[int, tuple[TableStep, ...]] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class TableFilters:
             names = [step.made_of.get(name, name) for name in names]
 
     def _step(
-        self, where: str, each: TablesFilter, name: str, table: TableSchema, before: tuple[TableStep, ...]
+        self, where: str, each: TableFilter, name: str, table: TableSchema, before: tuple[TableStep, ...]
     ) -> TableStep:
         if not each.is_about(name):
             return TableStep.unchanged(table)
@@ -82,7 +84,7 @@ class TableFilters:
             raise ConfigError(f"{where}: {name}: {error}") from error
 
     def _missing(
-        self, where: str, each: TablesFilter, name: str, table: TableSchema, lacking: Sequence[str], depth: int
+        self, where: str, each: TableFilter, name: str, table: TableSchema, lacking: Sequence[str], depth: int
     ) -> dict[str, Column | None]:
         """Columns that a definition lacks, each as the table has it now; None where that does not matter.
 
@@ -159,7 +161,26 @@ class TableFilters:
         return self.table_of(previous if isinstance(previous, int) else int(str(previous), 16))
 
 
-def _check_hidden(where: str, each: TablesFilter, old: TableStep, new: TableStep) -> None:
+@dataclass(frozen=True)
+class Ways:
+    """Which tables an output is given, and through which filters each comes; travels to tasks.
+
+    ways: selections of tables, any of which lets a table through, each with the filters behind it; none for all tables.
+    """
+
+    ways: tuple[tuple[Selection, TableFilters | None], ...] = ()
+
+    def selects(self, name: str) -> bool:
+        """Whether a table of this full name goes to the output."""
+        return not self.ways or any(selects(selection, name) for selection, _ in self.ways)
+
+    def filtered(self, name: str, rows: TableRows) -> Iterable[TableRows]:
+        """What is left of rows of such a table."""
+        chain = next((filters for selection, filters in self.ways if selects(selection, name)), None)
+        return (rows,) if chain is None else chain.rows(rows)
+
+
+def _check_hidden(where: str, each: TableFilter, old: TableStep, new: TableStep) -> None:
     """Raises `UnsupportedFeature` where a column that is hidden may go on under another name."""
     gone = [name for name in each.names if column_named(name, old.before.names) and not _has(name, new)]
     added = [name for name in new.before.names if name not in old.before.names]

@@ -1,0 +1,75 @@
+"""The folders of an output's tables: a root, and below it a template over the names of a table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from databus.core import ConfigError, UnsupportedFeature
+from databus.disk import Location
+from databus.tasks._batch import TableRows
+from databus.tasks._data_file import DataFile, write_data_file
+
+Named = Callable[[str], str]
+"""The part of a folder's name that stands for a name in the database; different for different ones."""
+
+
+def quoted(name: str) -> str:
+    """As in a URL, with its blanks.
+
+    >>> quoted("größe 1/2")
+    'gr%C3%B6%C3%9Fe 1%2F2'
+    """
+    return quote(name, safe=" ")
+
+
+def spelled(name: str) -> str:
+    """With letters of every script as they are, and no `%`, which Delta's engine takes for an escape of its own.
+
+    >>> spelled("größe 1/2"), spelled("a=b")
+    ('größe 1=2F2', 'a=3Db')
+    """
+    return "".join(c if c.isalnum() else quote(c, safe=" ").replace("%", "=") for c in name)
+
+
+@dataclass(frozen=True)
+class Folders:
+    """where: the option that says where they are, for messages. below: may name {physical}, {db} and {table}."""
+
+    where: str
+    root: Location
+    below: str
+    named: Named = quoted
+
+    def of(self, physical: str, source: str) -> Location:
+        """The folder of `source` (`db.table`).
+
+        Raises `ConfigError` for a template that names anything else, `UnsupportedFeature` for a table without a name of
+        its own, such as `..`, whose folder would be that of all.
+        """
+        db, _, table = source.rpartition(".")
+        if not table:
+            raise UnsupportedFeature(
+                f"{self.where}: the table {physical}/{source} has no name that a folder can have; leave it out in the "
+                "`tables` of the input"
+            )
+        names = {"physical": physical, "db": db, "table": table}
+        try:
+            below = self.below.format(**{name: self.named(value) for name, value in names.items()})
+        except (KeyError, IndexError, ValueError, AttributeError) as error:
+            raise ConfigError(
+                f"{self.where}: {self.below!r} is not a template ({error!r}); it may name "
+                "{physical}, {db} and {table}"
+            ) from error
+        return self.root / below
+
+
+@dataclass(frozen=True)
+class FolderWriter:
+    """Writes rows of tables into files in their folders; see `PartWriter`."""
+
+    folders: Folders
+
+    def write(self, name: str, rows: TableRows) -> list[DataFile]:
+        """See `PartWriter.write`."""
+        physical, _, source = name.partition("/")
+        return [write_data_file(self.folders.of(physical, source), rows.rows)]
