@@ -1,136 +1,211 @@
-"""The same pipeline on a standalone master with two workers: what executors need travels with the job."""
+"""A pipeline on a standalone master with two workers: what executors need travels with the job, and they may die."""
 
-import contextlib
 import os
-import socket
+import random
+import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
+from typing import Any
 
-import pyspark
 import pytest
+import yaml
+from deltalake import DeltaTable
 
-from databus.link import RelayClient
-from databus.pipeline import compare, load_pipeline
 from databus.testing import RelayProcess
+from tests.pipeline.cluster import Cluster, captured, cluster, kill_all_of
 from tests.pipeline.projects import Project
+from tests.stores.store import BUCKET, ObjectStore, object_store
+from tests.tasks.test_task_imports import NOBODY_S
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-WAIT_S = 90.0
-RUN_S_MAX = 200.0
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts sooner, runs slower
-HOME = Path(pyspark.__file__).parent
+RUN_S_MAX = 240.0
+TOKEN = "0123456789-a-token"  # noqa: S105 - of this test's relay
+PLUGIN = """
+import os
 
-WHERE = """
-import pathlib
-import databus
+import pyarrow as pa
 import pyarrow.compute as pc
 
+
 def note(batch):
-    folder = pathlib.Path({folder!r}) / str(__import__("os").getpid())
-    folder.write_text(databus.__file__)
-    return batch.filter(pc.greater(batch["total_cents"], 20000))
+    files = os.environ["DATABUS_FILES"]
+    (token,) = [name for name in os.listdir(files) if name.endswith("-token")]
+    with open(os.path.join(files, token)) as file:
+        length = len(file.read().strip())
+    told = pa.array([f"{os.environ['HOME']} {length}"] * batch.num_rows)
+    return batch.append_column("place", told).filter(pc.greater(batch["total_cents"], 20000))
 """
+COLUMNS = {
+    "id": "int64", "customer_id": "int64", "status": "string", "total_cents": "int64", "placed_at": "string",
+    "place": "string",
+}  # fmt: skip
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+def file_of(relay: RelayProcess, there: Cluster, store: ObjectStore, prefix: str, **more: Any) -> str:
+    """The pipeline's file. Its relay wants a token, and its targets are in a store."""
+    root = f"s3://{BUCKET}/{prefix}"
+    sections = {
+        "name": "shop",
+        "relay": {"url": relay.url, "token_file": "token"},
+        "spark": {"master": there.master, "archive": "executors.zip", "settings": {**there.settings, **more}},
+        "run": {"retries_max": 100, "retry_ms_min": 100, "retry_ms_max": 500},
+        "storage": {"s3": store.options},
+        "inputs": {
+            "shop": {"type": "databus", "tables": ["shop/main.*"], "partitions": 4, "max_rows_per_trigger": 120}
+        },
+        "filters": {
+            "some": {"type": "where", "from": "shop", "tables": ["orders"], "where": "id > 10"},
+            "hidden": {"type": "mask", "from": "some", "tables": ["customers"], "redact": ["email"]},
+            "noted": {
+                "type": "python", "from": "shop", "table": "main.orders", "function": "plugin.py:note",
+                "columns": COLUMNS,
+            },
+        },
+        "outputs": {
+            "history": {"type": "delta", "from": "hidden", "mode": "history", "path": f"{root}/history"},
+            "large": {"type": "delta", "from": "noted", "mode": "history", "path": f"{root}/large"},
+        },
+    }  # fmt: skip
+    return yaml.safe_dump(sections)
 
 
-@contextlib.contextmanager
-def cluster(folder):
-    """A master and two workers of one core each; its address."""
-    port, ui = free_port(), free_port()
-    env = {
-        **os.environ,
-        "SPARK_HOME": str(HOME),
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
-    }
-    start = [str(HOME / "bin" / "spark-class"), "org.apache.spark.deploy"]
-    master = f"spark://127.0.0.1:{port}"
-    commands = [
-        [start[0], f"{start[1]}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(ui)]
-    ]
-    commands += [
-        [start[0], f"{start[1]}.worker.Worker", "-h", "127.0.0.1", "-c", "1", "-m", "1g", "--webui-port", "0", "-d",
-         str(folder / f"worker-{n}"), master]
-        for n in (1, 2)
-    ]  # fmt: skip
-    with (folder / "cluster.log").open("ab") as log:
-        processes = [subprocess.Popen(command, env=env, stdout=log, stderr=log) for command in commands]
-    try:
-        deadline = time.monotonic() + WAIT_S
-        while workers_of(ui) < 2:
-            assert time.monotonic() < deadline, (folder / "cluster.log").read_text()[-3000:]
-            time.sleep(0.2)
-        yield master
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-        for process in processes:
-            process.wait(30)
+class Driver:
+    """A run of the pipeline in a process of its own."""
+
+    def __init__(self, project: Project) -> None:
+        self.log = project.folder / "driver.log"
+        with self.log.open("ab") as out:
+            command = [sys.executable, "-m", "databus.cli", "run", str(project.path)]
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, cwd=project.folder)
+
+    def wait_for(self, is_there: Any, what: str) -> None:
+        deadline = time.monotonic() + RUN_S_MAX
+        while not is_there():
+            assert self.process.poll() is None, self.told()
+            assert time.monotonic() < deadline, f"{what}: {self.told()}"
+            time.sleep(0.3)
+
+    def told(self) -> str:
+        return self.log.read_text()[-3000:]
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
 
 
-def workers_of(ui):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{ui}/json/", timeout=5) as answer:
-            return answer.read().count(b'"ALIVE"') - 1  # the master says it of itself too
-    except OSError:
-        return 0
+class Histories:
+    """What is in the store, read by the engine itself. filters: what passes of orders."""
+
+    def __init__(self, project: Project, store: ObjectStore, prefix: str) -> None:
+        self._project, self._store, self._prefix = project, store, prefix
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        uri = f"s3://{BUCKET}/{self._prefix}/{table}"
+        if not DeltaTable.is_deltatable(uri, storage_options=self._store.engine_options):
+            return []
+        return DeltaTable(uri, storage_options=self._store.engine_options).to_pyarrow_table().to_pylist()
+
+    def held(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        """What the changes add up to. No change stands there twice."""
+        rows = sorted(self.rows(table), key=lambda row: (row["_commit_version"], row["_seq"]))
+        pairs = [(row["_commit_version"], row["_seq"]) for row in rows]
+        assert len(set(pairs)) == len(pairs)
+        last = {row[columns[0]]: row for row in rows}
+        held = [row for row in last.values() if row["_change_type"] in ("insert", "update_postimage")]
+        return sorted((tuple(row[name] for name in columns) for row in held), key=repr)
+
+    def are_whole(self) -> bool:
+        select = self._project.select
+        columns = ("id", "customer_id", "status", "total_cents")
+        named = ", ".join(columns)
+        return (
+            self.held("history/orders", *columns) == select(f"SELECT {named} FROM orders WHERE id > 10")
+            and self.held("history/customers", "id", "city") == select("SELECT id, city FROM customers")
+            and self.held("history/stock", "product_id", "quantity") == select("SELECT product_id, quantity FROM stock")
+            and self.held("large/orders", *columns) == select(f"SELECT {named} FROM orders WHERE total_cents > 20000")
+        )
+
+    def files(self) -> set[str]:
+        """Of orders, also those that no commit names."""
+        return {name for name in self._store.at(f"{self._prefix}/history/orders").names() if name.endswith(".parquet")}
 
 
-FILE = """
-name: shop
-relay: {{url: "{relay}"}}
-spark:
-  settings:
-    spark.executor.memory: 512m
-    spark.driver.memory: 512m
-    spark.driver.host: 127.0.0.1
-    spark.driver.extraJavaOptions: {quick}
-    spark.executor.extraJavaOptions: {quick}
-inputs: {{shop: {{type: databus, tables: [shop/main.*], partitions: 2}}}}
-filters:
-  noted: {{type: python, from: shop, table: main.orders, function: "where.py:note"}}
-outputs:
-  copy: {{type: delta, from: shop, mode: mirror, path: lake/copy}}
-  large: {{type: delta, from: noted, mode: mirror, path: lake/large}}
-"""
-CODE = "import sys; from databus.pipeline import run; sys.exit(run(sys.argv[1], once=True, master=sys.argv[2]))"
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    made = Project(folder, "outputs: {}")
+    (folder / "token").write_text(TOKEN)
+    (folder / "plugin.py").write_text(PLUGIN)
+    subprocess.run([sys.executable, "-m", "databus.cli", "archive", str(folder / "executors.zip")], check=True)
+    return made
 
 
-def captured(relay):
-    """Wait until the relay has read what the shop has."""
-    deadline = time.monotonic() + WAIT_S
-    client = RelayClient(relay.url)
-    while not client.sources() or client.head("shop").published.snapshots or not client.head("shop").published.scn:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def test_the_same_pipeline_runs_on_two_workers(tmp_path):
-    noted = tmp_path / "noted"
-    noted.mkdir()
-    (tmp_path / "where.py").write_text(WHERE.format(folder=str(noted)))
-    project = Project(tmp_path, "outputs: {}")
+def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(
+    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     source = {"type": "sqlite", "path": str(project.database)}
-    with RelayProcess(tmp_path / "relay", {"shop": source}) as relay, cluster(tmp_path) as master:
-        captured(relay)
-        project.path.write_text(FILE.format(relay=relay.url, quick=QUICK))
-        command = [sys.executable, "-c", CODE, str(project.path), master]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S_MAX, check=False)
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        graph = load_pipeline(project.path, master=master)
-        found = compare(graph, "copy", database=project.database, wait_ms_max=10_000)
-    assert found.is_identical, found.details()
-    large = project.select("SELECT id FROM orders WHERE total_cents > 20000")
-    assert project.copied("lake/large/orders", "id") == large
-    places = {path.read_text() for path in noted.iterdir()}
-    assert places
-    assert all("databus.zip" in place for place in places), places
+    monkeypatch.setenv("DATABUS_TOKEN", TOKEN)
+    relay = RelayProcess(tmp_path / "relay", {"shop": source}, token_file=str(project.folder / "token"))
+    dice = random.Random(seed)
+    with object_store(tmp_path) as store, relay, cluster(tmp_path / "cluster") as there:
+        captured(relay.url, project.rows())
+        project.path.write_text(file_of(relay, there, store, "lake"))
+        monkeypatch.delenv("DATABUS_TOKEN")
+        histories = Histories(project, store, "lake")
+        driver = Driver(project)
+        driver.wait_for(lambda: histories.rows("history/orders"), "the first rows")
+        project.execute("ALTER TABLE orders ADD COLUMN note TEXT", "UPDATE orders SET note = 'new' WHERE id = 20")
+        before = histories.files()
+        project.work(150)
+        driver.wait_for(lambda: histories.files() - before, "a file of the rows behind the new column")
+        kill_all_of(dice.choice(there.executors()))
+        driver.wait_for(histories.are_whole, "all rows")
+        assert driver.end() == 0, driver.told()
+        assert {row["note"] for row in histories.rows("history/orders") if row["id"] == 20} >= {None, "new"}
+        assert {row["email"] for row in histories.rows("history/customers")} == {None}
+        assert {row["place"] for row in histories.rows("large/orders")} >= {f"{there.folder / 'home'} {len(TOKEN)}"}
+        imported = there.imported()
+        assert "databus.tasks" in imported
+        assert sorted(name for name in imported if name.startswith(NOBODY_S)) == []
+        assert not (project.folder / "s3:").exists()
+        assert "Lost executor" in (project.state / "spark" / "spark.log").read_text()
+
+
+@pytest.mark.soak
+def test_a_cluster_that_loses_executors_and_drivers_all_the_time_holds_what_happened(
+    tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    source = {"type": "sqlite", "path": str(project.database)}
+    monkeypatch.setenv("DATABUS_TOKEN", TOKEN)
+    relay = RelayProcess(tmp_path / "relay", {"shop": source}, token_file=str(project.folder / "token"))
+    dice = random.Random(seed)
+    speculative = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.1",
+    }
+    with object_store(tmp_path) as store, relay, cluster(tmp_path / "cluster") as there:
+        captured(relay.url, project.rows())
+        project.path.write_text(file_of(relay, there, store, "lake", **speculative))
+        histories = Histories(project, store, "lake")
+        driver = Driver(project)
+        for cycle in range(int(os.environ.get("CYCLES", "50"))):
+            if cycle % 10 == 5:
+                project.execute(f"ALTER TABLE orders ADD COLUMN extra_{cycle} TEXT")
+            project.work(dice.randint(10, 150))
+            time.sleep(dice.uniform(0, 8))  # whatever is being done then is what is cut off
+            victims = there.executors()
+            if victims:
+                kill_all_of(dice.choice(victims))
+            if dice.random() < 0.3:
+                driver.end(signal.SIGKILL)
+                driver = Driver(project)
+            if cycle % 5 == 4:
+                driver.wait_for(histories.are_whole, f"all rows of cycle {cycle}")
+        driver.wait_for(histories.are_whole, "all rows")
+        assert driver.end() == 0, driver.told()

@@ -127,14 +127,65 @@ def test_what_a_relay_with_tls_needs_is_known_before_anything_starts(tmp_path, r
     assert bool(said) == bool(OF_TLS[relay]), said
 
 
+IN_STORES = GOOD.replace("lake/mirror", "s3://lake/mirror").replace("lake/big", "file:///mnt/lake/big")
+ELSEWHERE = "spark://host:7077"
+
+
+def of_cluster(folder, text, master=ELSEWHERE):
+    return [each for each in problems_of(folder, text, master=master, offline=True) if "in clear" not in each]
+
+
 def test_a_cluster_needs_a_relay_that_its_executors_reach(tmp_path):
-    assert problems_of(tmp_path, GOOD, master="spark://host:7077") == [
+    assert of_cluster(tmp_path, IN_STORES) == [
         (
             "relay.listen: executors of spark://host:7077 cannot reach a relay on 127.0.0.1; listen on an address of "
             "this machine and set `token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)"
         )
     ]
     (tmp_path / "token").write_text("12345678abc")
-    elsewhere = GOOD.replace("sources:", "relay: {listen: '10.0.0.1:0', token_file: token}\nsources:")
-    found = problems_of(tmp_path, elsewhere, master="spark://host:7077")
-    assert [each for each in found if "in clear" not in each] == []
+    elsewhere = IN_STORES.replace("sources:", "relay: {listen: '10.0.0.1:0', token_file: token}\nsources:")
+    assert of_cluster(tmp_path, elsewhere) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_relay_that_is_named_by_the_loopback_is_another_one_for_each_machine(tmp_path, host):
+    text = f"relay: {{url: 'http://{host}:11115'}}\ninputs: {{shop: {{type: databus}}}}\n"
+    text += "outputs: {n: {type: mock, from: shop}}"
+    (said,) = of_cluster(tmp_path, text, "yarn")
+    assert said.startswith("relay.url: executors of yarn are on other machines")
+    assert of_cluster(tmp_path, text.replace(host, "relay.internal"), "yarn") == []
+
+
+@pytest.mark.parametrize(
+    "master", ["local[2]", "local-cluster[2,1,1024]", "spark://127.0.0.1:7077", "spark://[::1]:7077"]
+)
+def test_executors_on_this_machine_see_its_folders_and_its_loopback(tmp_path, master):
+    assert of_cluster(tmp_path, GOOD, master) == []
+
+
+@pytest.mark.parametrize(
+    "master", [ELSEWHERE, "spark://127.0.0.1:7077,host:7077", "yarn", "k8s://https://127.0.0.1:6443"]
+)
+def test_a_folder_of_this_machine_is_no_target_for_executors_elsewhere(tmp_path, master):
+    text = "relay: {url: 'http://relay.internal'}\n" + GOOD.replace(
+        "sources:\n  shop: {type: sqlite, path: shop.db}\n", ""
+    )
+    assert of_cluster(tmp_path, text, master) == [
+        (
+            f"outputs.{name}.path: executors of {master} do not see folders of this machine; write the URI of a store, "
+            f"such as s3://BUCKET/{path}, or file:///FOLDER for one that all machines have mounted there"
+        )
+        for name, path in (("bigs", "lake/big"), ("copy", "lake/mirror"))
+    ]
+
+
+def test_an_archive_that_is_not_there_is_missed_with_the_command_that_makes_it(tmp_path):
+    (said,) = of_cluster(tmp_path, GOOD + "spark: {archive: executors.zip}", "local[2]")
+    assert said.startswith("spark.archive: ")
+    assert said.endswith("`databus archive executors.zip` makes it")
+
+
+def test_the_state_is_a_folder_of_this_machine(tmp_path):
+    (said,) = of_cluster(tmp_path, GOOD + "state: s3://lake/state", "local[2]")
+    assert said.startswith("state: s3://lake/state is no folder of this machine")
+    assert of_cluster(tmp_path, GOOD + f"state: file://{tmp_path}/state", "local[2]") == []

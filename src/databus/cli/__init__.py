@@ -6,6 +6,7 @@ from typing import Final
 from databus.cli._app import run_app
 
 _VERBS: Final = (
+    "archive",
     "bench",
     "check_source",
     "checkpoints",

@@ -27,9 +27,10 @@ from databus.link._relay import (
     SourceInfo,
     Start,
 )
-from databus.link._tls import Access
+from databus.link._tls import FILES_VARIABLE, Access, travelling_name
 
 __all__ = [
+    "FILES_VARIABLE",
     "Access",
     "Arrived",
     "Backoff",
@@ -54,4 +55,5 @@ __all__ = [
     "any_of",
     "is_called",
     "patiently",
+    "travelling_name",
 ]

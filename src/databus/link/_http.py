@@ -30,7 +30,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
-from databus.link._tls import Access, alert_error, handshake_error
+from databus.link._tls import Access, alert_error, file_here, handshake_error
 
 PORT: Final = 11115
 TOKEN_VARIABLE: Final = "DATABUS_TOKEN"  # noqa: S105 - a name
@@ -119,7 +119,7 @@ class Endpoint:
         token, token_file = self.token, self.access.token_file
         if token_file is not None:
             try:
-                token = token_file.read_text().strip()
+                token = file_here(token_file).read_text().strip()
             except OSError as error:
                 raise ConfigError(f"token_file {token_file}: {error.strerror or error}") from error
         if token is not None:

@@ -4,6 +4,7 @@ A mistake in a configuration is an `InputError` and ends who asks. What somebody
 certificate that has expired first of all, is `ServiceUnavailable`: it is asked again, as a relay that is down is.
 """
 
+import hashlib
 import os
 import ssl
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavail
 CA_VARIABLE: Final = "DATABUS_CA_FILE"
 CERTIFICATE_VARIABLE: Final = "DATABUS_CERTIFICATE_FILE"
 KEY_VARIABLE: Final = "DATABUS_KEY_FILE"
+FILES_VARIABLE: Final = "DATABUS_FILES"
+"""Names the folder of files that came with a job of Spark; see `file_here`."""
 
 _HOW_TO_TRUST: Final = f"`ca_file` (at the command line --ca-file, in the environment {CA_VARIABLE})"
 _HOW_TO_SHOW: Final = (
@@ -38,6 +41,20 @@ _REFUSED: Final = frozenset(
     }
 )  # fmt: skip
 _REFUSED_AS_EXPIRED: Final = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+
+
+def travelling_name(path: Path) -> str:
+    """What a file of this path is called where it is sent to other machines: another name for each path."""
+    return f"databus-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}-{path.name}"
+
+
+def file_here(path: Path) -> Path:
+    """The file of this path or, where this machine has none and a copy came with the job, the copy."""
+    folder = os.environ.get(FILES_VARIABLE)
+    if folder is None or path.exists():
+        return path
+    copy = Path(folder) / travelling_name(path)
+    return copy if copy.exists() else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +135,7 @@ class _File:
 def _read(name: str, path: Path | None) -> _File | None:
     if path is None:
         return None
+    path = file_here(path)
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())

@@ -57,15 +57,15 @@ class RelaySection(BaseModel):
         examples=["http://relay.internal:11115"],
     )
     token_file: str | None = Field(
-        None, description="File with the relay's token, readable by the executors too; needed beyond the loopback."
+        None, description="File with the relay's token; needed beyond the loopback. It is sent to executors elsewhere."
     )
     ca_file: str | None = Field(
         None,
         description="For a relay at `https://`: file with the certificate of the authority that signed the relay's, "
-        "readable by the executors too. Without it, who this machine trusts may have signed it.",
+        "sent to executors elsewhere. Without it, who this machine trusts may have signed it.",
     )
     certificate_file: str | None = Field(
-        None, description="File with a certificate for a relay that wants to see one, readable by the executors too."
+        None, description="File with a certificate for a relay that wants to see one; sent to executors elsewhere."
     )
     key_file: str | None = Field(None, description="File with that certificate's key, if it has a file of its own.")
     folder: str = Field(".databus/relay", description="Where its own relay keeps its logs.")
@@ -93,6 +93,13 @@ class SparkSection(BaseModel):
         default_factory=dict,
         description="More settings of Spark; they win over the tuned ones.",
         examples=[{"spark.executor.memory": "2g"}],
+    )
+    archive: str | None = Field(
+        None,
+        description="Zip with the packages that executors on other machines need, made by `databus archive`; without "
+        "it they must have them. Their Python has the name of this one's version then, such as `python3.11`, unless "
+        "`spark.pyspark.python` in `settings` says otherwise.",
+        examples=["executors.zip"],
     )
 
 
@@ -152,7 +159,11 @@ class PipelineSections(BaseModel):
         pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$",
         description="The pipeline's name; exactly-once targets know it by this. Default: the file's name.",
     )
-    state: str | None = Field(None, description="Where its checkpoints are. Default: `.databus/pipelines/<name>`.")
+    state: str | None = Field(
+        None,
+        description="Folder of its checkpoints, locks and logs, on the machine that runs the pipeline; executors need "
+        "it not. Default: `.databus/pipelines/<name>`.",
+    )
     relay: RelaySection = Field(default_factory=_defaults(RelaySection), description="The relay that it reads.")
     spark: SparkSection = Field(default_factory=_defaults(SparkSection), description="The Spark session.")
     run: RunSection = Field(default_factory=_defaults(RunSection), description="How queries are run.")
@@ -343,7 +354,7 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
         path=path,
         folder=folder,
         name=name,
-        state=folder / (sections.state or f".databus/pipelines/{name}"),
+        state=folder / (sections.state or f".databus/pipelines/{name}").removeprefix("file://"),
         sections=sections,
         sources=dict(reader.sources(sections.sources)),
         nodes={node.path: node for node in reader.nodes(sections)},

@@ -24,7 +24,7 @@ from databus.pipeline._published import Published
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
 from databus.pipeline._source_watch import SourceWatch, States
-from databus.pipeline._spark_start import SparkStart
+from databus.pipeline._spark_start import OnProcess, SparkStart
 from databus.pipeline._state import StateLock
 from databus.pipeline._stopping import (
     LET_GO_S_MAX,
@@ -216,8 +216,23 @@ class _Run:
         return code
 
     def _start_spark(self) -> SparkStart:
-        spark, state = self._config.sections.spark, self._config.state
-        return SparkStart(f"databus {self._config.name}", self._master, state / "spark", spark.settings)
+        config, spark = self._config, self._config.sections.spark
+        archive = None if spark.archive is None else config.folder / spark.archive
+        files = [Path(each) for each in config.access.options().values()]
+
+        def make(on_process: OnProcess) -> "SparkSession":
+            from databus.spark import Shipment, tuned_session
+
+            return tuned_session(
+                f"databus {config.name}",
+                self._master,
+                folder=config.state / "spark",
+                settings=spark.settings,
+                on_process=on_process,
+                shipment=Shipment(archive, files),
+            )
+
+        return SparkStart(make)
 
     def _run(self, session: "SparkSession | None", spark: SparkStart | None) -> None:
         if self._relay is not None:

@@ -1,9 +1,8 @@
 """Spark's start, beside whatever else a run does meanwhile; who waits for it may stop waiting, and then it ends."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Final
 
@@ -14,15 +13,18 @@ if TYPE_CHECKING:
 
 _ASK_S: Final = 0.1
 
+OnProcess = Callable[["Popen[bytes]"], None]
+"""Told of Spark's process once it is started, seconds before there is a session."""
+
 
 class SparkStart:
-    """Begins at once, in a thread of its own; see `databus.spark.tuned_session`."""
+    """Begins at once, in a thread of its own. make: makes the session, and tells of the process that it starts."""
 
-    def __init__(self, name: str, master: str, folder: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, make: "Callable[[OnProcess], SparkSession]") -> None:
         self._made: Future[SparkSession] = Future()
         self._processes: list[Popen[bytes]] = []
         self._is_given_up = threading.Event()
-        in_background("start-spark", lambda: self._make(name, master, folder, settings))
+        in_background("start-spark", lambda: self._make(make))
 
     def wait(self, is_stopping: threading.Event) -> "SparkSession | None":
         """The session; None once `is_stopping` is set. Raises what kept Spark from starting."""
@@ -45,11 +47,9 @@ class SparkStart:
         """Whether it was ended before it was done."""
         return self._is_given_up.is_set()
 
-    def _make(self, name: str, master: str, folder: Path, settings: Mapping[str, str]) -> None:
+    def _make(self, make: "Callable[[OnProcess], SparkSession]") -> None:
         try:
-            from databus.spark import tuned_session
-
-            self._made.set_result(tuned_session(name, master, folder=folder, settings=settings, on_process=self._know))
+            self._made.set_result(make(self._know))
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self._made.set_exception(error)
 

@@ -1,7 +1,6 @@
 """What is wrong with a pipeline: everything at once, without Spark. Start with `validate`."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -13,6 +12,7 @@ from databus.core import ConfigError
 from databus.disk import LocalLocation, Storage, locate
 from databus.formats import line_of, lines_in, validated
 from databus.pipeline._check_http import check_http
+from databus.pipeline._check_master import check_master
 from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
 from databus.pipeline._check_stores import check_path, check_stores
@@ -24,10 +24,6 @@ from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, 
 
 _PATTERNS_TOLD_MAX: Final = 5
 _WILDCARDS: Final = frozenset("*?[")
-_MASTER: Final = re.compile(
-    r"local(\[(\*|\d+)(, *\d+)?\])?|local-cluster\[\d+, *\d+, *\d+\]|yarn|spark://[^/\s]+:\d+(,[^/\s]+:\d+)*|k8s://\S+"
-)
-"""https://spark.apache.org/docs/latest/submitting-applications.html#master-urls"""
 
 
 def validate(path: Path | str, *, master: str | None = None, offline: bool = False) -> list[Problem]:
@@ -66,11 +62,11 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
     problems += joined
     is_whole = not problems
     problems += _check_options(graph)
-    problems += _check_master(master, config.sections.spark.master)
+    problems += check_master(master, config)
     problems += check_settings(config.sections.spark.settings)
     if config.sections.run.http is not None:
         problems += check_http(config.sections.run.http, "run.http", config)
-    problems += _check_relay(config, graph, master or config.sections.spark.master)
+    problems += _check_relay(config, graph)
     cycle = graph.cycle()
     if cycle:
         problems.append(Problem(cycle[0], f"a cycle: {' -> '.join(_name(each) for each in reversed(cycle))}"))
@@ -89,28 +85,14 @@ def _check_options(graph: Graph) -> Iterator[Problem]:
             yield Problem(f"{path}.{below}", message)
 
 
-def _check_master(option: str | None, written: str) -> Iterator[Problem]:
-    master, where = (written, "spark.master") if option is None else (option, "--master")
-    if not _MASTER.fullmatch(master):
-        yield Problem(
-            where,
-            f"{master!r} is none of Spark's masters: local[*], local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT",
-        )
-
-
-def is_local(master: str) -> bool:
-    """Whether Spark runs inside the pipeline's own process."""
-    return master == "local" or master.startswith("local[")
-
-
-def _check_relay(config: PipelineConfig, graph: Graph, master: str) -> Iterator[Problem]:
+def _check_relay(config: PipelineConfig, graph: Graph) -> Iterator[Problem]:
     relay = config.relay
     if relay.url is not None and config.sources:
         yield Problem("relay.url", "names a relay that runs elsewhere, and `sources` asks for one here; leave one out")
     if relay.url is None and not config.sections.sources and any(each.needs_relay for each in graph.inputs.values()):
         yield Problem("relay", "there is none to read: name one (`relay: {url: ...}`) or give `sources` to capture")
     if config.sources:
-        yield from _check_own_relay(config, master)
+        yield from _check_own_relay(config)
     for name, file in config.access.options().items():
         if not Path(file).is_file():
             yield Problem(f"relay.{name}", f"{file}: there is no such file")
@@ -137,7 +119,7 @@ def _check_tls(config: PipelineConfig) -> Iterator[Problem]:
         )
 
 
-def _check_own_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
+def _check_own_relay(config: PipelineConfig) -> Iterator[Problem]:
     from databus.relay import RelayConfig, is_loopback
 
     relay = config.relay
@@ -157,16 +139,6 @@ def _check_own_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
     host = relay.listen.rpartition(":")[0]
     if not is_loopback(host) and relay.token_file is None:
         yield Problem("relay.token_file", f"missing: {host} can be reached from other machines, so a token is needed")
-    if is_local(master) or not any(each.plugin.needs_relay for each in _of(config, Kind.INPUT)):
-        return
-    if is_loopback(host):
-        yield Problem(
-            "relay.listen",
-            f"executors of {master} cannot reach a relay on {host}; listen on an address of this machine and set "
-            "`token_file`, or name a relay that runs elsewhere (`relay: {url: ...}`)",
-        )
-    elif host in ("0.0.0.0", "::"):  # noqa: S104 - looked for, not bound to
-        yield Problem("relay.listen", f"{host} tells executors no address to connect to; write this machine's own")
 
 
 def _of(config: PipelineConfig, kind: Kind) -> list[NodeSpec]:

@@ -1,10 +1,12 @@
 """The Spark data source `databus`, and session settings. Start with `DatabusSource`."""
 
+from databus.spark._archive import make_archive
 from databus.spark._classes import class_file
 from databus.spark._errors import error_of, is_of_slow_workers
 from databus.spark._options import DatabusOptions
 from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, settle_session, tuned_session
+from databus.spark._shipping import SHIPPED, Shipment
 from databus.spark._source import DatabusSource
 from databus.spark._warm_up import make_class_file
 
@@ -14,13 +16,16 @@ __all__ = [
     "LOG_FILE",
     "OUTPUT_FILE",
     "RANGES_SCHEMA",
+    "SHIPPED",
     "DatabusOptions",
     "DatabusSource",
+    "Shipment",
     "arrow_schema",
     "class_file",
     "error_of",
     "is_local",
     "is_of_slow_workers",
+    "make_archive",
     "make_class_file",
     "settle_session",
     "tuned_session",

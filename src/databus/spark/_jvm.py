@@ -29,14 +29,19 @@ OnProcess = Callable[["Popen[bytes]"], None]
 """Told of the JVM's process before it answers."""
 
 
-def start_jvm(conf: SparkConf, home: Path, output: Path, on_process: OnProcess) -> Any:
-    """Start it and connect to it: a gateway of py4j. home: Spark's. output: a file for what is printed.
+def start_jvm(
+    conf: SparkConf, home: Path, output: Path, on_process: OnProcess, first_on_path: str | None = None
+) -> Any:
+    """Start it and connect to it: a gateway of py4j. home: Spark's. output: a file for what is printed. first_on_path:
+    a folder in which it looks for programs before all others.
 
     Raises `ServiceUnavailable` if it ends before it answers.
     """
     with TemporaryDirectory(prefix="databus-jvm-") as folder, output.open("ab") as out:
         told = Path(folder) / "port"
         environment = {"SPARK_HOME": str(home), "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(told)}
+        if first_on_path is not None:
+            environment["PATH"] = os.pathsep.join([first_on_path, os.environ.get("PATH", os.defpath)])
         process = Popen(  # noqa: S603 - Spark's own script, by its path
             [str(home / "bin" / "spark-submit"), *_arguments(conf)],
             stdin=PIPE,  # the JVM ends when this is closed, as it is when our process ends

@@ -7,8 +7,6 @@ set for local masters only. Start with `tuned_session`.
 """
 
 import os
-import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +20,7 @@ from databus.spark._classes import class_options
 from databus.spark._home import home_of_spark
 from databus.spark._java import java_path
 from databus.spark._jvm import OnProcess, start_jvm
+from databus.spark._shipping import Shipment, python_on_path
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -42,6 +41,10 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.shuffle.partitions": "4",
+}
+
+_CLUSTER: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.partitions": "16",  # of Spark's own 200, a small batch waits for most
 }
 
 _LOG4J: Final = """\
@@ -88,7 +91,7 @@ def is_local(master: str) -> bool:
 def tuned_settings(master: str) -> dict[str, str]:
     """The settings for a master; `tuned_session` adds those that need a folder."""
     if not is_local(master):
-        return dict(_EVERYWHERE)
+        return {**_EVERYWHERE, **_CLUSTER}
     return {**_EVERYWHERE, **_LOCAL}
 
 
@@ -106,11 +109,13 @@ def tuned_session(
     log_level: str = "WARN",
     settings: Mapping[str, str] | None = None,
     on_process: OnProcess = lambda _: None,
+    shipment: Shipment | None = None,
 ) -> SparkSession:
     """The one classic session of this process, with the tuned settings; `settings` are added and win.
 
     folder: where the session keeps its log (`spark.log`), what its processes print and its warehouse; made if missing.
-    Python workers run this process's own Python, unless the environment says otherwise by `PYSPARK_PYTHON`.
+    Python workers run this process's own Python, unless `spark.pyspark.python` or, in the environment,
+    `PYSPARK_PYTHON` says otherwise. shipment: what executors need that are not of this process.
     on_process: told of the JVM's process once it is started, seconds before this returns; who kills it ends the start.
     If this process has a session already, that one is returned, and only settings that can change at run time do.
     Raises `ConfigError` where there is no Java, `ServiceUnavailable` if it ends at once.
@@ -122,15 +127,19 @@ def tuned_session(
         )
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    chosen = {**tuned_settings(master), "spark.sql.warehouse.dir": str(folder / "warehouse"), **(settings or {})}
+    given = settings or {}
+    shipment = Shipment() if shipment is None or is_local(master) else shipment
+    chosen = {**tuned_settings(master), "spark.sql.warehouse.dir": str(folder / "warehouse"), **given}
+    if not is_local(master):
+        chosen |= shipment.settings(given)
     java_options = (_log_settings(folder, log_level), class_options(), chosen.get("spark.driver.extraJavaOptions", ""))
     chosen["spark.driver.extraJavaOptions"] = " ".join(filter(None, java_options))
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app).setAll(list(chosen.items()))
     if SparkContext._active_spark_context is None:  # noqa: SLF001 - Spark has no public way to ask
-        _start(conf, folder, on_process)
+        _start(conf, folder, shipment.python(given), on_process)
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_local(master):
-        _ship(session, folder)
+        shipment.send(session, folder)
     settle_session(session)
     return session
 
@@ -154,30 +163,18 @@ def settle_session(session: SparkSession) -> None:
         environment.put(name, value)
 
 
-def _start(conf: SparkConf, folder: Path, on_process: OnProcess) -> None:
-    """Start the JVM with what it prints in a file, and a context in it."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the JVM and its workers take it from here alone
+def _start(conf: SparkConf, folder: Path, python: str, on_process: OnProcess) -> None:
+    """Start the JVM with what it prints in a file, and a context in it. python: what its Python processes are."""
+    os.environ["PYSPARK_PYTHON"] = python  # the JVM and its workers take it from here alone
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - a JVM that an earlier session of this process left
     if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        home = home_of_spark(folder) if is_local(conf.get("spark.master") or "") else Path(_find_spark_home())
-        gateway = start_jvm(conf, home, folder / OUTPUT_FILE, on_process)
+        is_here = is_local(conf.get("spark.master") or "")
+        home = home_of_spark(folder) if is_here else Path(_find_spark_home())
+        first = None if is_here else python_on_path(python, folder)
+        gateway = start_jvm(conf, home, folder / OUTPUT_FILE, on_process, first)
     try:
         SparkContext(conf=conf, gateway=gateway)
     except BaseException:
         if gateway is not None and gateway.proc is not None and gateway.proc.poll() is not None:
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - it was ended meanwhile; another may start
         raise
-
-
-def _ship(session: SparkSession, folder: Path) -> None:
-    """Send this package to the executors; what it depends on (PyArrow, crc32c, pydantic) has to be there.
-
-    The archive stays: an executor fetches it from this very file whenever it starts.
-    """
-    packages = Path(__file__).resolve().parents[2]
-    archive = folder / "databus.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as out:
-        for name in ("databus", "pyspark_databus"):
-            for path in sorted((packages / name).rglob("*.py")):
-                out.write(path, path.relative_to(packages))
-    session.sparkContext.addPyFile(str(archive))
