@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks._peers import Watch
 from databus.log import LogConfig
 from databus.operate import configure_logs
-from databus.relay._capture import Capture, State
+from databus.relay._capture import Capture
+from databus.relay._capture_state import State
 from databus.relay._config import CaptureConfig
 from databus.sources import open_source, parse_source
 

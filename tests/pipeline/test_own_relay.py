@@ -4,13 +4,17 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 import time
+from contextlib import closing
 
 import pytest
 
+from databus.client import windows
 from databus.core import ConfigError, LockHeld, ServiceUnavailable
 from databus.link import RelayClient
 from databus.pipeline import load_pipeline
@@ -47,6 +51,28 @@ def wait_until(is_so):
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_it_has_caught_up_once_it_holds_what_was_committed_before(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = wal")
+        db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        (tmp_path / "databus.yml").write_text(
+            "sources: {shop: {type: sqlite, path: shop.db}}\ninputs: {shop: {type: databus}}\n"
+            "outputs: {copy: {type: files, from: shop, path: out}}\n"
+        )
+        config = load_pipeline(tmp_path / "databus.yml").config
+        relay = OwnRelay(config, lambda: None)
+        relay.start()
+        try:
+            for number in range(10):
+                db.execute("INSERT INTO t VALUES (?)", (number,))
+                relay.wait_until_caught_up(threading.Event())
+                with windows(relay.url, follow=False) as held:
+                    tables = [table for batch in held.batches(rows_max=100) for table in batch.tables().values()]
+                assert {id_ for table in tables for id_ in table.column("id").to_pylist()} == {*range(number + 1)}
+        finally:
+            relay.stop()
 
 
 def test_it_answers_when_start_returns_and_is_gone_when_stop_does(config):

@@ -219,6 +219,20 @@ def test_control_sources_pauses_and_goes_on(relay: Relay, shop: Database) -> Non
     assert [g.commit.last_scn for g in get(relay, "/stream", output="frames", scn=4).groups] == [5]
 
 
+def test_a_look_at_the_lag_comes_after_all_that_the_source_had(relay: Relay, shop: Database) -> None:
+    for scn in range(5, 25):
+        shop.add(order(scn))
+        (state,) = get(relay, "/controlSources/status", look=1).json
+        assert (state["SCN"], state["lagIsNew"]) == (scn, True)
+
+
+def test_a_look_at_a_source_that_rests_does_not_wait(relay: Relay) -> None:
+    post(relay, "/controlSources/pause")
+    (state,) = get(relay, "/controlSources/status", look=1).json
+    assert (state["status"], state["lagIsNew"]) == ("paused", False)
+    assert "lagIsNew" not in get(relay, "/controlSources/status").json[0]
+
+
 def test_a_snapshot_is_asked_of_the_source(relay: Relay, shop: Database) -> None:
     assert post(relay, "/controlSources/snapshot", tables="main.orders,shop/main.stock").status == 200
     assert sorted(shop.asked) == ["main.orders", "main.stock"]

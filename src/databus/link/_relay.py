@@ -251,9 +251,9 @@ class RelayClient:
         """Every version of these sources' schemas. Raises `UnknownSource`."""
         return [_registered(each) for each in self._get("/register", {"sources": _joined(sources)})]
 
-    def states(self) -> list[Mapping[str, Any]]:
-        """What each physical source is doing, as /controlSources/status says it."""
-        told: list[Mapping[str, Any]] = self._get("/controlSources/status", {})
+    def states(self, *, look: bool = False) -> list[Mapping[str, Any]]:
+        """What each physical source is doing, as /controlSources/status says it. look: with its lag as it is now."""
+        told: list[Mapping[str, Any]] = self._get("/controlSources/status", {"look": 1 if look else None})
         return told
 
     def physicals(self) -> dict[str, bool]:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import yaml
@@ -31,6 +32,7 @@ _LET_GO_S_MAX: Final = 5.0
 _LAG_S: Final = 1.5
 _ANSWER_MS_MAX: Final = 10_000
 _LOG_TAIL_BYTES: Final = 3_000
+_CANNOT_GET_ON: Final = ("SUSPENDED_ON_ERROR", "PAUSED")
 
 _ON_A_LEASH: Final = """\
 import os, runpy, signal, sys, threading, time
@@ -138,7 +140,7 @@ class OwnRelay:
         if not self._is_stopping:
             self._on_death()
 
-    def _spawn(self) -> None:
+    def _write_config(self) -> Path:
         state = self._config.state
         state.mkdir(parents=True, exist_ok=True)
         path = state / "relay.yml"
@@ -146,6 +148,10 @@ class OwnRelay:
         os.fchmod(fd, stat.S_IRUSR | stat.S_IWUSR)  # it may hold secrets, and may have been there with another mode
         with os.fdopen(fd, "w", encoding="utf-8") as out:
             yaml.safe_dump(_escaped(self._relay_config()), out, sort_keys=False)
+        return path
+
+    def _spawn(self) -> None:
+        path = self._write_config()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own file
                 [sys.executable, "-c", _ON_A_LEASH, str(path)],
@@ -207,6 +213,8 @@ class OwnRelay:
     def wait_until_caught_up(self, is_stopping: threading.Event) -> None:
         """Wait until it holds what the sources held when this was called, or cannot get on, for `start_ms_max`; longer
         while snapshots do.
+
+        A source that can tell how many changes wait is asked. For others it has to do that nothing comes for a while.
         """
         began = time.monotonic()
         patience_s = self._config.sections.run.start_ms_max / 1e3
@@ -215,18 +223,21 @@ class OwnRelay:
         rows_read = 0
         while time.monotonic() < deadline:
             states = self._states_if_there()
+            if states and all(map(_is_done, states)):
+                return
             waiting = any(_is_behind(each, scns) for each in states)
             scns = {each["name"]: each["SCN"] for each in states}
             if (read := sum(each["snapshotRows"] for each in states)) > rows_read:
                 rows_read, deadline = read, time.monotonic() + patience_s
             if scns and not waiting and time.monotonic() - began > _LAG_S:  # lag is measured once a second
                 return
-            if is_stopping.wait(_LAG_S / 3):
+            tells = bool(states) and all(_tells(each) for each in states)
+            if is_stopping.wait(_ASK_S if tells else _LAG_S / 3):
                 return
 
     def _states_if_there(self) -> list[Mapping[str, Any]]:
         try:
-            return self.states()
+            return states_of(self.url, self._config.access, look=True)
         except ServiceUnavailable:
             return []  # it is being restarted
 
@@ -241,18 +252,31 @@ class OwnRelay:
             return str(error)
 
 
-def states_of(url: str, access: "Access") -> list[Mapping[str, Any]]:
-    """What each physical source of a relay is doing. Raises what `RelayClient` does."""
+def states_of(url: str, access: "Access", *, look: bool = False) -> list[Mapping[str, Any]]:
+    """What each physical source of a relay is doing; look: with its lag of now. Raises what `RelayClient` does."""
     from databus.link import RelayClient
 
-    return RelayClient(url, access=access, read_ms_max=_ANSWER_MS_MAX).states()
+    return RelayClient(url, access=access, read_ms_max=_ANSWER_MS_MAX).states(look=look)
+
+
+def _tells(state: Mapping[str, Any]) -> bool:
+    """Whether a source says how many changes wait."""
+    return state["lagChanges"] is not None
+
+
+def _is_done(state: Mapping[str, Any]) -> bool:
+    """Whether a source has nothing more to capture, as it says itself just now, or cannot get on."""
+    if state["state"] == "RUNNING":
+        is_known = state["lagIsNew"] and state["SCN"] is not None and state["lagChanges"] == 0
+        return bool(is_known and not state["snapshots"])
+    return state["state"] in _CANNOT_GET_ON
 
 
 def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:
     """Whether a source has more to capture and can: what has stopped is not waited for."""
     if state["state"] == "RUNNING":
         return bool(state["lagChanges"] or state["snapshots"]) or scns.get(state["name"], -1) != state["SCN"]
-    return state["state"] not in ("SUSPENDED_ON_ERROR", "PAUSED")
+    return state["state"] not in _CANNOT_GET_ON
 
 
 def _escaped(value: Any) -> Any:

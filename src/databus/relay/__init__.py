@@ -2,7 +2,8 @@
 
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._audit import Audit, operator
-from databus.relay._capture import State, check_identity, held_identity
+from databus.relay._capture import check_identity, held_identity
+from databus.relay._capture_state import State
 from databus.relay._config import (
     CaptureConfig,
     RelayConfig,

@@ -15,8 +15,7 @@ Large groups are encoded and written by a second thread while the source makes t
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import replace
 from pathlib import Path
 from random import random
 from typing import Any, Final
@@ -36,6 +35,7 @@ from databus.core import (
     crash_point,
 )
 from databus.log import Log, LogConfig, SegmentHeader, segment_numbers, segment_path
+from databus.relay._capture_state import Counters, State, Status
 from databus.relay._config import CaptureConfig
 from databus.relay._group_writer import Draft, GroupWriter
 from databus.relay._missing_tables import MissingTables
@@ -48,43 +48,6 @@ _UPKEEP_NS: Final = 1_000_000_000  # lag and retention are looked at once a seco
 _DURABLE_NS: Final = 50_000_000  # and what may be trimmed at the source, twenty times
 _STOP_S_MAX: Final = 30.0
 _BEHIND_BYTES_MIN: Final = 256 << 10  # of a group's columns: a smaller one is written sooner than another thread wakes
-
-
-class State(IntEnum):
-    """What a capture is doing; the numbers are the original's."""
-
-    INITIALIZING = 0
-    RUNNING = 100
-    PAUSED = 200
-    ERROR_RETRY = 300
-    SUSPENDED_ON_ERROR = 400
-    SHUTDOWN = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """A capture at one moment. error: the class of what went wrong, empty while nothing is."""
-
-    state: State
-    message: str = ""
-    error: str = ""
-    since_us: int = 0
-
-
-class Counters:
-    """What a capture has done since it was started. Written by its thread, read by any."""
-
-    __slots__ = ("bytes", "controls", "errors", "groups", "progress", "restarts", "rows", "snapshot_rows")
-
-    def __init__(self) -> None:
-        self.groups = 0
-        self.rows = 0
-        self.snapshot_rows = 0
-        self.controls = 0
-        self.bytes = 0
-        self.progress = 0
-        self.restarts = 0
-        self.errors = 0
 
 
 class Capture:
@@ -121,6 +84,7 @@ class Capture:
         self._is_stopping = False
         self._is_paused = False
         self._wishes = 0  # how often somebody wanted something; ends a wait
+        self._looks_wanted = self._looks_taken = 0
         self._source: Source | None = None
         self._last_commit: Commit | None = None
         self._writer = GroupWriter(f"write-{physical}", self._write)
@@ -209,6 +173,16 @@ class Capture:
         if source is None or self._status.state is State.INITIALIZING:
             raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again")
         source.request_snapshot(tables, where)
+
+    def look(self, wait_s: float) -> bool:
+        """Have the lag measured as soon as nothing more comes from the source, and wait for that, at most so long;
+        returns whether it was.
+        """
+        with self._changed:
+            self._looks_wanted += 1
+            mine = self._looks_wanted
+            self._changed.wait_for(lambda: self._looks_taken >= mine or self._status.state is not State.RUNNING, wait_s)
+            return self._looks_taken >= mine
 
     def wait_until_settled(self, wait_s: float) -> bool:
         """Wait until it runs, or has met the first error; returns whether that happened in time."""
@@ -307,10 +281,21 @@ class Capture:
             group = source.poll(self._options.poll_ms)
             if group is None:
                 self._settle(log)
+                self._look(source)
             else:
                 self._append(group, log)
                 self._retry_ms = self._options.retry_ms_min
             self._look_around(source, log)
+
+    def _look(self, source: Source) -> None:
+        """Measure the lag for whoever wants to know it as it is now."""
+        wanted = self._looks_wanted
+        if wanted == self._looks_taken:
+            return
+        lag = source.lag()
+        with self._changed:
+            self.lag, self._looks_taken = lag, wanted
+            self._changed.notify_all()
 
     def _rest(self, source: Source, log: Log) -> None:
         self._settle(log)

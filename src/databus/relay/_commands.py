@@ -20,7 +20,7 @@ from databus.relay._audit import Audit
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
-from databus.relay._params import START_NAMES, StartName, check_names, fingerprint, integer, names, start_of
+from databus.relay._params import START_NAMES, StartName, check_names, fingerprint, flag, integer, names, start_of
 from databus.relay._range import RANGE_NAMES, RangeAsk, RangeScan, find_range
 from databus.relay._stats import Stats
 from databus.relay._stream import StreamAsk, Streaming, open_cursor
@@ -203,12 +203,13 @@ class Commands:
 
     async def control_sources(self, ask: "_Ask") -> web.Response:
         """GET /controlSources/status; POST /controlSources/{pause,unpause,snapshot}."""
-        ask.check(frozenset({"sources", "tables", "where"}))
+        ask.check(frozenset({"sources", "tables", "where", "look"}))
+        looks = flag(ask.query, "look")
         wanted, tables, where = names(ask.query, "sources"), names(ask.query, "tables"), ask.query.get("where")
         verb = "/".join(ask.path)
 
         def act() -> Any:
-            return _control.control(self._catalog, ask.path, wanted, tables, where)
+            return _control.control(self._catalog, ask.path, wanted, tables, where, looks=looks and verb == "status")
 
         if verb not in _control.ACTIONS:
             return _json(await self._in_thread(act))
@@ -317,7 +318,7 @@ databus relay
 /bufferInfo/inbound/NAME                                  what a log holds
 /relayStats/outbound/http/{clients,client/NAME,total}     who asks, and how much
 /containerStats/{inbound/events,outbound}/...             what came in and went out
-/controlSources/status                                    ?sources=
+/controlSources/status                                    ?sources=; &look=1 measures the lag first
 /controlSources/{pause,unpause,snapshot}                  by POST; ?sources=; snapshot: &tables= &where=
 /admin/live          GOOD as long as the relay answers; /admin too
 /admin/ready         503 while no log can be served; ?sources= unless these are captured

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from databus.core import MalformedRequest, UnsupportedFeature
 from databus.log import Log
-from databus.relay._capture import Capture, State
+from databus.relay._capture import Capture
+from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog, unknown
 from databus.relay._stats import Stats
 
@@ -22,6 +23,7 @@ ACTIONS: Final = ("pause", "unpause", "snapshot")
 """What changes something, under /controlSources."""
 _ACT_S_MAX: Final = 2.0
 """How long an answer waits for the state that was asked for; a source that connects may take longer."""
+_LOOK_S_MAX: Final = 1.0
 _WORST_FIRST: Final = (
     State.SUSPENDED_ON_ERROR,
     State.ERROR_RETRY,
@@ -89,8 +91,13 @@ def control(
     sources: Sequence[str] | None,
     tables: Sequence[str] | None,
     where: str | None = None,
+    *,
+    looks: bool = False,
 ) -> list[dict[str, Any]]:
-    """/controlSources: look at physical sources, or have them do something; answers with their states after that."""
+    """/controlSources: look at physical sources, or have them do something; answers with their states after that.
+
+    looks: have their lag measured first; each state then says by `lagIsNew` whether it was.
+    """
     verb = path[0] if len(path) == 1 else ""
     if verb not in ("status", *ACTIONS):
         raise MalformedRequest("/controlSources: there are status, pause, unpause and snapshot")
@@ -101,6 +108,12 @@ def control(
         )
     if where is not None and verb != "snapshot":
         raise MalformedRequest("where: goes with snapshot")
+    if looks:
+        deadline = time.monotonic() + _LOOK_S_MAX
+        return [
+            {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture)}
+            for capture in captures
+        ]
     wished = State.PAUSED if verb == "pause" else State.RUNNING
     before = [
         (capture, capture.pause() if verb == "pause" else capture.unpause())

@@ -11,7 +11,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus import __version__
 from databus.log import Log
-from databus.relay._capture import Capture, State
+from databus.relay._capture import Capture
+from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
 from databus.relay._stats import Stats
 from databus.wire import VERSION

@@ -23,7 +23,8 @@ import structlog
 
 from databus.core import SIGNAL_S_MAX, Clock, SystemClock
 from databus.disk import FolderLock, is_readable_by_all, make_folder, replace_file
-from databus.relay._capture import Capture, OpenSource, State
+from databus.relay._capture import Capture, OpenSource
+from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback

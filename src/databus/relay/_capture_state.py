@@ -1,0 +1,41 @@
+"""What a capture is doing, and what it has done: for whoever asks, from any thread."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class State(IntEnum):
+    """What a capture is doing; the numbers are the original's."""
+
+    INITIALIZING = 0
+    RUNNING = 100
+    PAUSED = 200
+    ERROR_RETRY = 300
+    SUSPENDED_ON_ERROR = 400
+    SHUTDOWN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A capture at one moment. error: the class of what went wrong, empty while nothing is."""
+
+    state: State
+    message: str = ""
+    error: str = ""
+    since_us: int = 0
+
+
+class Counters:
+    """What a capture has done since it was started. Written by its thread, read by any."""
+
+    __slots__ = ("bytes", "controls", "errors", "groups", "progress", "restarts", "rows", "snapshot_rows")
+
+    def __init__(self) -> None:
+        self.groups = 0
+        self.rows = 0
+        self.snapshot_rows = 0
+        self.controls = 0
+        self.bytes = 0
+        self.progress = 0
+        self.restarts = 0
+        self.errors = 0
