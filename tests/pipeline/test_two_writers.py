@@ -5,8 +5,8 @@ from deltalake import DeltaTable
 
 from databus.core import Checkpoint, LockHeld
 from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._tables import TableChoice
 from databus.pipeline.outputs import read_delta
+from databus.tasks import TableChoice
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.outputs.harnesses import DeltaHarness
 
