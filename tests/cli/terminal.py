@@ -64,5 +64,5 @@ class Terminal:
         deadline = time.monotonic() + WAIT_S
         while words not in self.shown:
             assert time.monotonic() < deadline, f"{words!r} did not come: {self.shown[-3000:]}"
-            assert self.process.poll() is None or words in self.shown, self.shown[-3000:]
+            assert self._reader.is_alive() or words in self.shown, self.shown[-3000:]  # ended, and all was read
             time.sleep(0.05)
