@@ -3,19 +3,21 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pyspark
 
+import databus
 from databus.link import RelayClient
 
 WAIT_S = 90.0
@@ -72,9 +74,24 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def _hiding(folders: Sequence[Path]) -> list[str]:
+    """What stands before a command so that it sees empty folders there; nothing where the system does not let us."""
+    mounts = " && ".join(f"mount -t tmpfs tmpfs {shlex.quote(str(each))}" for each in folders)
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mounts} && exec "$@"', "sh"]
+    try:
+        done = subprocess.run([*command, "true"], capture_output=True, check=False)
+    except OSError:
+        return []
+    return command if done.returncode == 0 else []
+
+
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    """Two workers of one core each. Their home, their folders and their Python are not the driver's."""
+def cluster(folder: Path, hidden: Sequence[Path]) -> Iterator[Cluster]:
+    """Two workers of one core each. Their home, their folders and their Python are not the driver's; they do not see
+    what is hidden, nor where databus is installed, as far as the system can hide it.
+    """
+    code = Path(databus.__file__).parents[1]
+    before = _hiding([*hidden, *([] if HOME.is_relative_to(code) else [code])])
     for name in ("home", "notes", "site", "bin"):
         (folder / name).mkdir(parents=True)
     (folder / "site" / "sitecustomize.py").write_text(NOTES.format(folder=str(folder / "notes")))
@@ -106,7 +123,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     log = folder / "cluster.log"
     with log.open("ab") as out:
         processes = [
-            subprocess.Popen(command, env=environment, stdout=out, stderr=out, cwd=folder / "home")
+            subprocess.Popen([*before, *command], env=environment, stdout=out, stderr=out, cwd=folder / "home")
             for command in commands
         ]
     try:
