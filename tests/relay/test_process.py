@@ -166,3 +166,32 @@ def test_paths_of_sources_start_there_too_or_where_base_says(tmp_path: Path) -> 
         config = parse_relay({**value, **given}, folder=tmp_path)
         assert config.sources["shop"].path == str(expected / "shop.db")  # type: ignore[attr-defined]
         assert config.folder == expected / ".databus" / "relay"
+
+
+BROKEN = """
+from databus.relay.__main__ import main
+from databus.sources.mock import MockSource
+
+def broken(self, *_given, **_more):
+    password = "hunter2"
+    raise TypeError("a defect")
+
+MockSource.start = broken
+main()
+"""
+
+
+def test_a_defect_is_logged_without_what_the_code_held(tmp_path: Path) -> None:
+    config = tmp_path / "relay.yml"
+    config.write_text(yaml.safe_dump({"listen": "127.0.0.1:0", "folder": "relay", "sources": {"shop": MOCK}}))
+    with (tmp_path / "stderr").open("wb") as log:
+        relay = subprocess.Popen([sys.executable, "-c", BROKEN, str(config)], stdout=log, stderr=log)
+    try:
+        until(lambda: "a defect" in (tmp_path / "stderr").read_text(), "the defect in the log")
+    finally:
+        relay.terminate()
+        relay.wait(30)
+    said = (tmp_path / "stderr").read_text()
+    assert "Traceback" in said
+    assert "in broken" in said
+    assert "hunter2" not in said

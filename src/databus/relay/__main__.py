@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from databus.core import DatabusError
+from databus.operate import LogStyle, configure_logs
 from databus.relay._config import load_relay
 from databus.relay._relay import run_relay
 
@@ -13,6 +14,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         sys.stderr.write("usage: python -m databus.relay FILE\n")
         return 2
+    configure_logs(style=LogStyle.TEXT)
     try:
         run_relay(load_relay(Path(sys.argv[1])))
     except DatabusError as error:
