@@ -27,6 +27,7 @@ SHARES_SPARK = (
     "pipeline/test_tasks.py",
     "pipeline/test_tls.py",
     "pipeline/test_treatment.py",
+    "pipeline/test_typed_steps.py",
     "spark/",
     "stores/test_runs.py",
 )

@@ -10,7 +10,8 @@ from pyspark.errors import AnalysisException
 from databus.core import DatabusError, InputError, SchemaChanged, UnknownColumn
 from databus.pipeline._contract import Shape
 from databus.pipeline._plan import QueryPlan
-from databus.pipeline._query import QueryThread, analysis_error
+from databus.pipeline._query import QueryThread
+from databus.pipeline._typed_steps import analysis_error
 
 
 class Scripted(QueryThread):

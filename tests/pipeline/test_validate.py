@@ -127,7 +127,7 @@ MISTAKES = {
         filters: {r: {type: route, from: gen, tables: {a: [x]}}}
         outputs: {n: {type: mock, from: [r.a, shop]}}
         """,
-        'filters.r.from[0]: "gen" gives typed rows of one table; a route by table takes tables',
+        'filters.r.from[0]: "gen" gives typed rows of one table, and a route by table takes tables; put the route ',
     ),
     "tables into an output that takes rows": (
         "outputs: {n: {type: count, from: shop}}\n",

@@ -53,19 +53,33 @@ MISTAKES = {
         "filters: {f: {type: where, from: g, where: 'id = 1'}, g: {type: where, from: f, where: 'id = 1'}}",
         "filters.f: a cycle: ",
     ),
-    "behind SQL": (
+    "typed rows beside tables": (
         (
             "filters: {s: {type: sql, from: shop, table: main.orders, where: id > 1}, "
-            "f: {type: where, from: s, where: 'id = 1'}}"
+            "f: {type: where, from: [s, shop], where: 'id = 1'}}"
         ),
-        'filters.f.from[0]: "s" gives typed rows of one table; where takes tables',
+        'filters.f.from[1]: "shop" carries tables, and something else that comes to f is typed rows of one table; give',
     ),
-    "before SQL": (
+    "before SQL, a column that the table lacks": (
         (
-            "filters: {w: {type: where, from: shop, where: 'id = 1', tables: orders}, "
+            "filters: {w: {type: where, from: shop, where: 'idd = 1', tables: [main.orders]}, "
             "f: {type: sql, from: w, table: main.orders, where: id > 1}}"
         ),
-        'filters.f.from: "w" works on whole tables on their way to an output, and f reads its table itself',
+        'filters.w.where: shop/main.orders has no column "idd"; did you mean "id"?',
+    ),
+    "before SQL, a table that there is not": (
+        (
+            "filters: {w: {type: mask, from: shop, redact: email, tables: [main.custmers]}, "
+            "f: {type: sql, from: w, table: main.customers, where: id > 1}}"
+        ),
+        'filters.w.tables[0]: no table called main.custmers; did you mean "main.customers"?',
+    ),
+    "SQL over a column that was left out before it": (
+        (
+            "filters: {w: {type: project, from: shop, exclude: status, tables: [main.orders]}, "
+            "f: {type: sql, from: w, table: main.orders, where: status = 'open'}}"
+        ),
+        'filters.f.where: main.orders has no column "status"; there are',
     ),
     "one table by two ways": (
         (

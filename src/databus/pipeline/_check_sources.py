@@ -101,19 +101,14 @@ def _found(pattern: str, captured: Columns) -> list[str]:
 
 
 def _check_filters(graph: Graph, captured: Columns) -> Iterator[Problem]:
-    told: set[str] = set()
     for node in graph.config.nodes.values():
         if node.kind is not Kind.OUTPUT:
             continue
         for branch in graph.branches(node.path):
             if branch.over_tables and not branch.steps:
                 yield from _check_over_tables(graph, branch, captured)
-            if branch.table is None or not branch.steps or not graph.inputs[branch.input].needs_relay:
-                continue
-            first = branch.steps[0].node
-            if first not in told:
-                told.add(first)
-                yield from _check_first(graph, branch, first, captured)
+            if branch.table is not None and branch.steps and graph.inputs[branch.input].needs_relay:
+                yield from _check_steps(graph, branch, captured)
 
 
 def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Problem]:
@@ -124,21 +119,29 @@ def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Itera
         if not isinstance(each, TablesFilter) or each.problems():
             return
         work = each.in_tasks
-        for index, pattern in enumerate(work.tables):
-            if not _found(pattern, captured):
-                yield Problem(f"{step.node}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+        yield from _check_patterns(step.node, each, captured)
         yield from _check_skipped(step.node, each, [columns for name, columns in left.items() if work.is_about(name)])
         for name, columns in left.items():
-            if not work.is_about(name):
-                continue
-            lacking = [column for column in work.names if column_named(column, columns) is None]
-            if lacking and work.missing == "stop":
-                yield Problem(
-                    f"{step.node}.{each.option_of(lacking[0])}",
-                    f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} Or leave the table out of '
-                    "`tables`, or say `missing: skip`",
-                )
-            left[name] = work.columns_left(columns)
+            if work.is_about(name):
+                yield from _check_over(step.node, each, name, columns)
+                left[name] = work.columns_left(columns)
+
+
+def _check_patterns(where: str, each: TablesFilter, captured: Columns) -> Iterator[Problem]:
+    for index, pattern in enumerate(each.in_tasks.tables):
+        if not _found(pattern, captured):
+            yield Problem(f"{where}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+
+
+def _check_over(where: str, each: TablesFilter, name: str, columns: Sequence[str]) -> Iterator[Problem]:
+    """A column that a filter over whole tables names, and a table that it is about lacks."""
+    lacking = [column for column in each.in_tasks.names if column_named(column, columns) is None]
+    if lacking and each.in_tasks.missing == "stop":
+        yield Problem(
+            f"{where}.{each.option_of(lacking[0])}",
+            f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} Or leave the table out of '
+            "`tables`, or say `missing: skip`",
+        )
 
 
 def _check_skipped(where: str, each: TablesFilter, about: Sequence[Sequence[str]]) -> Iterator[Problem]:
@@ -175,13 +178,28 @@ def _missing(where: str, table: str, columns: Iterable[str], there: Sequence[str
             yield Problem(where, f'{table} has no column "{column}"; {_near(column, there)}')
 
 
-def _check_first(graph: Graph, branch: Branch, path: str, captured: Columns) -> Iterator[Problem]:
-    """The first filter of a branch reads the table itself; what comes after it reads what it made."""
+def _check_steps(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Problem]:
+    """The filters on a way of typed rows up to the first of Spark's; what comes after that reads what it made."""
     table = branch.table or ""
     found = _found(table, captured)
+    typed = next(step.node for step in branch.steps if not isinstance(graph.filters[step.node], TablesFilter))
     if not found:
-        yield Problem(f"{path}.table", f"no table called {table}; {_near(table, captured)}")
+        yield Problem(f"{typed}.table", f"no table called {table}; {_near(table, captured)}")
     if len(found) != 1:
         return
-    for option, column in graph.filters[path].columns_read():
-        yield from _missing(f"{path}.{option}", table, [column], captured[found[0]])
+    columns = [*captured[found[0]]]
+    for index, step in enumerate(branch.steps):
+        each = graph.filters[step.node]
+        if not isinstance(each, TablesFilter):
+            for option, column in each.columns_read():
+                yield from _missing(f"{step.node}.{option}", table, [column], columns)
+            return
+        if each.problems():
+            return
+        yield from _check_patterns(step.node, each, captured)
+        if index == 0:
+            about = [its for name, its in captured.items() if each.in_tasks.is_about(name)]
+            yield from _check_skipped(step.node, each, about)
+        if each.in_tasks.is_about(found[0]):
+            yield from _check_over(step.node, each, found[0], columns)
+            columns = each.in_tasks.columns_left(columns)

@@ -33,6 +33,7 @@ from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import QueryPlan, plan_queries
 from databus.pipeline._query_filters import named
+from databus.pipeline._typed_steps import TypedSteps
 from databus.schema import TableSchema
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
 from databus.tasks import TableFilters, matches
@@ -129,9 +130,10 @@ class _Copy:
 
     def filtered(self, source: str, deadline: float) -> Filtered | FilteredTable | None:
         """The filters between the source's table and this copy; None where it is copied as it is."""
-        if self.plan.shape is Shape.TYPED:
-            return Filtered(self.session(), self.graph, self.plan.steps, self._captured(source, deadline))
         name = f"{self.physical}/{source}"
+        if self.plan.shape is Shape.TYPED:
+            steps = TypedSteps(self.graph, name, self.graph.about(self.plan.steps, name))
+            return Filtered(self.session(), steps, self._captured(source, deadline))
         mine = [feed for feed in self.plan.feeds if feed.output == self.node.path and feed.selects(name)]
         way = mine[0].filters_of(name) if mine else ()
         if not way:

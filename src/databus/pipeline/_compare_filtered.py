@@ -18,10 +18,10 @@ from databus.core import (
     ChangeType,
     ServiceUnavailable,
 )
-from databus.pipeline._graph import Graph, Step
+from databus.pipeline._typed_steps import TypedSteps
 from databus.schema import TableSchema, sink_schema
 from databus.sources import Row
-from databus.tasks import TableFilters, TableRows, result_table, user_rows_schema
+from databus.tasks import TableFilters, TableRows, user_rows_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,9 +69,8 @@ class FilteredTable:
 class Filtered:
     """A branch's filters over rows of a table. names: of the result's columns, known once `rows` has begun."""
 
-    def __init__(self, session: "SparkSession", graph: Graph, steps: Sequence[Step], table: TableSchema) -> None:
+    def __init__(self, session: "SparkSession", steps: TypedSteps, table: TableSchema) -> None:
         self._session = session
-        self._graph = graph
         self._steps = steps
         self._table = table
         self._result: TableSchema | None = None
@@ -91,12 +90,9 @@ class Filtered:
             yield from zip(*(column.to_pylist() for column in made.columns), strict=True)
 
     def _made_of(self, rows: Sequence[Row]) -> pa.Table:
-        found = self._session.createDataFrame(_with_meta(rows, self._table))
-        for step in self._steps:
-            found = self._graph.filters[step.node].apply(found, step.branch)
+        given = self._session.createDataFrame(_with_meta(rows, self._table))
+        found, self._result = self._steps.apply(given, self._table)
         made: pa.Table = found.drop(*(name for name, _, _ in _META)).toArrow()
-        key = self._graph.key_behind(self._steps, self._table.names, self._table.key)
-        self._result = result_table(self._table.source, made.schema, key)
         return made.cast(sink_schema(self._result))
 
 

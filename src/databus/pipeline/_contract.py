@@ -231,6 +231,11 @@ class Input(ABC):
         """Those tables with their definitions, by full name."""
         return {name: self.schema_of(context, name)[1] for name in self.tables_of(context, physical)}
 
+    def past_definitions(self, context: RunContext, name: str) -> Sequence[TableSchema]:
+        """Those that a table, by its full name, has and had, as far as that is known."""
+        del context, name
+        return ()
+
     def definitions(self, context: RunContext) -> Definitions:
         """What tells tasks of tables' definitions; of inputs that emit tables."""
         raise NotImplementedError
@@ -305,7 +310,9 @@ class Filter(ABC):
 
 
 class TablesFilter(Filter):
-    """Base of filters over whole tables, between tables edges: of each table by itself, on Arrow."""
+    """Base of filters over whole tables: of each table by itself, on Arrow. Between tables edges it judges rows as they
+    were written; between typed ones, rows of the one table as they come to it.
+    """
 
     @property
     @abstractmethod
@@ -321,6 +328,11 @@ class TablesFilter(Filter):
     def takes(self) -> Shape:
         """Tables."""
         return Shape.TABLES
+
+    def lineage(self, names: Sequence[str], branch: str | None) -> Lineage:
+        """See `Filter.lineage`: of typed rows."""
+        del branch
+        return self.in_tasks.lineage(names)
 
     def option_of(self, name: str) -> str:
         """The option that names a column, for messages."""

@@ -49,7 +49,8 @@ class Branch:
     """A way from an input to an output.
 
     table: of typed rows; None for tables, and for an input that has but one. selection: what tables the choices on the
-    way let through. edge: the last one. steps: the typed filters on the way; over_tables: those over whole tables.
+    way let through. edge: the last one. steps: the filters on the way of typed rows, wherever these become typed;
+    over_tables: those on a way of tables.
     """
 
     input: str
@@ -81,6 +82,7 @@ class Graph:
     inputs: Mapping[str, Input]
     filters: Mapping[str, Filter]
     edges: list[Edge] = field(default_factory=list)
+    _shapes: dict[str, Shape] = field(default_factory=dict)  # of filters over whole tables, by path
 
     @classmethod
     def of(cls, config: PipelineConfig) -> "tuple[Graph, list[Problem]]":
@@ -134,8 +136,18 @@ class Graph:
         return Shape.TABLES
 
     def shape_out(self, path: str) -> Shape:
-        """What a node gives."""
-        return self.inputs[path].emits if path in self.inputs else self.filters[path].takes
+        """What a node gives: a filter over whole tables what comes to it, which may be typed rows of one table."""
+        if path in self.inputs:
+            return self.inputs[path].emits
+        each = self.filters[path]
+        if not isinstance(each, TablesFilter):
+            return each.takes
+        if path not in self._shapes:
+            self._shapes[path] = Shape.TABLES  # for a cycle, which is told elsewhere
+            before = (self._referable.get(name) for name in self.config.nodes[path].sources)
+            shapes = [self.shape_out(source) for source in before if source is not None]
+            self._shapes[path] = Shape.TYPED if Shape.TYPED in shapes else Shape.TABLES
+        return self._shapes[path]
 
     def _unknown(self, name: str) -> str | None:
         base, _, branch = name.partition(".")
@@ -227,18 +239,17 @@ class Graph:
             each = self.filters[path]
             if each.takes is Shape.TABLES:
                 selection = (*selection, each.choose(branch))
-                over_tables += [Step(path, branch)] if isinstance(each, TablesFilter) else []
+                if isinstance(each, TablesFilter):
+                    (steps if edge.shape is Shape.TYPED else over_tables).append(Step(path, branch))
                 continue
             table = table or each.table
             steps.append(Step(path, branch))
         return Branch(start, output, edge.shape, edge, selection, table, tuple(steps), tuple(over_tables))
 
-    def key_behind(self, steps: Sequence[Step], names: Sequence[str], key: Sequence[str]) -> tuple[str, ...]:
-        """The key of typed rows behind filters, of a table with these columns and this key; see `Lineage.key`."""
-        for step in steps:
-            lineage = self.filters[step.node].lineage(names, step.branch)
-            names, key = [*lineage.columns], lineage.key(key)
-        return tuple(key)
+    def about(self, steps: Sequence[Step], name: str) -> tuple[Step, ...]:
+        """The steps that do something to the table of this full name; typed filters do to whatever comes."""
+        found = ((step, self.filters[step.node]) for step in steps)
+        return tuple(step for step, each in found if not isinstance(each, TablesFilter) or each.in_tasks.is_about(name))
 
 
 def physicals_of(graph: Graph, branch: Branch) -> list[str] | None:

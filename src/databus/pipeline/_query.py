@@ -40,9 +40,9 @@ from databus.pipeline._graph import Graph
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed, QueryPlan
-from databus.pipeline._query_filters import check_tables, filters_over
+from databus.pipeline._query_filters import check_named, check_tables, filters_over, typed_steps
+from databus.pipeline._typed_steps import first_lines
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
-from databus.tasks import Lineage, result_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -259,28 +259,16 @@ class QueryThread(threading.Thread):
         after = self._after = begin(plan, self._feeds, offsets, context, table.source)
         rows = origin.typed(settings.spark, context, plan.table, after)
         names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
-        for step in plan.steps:
-            try:
-                rows = settings.graph.filters[step.node].apply(rows, step.branch)
-            except DatabusError:
-                raise
-            except Exception as error:
-                raise analysis_error(step.node, error) from error
-        from databus.spark import arrow_schema
-
-        key = settings.graph.key_behind(plan.steps, names, table.key)
-        result = result_table(table.source, arrow_schema(rows.schema), key)
-        return rows, TypedWriter(*self._written(offsets), table=result, after=after, lineage_of=self._lineage)
+        check_named(settings.graph, plan.steps, origin, context, physical)
+        steps = typed_steps(settings.graph, plan.steps, origin, context, f"{physical}/{table.source}")
+        rows, result = steps.apply(rows, table)
+        for _, handle in self._feeds:
+            if isinstance(handle.output, Output):
+                steps.check_key(handle.output.key_of(table.source), names)
+        return rows, TypedWriter(*self._written(offsets), table=result, after=after, lineage_of=steps.lineage)
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:
         return self.plan.name, self._feeds, self._settings.report, offsets
-
-    def _lineage(self, names: Sequence[str]) -> Lineage:
-        """What the filters on its way make of a table's columns."""
-        found = Lineage.unchanged(names)
-        for step in self.plan.steps:
-            found = found.then(self._settings.graph.filters[step.node].lineage([*found.columns], step.branch))
-        return found
 
     def _named(self, error: Exception, writer: Writer | None) -> DatabusError:
         """What went wrong as one of our errors; anything unknown is tried again some times."""
@@ -300,7 +288,7 @@ class QueryThread(threading.Thread):
         if found is None:
             said = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
             self._logger.error("a query failed with an error that is not databus's own", trace=said)
-            found = TransientError(f"{type(cause).__name__}: {_first_lines(str(cause))}")
+            found = TransientError(f"{type(cause).__name__}: {first_lines(str(cause))}")
             found.__cause__ = cause
         return advised(found, self._feeds, resumed=self._after is not None)
 
@@ -343,16 +331,3 @@ class QueryThread(threading.Thread):
         log = self._logger.info if error is None or event == "restart" else self._logger.warning
         log = self._logger.error if event == "failed" else log
         log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})
-
-
-def analysis_error(node: str, error: Exception) -> DatabusError:
-    """What Spark said of a filter, as one of our errors."""
-    from pyspark.errors import PySparkException
-
-    condition = error.getCondition() if isinstance(error, PySparkException) else None
-    kind = UnknownColumn if (condition or "").startswith("UNRESOLVED_COLUMN") else InputError
-    return kind(f"{node}: Spark refuses it: {_first_lines(str(error))}")
-
-
-def _first_lines(text: str, lines: int = 5) -> str:
-    return "\n".join(text.splitlines()[:lines])

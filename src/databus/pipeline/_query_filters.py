@@ -5,8 +5,9 @@ from typing import Final
 
 from databus.core import ServiceUnavailable
 from databus.pipeline._contract import Input, RunContext, TablesFilter
-from databus.pipeline._graph import Graph
+from databus.pipeline._graph import Graph, Step
 from databus.pipeline._plan import QueryPlan
+from databus.pipeline._typed_steps import TypedSteps
 from databus.tasks import NamedFilter, TableFilters, matches, nearest, patterns_meet
 
 _NAMED_MAX: Final = 10
@@ -46,6 +47,22 @@ def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunC
             chain = filters.get(feed.filters_of(name)) if feed.selects(name) else None
             if chain is not None:
                 chain.over(table)
+
+
+def typed_steps(graph: Graph, steps: Sequence[Step], origin: Input, context: RunContext, name: str) -> TypedSteps:
+    """The filters of a typed branch over the table of this full name."""
+    about = graph.about(steps, name)
+    over = [each for _, each in named(graph, tuple(step.node for step in about))]
+    asks = any(each.hides and each.missing == "skip" for each in over)
+    return TypedSteps(graph, name, about, origin.past_definitions(context, name) if asks else ())
+
+
+def check_named(graph: Graph, steps: Sequence[Step], origin: Input, context: RunContext, physical: str) -> None:
+    """Raises `ServiceUnavailable` where a filter over whole tables on a typed way is about a table that is missing."""
+    over = named(graph, tuple(step.node for step in steps))
+    there = origin.tables_of(context) if over else []
+    for where, each in over if there else ():
+        _check_names(where, each.tables, physical, there)
 
 
 def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
 from databus.pipeline._check_stores import check_path, check_stores
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
-from databus.pipeline._contract import Delivery, Shape
+from databus.pipeline._contract import Delivery, Shape, TablesFilter
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
 from databus.pipeline._registry import Kind
 from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
@@ -193,9 +193,19 @@ def _check_into_filter(graph: Graph, source: str, place: str, target: NodeSpec) 
     shape = graph.shape_out(source)
     this = graph.filters[target.path]
     before = _name(source)
-    if this.takes is Shape.TABLES and shape is Shape.TYPED:
-        what = "a route by table" if target.type == "route" else target.type
-        yield Problem(place, f'"{before}" gives typed rows of one table; {what} takes tables')
+    if isinstance(this, TablesFilter):
+        if shape is not graph.shape_out(target.path):
+            yield Problem(
+                place,
+                f'"{before}" carries tables, and something else that comes to {_name(target.path)} is typed rows of '
+                f"one table; give each a {target.type} of its own",
+            )
+    elif this.takes is Shape.TABLES and shape is Shape.TYPED:
+        yield Problem(
+            place,
+            f'"{before}" gives typed rows of one table, and a route by table takes tables; put the route before it, or '
+            "divide its rows by `where`",
+        )
     if this.takes is Shape.TYPED and shape is Shape.TABLES and this.table is None:
         yield Problem(
             f"{target.path}.table", f'missing: "{before}" carries tables, and {target.type} works on one of them'
@@ -278,14 +288,6 @@ def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Prob
             branch.edge.place,
             f'"{branch.edge_name}" carries tables, and {node.type} takes typed rows of one table; put a filter between '
             "that names one, such as `type: sql` with `table` and `where`",
-        )
-    if branch.steps and branch.over_tables:
-        first = branch.steps[0].node
-        yield Problem(
-            f"{first}.from",
-            f'"{_name(branch.over_tables[-1].node)}" works on whole tables on their way to an output, and '
-            f"{_name(first)} reads its table itself; put what it does into the SQL or the function, or use one of "
-            "where, project, rename and mask instead",
         )
     if branch.table is None or not branch.steps:
         return

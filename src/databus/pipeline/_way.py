@@ -26,7 +26,7 @@ def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutp
     @cache  # it is asked for with each batch
     def found(name: str) -> str:
         if plan.shape is Shape.TYPED:
-            forms = [graph.filters[step.node].form(step.branch) for step in plan.steps]
+            forms = [graph.filters[step.node].form(step.branch) for step in graph.about(plan.steps, name)]
         else:
             over = [each for path in feed.filters_of(name) if isinstance(each := graph.filters[path], TablesFilter)]
             forms = [each.form(None) for each in over if each.in_tasks.is_about(name)]

@@ -39,7 +39,7 @@ from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
 from databus.tasks._folders import Folders, FolderWriter, Named, quoted, spelled
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, live_files
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
-from databus.tasks._mapper import META_COLUMNS, Mapper, is_meta
+from databus.tasks._mapper import META_COLUMNS, Always, FilterMapper, Mapper, is_meta
 from databus.tasks._pairs import Int, Stored, first_pair, last_pair, log_number, pairs_of, rows_above, stored_at
 from databus.tasks._rewrite import Images, Rewritten, last_images, rewrite
 from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Restage, Stage, StagedFeed, joined
@@ -51,6 +51,7 @@ __all__ = [
     "CONTROL_LABEL",
     "META_COLUMNS",
     "RECEIPTS",
+    "Always",
     "Batch",
     "ChangeBatch",
     "CopySteps",
@@ -58,6 +59,7 @@ __all__ = [
     "Decode",
     "Definitions",
     "Fetch",
+    "FilterMapper",
     "FolderWriter",
     "Folders",
     "Images",

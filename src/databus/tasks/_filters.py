@@ -5,7 +5,7 @@ They travel to tasks as they are, and have of a pipeline's file their options al
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -16,6 +16,7 @@ from databus.core import ConfigError
 from databus.schema import Column, Predicate, TableSchema, column_named, forms_of, sink_schema
 from databus.tasks._choice import matches
 from databus.tasks._hmac import hmac_hex
+from databus.tasks._lineage import Lineage
 from databus.tasks._table_step import TableStep
 
 _HASHED: Final = ("bool", "string", "binary", "date", "timestamp", "timestamptz")
@@ -50,6 +51,17 @@ class TableFilter(ABC):
         """The columns of what comes out, where these come in."""
         return list(names)
 
+    def lineage(self, names: Sequence[str]) -> Lineage:
+        """What becomes of the columns of typed rows. Raises KeyError for one that it names and that is not there."""
+        lacking = [each for each in self.names if column_named(each, names) is None]
+        if lacking and self.missing == "stop":
+            raise KeyError(lacking[0])
+        return self._lineage(names)
+
+    @abstractmethod
+    def _lineage(self, names: Sequence[str]) -> Lineage:
+        """The same; columns that it names and that are not among these are left alone."""
+
     @abstractmethod
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """What it makes of a table in one definition. missing: columns that it names and this definition lacks, each as
@@ -77,6 +89,11 @@ class Where(TableFilter):
     def names(self) -> Sequence[str]:
         """See `TableFilter.names`."""
         return self.predicate.columns
+
+    def _lineage(self, names: Sequence[str]) -> Lineage:
+        read = [column_named(each, names) for each in self.names]
+        unchanged = Lineage.unchanged(names)
+        return unchanged if None in read else replace(unchanged, reads=frozenset(name for name in read if name))
 
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """See `TableFilter.over`. A column that the table got later is NULL."""
@@ -117,6 +134,9 @@ class Project(TableFilter):
         named = {column_named(each, names) for each in self.names}
         return [name for name in names if (name in named) == (self.columns is not None)]
 
+    def _lineage(self, names: Sequence[str]) -> Lineage:
+        return Lineage.unchanged(self.columns_left(names))
+
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """See `TableFilter.over`."""
         del missing
@@ -155,6 +175,9 @@ class Rename(TableFilter):
         to = {column_named(old, names): new for old, new in self.columns.items()}
         return [to.get(name, name) for name in names]
 
+    def _lineage(self, names: Sequence[str]) -> Lineage:
+        return Lineage(dict(zip(self.columns_left(names), names, strict=True)))
+
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """See `TableFilter.over`."""
         del missing
@@ -186,6 +209,15 @@ class Mask(TableFilter):
     def names(self) -> Sequence[str]:
         """See `TableFilter.names`."""
         return (*self.hash, *self.redact, *self.truncate)
+
+    def _lineage(self, names: Sequence[str]) -> Lineage:
+        masked = {column_named(each, names) for each in self.names}
+        hashed = {column_named(each, names) for each in self.hash}
+        return Lineage(
+            {name: None if name in masked else name for name in names},
+            frozenset(name for name in masked if name is not None),
+            hashed={name: name for name in hashed if name is not None},
+        )
 
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """See `TableFilter.over`."""

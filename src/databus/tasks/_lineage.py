@@ -20,12 +20,14 @@ class Lineage:
     """What becomes of a table's columns.
 
     columns: by name in the result, the column that it is, unchanged; None if it is computed. reads: columns on which
-    computed ones and the choice of rows depend. is_opaque: whether nobody can tell which those are.
+    computed ones and the choice of rows depend. is_opaque: whether nobody can tell which those are. hashed: of the
+    computed ones, by name, the column whose values it tells apart as that does.
     """
 
     columns: Mapping[str, str | None]
     reads: frozenset[str] = frozenset()
     is_opaque: bool = False
+    hashed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def unchanged(cls, names: Sequence[str]) -> "Lineage":
@@ -36,10 +38,13 @@ class Lineage:
         """Of this filter and, behind it, another."""
         columns = {name: None if old is None else self.columns[old] for name, old in following.columns.items()}
         read = {self.columns[name] for name in following.reads}
+        apart = {name: old for name, old in {**following.columns, **following.hashed}.items() if old is not None}
+        found = {name: self.columns[old] or self.hashed.get(old) for name, old in apart.items()}
         return Lineage(
             columns,
             self.reads | {name for name in read if name is not None},
             self.is_opaque or following.is_opaque,
+            {name: old for name, old in found.items() if old is not None and columns[name] is None},
         )
 
     def key(self, key: Sequence[str]) -> tuple[str, ...]:
@@ -48,10 +53,13 @@ class Lineage:
 
         >>> Lineage({"number": "id", "id": "customer"}).key(["id"]), Lineage({"id": None}).key(["id"])
         (('number',), ())
+        >>> Lineage({"id": None}, hashed={"id": "id"}).key(["id"])
+        ('id',)
         """
         if self.is_opaque:
             return tuple(key) if set(key) <= self.columns.keys() else ()
-        found = [next((new for new in (name, *self.columns) if self.columns.get(new) == name), None) for name in key]
+        apart = {**self.columns, **self.hashed}
+        found = [next((new for new in (name, *apart) if apart.get(new) == name), None) for name in key]
         return tuple(name for name in found if name is not None) if None not in found else ()
 
 

@@ -1,8 +1,12 @@
-"""A user's function over Arrow batches of typed rows, as tasks run it; controls pass by without being shown to it."""
+"""What tasks run over Arrow batches of typed rows: users' functions, and filters over whole tables. Controls pass by
+without being shown to a function.
+"""
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final
@@ -22,7 +26,9 @@ from databus.core import (
     ConfigError,
     InputError,
 )
-from databus.tasks._decode import CONTROL_LABEL
+from databus.schema import TableSchema
+from databus.tasks._decode import CONTROL_LABEL, fitted_rows
+from databus.tasks._table_filters import TableFilters
 
 META_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP, SEQ, TXID, SNAPSHOT, CONTROL)
 """The bus's columns in typed rows with `meta=full`, in the order in which they follow the table's."""
@@ -120,3 +126,50 @@ class Mapper:
             for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+@dataclass(frozen=True)
+class Always:
+    """Tells of one definition, whichever is asked for."""
+
+    table: TableSchema
+
+    def __call__(self, _: object) -> TableSchema:
+        return self.table
+
+
+@dataclass(frozen=True)
+class FilterMapper:
+    """Has a filter over whole tables make rows of rows. table: their definition. schema: of what comes out, with the
+    bus's columns.
+    """
+
+    filters: TableFilters
+    table: TableSchema
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        steps = self.filters.over(self.table)
+        for batch in batches:
+            is_control = pc.equal(batch.column(CHANGE_TYPE), CONTROL_LABEL)
+            rows = pa.Table.from_batches([batch]).filter(pc.invert(is_control))
+            for step in steps:
+                rows = step.apply(rows)
+            yield from fitted_rows(rows, self.schema).to_batches()
+            if pc.any(is_control).as_py():
+                yield self._controls(batch.filter(is_control))
+
+    def _controls(self, controls: pa.RecordBatch) -> pa.RecordBatch:
+        """Controls, which every filter lets pass, without what a filter that hides columns must not let be seen."""
+        given: dict[str, pa.Array] = {name: controls.column(name) for name in META_COLUMNS}
+        if any(each.hides for _, each in self.filters.filters):
+            bodies = [_without_values(text) for text in given[CONTROL].to_pylist()]
+            given[CONTROL] = pa.array(bodies, given[CONTROL].type)
+        columns = [given.get(each.name, pa.nulls(controls.num_rows, each.type)) for each in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _without_values(text: str) -> str:
+    hidden: Mapping[str, Any] = {"ddl": None, "fill": {}}
+    left = {name: hidden.get(name, value) for name, value in json.loads(text).items()}
+    return json.dumps(left, ensure_ascii=False, separators=(",", ":"))

@@ -197,6 +197,10 @@ class DatabusInput(Input):
         found = [each for each in client.sources() if each.physical == physical]
         return {each.name: client.table_of(each.fingerprint) for each in found}
 
+    def past_definitions(self, context: RunContext, name: str) -> Sequence[TableSchema]:
+        """What the relay says."""
+        return [each.table for each in context.relay_client().register([name])]
+
     def definitions(self, context: RunContext) -> RelayTables:
         """What the relay says."""
         return RelayTables(context.relay_url, context.access)
