@@ -28,6 +28,7 @@ SHARES_SPARK = (
     "pipeline/test_tls.py",
     "pipeline/test_treatment.py",
     "pipeline/test_typed_steps.py",
+    "pipeline/test_validate_and_run.py",
     "spark/",
     "stores/test_runs.py",
 )

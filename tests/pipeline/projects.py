@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from databus.pipeline import run
+from databus.pipeline._own_relay import OwnRelay
 from databus.pipeline.outputs import read_delta
+from databus.relay import Relay, load_relay
 from databus.testing.shop import SqliteWorkload, connect, create_shop
 
 WAIT_S = 90.0
@@ -29,12 +31,16 @@ class Project:
     def __init__(self, folder: Path, sections: str, *, head: str = HEAD, seed: int = 7, orders: int = 60) -> None:
         self.folder = folder
         self.path = folder / "databus.yml"
-        self.path.write_text(head + textwrap.dedent(sections))
+        self.write(sections, head=head)
         self.database = folder / "shop.db"
         create_shop(self.database, customers=40, products=30, orders=orders, seed=seed)
         self._db = connect(self.database)
         self.workload = SqliteWorkload(self._db, random.Random(seed))
         print(f"seed {seed}")  # noqa: T201 - shown when a test fails
+
+    def write(self, sections: str, *, head: str = HEAD) -> None:
+        """Write the pipeline's file."""
+        self.path.write_text(head + textwrap.dedent(sections))
 
     @property
     def state(self) -> Path:
@@ -121,6 +127,21 @@ class Running:
         return self.wait_for(
             lambda: next((e for e in list(self.events) if wanted.items() <= e.items()), None), str(wanted)
         )
+
+
+class RelayInThread(OwnRelay):
+    """A pipeline's own relay inside of this process, for tests that start many and kill none: 2 s of imports less."""
+
+    _inner: Relay | None = None
+
+    def start(self) -> None:
+        self._inner = Relay(load_relay(self._write_config())).start()
+        self.url = self._inner.url
+
+    def stop(self) -> None:
+        inner, self._inner = self._inner, None
+        if inner is not None:
+            inner.stop()
 
 
 def rows_or_none(read: Callable[[], Any]) -> Any:

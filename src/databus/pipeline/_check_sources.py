@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from databus.core import ConfigError
+from databus.pipeline._check_definitions import check_definitions
 from databus.pipeline._config import Problem
 from databus.pipeline._contract import TablesFilter
 from databus.pipeline._graph import Branch, Graph
 from databus.pipeline._registry import Kind
-from databus.schema import column_named
+from databus.schema import TableSchema, column_named
 from databus.sources import SourceConfig
 from databus.tasks import full_pattern, matches, nearest, selects
 
@@ -27,23 +28,32 @@ Columns = Mapping[str, Sequence[str]]
 def check_sources(graph: Graph) -> Iterator[Problem]:
     """Problems of `sources`, then those of inputs and filters that name what no source has."""
     known: dict[str, Columns] = {}
+    defined: dict[str, TableSchema] = {}
     for name, source in graph.config.sources.items():
         where = f"sources.{name}"
         try:
             tables = source.tables_here(graph.config.folder)
+            there = source.definitions_here(graph.config.folder) or {}
         except ConfigError as error:
             below, _, message = str(error).partition(": ")
             yield Problem(f"{where}.{below}", message)
             continue
+        defined.update({f"{name}/{each}": table for each, table in there.items()})
         yield from _check_options(where, source, tables)
         if tables is not None:
             known[name] = {f"{name}/{each}": columns for each, columns in tables.items() if source.selects(each)}
     if len(known) < len(graph.config.sources) or not known:
         return
     captured = {table: columns for each in known.values() for table, columns in each.items()}
-    yield from _check_inputs(graph, captured)
-    yield from _check_filters(graph, captured)
-    yield from _check_keys(graph, captured)
+    found = [
+        *_check_inputs(graph, captured),
+        *_check_filters(graph, captured),
+        *_check_keys(graph, captured),
+    ]
+    yield from found
+    for each in check_definitions(graph, defined):
+        if not any(other.path.startswith(each.path) for other in found):  # told already, with what was meant
+            yield each
 
 
 def _is_name(pattern: str) -> bool:

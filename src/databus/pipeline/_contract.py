@@ -390,6 +390,10 @@ class Output(ABC):
         del source
         return ()
 
+    def check_table(self, table: TableSchema) -> None:
+        """Raises `InputError` or `UnsupportedFeature` for a table of which it cannot take rows, whatever these are."""
+        del table
+
     def is_from(self, name: str, log: str) -> bool:
         """Whether what the target holds of a table came from the log of this uuid; True where the output cannot tell.
 

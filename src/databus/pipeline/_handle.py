@@ -124,20 +124,14 @@ class OutputHandle:
                     f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
                     f"{self.name} {table}`, FILE being the pipeline's"
                 )
-        way_of = self.bringing[name].way_of
-        changed = [table for table, entry in stream.tables.items() if entry.way not in ("", way_of(table))]
+        changed = made_otherwise(stream, self.bringing[name].way_of)
         if changed:
             self._go_another_way(self.output, changed)
 
     def _go_another_way(self, output: Output, tables: Sequence[str]) -> None:
         names, on_change = ", ".join(sorted(tables)), output.config.on_change
         if on_change == "stop":
-            raise InputError(
-                f"outputs.{self.name}: what decides the rows of {names} (filters on the way, or this output's options) "
-                f"was changed after rows were written. Say what to do with those: `on_change: rebuild` in this output "
-                f"has them made anew, as `databus rebuild FILE {self.name} TABLE` does once; `on_change: continue` "
-                f"keeps them"
-            )
+            raise InputError(f"outputs.{self.name}: {why_stopped(self.name, tables)}")
         logger = structlog.get_logger("databus.pipeline")
         if on_change == "continue":
             logger.warning("older rows were made in another way, and stay", output=self.name, tables=names)
@@ -303,6 +297,20 @@ class OutputHandle:
         with self._held():
             self._taken().check_epoch()
             self.output.write(rows, batch_id)
+
+
+def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:
+    """The tables of which a target has rows that were made in another way than they would be now."""
+    return [table for table, entry in stream.tables.items() if entry.way not in ("", way_of(table))]
+
+
+def why_stopped(output: str, tables: Sequence[str]) -> str:
+    """Why an output that does not say what to do does not go on with such tables."""
+    return (
+        f"what decides the rows of {', '.join(sorted(tables))} (filters on the way, or this output's options) was "
+        f"changed after rows were written. Say what to do with those: `on_change: rebuild` in this output has them "
+        f"made anew, as `databus rebuild FILE {output} TABLE` does once; `on_change: continue` keeps them"
+    )
 
 
 def _after(known: Stream, batch: Batch) -> Stream:

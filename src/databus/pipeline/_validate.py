@@ -16,6 +16,7 @@ from databus.pipeline._check_master import check_master
 from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
 from databus.pipeline._check_stores import check_path, check_stores
+from databus.pipeline._check_targets import check_targets
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
 from databus.pipeline._contract import Delivery, Shape, TablesFilter
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
@@ -36,6 +37,8 @@ def validate(path: Path | str, *, master: str | None = None, offline: bool = Fal
     if graph is not None and not graph.cycle():
         stores = () if offline else check_stores(graph.config)
         problems = sorted({*problems, *check_sources(graph), *stores})
+        if all(each.is_warning for each in problems):
+            problems = sorted({*problems, *check_targets(graph)})
     return _placed(path, problems)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
 from databus.core import ConfigError
+from databus.schema import TableSchema
 
 
 def _from_folder(path: str, info: ValidationInfo) -> str:
@@ -64,6 +65,11 @@ class SourceConfig(BaseModel):
         to be asked. folder: where relative paths start. Raises `ConfigError`, beginning with an option, if that option
         names what is not there.
         """
+        del folder
+        return None
+
+    def definitions_here(self, folder: Path) -> Mapping[str, TableSchema] | None:
+        """The tables that would be captured, with their definitions; see `tables_here`."""
         del folder
         return None
 

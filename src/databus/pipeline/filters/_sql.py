@@ -157,6 +157,9 @@ class SqlFilter(Filter):
         for projection in tree.expressions:
             if projection.alias_or_name in META_COLUMNS:
                 yield f"{projection.alias_or_name} is one of the bus's own columns, which go along by themselves"
+        names = [each.alias_or_name.lower() for each in tree.expressions if not each.is_star and each.alias_or_name]
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            yield f"two columns are called {name!r}; give one of them another name with AS"
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """The rows that the condition holds for, the columns that the SELECT makes; see `Filter.apply`."""

@@ -164,6 +164,11 @@ class DeltaOutput(Output):
         stored = target.stored() if target.exists else None
         return None if stored is None else Place(stored.pair, str(target.table.version()))
 
+    def check_table(self, table: TableSchema) -> None:
+        """See `Output.check_table`: a mirror needs a key."""
+        if self.config.mode == "mirror":
+            self._key(table)
+
     def is_from(self, name: str, log: str) -> bool:
         """See `Output.is_from`."""
         target = self._copy(*name.split("/", 1)).target

@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from databus.core import ConfigError
+from databus.core import ConfigError, UnsupportedFeature
+from databus.schema import TableSchema
 from databus.sources._config import LocalPath, SourceConfig
 from databus.sources.sqlite._tables import list_tables
 
@@ -85,6 +86,33 @@ class SqliteConfig(SourceConfig):
             return None  # it cannot be read now, which says nothing about what is in it
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"path: {self.path}: {error}") from error
+
+    def definitions_here(self, folder: Path) -> Mapping[str, TableSchema] | None:
+        """See `SourceConfig.definitions_here`. Raises `ConfigError` for a database that cannot be captured, too."""
+        from databus.sources.sqlite._describe import describe
+        from databus.sources.sqlite._tables import read_shape
+
+        path = folder / self.path
+        try:
+            with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0)) as db:
+                names = [name for name, kind in list_tables(db).items() if kind == "table"]
+                chosen = [name for name in names if self.selects(f"main.{name}")]
+                found = [describe(self, read_shape(db, name)).table for name in chosen]
+                self._check_wal(db)
+        except sqlite3.Error:
+            return None  # `tables_here` says why
+        except UnsupportedFeature as error:
+            raise ConfigError(f"tables: {error}") from error
+        return {table.source: table for table in found}
+
+    def _check_wal(self, db: sqlite3.Connection) -> None:
+        from databus.sources.sqlite._install import ensure_wal
+
+        try:
+            if not self.set_wal:
+                ensure_wal(db, self.path, set_wal=False)
+        except ConfigError as error:
+            raise ConfigError(f"path: {error}") from error
 
     def names_exactly(self, table: str) -> bool:
         """Whether the table is asked for by its name, not by a pattern that happens to fit."""

@@ -1,0 +1,63 @@
+"""What is wrong with targets on this machine's disks: folders that cannot be written, rows that were made otherwise."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from databus.core import DatabusError
+from databus.disk import LocalLocation
+from databus.pipeline._config import NodeSpec, Problem
+from databus.pipeline._contract import Output
+from databus.pipeline._graph import Graph
+from databus.pipeline._handle import ledger_path, made_otherwise, why_stopped
+from databus.pipeline._ledger import Ledger
+from databus.pipeline._plan import plan_queries
+from databus.pipeline._registry import Kind
+from databus.pipeline._way import way_of
+
+
+def check_targets(graph: Graph) -> Iterator[Problem]:
+    """Of a graph without problems. Nothing is written."""
+    config = graph.config
+    yield from _check_folder("state", config.state)
+    if config.embeds_relay:
+        yield from _check_folder("relay.folder", config.relay_folder)
+    for node in config.nodes.values():
+        if node.kind is not Kind.OUTPUT:
+            continue
+        output = node.plugin(node.config, config.context_of(node.name))
+        folder = output.ledger_folder() if isinstance(output, Output) else None
+        wrong = [*_check_folder(f"{node.path}.path", folder)] if isinstance(folder, LocalLocation | Path) else []
+        yield from wrong or _check_ways(graph, node, output)
+
+
+def _check_folder(where: str, folder: LocalLocation | Path) -> Iterator[Problem]:
+    """A folder that cannot be made, or not be written to."""
+    path = Path(folder)
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir():
+        yield Problem(where, f"{there} is a file, not a folder")
+    elif not os.access(there, os.W_OK | os.X_OK):
+        yield Problem(where, f"{there}: this user may not write there")
+
+
+def _check_ways(graph: Graph, node: NodeSpec, output: object) -> Iterator[Problem]:
+    """A ledger that cannot be read, or that says that rows were made in another way."""
+    config = graph.config
+    path = ledger_path(output, config.state)  # type: ignore[arg-type]  # one of the two kinds of outputs
+    if not isinstance(path, LocalLocation):
+        return
+    try:
+        ledger = Ledger.load(path, config.name, node.name)
+    except DatabusError as error:
+        yield Problem(node.path, str(error))
+        return
+    feeds = [(plan, feed) for plan in plan_queries(graph, [*config.sources]) for feed in plan.feeds]
+    mine = {plan.name: (plan, feed) for plan, feed in feeds if feed.output == node.path}
+    changed: set[str] = set()
+    for name, (plan, feed) in mine.items():
+        stream = ledger.found(name, plan.of, mine)
+        if stream is not None:
+            changed.update(made_otherwise(stream, way_of(graph, plan, feed, output)))  # type: ignore[arg-type]
+    if changed and node.config.on_change == "stop":
+        yield Problem(node.path, why_stopped(node.name, [*changed]))
