@@ -155,10 +155,9 @@ def _alive_workers(ui: int) -> int:
         return 0
 
 
-def captured(url: str, rows: int) -> None:
+def captured(client: RelayClient, rows: int) -> None:
     """Wait until the relay has read so many rows, which the shop has."""
     deadline = time.monotonic() + WAIT_S
-    client = RelayClient(url)
     while client.states()[0]["snapshotRows"] < rows or client.head("shop").published.snapshots:
         assert time.monotonic() < deadline, client.states()
         time.sleep(0.1)  # a question and an answer each time

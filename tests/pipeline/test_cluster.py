@@ -15,7 +15,9 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
+from databus.link import RelayClient
 from databus.testing import RelayProcess
+from tests.certificates import Authority
 from tests.pipeline.cluster import Cluster, captured, cluster, kill_all_of
 from tests.pipeline.projects import Project
 from tests.stores.store import BUCKET, ObjectStore, object_store
@@ -25,6 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 RUN_S_MAX = 240.0
 TOKEN = "0123456789-a-token"  # noqa: S105 - of this test's relay
+CERTIFICATE = {"certificate_file": "pipeline.pem", "key_file": "pipeline.key"}
 DRIVER_DIES = 0.3  # in so many of the cycles
 SPECULATIVE = {
     "spark.speculation": "true",
@@ -58,7 +61,7 @@ def file_of(relay: RelayProcess, there: Cluster, store: ObjectStore, prefix: str
     root = f"s3://{BUCKET}/{prefix}"
     sections = {
         "name": "shop",
-        "relay": {"url": relay.url, "token_file": "token"},
+        "relay": {"url": relay.url, "token_file": "token", "ca_file": "ca.pem", **CERTIFICATE},
         "spark": {"master": there.master, "archive": "executors.zip", "settings": {**there.settings, **more}},
         "run": {"retries_max": 100, "retry_ms_min": 100, "retry_ms_max": 500},
         "storage": {"s3": store.options},
@@ -165,16 +168,18 @@ def project(tmp_path: Path) -> Project:
 def set_up(folder: Path, project: Project, **settings: str) -> Iterator[tuple[Cluster, Lake]]:
     """A relay that has read the shop, a store, and a cluster; the pipeline's file names them."""
     source = {"type": "sqlite", "path": str(project.database)}
-    token = project.folder / "token"
-    relay = RelayProcess(folder / "relay", {"shop": source}, token_file=str(token))
+    files = project.folder
+    authority = Authority(files)
+    authority.sign("pipeline", hosts=())
+    tls = {**authority.sign("relay").relay, "client_ca_file": str(authority.ca)}
+    relay = RelayProcess(folder / "relay", {"shop": source}, token_file=str(files / "token"), tls=tls)
     there = cluster(folder / "cluster", [project.folder])
-    with pytest.MonkeyPatch.context() as patch, object_store(folder) as store, there as made:
-        patch.setenv("DATABUS_TOKEN", TOKEN)  # for us; nobody else has it from the environment
-        with relay:
-            captured(relay.url, project.rows())
-            patch.delenv("DATABUS_TOKEN")
-            project.path.write_text(file_of(relay, made, store, "lake", **settings))
-            yield made, Lake(project, store, "lake")
+    with object_store(folder) as store, there as made, relay:
+        captured(
+            RelayClient(relay.url, token=TOKEN, ca_file=authority.ca, **authority.sign("test").client), project.rows()
+        )
+        project.path.write_text(file_of(relay, made, store, "lake", **settings))
+        yield made, Lake(project, store, "lake")
 
 
 def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(

@@ -83,7 +83,7 @@ class Task:
 def test_a_task_imports_what_reads_and_writes_and_nothing_else(tmp_path: Path, filters: str, last: str) -> None:
     project = Project(tmp_path, "outputs: {}")
     with RelayProcess(tmp_path / "relay", {"shop": {"type": "sqlite", "path": str(project.database)}}) as relay:
-        captured(relay.url, project.rows())
+        captured(RelayClient(relay.url), project.rows())
         project.path.write_text(FILE.format(relay=relay.url, filters=filters, last=last))
         graph = load_pipeline(project.path)
         (plan,) = plan_queries(graph, ["shop"])
