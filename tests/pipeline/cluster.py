@@ -50,6 +50,10 @@ class Cluster:
                 found += [each for each in worker.children() if "ExecutorBackend" in " ".join(each.cmdline())]
         return found
 
+    def working(self) -> list[psutil.Process]:
+        """Those that have started a Python, as the first task makes them do."""
+        return [each for each in self.executors() if _children(each)]
+
     def imported(self) -> set[str]:
         """What the executors' Pythons have imported."""
         notes = self.folder / "notes"

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 RUN_S_MAX = 240.0
 TOKEN = "0123456789-a-token"  # noqa: S105 - of this test's relay
 CERTIFICATE = {"certificate_file": "pipeline.pem", "key_file": "pipeline.key"}
-DRIVER_DIES = 0.3  # in so many of the cycles
+DRIVER_DIES, FILE_FIRST = 0.2, 0.5  # in so many of the cycles
 SPECULATIVE = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -216,9 +216,14 @@ def test_a_cluster_that_loses_executors_and_drivers_all_the_time_holds_what_happ
         for cycle in range(int(os.environ.get("CYCLES", "50"))):
             if cycle % 10 == 5:
                 project.execute(f"ALTER TABLE orders ADD COLUMN extra_{cycle} TEXT")
+            before = lake.files()
+            driver.wait_for(there.working, "executors that work")
             project.work(dice.randint(10, 150))
-            time.sleep(dice.uniform(0, 8))  # whatever is being done then is what is cut off
-            if victims := there.executors():
+            if dice.random() < FILE_FIRST:
+                driver.wait_for(lambda before=before: lake.files() - before, "a file")
+            else:
+                time.sleep(dice.uniform(0, 4))  # whatever is being done then is what is cut off
+            if victims := there.working() or there.executors():
                 kill_all_of(dice.choice(victims))
             if dice.random() < DRIVER_DIES:
                 driver.end(signal.SIGKILL)
