@@ -107,3 +107,26 @@ def test_a_filter_that_was_changed_is_named_before_the_run_that_refuses_it(spark
     assert [event["message"] for event in events if event["event"] == "failed"] == [found]
     project.write(text.format(least=10_000, more=", on_change: continue"))
     assert problems(project.path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "outputs: {copy: {type: delta, from: shop, mode: mirror, path: lake/{table}}}\n",
+            ":4: column 68: expected ',' or '}', but got '{', or quotes around the text before it",
+        ),
+        (
+            "filters: {f: {type: sql, from: shop, select: SELECT a, b AS c FROM main.t}}\n",
+            (
+                ":4: filters.f.b AS c FROM main.t: there is no such option; if it belongs to the text before it, that "
+                "needs quotes, since a comma ends it"
+            ),
+        ),
+    ],
+)
+def test_text_that_needs_quotes_is_named_with_its_place(tmp_path, text, told):
+    path = tmp_path / "databus.yml"
+    path.write_text(HEAD + text)
+    said = [each.in_file(path) for each in validate(path)]
+    assert f"{path}{told}" in said

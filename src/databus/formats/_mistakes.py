@@ -93,7 +93,9 @@ def _otherwise(path: str, found: Mapping[str, Any], known: list[str]) -> str:
         return "missing"
     if kind == "extra_forbidden":
         near = difflib.get_close_matches(str(found["loc"][-1]), known, 1) if len(found["loc"]) == 1 else []
-        return "there is no such option" + (f'; did you mean "{near[0]}"?' if near else "")
+        comma = "; if it belongs to the text before it, that needs quotes, since a comma ends it"
+        told = f'; did you mean "{near[0]}"?' if near else comma if " " in str(found["loc"][-1]) else ""
+        return f"there is no such option{told}"
     if kind in _BOUNDS:
         word, name = _BOUNDS[kind]
         return f"{_shown(path, found['input'])} is {word} {context[name]:g}"

@@ -340,13 +340,22 @@ class _Reader:
         return NodeSpec(kind, name, type_name, plugin, config)
 
 
+def _unread(path: Path, said: str) -> Problem:
+    """What keeps a file from being read: said as `FILE: ...` or `FILE:LINE:COLUMN: ...`."""
+    found = re.fullmatch(r":(\d+):(\d+): (.*)", said.removeprefix(str(path)), re.DOTALL)
+    if found is None:
+        return Problem("", said.removeprefix(f"{path}: "))
+    hint = ", or quotes around the text before it" if "','" in found[3] else ""
+    return Problem("", f"column {found[2]}: {found[3]}{hint}", line=int(found[1]))
+
+
 def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
     """Read a pipeline's file. What could be read comes back together with all that is wrong in it; None if nothing."""
     reader = _Reader(path)
     try:
         value = load_yaml(path)
     except ConfigError as error:
-        return None, [Problem("", str(error).removeprefix(f"{path}: "))]
+        return None, [_unread(path, str(error))]
     sections = reader.sections(reader.substituted(value))
     name = sections.name or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
     folder = path.resolve().parent

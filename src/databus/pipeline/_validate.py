@@ -54,7 +54,7 @@ def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
 def _placed(path: Path | str, problems: list[Problem]) -> list[Problem]:
     """Problems with the lines that they are in."""
     lines = lines_in(Path(path)) if problems else {}
-    return [replace(each, line=line_of(each.path, lines)) for each in problems]
+    return [each if each.line is not None else replace(each, line=line_of(each.path, lines)) for each in problems]
 
 
 def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
