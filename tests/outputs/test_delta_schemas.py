@@ -7,6 +7,7 @@ import pytest
 
 from databus.core import ControlKind, LimitExceeded, UnsupportedFeature
 from databus.schema import Column, TableSchema, converts_exactly, widens_to
+from databus.tasks import run_all, run_here
 from databus.testing._change_log import ChangeLog
 from tests.outputs.harnesses import DeltaHarness, versions
 
@@ -59,7 +60,7 @@ def test_fill_that_comes_late_leaves_younger_rows(mirror):
     output = mirror.make()
     output.write(log.batch(0, 4))
     copy = output._copies["shop", NARROW.source]
-    copy.kind.control(log.entries[2], copy.target.stored())
+    run_all([copy.kind.control(log.entries[2], copy.target.stored())], run_here)
     rows = sorted(mirror.read("shop", to), key=lambda row: row["id"])
     assert [row["rate"] for row in rows] == [Decimal("1.250"), Decimal("1.250"), Decimal(7)]
 

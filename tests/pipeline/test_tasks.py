@@ -17,6 +17,9 @@ from tests.pipeline.projects import HEAD, Project
 HISTORY = """
 outputs: {history: {type: delta, mode: history, path: lake, from: shop}}
 """
+MIRROR = """
+outputs: {mirror: {type: delta, mode: mirror, path: lake, from: shop}}
+"""
 _KILLS_MAX = 6
 IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 4, max_rows_per_trigger: 400")
 
@@ -35,15 +38,27 @@ def assert_is_all_that_happened(project: Project, folder: str = "lake") -> None:
         assert found == project.select(f"SELECT {', '.join(columns)} FROM {table}")
 
 
-def test_the_driver_sees_no_row(tmp_path: Path, spark: Any) -> None:
-    project = Project(tmp_path, HISTORY, head=IN_PARTS)
+def assert_is_what_the_database_has(project: Project, folder: str = "lake") -> None:
+    """Each row once, as it is now."""
+    for table, columns in (("orders", ("id", "status")), ("customers", ("id", "email"))):
+        rows = read_delta(project.folder / folder / table).to_pylist()
+        found = sorted((tuple(row[name] for name in columns) for row in rows), key=repr)
+        assert found == project.select(f"SELECT {', '.join(columns)} FROM {table}")
+
+
+HOLDS = {HISTORY: assert_is_all_that_happened, MIRROR: assert_is_what_the_database_has}
+
+
+@pytest.mark.parametrize("sections", [HISTORY, MIRROR], ids=["history", "mirror"])
+def test_the_driver_sees_no_row(tmp_path: Path, spark: Any, sections: str) -> None:
+    project = Project(tmp_path, sections, head=IN_PARTS)
     project.work(150)
     events = project.once(spark)
     batches = [event for event in events if event["event"] == "batch"]
     assert sum(event["rows"] for event in batches) > 400
     assert len(batches) > 1
     assert {event["driver_row_bytes"] for event in batches} == {0}
-    assert_is_all_that_happened(project)
+    HOLDS[sections](project)
 
 
 def test_an_output_that_is_given_rows_in_the_driver_says_so(tmp_path: Path, spark: Any) -> None:
@@ -97,8 +112,9 @@ def _is_worker(process: psutil.Process) -> bool:
     return False
 
 
-def test_tasks_that_are_killed_change_nothing(tmp_path: Path, spark: Any, seed: int) -> None:
-    sections = HISTORY + "run: {retries_max: 100, retry_ms_min: 100, retry_ms_max: 200}\n"
+@pytest.mark.parametrize("kept", [HISTORY, MIRROR], ids=["history", "mirror"])
+def test_tasks_that_are_killed_change_nothing(tmp_path: Path, spark: Any, seed: int, kept: str) -> None:
+    sections = kept + "run: {retries_max: 100, retry_ms_min: 100, retry_ms_max: 200}\n"
     project = Project(tmp_path, sections, head=IN_PARTS.replace("400", "40"), seed=seed % 1000)
     project.work(200)
     until, killed = threading.Event(), list[int]()
@@ -111,4 +127,4 @@ def test_tasks_that_are_killed_change_nothing(tmp_path: Path, spark: Any, seed: 
         killer.join(30)
     if not killed:
         pytest.fail("the run ended before a task was killed; make it longer")
-    assert_is_all_that_happened(project)
+    HOLDS[kept](project)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from databus.disk import located
 from databus.tasks import DataFile, Layout, LiveFile, divided, last_images, rewrite
 
 PAIR = [pa.field("_commit_version", pa.int64()), pa.field("_seq", pa.int64())]
@@ -46,12 +46,11 @@ class FileTable:
         parts = divided(self.files, layout, parts_max)
         assert sorted(f.name for part in parts.files for f in part) == sorted(f.name for f in self.files)
         numbers = parts.part_of(changes.select(self.key).cast(pa.schema([self.schema.field(k) for k in self.key])))
-        files = SubTreeFileSystem(str(self.folder), LocalFileSystem())
         self.rewritten, changed = [], 0
         added: list[DataFile] = []
         for number, mine in enumerate(parts.files):
             images = last_images(changes.filter(pa.array(numbers == number)), layout)
-            done = rewrite(mine, images, layout, files, self.write, **more)
+            done = rewrite(mine, images, layout, located(self.folder), self.write, **more)
             assert set(done.removed) <= {file.name for file in mine}
             added += done.added
             self.rewritten += done.removed

@@ -99,7 +99,7 @@ def test_no_file_is_skipped_that_has_a_row(name: str, tmp_path_factory: pytest.T
         target = DeltaTarget(located(folder), "shop/main.t", "a", Upkeep(), POINTS)
         target.create(pa.schema([("v", kind), ("i", pa.int64())]))
         tables = [pa.table({"v": pa.array(some, kind), "i": [number] * len(some)}) for number, some in enumerate(lists)]
-        target.add([write_data_file(folder, rows) for rows in tables], Stored((1, 1)), {})
+        target.replace([write_data_file(folder, rows) for rows in tables], (), Stored((1, 1)))
         every = pa.concat_tables(tables)
         table = DeltaTable(folder)
         assert QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()["v"].null_count == (
@@ -130,7 +130,7 @@ def test_what_no_commit_names_is_removed_and_nothing_else(tmp_path: Path) -> Non
     target = DeltaTarget(located(tmp_path), "shop/main.t", "a", Upkeep(), POINTS)
     target.create(rows.schema)
     kept, left = (write_data_file(tmp_path, rows) for _ in range(2))
-    target.add([kept], Stored((1, 1)), {})
+    target.replace([kept], (), Stored((1, 1)))
     target.discard([kept.name, left.name])
     assert [path.name for path in tmp_path.glob("*.parquet")] == [kept.name]
     assert DeltaTable(tmp_path).to_pyarrow_table().num_rows == 2

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from databus.disk import located
 from databus.pipeline.outputs._delta_table import read_delta
 from databus.tasks import Layout, divided, last_images, live_files, rewrite, write_data_file
 from tests.tasks.table import Model, changes_of
@@ -41,7 +41,7 @@ def merge(table, rows, key, *, parts_max=1, file_bytes_max=100_000):
 
     for number, mine in enumerate(parts.files):
         images = last_images(rows.filter(pa.array(numbers == number)), layout)
-        done = rewrite(mine, images, layout, SubTreeFileSystem(str(folder), LocalFileSystem()), write)
+        done = rewrite(mine, images, layout, located(folder), write)
         now_ms = int(time.time() * 1000)
         adds += [AddAction(file.name, file.size_bytes, {}, now_ms, True, file.stats) for file in done.added]
         sizes = {file.name: file.size_bytes for file in mine}

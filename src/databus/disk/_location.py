@@ -88,8 +88,17 @@ class Location(ABC):
         """Write the file, whole and durably, whatever is there."""
 
     @abstractmethod
-    def writing(self, before_visible: Callable[[], None] | None = None) -> AbstractContextManager[BinaryIO]:
-        """A file to write, of any size, that is there whole in the end or, after an error, not at all."""
+    def writing(
+        self, before_visible: Callable[[], None] | None = None, *, durable: bool = True
+    ) -> AbstractContextManager[BinaryIO]:
+        """A file to write, of any size, that is there whole in the end or, after an error, not at all.
+
+        durable: whether it outlives the machine's power, where that can be chosen.
+        """
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Any]:
+        """The file for Arrow to read, wherever in it, and to map where it can. Raises FileNotFoundError too."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -179,15 +188,23 @@ class LocalLocation(Location):
         replace_file(self.path, [content], durable=True)
 
     @contextmanager
-    def writing(self, before_visible: Callable[[], None] | None = None) -> Iterator[BinaryIO]:
+    def writing(self, before_visible: Callable[[], None] | None = None, *, durable: bool = True) -> Iterator[BinaryIO]:
         """See `Location.writing`. Until then it is beside, as `.NAME.partial`, in its folder, which is made."""
         make_folder(self.path.parent)
         beside = self.path.with_name(f".{self.path.name}.partial")
         try:
-            with replacing(self.path, beside=beside, before_rename=before_visible) as file:
+            with replacing(self.path, durable=durable, beside=beside, before_rename=before_visible) as file:
                 yield file
         except ServiceUnavailable as error:
             raise InputError(f"{self.path}: could not be written: {error.__cause__}") from error
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """See `Location.reading`."""
+        import pyarrow as pa
+
+        with pa.memory_map(str(self.path)) as file:
+            yield file
 
     def exists(self) -> bool:
         """See `Location.exists`."""

@@ -4,6 +4,7 @@ An object appears whole or not at all, and is written only if it is still the ve
 `If-None-Match`): by that a second writer is found.
 """
 
+import io
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ _RETRY_S_MAX: Final = 10
 _CONNECT_S_MAX: Final = 5
 _STORES_MAX: Final = 64
 _SPOOLED_BYTES_MAX: Final = 8 << 20
+_READ_BYTES: Final = 1 << 20
 _ERROR_CHARS_MAX: Final = 400
 _SECRET_CHARS_MIN: Final = 4  # of less, every second word of an error would be one
 
@@ -181,9 +183,11 @@ class StoreLocation(Location):
             obstore.put(self._store, self.key, content, use_multipart=False)
 
     @contextmanager
-    def writing(self, before_visible: Callable[[], None] | None = None) -> Iterator[BinaryIO]:
+    def writing(self, before_visible: Callable[[], None] | None = None, *, durable: bool = True) -> Iterator[BinaryIO]:
         """See `Location.writing`. Until then a large one is in a temporary file of this machine."""
         import obstore
+
+        del durable
 
         with tempfile.SpooledTemporaryFile(_SPOOLED_BYTES_MAX) as file:
             yield cast("BinaryIO", file)
@@ -192,6 +196,23 @@ class StoreLocation(Location):
                 before_visible()
             with self._errors("written"):
                 obstore.put(self._store, self.key, cast("BinaryIO", file))
+
+    @contextmanager
+    def reading(self) -> Iterator[Any]:
+        """See `Location.reading`."""
+        import obstore
+        import pyarrow as pa
+
+        with self._errors("read"):
+            try:
+                file = obstore.open_reader(self._store, self.key, buffer_size=_READ_BYTES)
+            except FileNotFoundError as error:
+                missing = error
+            else:
+                with pa.PythonFile(_Readable(file), mode="r") as opened:
+                    yield opened
+                return
+        raise missing
 
     def exists(self) -> bool:
         """See `Location.exists`."""
@@ -283,6 +304,35 @@ class StoreLocation(Location):
         if not _OF_THE_STORE.search(text):
             return None
         return ServiceUnavailable(f"{self}: the store does not answer: {said}; this is tried again")
+
+
+class _Readable(io.RawIOBase):
+    """An object, as Python's files are read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next byte is read."""
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go there."""
+        return int(self._file.seek(offset, whence))
+
+    def readinto(self, into: Any) -> int:
+        """Read what is there, as far as it fits."""
+        found = memoryview(self._file.read(len(into)))
+        into[: len(found)] = found
+        return len(found)
 
 
 def _key_of(path: str) -> str:

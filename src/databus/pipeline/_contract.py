@@ -18,7 +18,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from databus.core import Checkpoint, ConfigError, InputError, Pair, SourceCheckpoint
 from databus.disk import Location, Storage, locate
 from databus.schema import TableSchema
-from databus.tasks import ChangeBatch, Decode, Definitions, Lineage, PartWriter, StagedBatch, TableChoice, TableFilter
+from databus.tasks import (
+    ChangeBatch,
+    Decode,
+    Definitions,
+    Lineage,
+    PartWriter,
+    StagedBatch,
+    TableChoice,
+    TableFilter,
+    Tasks,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -449,10 +459,11 @@ class Output(ABC):
         """
         return None
 
-    def commit(self, batch: StagedBatch) -> None:
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """Show what tasks have written, and apply controls, in order; durable in the target when this returns.
 
-        As with `write`, a batch may come again. Raises what `write` does; `Restage` where tasks have to write again.
+        tasks: runs jobs that have to do with rows. As with `write`, a batch may come again. Raises what `write` does;
+        `Restage` where tasks have to write again.
         """
         raise NotImplementedError
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +16,7 @@ from databus.disk import Location, located
 from databus.pipeline._contract import Output, OutputContext, SparkOutput
 from databus.pipeline._ledger import Entry, Ledger, Stream
 from databus.pipeline._way import WayOf
-from databus.tasks import Batch, ChangeBatch, Item, Selection, StagedBatch, StagedRows, TableControl
+from databus.tasks import Batch, ChangeBatch, Item, Selection, StagedBatch, StagedRows, TableControl, Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -216,9 +217,9 @@ class OutputHandle:
         assert isinstance(self.output, Output)  # noqa: S101 - `validate` refuses tables for the others
         return self._apply(name, batch, self.output.write)
 
-    def commit(self, name: str, batch: StagedBatch) -> Mapping[str, int]:
-        """The same, for a batch whose rows tasks have written."""
-        return self._apply(name, batch, self.staged.commit)
+    def commit(self, name: str, batch: StagedBatch, tasks: Tasks) -> Mapping[str, int]:
+        """The same, for a batch whose rows tasks have written; see `Output.commit`."""
+        return self._apply(name, batch, partial(self.staged.commit, tasks=tasks))
 
     def discard(self, batches: Sequence[StagedBatch]) -> None:
         """Remove what tasks have written and no commit shows."""

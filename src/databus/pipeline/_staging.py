@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -9,14 +10,35 @@ import pyarrow as pa
 from databus.core import Pair
 from databus.pipeline._contract import Output
 from databus.pipeline._plan import Feed
-from databus.tasks import Decode, Restage, Stage, StagedFeed, TableFilters
+from databus.tasks import Decode, Job, Restage, Rewritten, Stage, StagedFeed, TableFilters, joined_parts, run_part
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _RECEIPTS: Final = "feed int, receipt string"
+_PARTS_A_SLOT_MAX: Final = 4
 
 Filters = Mapping[tuple[str, ...], TableFilters]
+
+
+@dataclass(frozen=True)
+class InSpark:
+    """Runs jobs as tasks of one small Spark job; see `databus.tasks.Tasks`."""
+
+    spark: "SparkSession"
+
+    def __call__(self, jobs: Sequence[Job]) -> list[Rewritten]:
+        context = self.spark.sparkContext
+        slots = context.defaultParallelism
+        parts = [(number, part) for number, job in enumerate(jobs) for part in job.parts(slots)]
+        run = partial(
+            run_part, [part for _, part in parts]
+        )  # where a store's options are: it stands on no disk of Spark's
+        results = context.parallelize(range(len(parts)), min(len(parts), slots * _PARTS_A_SLOT_MAX)).map(run).collect()
+        done: list[list[Rewritten]] = [[] for _ in jobs]
+        for (number, _), each in zip(parts, results, strict=True):
+            done[number].append(each)
+        return [joined_parts(each) for each in done]
 
 
 @dataclass

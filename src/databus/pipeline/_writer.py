@@ -25,7 +25,7 @@ from databus.pipeline._contract import Output, SparkOutput
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._plan import Feed
-from databus.pipeline._staging import Staging
+from databus.pipeline._staging import InSpark, Staging
 from databus.schema import TableSchema
 from databus.tasks import (
     Batch,
@@ -39,6 +39,7 @@ from databus.tasks import (
     TableControl,
     TableFilters,
     TableRows,
+    Tasks,
     decode_typed,
     joined,
 )
@@ -232,7 +233,7 @@ class TablesWriter(Writer):
         for number, (feed, handle) in enumerate(feeds):
             batches = joined(receipts, number)
             for _ in range(_STAGES_MAX):
-                again = self._commit(batches, feed, handle, began)
+                again = self._commit(batches, feed, handle, InSpark(rows.sparkSession), began)
                 if again is None:
                     break
                 self._staging.note(feed.output, again)
@@ -240,11 +241,13 @@ class TablesWriter(Writer):
             else:
                 raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
 
-    def _commit(self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, began: float) -> Restage | None:
+    def _commit(
+        self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, tasks: Tasks, began: float
+    ) -> Restage | None:
         try:
             for batch in batches:
                 mine = self._for_feed(batch, feed, handle)
-                written = handle.commit(self._query, mine)
+                written = handle.commit(self._query, mine, tasks)
                 self._say(handle.name, mine, written, began)
         except Restage as again:
             self._discard(batches, handle)

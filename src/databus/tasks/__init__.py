@@ -18,7 +18,7 @@ from databus.tasks._choice import (
     selections_meet,
     selects,
 )
-from databus.tasks._data_file import DataFile, is_data_file, write_data_file
+from databus.tasks._data_file import DataFile, is_data_file, is_passing_file, write_data_file, write_passing_file
 from databus.tasks._decode import (
     BATCH_BYTES,
     CONTROL_LABEL,
@@ -36,13 +36,27 @@ from databus.tasks._decode import (
 )
 from databus.tasks._fetch import Definitions, RangeDecoder, RelayTables
 from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
-from databus.tasks._folders import Folders, FolderWriter, Named, quoted, spelled
+from databus.tasks._folders import Folders, FolderWriter, Named, PassingWriter, quoted, spelled
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, live_files
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.tasks._mapper import META_COLUMNS, Always, FilterMapper, Mapper, is_meta
+from databus.tasks._moves import Above, Move, Plan, SharedPlan, plan
 from databus.tasks._pairs import Int, Stored, first_pair, last_pair, log_number, pairs_of, rows_above, stored_at
 from databus.tasks._rewrite import Images, Rewritten, last_images, rewrite
-from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Restage, Stage, StagedFeed, joined
+from databus.tasks._rewrite_job import (
+    Change,
+    Job,
+    MergeJob,
+    Part,
+    RemakeJob,
+    Tasks,
+    Work,
+    joined_parts,
+    run_all,
+    run_here,
+    run_part,
+)
+from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Restage, Stage, StagedFeed, joined, staged_rows
 from databus.tasks._table_filters import NamedFilter, TableFilters, Ways
 from databus.tasks._table_step import TableStep
 
@@ -51,8 +65,10 @@ __all__ = [
     "CONTROL_LABEL",
     "META_COLUMNS",
     "RECEIPTS",
+    "Above",
     "Always",
     "Batch",
+    "Change",
     "ChangeBatch",
     "CopySteps",
     "DataFile",
@@ -65,24 +81,32 @@ __all__ = [
     "Images",
     "Int",
     "Item",
+    "Job",
     "Layout",
     "Lineage",
     "LineageOf",
     "LiveFile",
     "Mapper",
     "Mask",
+    "MergeJob",
+    "Move",
     "Named",
     "NamedFilter",
+    "Part",
     "PartWriter",
     "Parts",
+    "PassingWriter",
+    "Plan",
     "Project",
     "RangeDecoder",
     "RelayTables",
+    "RemakeJob",
     "Rename",
     "Restage",
     "Rewritten",
     "SchemaAhead",
     "Selection",
+    "SharedPlan",
     "Stage",
     "StagedBatch",
     "StagedFeed",
@@ -95,8 +119,10 @@ __all__ = [
     "TableOf",
     "TableRows",
     "TableStep",
+    "Tasks",
     "Ways",
     "Where",
+    "Work",
     "decode_frames",
     "decode_groups",
     "decode_ranges",
@@ -107,7 +133,9 @@ __all__ = [
     "full_pattern",
     "is_data_file",
     "is_meta",
+    "is_passing_file",
     "joined",
+    "joined_parts",
     "last_images",
     "last_pair",
     "live_files",
@@ -119,16 +147,22 @@ __all__ = [
     "pairs_of",
     "patterns_meet",
     "patterns_of",
+    "plan",
     "quoted",
     "result_table",
     "rewrite",
     "rows_above",
+    "run_all",
+    "run_here",
+    "run_part",
     "selections_meet",
     "selects",
     "spelled",
+    "staged_rows",
     "stored_at",
     "to_user_rows",
     "user_rows_schema",
     "whole_changes",
     "write_data_file",
+    "write_passing_file",
 ]

@@ -28,17 +28,22 @@ class TableRows:
 class StagedRows:
     """The same, written by tasks into files that nobody sees yet.
 
-    first, last: pairs. newest_us: the newest commit. fitted: the schema of the files, where that is not the one of the
-    table's rows.
+    first: pair of the first row. ends: pairs of the last row of each file. newest_us: the newest commit. fitted: the
+    schema of the files, where that is not the one of the table's rows.
     """
 
     table: TableSchema
     files: tuple[DataFile, ...]
+    ends: tuple[Pair, ...]
     first: Pair
-    last: Pair
     count: int
     newest_us: int | None
     fitted: pa.Schema | None = None
+
+    @property
+    def last(self) -> Pair:
+        """The pair of the last row."""
+        return self.ends[-1]
 
     def then(self, other: "StagedRows") -> "StagedRows":
         """These and those that follow."""
@@ -46,6 +51,7 @@ class StagedRows:
         return replace(
             other,
             files=(*self.files, *other.files),
+            ends=(*self.ends, *other.ends),
             first=self.first,
             count=self.count + other.count,
             newest_us=max(newest, default=None),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from databus.core import ServiceUnavailable
 from databus.disk import Location, located
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ _INDEXED_COLUMNS_MAX: Final = 32
 _LAST: Final = "\U0010ffff"
 _COUNT: Final = '{{"numRecords": {}}}'
 _SUFFIX: Final = ".parquet"
+_PASSING_SUFFIX: Final = ".arrow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,34 @@ def is_data_file(name: str) -> bool:
     >>> is_data_file("rows-4f1c.parquet"), is_data_file("part-00001-4f1c.snappy.parquet")
     (True, False)
     """
-    return name.startswith("rows-") and name.endswith(_SUFFIX)
+    return name.startswith("rows-") and name.endswith((_SUFFIX, _PASSING_SUFFIX))
+
+
+def is_passing_file(name: str) -> bool:
+    """Whether a file of that name is one that `write_passing_file` wrote."""
+    return name.endswith(_PASSING_SUFFIX)
+
+
+def write_passing_file(folder: Location | Path, rows: pa.Table) -> DataFile:
+    """Write rows into a new file that other tasks read, and that is never part of a table: quick to write and to read.
+
+    It need not outlive the machine's power. Raises what `Location.writing` does.
+    """
+    name = f"rows-{uuid.uuid4().hex}{_PASSING_SUFFIX}"
+    with (located(folder) / name).writing(durable=False) as file:
+        with pa.ipc.new_stream(file, rows.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+            writer.write_table(rows)
+        size = file.tell()
+    return DataFile(name, size, rows.num_rows, "")
+
+
+def read_passing_file(folder: Location, name: str) -> pa.Table:
+    """What `write_passing_file` has written. Raises `ServiceUnavailable` if it is gone: it can be written again."""
+    try:
+        with (folder / name).reading() as file:
+            return pa.ipc.open_stream(file).read_all()
+    except FileNotFoundError:
+        raise ServiceUnavailable(f"{folder / name}: is gone before it was read; its rows are written again") from None
 
 
 def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", codec: str = "snappy") -> DataFile:

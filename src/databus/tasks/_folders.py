@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import quote
 
-from databus.core import ConfigError, UnsupportedFeature
+from databus.core import COMMIT_TIMESTAMP, SNAPSHOT, TXID, ConfigError, UnsupportedFeature
 from databus.disk import Location
 from databus.tasks._batch import TableRows
-from databus.tasks._data_file import DataFile, write_data_file
+from databus.tasks._data_file import DataFile, write_data_file, write_passing_file
+
+_UNUSED: Final = frozenset({COMMIT_TIMESTAMP, TXID, SNAPSHOT})  # in a mirror
 
 Named = Callable[[str], str]
 """The part of a folder's name that stands for a name in the database; different for different ones."""
@@ -73,3 +76,18 @@ class FolderWriter:
         """See `PartWriter.write`."""
         physical, _, source = name.partition("/")
         return [write_data_file(self.folders.of(physical, source), rows.rows)]
+
+
+@dataclass(frozen=True)
+class PassingWriter:
+    """Writes a mirror's rows for the tasks that merge them; see `PartWriter`. rows_max: of a file."""
+
+    folders: Folders
+    rows_max: int
+
+    def write(self, name: str, rows: TableRows) -> list[DataFile]:
+        """See `PartWriter.write`."""
+        physical, _, source = name.partition("/")
+        needed = rows.rows.select([each for each in rows.rows.column_names if each not in _UNUSED])
+        folder, starts = self.folders.of(physical, source), range(0, needed.num_rows, self.rows_max)
+        return [write_passing_file(folder, needed.slice(start, self.rows_max)) for start in starts]

@@ -10,9 +10,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -42,9 +43,15 @@ class LiveFile:
     bounds: tuple[tuple[int, int] | None, ...]
 
 
+def mark_of(file: LiveFile) -> str:
+    """The mark in a file's name, for another that is to hold rows of the same bucket."""
+    found = _MARK.search(file.name)
+    return "" if found is None else f"b{found[1]}of{found[2]}k{found[3]}-"
+
+
 def live_files(actions: pa.Table, key: Sequence[str]) -> list[LiveFile]:
     """The files of a table. actions: its add-actions, flattened, as deltalake's `get_add_actions` has them."""
-    names = actions.column("path").to_pylist()
+    names = [unquote(path) for path in actions.column("path").to_pylist()]  # as `RemoveAction` takes them, too
     sizes = actions.column("size_bytes").to_pylist()
     counts = _said(actions, "num_records")
     bounds = [_bounds(actions, name) for name in key]
@@ -208,6 +215,10 @@ class Parts:
     files: tuple[tuple[LiveFile, ...], ...]
     bounds: tuple[int, ...] = ()
     owners: tuple[int, ...] = (0,)
+
+    def alone(self, number: int) -> "Parts":
+        """With the files of one part alone, for whoever rewrites that."""
+        return replace(self, files=tuple(each if at == number else () for at, each in enumerate(self.files)))
 
     def part_of(self, rows: pa.Table) -> Int:
         """The part of each row, by its key."""

@@ -11,6 +11,7 @@ that a few new keys do not cost a file in each bucket.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -18,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import FileSystem
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, RESERVED_COLUMNS, SEQ, ChangeType, UnsupportedFeature
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, RESERVED_COLUMNS, SEQ, ChangeType, CorruptData, UnsupportedFeature
+from databus.disk import Location
 from databus.tasks._data_file import DataFile
 from databus.tasks._decode import fitted_rows
 from databus.tasks._layout import KeysInFiles, Layout, LiveFile
@@ -87,7 +88,7 @@ def rewrite(
     files: Sequence[LiveFile],
     images: Images,
     layout: Layout,
-    table: FileSystem,
+    table: Location,
     write: Write,
     *,
     group_bytes_max: int = GROUP_BYTES_MAX,
@@ -154,7 +155,7 @@ class _Rewrite:
     files: Sequence[LiveFile]
     images: Images
     layout: Layout
-    table: FileSystem
+    table: Location
     write: Write
     group_bytes_max: int
     added: list[DataFile] = field(default_factory=list)
@@ -177,10 +178,7 @@ class _Rewrite:
         numbers = self._in_files.numbers_for(file)
         if not len(numbers) and not always:
             return
-        import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
-
-        with self.table.open_input_file(file.name) as opened:
-            parquet = pq.ParquetFile(opened)
+        with opened(self.table, file.name) as parquet:
             groups = range(parquet.num_row_groups)
             found = [self._found(parquet, group, numbers) for group in groups]
             is_changed = sum(int(np.count_nonzero(each >= 0)) for each in found)
@@ -288,6 +286,21 @@ class _Rewrite:
         share = -(-rows.num_rows // files)
         for start in range(0, rows.num_rows, share):
             yield rows.slice(start, share)
+
+
+@contextmanager
+def opened(table: Location, name: str) -> "Iterator[pq.ParquetFile]":
+    """A file of a table. Raises `CorruptData` if it is not there, or none."""
+    import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
+
+    try:
+        with (table / name).reading() as file:
+            yield pq.ParquetFile(file)
+    except (FileNotFoundError, pa.ArrowInvalid) as error:
+        raise CorruptData(
+            f"{table}: could not read {name}, which is part of the table: {error}. Nothing was committed. Restore the "
+            f"folder; or remove it and start the output anew from a snapshot of the table"
+        ) from error
 
 
 def _is_sorted(rows: pa.Table, key: Sequence[str]) -> bool:

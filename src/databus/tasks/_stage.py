@@ -98,8 +98,16 @@ def _staged(physical: str, item: TableRows | TableControl, feed: StagedFeed) -> 
         files = tuple(
             feed.writer.write(name, TableRows(each.table, rows if schema is None else fitted_rows(rows, schema)))
         )
-        pairs = first_pair(rows), last_pair(rows)
-        yield StagedRows(each.table, files, *pairs, rows.num_rows, _newest_us(rows), schema)
+        yield staged_rows(each.table, rows, files, schema)
+
+
+def staged_rows(
+    table: TableSchema, rows: pa.Table, files: tuple[DataFile, ...], fitted: pa.Schema | None = None
+) -> StagedRows:
+    """What is to be said of rows that were written, in their order, into these files."""
+    lasts = [total - 1 for total in itertools.accumulate(file.rows for file in files)]
+    ends = tuple(last_pair(rows.slice(0, last + 1)) for last in lasts)
+    return StagedRows(table, files, ends, first_pair(rows), rows.num_rows, _newest_us(rows), fitted)
 
 
 def _room_for(rows: pa.Schema, wanted: pa.Schema | None) -> pa.Schema | None:
@@ -136,7 +144,7 @@ def _item_to_json(item: StagedRows | TableControl) -> dict[str, Any]:
     if isinstance(item, TableControl):
         return {"table": table, "kind": item.kind.value, "pair": list(item.pair), "body": dict(item.body)}
     files = [file.to_json() for file in item.files]
-    pairs = {"first": list(item.first), "last": list(item.last)}
+    pairs = {"first": list(item.first), "ends": [list(pair) for pair in item.ends]}
     fitted = None if item.fitted is None else item.fitted.serialize().to_pybytes().hex()
     more = {"count": item.count, "newest_us": item.newest_us, "fitted": fitted}
     return {"table": table, "files": files, **pairs, **more}
@@ -155,9 +163,9 @@ def _item_from_json(value: Mapping[str, Any], table: TableSchema) -> StagedRows 
         scn, seq = value["pair"]
         return TableControl(table, ControlKind(value["kind"]), (scn, seq), value["body"])
     files = tuple(map(DataFile.from_json, value["files"]))
-    first, last = ((scn, seq) for scn, seq in (value["first"], value["last"]))
+    first, *ends = ((scn, seq) for scn, seq in (value["first"], *value["ends"]))
     fitted = None if value["fitted"] is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(value["fitted"])))
-    return StagedRows(table, files, first, last, value["count"], value["newest_us"], fitted)
+    return StagedRows(table, files, tuple(ends), first, value["count"], value["newest_us"], fitted)
 
 
 def joined(receipts: pa.Table, feed: int) -> list[StagedBatch]:

@@ -8,9 +8,23 @@ import pyarrow as pa
 
 from databus.core import SEQ_DONE, Pair, SourceCheckpoint
 from databus.pipeline import ChangeBatch, Output, Restage, TableControl, TableRows
-from databus.tasks import PartWriter, Stage, StagedBatch, StagedFeed, joined, last_pair, rows_above
+from databus.tasks import (
+    Job,
+    MergeJob,
+    PartWriter,
+    Rewritten,
+    Stage,
+    StagedBatch,
+    StagedFeed,
+    Tasks,
+    joined,
+    joined_parts,
+    last_pair,
+    rows_above,
+)
 
 _STAGES_MAX: Final = 100
+_PARTS_MAX: Final = 3
 
 
 def write_batch(output: Output, batch: ChangeBatch) -> None:
@@ -25,7 +39,7 @@ def write_batch(output: Output, batch: ChangeBatch) -> None:
 def write_by_tasks(
     writer: PartWriter,
     batch: ChangeBatch,
-    commit: Callable[[StagedBatch], object],
+    commit: Callable[[StagedBatch, Tasks], object],
     discard: Callable[[StagedBatch], object],
 ) -> None:
     """Have two tasks write a batch, of which one is run twice, and commit what they hand back."""
@@ -34,7 +48,7 @@ def write_by_tasks(
     for _ in range(_STAGES_MAX):
         (staged,) = _staged(writer, batch, above, fits)
         try:
-            commit(staged)
+            commit(staged, _in_parts)
         except Restage as again:
             discard(staged)
             above.update(again.above)
@@ -59,6 +73,16 @@ def _staged(
     parts = [pa.record_batch({"half": [number]}) for number in range(len(halves))]
     list(stage(iter(parts[:1])))  # a task whose answer is lost
     return joined(pa.Table.from_batches([*stage(iter(reversed(parts)))]), 0)
+
+
+def _in_parts(jobs: Sequence[Job]) -> list[Rewritten]:
+    """Run jobs by several tasks each, of which one is run twice."""
+    found = []
+    for job in jobs:
+        parts = (replace(job, rows_a_part=1) if isinstance(job, MergeJob) else job).parts(_PARTS_MAX)
+        parts[0]()  # a task whose answer is lost
+        found.append(joined_parts([part() for part in reversed(parts)]))
+    return found
 
 
 def _all(name: str) -> bool:

@@ -5,21 +5,29 @@ stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.wr
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import structlog
-from pydantic import Field
 
-from databus.core import ControlKind, CorruptData, Pair, SourceCheckpoint, UnsupportedFeature
+from databus.core import (
+    ControlKind,
+    CorruptData,
+    DatabusError,
+    Pair,
+    SourceCheckpoint,
+    UnsupportedFeature,
+)
 from databus.disk import Location
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
+from databus.pipeline.outputs._delta_config import DeltaConfig
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
-from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep, commit_path, was_put_back
+from databus.pipeline.outputs._delta_table import DeltaTarget, commit_path, was_put_back
 from databus.pipeline.outputs._paths import TableFolders, folders_of, path_of, remove_folders, root_of
 from databus.schema import TableSchema
 from databus.tasks import (
@@ -28,90 +36,30 @@ from databus.tasks import (
     FolderWriter,
     Item,
     PartWriter,
+    PassingWriter,
     Restage,
     StagedBatch,
     StagedRows,
     Stored,
     TableControl,
     TableRows,
+    Tasks,
+    Work,
+    is_passing_file,
     last_pair,
     log_number,
     rows_above,
+    run_all,
+    run_here,
     spelled,
+    staged_rows,
     user_rows_schema,
 )
 
-_KEEP: Final = Upkeep()
 _CRASH_POINTS: Final = {
     "mirror": ("delta.mirror.before_commit", "delta.mirror.after_commit"),
     "history": ("delta.history.before_commit", "delta.history.after_commit"),
 }
-
-
-class DeltaConfig(OutputConfig):
-    """Options of the output `delta`."""
-
-    type: Literal["delta"] = "delta"
-    mode: Literal["mirror", "history"] = Field(
-        description="`mirror`: the rows that the source has now. `history`: every change, appended."
-    )
-    path: str = Field(
-        description="Folder of the Delta tables, here or in an object store. `{physical}`, `{db}` and `{table}` stand "
-        "for the source's names; without any of them, `/{table}` is added.",
-        examples=["lake/mirror", "s3://lake/{physical}/{db}.{table}"],
-    )
-    engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")
-    merge: bool = Field(
-        False,
-        description="Whether several sources may share a table, such as the shards of a database, or tables with a "
-        "name for each year. Column `_source` says whose each row is (`physical/db.table`), and the table is "
-        "partitioned by it; a row is told from others by it and by its key, so keys may repeat between sources.",
-    )
-    key: list[str] | dict[str, list[str]] | None = Field(
-        None,
-        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
-        examples=[["id"], {"main.log": ["host", "at"]}],
-    )
-    on_gap: Literal["stop", "continue"] = Field(
-        "stop",
-        description="What a mirror does where changes are missing and no snapshot is said to follow: stop, or go on, "
-        "because you have asked for one or accept what it shows.",
-    )
-    merge_rows_max: int = Field(
-        1_000_000, ge=1, le=100_000_000, description="Most rows of one merge; larger batches are several commits."
-    )
-    rewrite_bytes_max: int = Field(
-        _KEEP.rewrite_bytes_max, ge=0, description="Largest table that a change of its schema may write anew, in bytes."
-    )
-    file_bytes_max: int = Field(
-        _KEEP.file_bytes_max,
-        ge=1 << 20,
-        le=1 << 34,
-        description="Size at which a file is full, in bytes. A mirror writes every file anew that a change falls into.",
-    )
-    compact_every_commits: int = Field(
-        _KEEP.compact_every_commits, ge=1, le=1_000_000, description="After how many commits small files are joined."
-    )
-    checkpoint_every_commits: int = Field(
-        _KEEP.checkpoint_every_commits, ge=1, le=10_000, description="Every how many commits Delta sums up its log."
-    )
-    vacuum_hours: int = Field(
-        _KEEP.vacuum_hours, ge=1, le=87_600, description="How long files of older versions are kept, in hours."
-    )
-    log_hours: int = Field(
-        _KEEP.log_hours, ge=1, le=87_600, description="How long entries of Delta's log are kept, in hours."
-    )
-
-    def upkeep(self) -> Upkeep:
-        """The options that concern a table's files."""
-        return Upkeep(
-            compact_every_commits=self.compact_every_commits,
-            vacuum_hours=self.vacuum_hours,
-            log_hours=self.log_hours,
-            checkpoint_every_commits=self.checkpoint_every_commits,
-            file_bytes_max=self.file_bytes_max,
-            rewrite_bytes_max=self.rewrite_bytes_max,
-        )
 
 
 @dataclass(frozen=True)
@@ -123,7 +71,7 @@ class _Copy:
 
 
 class DeltaOutput(Output):
-    """Writes Delta tables with delta-rs, in the driver: one for each source, one writer for each table."""
+    """Writes Delta tables, one for each source. Spark's tasks write files; the driver commits them with delta-rs."""
 
     config_model: ClassVar[type[OutputConfig]] = DeltaConfig
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
@@ -135,6 +83,7 @@ class DeltaOutput(Output):
         self._copies: dict[tuple[str, str], _Copy] = {}
         self._places = TableFolders(config.path, context, spelled)
         self._known: Known | None = None
+        self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
 
     @property
     def is_refilled(self) -> bool:
@@ -192,37 +141,53 @@ class DeltaOutput(Output):
         return self._read_known().tables
 
     def part_writer(self) -> PartWriter | None:
-        """See `Output.part_writer`: a history is written by tasks."""
-        if self.config.mode != "history":
-            return None
-        return FolderWriter(folders_of(self.config.path, self.context, spelled))
+        """See `Output.part_writer`: rows are written by tasks; of a typed branch, in the driver by the same code."""
+        return self._writer
 
-    def commit(self, batch: StagedBatch) -> None:
-        """See `Output.commit`."""
-        self._apply(batch)
+    @property
+    def _writer(self) -> PartWriter:
+        folders = folders_of(self.config.path, self.context, spelled)
+        return (
+            FolderWriter(folders)
+            if self.config.mode == "history"
+            else PassingWriter(folders, self.config.merge_rows_max)
+        )
+
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+        """See `Output.commit`. Each table's rows are one commit, more where controls or size divide them."""
+        self._apply(batch, tasks)
 
     def discard(self, batch: StagedBatch) -> None:
         """See `Output.discard`. What a table's log names stays."""
-        staged: dict[str, set[str]] = {}
+        written, self._written = self._written, {}
         for item in batch.items:
             if isinstance(item, StagedRows):
-                staged.setdefault(item.table.source, set()).update(file.name for file in item.files)
-        for source, names in staged.items():
+                written.setdefault(item.table.source, set()).update(file.name for file in item.files)
+        for source, names in written.items():
             self._copy(batch.physical, source).target.discard(names)
 
     def write(self, batch: ChangeBatch) -> None:
-        """See `Output.write`. Each table's rows are one commit, more where controls or size divide them."""
-        self._apply(batch)
+        """See `Output.write`."""
+        try:
+            self._apply(batch, run_here)
+        except BaseException:
+            with suppress(DatabusError, OSError):
+                self.discard(StagedBatch(batch.physical, batch.start, batch.end, ()))
+            raise
 
-    def _apply(self, batch: Batch) -> None:
+    def _apply(self, batch: Batch, tasks: Tasks) -> None:
         known = self._read_known()
         known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
         by_source: dict[str, list[Item]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
-        self.written = written = {}
-        for source, items in by_source.items():
-            written[source] = self._write_source(known, batch, source, items)
+        works = [self._write_source(known, batch, source, items) for source, items in by_source.items()]
+        self._written = {}
+        if self.config.merge:  # each is to see what the one before it has done to their table
+            counts = [count for work in works for count in run_all([work], tasks)]
+        else:
+            counts = run_all(works, tasks)
+        self.written = dict(zip(by_source, counts, strict=True))
 
     def _read_known(self) -> Known:
         if self._known is None:
@@ -248,8 +213,27 @@ class DeltaOutput(Output):
         self._copies.clear()
         self._known = None
 
-    def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> int:
+    def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
         """Returns how many rows were new."""
+        count = yield from self._noting(source, self._work(known, batch, source, items))
+        written = self._written.pop(source, set())
+        given = {file.name for item in items if isinstance(item, StagedRows) for file in item.files}
+        for name in filter(is_passing_file, given | written):
+            (self.table_path(batch.physical, source) / name).remove()
+        return count
+
+    def _noting(self, source: str, work: Work[int]) -> Work[int]:
+        """The same, with a note of the files that its jobs have written."""
+        try:
+            job = next(work)
+            while True:
+                done = yield job
+                self._written.setdefault(source, set()).update(file.name for file in done.added)
+                job = work.send(done)
+        except StopIteration as end:
+            return int(end.value)
+
+    def _work(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
         copy = self._copy(batch.physical, source)
         if self.config.merge:
             copy.target.refresh()
@@ -263,30 +247,36 @@ class DeltaOutput(Output):
             copy.target.create(self._schema(new[0].table))
         if is_new and self.config.merge:  # the table does not say by being there that this source has begun
             copy.target.append(copy.target.schema().empty_table(), Stored((0, 0), log_number(batch.end.log)))
-        ahead = self._follow_ahead(copy, batch, new[0].table, is_new=is_new)
+        ahead = yield from self._follow_ahead(copy, batch, new[0].table, is_new=is_new)
         for index, item in enumerate(new):
             is_last = index == len(new) - 1
             pair = batch.end.pair if is_last else _pair_of(item)
             stored = Stored(pair, log_number(batch.end.log), ahead)
-            self._apply_item(copy.kind, item, stored)
+            yield from self._apply_item(copy.kind, f"{batch.physical}/{source}", item, stored)
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
-        copy.target.maintain()
+        copy.target.maintain(compacts=self.config.mode == "history")  # a mirror's tasks join its files
         return sum(_count_of(item) for item in new)
 
-    def _apply_item(self, kind: Mirror | History, item: Item, stored: Stored) -> None:
+    def _apply_item(self, kind: Mirror | History, name: str, item: Item, stored: Stored) -> Work[None]:
         if isinstance(item, TableControl):
             if item.kind is not ControlKind.SCHEMA or item.pair > stored.ahead:
-                kind.control(item, stored)
-        elif isinstance(item, StagedRows):
-            assert isinstance(kind, History)  # noqa: S101 - a mirror has no part writer
-            kind.commit(item, stored)
+                yield from kind.control(item, stored)
         elif isinstance(kind, Mirror):
-            kind.write(item.table, item.rows, self._key(item.table), stored)
+            staged = item if isinstance(item, StagedRows) else self._staged_here(name, item)
+            yield from kind.commit(staged, self._key(item.table), stored)
+        elif isinstance(item, StagedRows):
+            yield from kind.commit(item, stored)
         else:
-            kind.write(item.table, item.rows, stored)
+            yield from kind.write(item.table, item.rows, stored)
 
-    def _follow_ahead(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> Pair:
+    def _staged_here(self, name: str, rows: TableRows) -> StagedRows:
+        """Rows as tasks would have staged them."""
+        files = tuple(self._writer.write(name, rows))
+        self._written.setdefault(rows.table.source, set()).update(file.name for file in files)
+        return staged_rows(rows.table, rows.rows, files)
+
+    def _follow_ahead(self, copy: _Copy, batch: Batch, table: TableSchema, *, is_new: bool) -> Work[Pair]:
         """Make what the copy has into rows of the schema that this batch's are in; returns up to where that goes."""
         stored = copy.target.stored() or Stored((0, 0), log_number(batch.end.log))
         if batch.ahead is None:
@@ -295,7 +285,7 @@ class DeltaOutput(Output):
         through = max(stored.ahead, batch.ahead.through)
         if steps is not None and isinstance(copy.kind, Mirror):
             following = replace(stored, ahead=through)
-            copy.kind.follow(table, steps, following, "a change of its schema")
+            yield from copy.kind.follow(table, steps, following, "a change of its schema")
             if copy.target.stored() != following:  # nothing to change; but what comes next begins behind the changes
                 copy.target.append(copy.target.schema().empty_table(), following)
         return through

@@ -10,10 +10,9 @@ from typing import Final
 import pyarrow as pa
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, UnsupportedFeature
-from databus.pipeline.outputs._delta_schema import Move, Plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import TableSchema, widens_to
-from databus.tasks import Restage, StagedRows, Stored, TableControl, fitted_rows, user_rows_schema
+from databus.tasks import Move, Plan, Restage, StagedRows, Stored, TableControl, Work, fitted_rows, user_rows_schema
 
 RECORDED: Final = (ControlKind.TRUNCATE, ControlKind.DROP, ControlKind.GAP)
 
@@ -25,22 +24,23 @@ class History:
         self._target = target
         self._how_to_reset = how_to_reset
 
-    def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> None:
+    def write(self, table: TableSchema, rows: pa.Table, stored: Stored) -> Work[None]:
         """Append rows, with the columns and types that the history has."""
         rows = self._named(rows)
         have = self._target.schema()
         if not rows.schema.equals(have):
-            rows = fitted_rows(rows, self._fit(table, rows.schema, stored))
-        self._target.append(rows, stored)
+            rows = fitted_rows(rows, (yield from self._fit(table, rows.schema, stored)))
+        self._target.append(rows, stored, self.partition)
 
-    def commit(self, staged: StagedRows, stored: Stored) -> None:
+    def commit(self, staged: StagedRows, stored: Stored) -> Work[None]:
         """Show rows that tasks have written. Raises `Restage` if the history has other types."""
         rows = user_rows_schema(staged.table) if staged.fitted is None else staged.fitted
-        have = self._fit(staged.table, self._named(user_rows_schema(staged.table).empty_table()).schema, stored)
+        none = self._named(user_rows_schema(staged.table).empty_table())
+        have = yield from self._fit(staged.table, none.schema, stored)
         if any(field.name not in have.names or have.field(field.name).type != field.type for field in rows):
             wanted = [field for field in have if field.name not in self.partition]
             raise Restage(fits={self._name: pa.schema(wanted)})
-        self._target.add(staged.files, stored, self.partition)
+        self._target.replace(staged.files, (), stored, self.partition)
 
     @property
     def _name(self) -> str:
@@ -52,22 +52,22 @@ class History:
         """Columns that its rows share, which stand in no file."""
         return {}
 
-    def control(self, control: TableControl, stored: Stored) -> None:
+    def control(self, control: TableControl, stored: Stored) -> Work[None]:
         """Record what the rows do not show; `schema` makes columns before their first row comes."""
         if control.kind is ControlKind.SCHEMA:
             none = user_rows_schema(control.table).empty_table()
-            self._fit(control.table, self._named(none).schema, stored)
+            yield from self._fit(control.table, self._named(none).schema, stored)
         elif control.kind in RECORDED:
             scn, seq = control.pair
             told = {CHANGE_TYPE: control.kind.value, COMMIT_VERSION: scn, SEQ: seq}
             row = pa.Table.from_pylist([told], schema=user_rows_schema(control.table))
-            self.write(control.table, row, stored)
+            yield from self.write(control.table, row, stored)
 
     def _named(self, rows: pa.Table) -> pa.Table:
         """Rows as the table has them."""
         return rows
 
-    def _fit(self, table: TableSchema, want: pa.Schema, stored: Stored) -> pa.Schema:
+    def _fit(self, table: TableSchema, want: pa.Schema, stored: Stored) -> Work[pa.Schema]:
         """Make room for columns and types. A commit of its own keeps the pair that the table has."""
         have = self._target.schema()
         kept = self._target.stored() or Stored((0, 0), stored.log)
@@ -86,10 +86,10 @@ class History:
         if added:
             self._target.add_columns(added, kept)
         if wider:
-            self._widen(table, wider, kept)
+            yield from self._widen(table, wider, kept)
         return self._target.schema()
 
-    def _widen(self, table: TableSchema, wider: dict[str, pa.DataType], kept: Stored) -> None:
+    def _widen(self, table: TableSchema, wider: dict[str, pa.DataType], kept: Stored) -> Work[None]:
         size, limit = self._target.bytes_total(), self._target.upkeep.rewrite_bytes_max
         if size > limit:
             raise LimitExceeded(
@@ -101,4 +101,4 @@ class History:
             Move(pa.field(field.name, wider.get(field.name, field.type)), field) for field in self._target.schema()
         )
         steps = Plan(moves, (), {}, (0, 0))
-        self._target.overwrite(steps.schema, steps.apply(self._target.batches()), kept)
+        yield from self._target.remade(steps, steps.schema, kept)

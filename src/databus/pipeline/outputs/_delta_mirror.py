@@ -1,73 +1,42 @@
 """Mirrors: per key the last image in (`_commit_version`, `_seq`) wins.
 
-insert and update_postimage put, delete and update_preimage remove. A batch is reduced to the last image of each key
-with Arrow and merged in one commit; a row of the mirror that is younger than the image stays. Controls that speak of
-the rows before them (`truncate`, `snapshot_end`...) touch only rows whose pair is below theirs.
+insert and update_postimage put, delete and update_preimage remove. Tasks apply the last image of each key to the files
+that may hold it, and all of a table is one commit; a row of the mirror that is younger than the image stays. Controls
+that speak of the rows before them (`truncate`, `snapshot_end`...) touch only rows whose pair is below theirs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from databus.core import (
-    CHANGE_TYPE,
-    COMMIT_VERSION,
-    SEQ,
-    ChangeType,
-    ControlKind,
-    LimitExceeded,
-    Pair,
-    UnsupportedFeature,
-)
+from databus.core import COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, Pair, UnsupportedFeature
 from databus.formats import scalar_of
-from databus.pipeline.outputs._delta_schema import Plan, plan
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import SchemaChange, TableSchema, converts_exactly, origins, sink_schema
-from databus.tasks import CopySteps, Stored, TableControl
+from databus.tasks import (
+    Above,
+    CopySteps,
+    DataFile,
+    Layout,
+    MergeJob,
+    Plan,
+    RemakeJob,
+    StagedRows,
+    Stored,
+    TableControl,
+    Work,
+    plan,
+)
 
-_PUTS: Final = pa.array([ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label])
-_PUT: Final = "__put"
-_ROW: Final = "__row"
+_MERGE_BYTES_MAX: Final = 512 << 20  # of files that tasks have staged
 PAIR_FIELDS: Final = (pa.field(COMMIT_VERSION, pa.int64()), pa.field(SEQ, pa.int64()))
 
 
 def mirror_schema(table: TableSchema) -> pa.Schema:
     """The columns of a mirror: the table's, and the pair of the image that each row is."""
     return pa.schema([*sink_schema(table), *PAIR_FIELDS])
-
-
-def last_images(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The last row of each key, in the order of the rows. Null equals null in a key."""
-    numbered = rows.select(list(key)).append_column(_ROW, pa.array(np.arange(rows.num_rows, dtype=np.int64)))
-    last = numbered.group_by(list(key)).aggregate([(_ROW, "max")]).column(f"{_ROW}_max").to_numpy()
-    if len(last) == rows.num_rows:
-        return rows
-    return rows.take(pa.array(np.sort(last)))
-
-
-def quoted(name: str) -> str:
-    """A column's name as the engine's SQL has it.
-
-    >>> quoted('a"b')
-    '"a""b"'
-    """
-    return '"' + name.replace('"', '""') + '"'
-
-
-def below(pair: Pair) -> str:
-    """The engine's SQL for: rows whose pair is below `pair`."""
-    scn, seq = pair
-    return f"({COMMIT_VERSION} < {scn} OR ({COMMIT_VERSION} = {scn} AND {SEQ} < {seq}))"
-
-
-_YOUNGER: Final = (
-    f"(source.{COMMIT_VERSION} > target.{COMMIT_VERSION} OR "
-    f"(source.{COMMIT_VERSION} = target.{COMMIT_VERSION} AND source.{SEQ} > target.{SEQ}))"
-)
 
 
 class Mirror:
@@ -82,49 +51,59 @@ class Mirror:
         self._rows_max = rows_max
         self._how_to_reset = how_to_reset
 
-    def write(self, table: TableSchema, rows: pa.Table, key: Sequence[str], stored: Stored) -> None:
-        """Apply rows. Large ones are applied in slices, each a commit with the pair of its last row."""
-        self._make_ready(table, stored)
-        total = rows.num_rows
-        for start in range(0, total, self._rows_max):
-            part = rows.slice(start, self._rows_max)
-            is_last = start + part.num_rows == total
-            pair = stored.pair if is_last else _last(part)
-            self._apply(part, key, replace(stored, pair=pair))
+    def commit(self, staged: StagedRows, key: Sequence[str], stored: Stored) -> Work[None]:
+        """Apply rows that tasks have staged. Many are applied a part at a time, each a commit with its last pair."""
+        yield from self._make_ready(staged.table, stored)
+        for files, pair in self._portions(staged):
+            yield from self._merge(files, key, stored if pair == staged.last else replace(stored, pair=pair))
 
-    def _apply(self, rows: pa.Table, key: Sequence[str], stored: Stored) -> None:
-        images = last_images(rows, key)
-        puts = pc.is_in(images.column(CHANGE_TYPE), _PUTS)
-        names = self._target.schema().names
-        images = self._fitted(images)
-        if self._target.is_empty:
-            self._target.append(images.filter(puts), stored)
-            return
-        source = images.append_column(_PUT, puts)
-        values = {quoted(name): f"source.{quoted(name)}" for name in names}
-        merger = self._target.merge(source, self._matches(images, key), stored, prunes=_can_prune(images, key))
-        merger = (
-            merger.when_matched_delete(f"NOT source.{_PUT} AND {_YOUNGER}")
-            .when_matched_update(values, predicate=f"source.{_PUT} AND {_YOUNGER}")
-            .when_not_matched_insert(values, predicate=f"source.{_PUT}")
-        )
-        self._target.merged(merger)
+    def _portions(self, staged: StagedRows) -> Iterator[tuple[list[DataFile], Pair]]:
+        """Its files, as many at a time as one merge takes, with the pair of the last row in them."""
+        held: list[DataFile] = []
+        for number, (file, pair) in enumerate(zip(staged.files, staged.ends, strict=True), 1):
+            held.append(file)
+            following = staged.files[number] if number < len(staged.files) else None
+            if (
+                following is None
+                or sum(each.rows for each in held) + following.rows > self._rows_max
+                or sum(each.size_bytes for each in held) + following.size_bytes > _MERGE_BYTES_MAX
+            ):
+                yield held, pair
+                held = []
 
-    def _only(self, predicate: str) -> str:
-        """The predicate, for rows of this mirror's source."""
-        return predicate
+    def _merge(self, staged: Sequence[DataFile], key: Sequence[str], stored: Stored) -> Work[None]:
+        files = self._target.live(key, self.partition)
+        size = sum(file.size_bytes for file in files)
+        layout = Layout(self._target.file_schema(), tuple(key), size, self._target.upkeep.file_bytes_max)
+        names, rows = tuple(each.name for each in staged), sum(each.rows for each in staged)
+        done = yield MergeJob(self._target.path, files, layout, names, rows, lacks=bool(self.partition))
+        gone = frozenset(done.removed)
+        self._target.replace(done.added, (each for each in files if each.name in gone), stored, self.partition)
 
-    def _matches(self, images: pa.Table, key: Sequence[str]) -> str:
-        """The condition under which a row of the table is that of an image."""
-        return _same_key(images, key)
+    def _delete_below(self, pair: Pair, stored: Stored) -> Work[None]:
+        """Remove rows whose pair is below `pair`; where there is none, nothing is committed."""
+        files = self._target.live([COMMIT_VERSION], self.partition)
+        known = {file.name: file.bounds[0] for file in files if file.bounds[0] is not None}
+        gone = {name for name, (_, greatest) in known.items() if greatest < pair[0]}
+        stays = {name for name, (least, _) in known.items() if least > pair[0]}
+        unsure = [file for file in files if file.name not in gone | stays]
+        added: list[DataFile] = []
+        if unsure:
+            schema, shared = self._target.file_schema(), self.partition
+            done = yield RemakeJob(self._target.path, unsure, schema, Above(pair), shared)
+            added, gone = done.added, gone.union(done.removed)
+        if gone:
+            self._target.replace(added, (each for each in files if each.name in gone), stored, self.partition)
 
-    def _fitted(self, images: pa.Table) -> pa.Table:
-        """Images as rows of the table."""
-        return images.select(self._target.schema().names)
+    @property
+    def partition(self) -> dict[str, str]:
+        """Columns that its rows share, which stand in no file."""
+        return {}
 
-    def _make_ready(self, table: TableSchema, stored: Stored) -> None:
+    def _make_ready(self, table: TableSchema, stored: Stored) -> Work[None]:
         """See to it that rows in this schema have their place."""
         del stored
+        yield from ()
         have, want = self._target.schema(), mirror_schema(table)
         if set(have.names) != set(want.names) or any(have.field(f.name).type != f.type for f in want):
             raise UnsupportedFeature(
@@ -132,16 +111,16 @@ class Mirror:
                 f"without the `schema` control that says what became of the rows before. {self._how_to_reset}"
             )
 
-    def control(self, control: TableControl, stored: Stored) -> None:
+    def control(self, control: TableControl, stored: Stored) -> Work[None]:
         """Apply a control. Raises `UnsupportedFeature` where only a new snapshot helps, and none is said to follow."""
         if control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
-            self._target.delete(self._only(below(control.pair)), stored)
+            yield from self._delete_below(control.pair, stored)
         elif control.kind is ControlKind.SNAPSHOT_END:
             if control.body.get("complete", False):
                 scn, seq = control.body["begin"]
-                self._target.delete(self._only(below((int(scn), int(seq)))), stored)
+                yield from self._delete_below((int(scn), int(seq)), stored)
         elif control.kind is ControlKind.SCHEMA:
-            self._follow(control, stored)
+            yield from self._follow(control, stored)
         elif control.kind is ControlKind.GAP and not (control.body.get("resnapshot") or self._on_gap == "continue"):
             raise UnsupportedFeature(
                 f"{self._target.path}: changes of {control.table.source} are missing ({_told(control.body)}), so that "
@@ -149,7 +128,7 @@ class Mirror:
                 f"the mirror goes on, and is right again when that snapshot has ended"
             )
 
-    def _follow(self, control: TableControl, stored: Stored) -> None:
+    def _follow(self, control: TableControl, stored: Stored) -> Work[None]:
         """Give the mirror the columns that its source has now."""
         have = self._target.schema()
         change = SchemaChange.of_control(control.pair, control.body, None, control.table)
@@ -158,9 +137,9 @@ class Mirror:
         fill = fill_of(control)
         younger = {name: name for name in fill if name in have.names and name not in moved}  # rows above its pair
         steps = CopySteps({**younger, **moved}, fill, (), change.needs_snapshot, control.pair)
-        self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
+        yield from self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
 
-    def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> None:
+    def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> Work[None]:
         """Make its rows into those of a table that has changed.
 
         Raises `UnsupportedFeature` where that is not exact and no snapshot follows.
@@ -174,7 +153,7 @@ class Mirror:
             self._target.add_columns(found.added, stored)
         elif not steps.inexact and self._is_exact(found):
             self._check_size(table.source, why)
-            self._target.overwrite(found.schema, found.apply(self._target.batches()), stored)
+            yield from self._target.remade(found, found.schema, stored)
         elif steps.needs_snapshot or self._target.is_empty:
             self._target.overwrite(want, (), stored)
         else:
@@ -209,25 +188,6 @@ class Mirror:
                 f"anew, more than rewrite_bytes_max={limit}. Raise `rewrite_bytes_max` of this output and start the "
                 f"pipeline again. Or: {self._how_to_reset}"
             )
-
-
-def _last(rows: pa.Table) -> Pair:
-    return rows.column(COMMIT_VERSION)[-1].as_py(), rows.column(SEQ)[-1].as_py()
-
-
-def _same_key(images: pa.Table, key: Sequence[str]) -> str:
-    """The merge's condition. Equality alone is a fast join, and right where no key of the batch is null."""
-    terms = []
-    for name in key:
-        column = quoted(name)
-        sign = "IS NOT DISTINCT FROM" if images.column(name).null_count else "="
-        terms.append(f"(target.{column} {sign} source.{column})")
-    return " AND ".join(terms)
-
-
-def _can_prune(images: pa.Table, key: Sequence[str]) -> bool:
-    """Whether files may be skipped by least and greatest key: integers only, whose statistics are exact."""
-    return all(pa.types.is_integer(images.column(name).type) and not images.column(name).null_count for name in key)
 
 
 def fill_of(control: TableControl) -> dict[str, pa.Scalar]:

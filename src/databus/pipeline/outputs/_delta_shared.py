@@ -7,7 +7,7 @@ rows, and one that it drops becomes so. Start with `SharedMirror`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -16,10 +16,9 @@ import pyarrow.compute as pc
 from databus.core import SOURCE, Pair, UnsupportedFeature
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema
-from databus.pipeline.outputs._delta_schema import below_pair
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import SchemaChange, TableSchema, converts_exactly, widens_to
-from databus.tasks import CopySteps, Stored, TableControl, fitted_rows
+from databus.tasks import CopySteps, SharedPlan, Stored, TableControl, Work
 
 SOURCE_FIELD: Final = pa.field(SOURCE, pa.string())
 _OURS: Final = frozenset({SOURCE, *(field.name for field in PAIR_FIELDS)})
@@ -28,66 +27,6 @@ _OURS: Final = frozenset({SOURCE, *(field.name for field in PAIR_FIELDS)})
 def with_source(rows: pa.Table, source: str) -> pa.Table:
     """Rows and whose they are."""
     return rows.append_column(SOURCE_FIELD, pa.repeat(pa.scalar(source), rows.num_rows))
-
-
-@dataclass(frozen=True)
-class SharedPlan:
-    """From the columns that a shared table has to those that it needs when one of its sources changes.
-
-    schema: the new columns. renamed: of the source, new name to old. gone: columns that it has no more. fill: by name.
-    empties: whether its rows go. All this concerns rows of `source` whose pair is below `below`; types all rows.
-    """
-
-    have: pa.Schema
-    schema: pa.Schema
-    source: str
-    below: Pair
-    renamed: Mapping[str, str]
-    gone: frozenset[str]
-    fill: Mapping[str, pa.Scalar]
-    empties: bool = False
-
-    @property
-    def added(self) -> tuple[pa.Field, ...]:
-        """Columns that did not exist."""
-        return tuple(field for field in self.schema if field.name not in self.have.names)
-
-    @property
-    def only_adds_nulls(self) -> bool:
-        """Whether no row changes."""
-        widened = any(field.type != self.schema.field(field.name).type for field in self.have)
-        return not (widened or self.renamed or self.gone or self.fill or self.empties)
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether the table is right as it is."""
-        return self.only_adds_nulls and not self.added
-
-    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of the table in the new schema. Pairs stay as they are."""
-        mine = pc.and_(pc.equal(batch.column(SOURCE), self.source), below_pair(batch, self.below))
-        if self.empties:
-            batch, mine = (
-                batch.filter(pc.invert(mine)),
-                pa.repeat(pa.scalar(False), pc.sum(pc.invert(mine)).as_py() or 0),
-            )
-        return pa.RecordBatch.from_arrays(
-            [self._column(field, batch, mine) for field in self.schema], self.schema.names
-        )
-
-    def _column(self, field: pa.Field, batch: pa.RecordBatch, mine: pa.Array) -> pa.Array:
-        def stored(name: str) -> pa.Array:
-            if name not in self.have.names:
-                return pa.nulls(batch.num_rows, field.type)
-            return batch.column(name).cast(field.type, safe=True)
-
-        if field.name in self.fill:
-            return pc.if_else(mine, self.fill[field.name], stored(field.name))
-        if field.name in self.renamed:
-            return pc.if_else(mine, stored(self.renamed[field.name]), stored(field.name))
-        if field.name in self.gone:
-            return pc.if_else(mine, pa.scalar(None, field.type), stored(field.name))
-        return stored(field.name)
 
 
 class SharedHistory(History):
@@ -116,31 +55,26 @@ class SharedMirror(Mirror):
     def __init__(self, target: DeltaTarget, source: str, *, on_gap: str, rows_max: int, how_to_reset: str) -> None:
         super().__init__(target, on_gap=on_gap, rows_max=rows_max, how_to_reset=how_to_reset)
         self._source = source
-        self._is_mine = f"{SOURCE} = {_literal(source)}"
 
-    def _only(self, predicate: str) -> str:
-        return f"{self._is_mine} AND {predicate}"
+    @property
+    def partition(self) -> dict[str, str]:
+        """See `Mirror.partition`."""
+        return {SOURCE: self._source}
 
-    def _matches(self, images: pa.Table, key: Sequence[str]) -> str:
-        return f"target.{self._is_mine} AND {super()._matches(images, key)}"
-
-    def _fitted(self, images: pa.Table) -> pa.Table:
-        """Everybody's columns, in the table's types."""
-        return fitted_rows(with_source(images, self._source), self._target.schema())
-
-    def _make_ready(self, table: TableSchema, stored: Stored) -> None:
+    def _make_ready(self, table: TableSchema, stored: Stored) -> Work[None]:
         """Make room for a source that has come in, or whose columns the table lacks."""
         steps = self._plan(table, {}, {}, (0, 0))
         if not steps.is_nothing:
-            self._carry_out(steps, table.source, "its columns", self._target.stored() or Stored((0, 0), stored.log))
+            kept = self._target.stored() or Stored((0, 0), stored.log)
+            yield from self._carry_out(steps, table.source, "its columns", kept)
 
-    def _follow(self, control: TableControl, stored: Stored) -> None:
+    def _follow(self, control: TableControl, stored: Stored) -> Work[None]:
         renamed = {new: old for old, new in (control.body.get("renamed") or {}).items()}
         needs_snapshot = SchemaChange.of_control(control.pair, control.body, None, control.table).needs_snapshot
         steps = CopySteps(renamed, fill_of(control), (), needs_snapshot, control.pair)
-        self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
+        yield from self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
 
-    def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> None:
+    def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> Work[None]:
         """See `Mirror.follow`; of this source's rows."""
         inexact = [] if steps.inexact else self._inexact_in(table)
         if (steps.inexact or inexact) and not steps.needs_snapshot:
@@ -149,7 +83,7 @@ class SharedMirror(Mirror):
         found = self._plan(table, renamed, steps.fill, steps.below)
         found = replace(found, gone=self._in_use(found.gone), empties=bool(steps.inexact or inexact))
         if not found.is_nothing:
-            self._carry_out(found, table.source, why, stored)
+            yield from self._carry_out(found, table.source, why, stored)
 
     def _inexact_in(self, table: TableSchema) -> list[str]:
         """Columns in which this source has values that are none of its new types."""
@@ -188,7 +122,7 @@ class SharedMirror(Mirror):
         schema = pa.schema(fields)
         gone = frozenset(have.names) - set(want.names) - _OURS if below > (0, 0) else frozenset()
         values = {
-            name: value.cast(want.field(name).type).cast(schema.field(name).type)
+            name: pa.repeat(value.cast(want.field(name).type).cast(schema.field(name).type), 1)
             for name, value in fill.items()
             if name in want.names
         }
@@ -206,13 +140,9 @@ class SharedMirror(Mirror):
             f"{self._how_to_reset}"
         )
 
-    def _carry_out(self, steps: SharedPlan, source: str, why: str, stored: Stored) -> None:
+    def _carry_out(self, steps: SharedPlan, source: str, why: str, stored: Stored) -> Work[None]:
         if steps.only_adds_nulls:
             self._target.add_columns(steps.added, stored)
             return
         self._check_size(source, why)
-        self._target.overwrite(steps.schema, map(steps.apply, self._target.batches()), stored)
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+        yield from self._target.remade(steps, steps.schema, stored)

@@ -17,8 +17,17 @@ import pyarrow.compute as pc
 
 from databus.core import SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.disk import Location, located
-from databus.pipeline.outputs._read_ahead import read_ahead
-from databus.tasks import DataFile, Stored, is_data_file
+from databus.tasks import (
+    Change,
+    DataFile,
+    LiveFile,
+    RemakeJob,
+    Stored,
+    Work,
+    is_data_file,
+    live_files,
+    write_data_file,
+)
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -232,8 +241,8 @@ class DeltaTarget:
         """Whether the table has no files."""
         return not self.table.file_uris()
 
-    def commit(self, stored: Stored, **more: Any) -> "CommitProperties":
-        """Properties of a commit that stores the pair. `more`: words for the table's history."""
+    def commit(self, stored: Stored) -> "CommitProperties":
+        """Properties of a commit that stores the pair."""
         from deltalake import CommitProperties, Transaction
 
         self._next = stored
@@ -244,34 +253,88 @@ class DeltaTarget:
         if stored.ahead > stored.pair:
             given = zip(_AHEAD, stored.ahead, strict=True)
             transactions += [Transaction(f"{self._application}/{name}", number) for name, number in given]
-        told = {name: str(value) for name, value in more.items()}
-        return CommitProperties(app_transactions=transactions, custom_metadata=told or None, max_commit_retries=0)
+        return CommitProperties(app_transactions=transactions, max_commit_retries=0)
 
-    def append(self, rows: pa.Table, stored: Stored, **more: Any) -> None:
-        """Add rows and store the pair."""
-        from deltalake import write_deltalake
+    def append(self, rows: pa.Table, stored: Stored, partition: Mapping[str, str] | None = None) -> None:
+        """Add rows and store the pair; see `replace`."""
+        rows = rows.drop_columns([*(partition or ())])
+        files = [write_data_file(self.path, rows)] if rows.num_rows else []
+        self.replace(files, (), stored, partition)
 
-        with self._committing("append to"):
-            write_deltalake(self.table, rows, mode="append", commit_properties=self.commit(stored, **more))
+    def replace(
+        self,
+        files: Iterable[DataFile],
+        removes: Iterable[LiveFile],
+        stored: Stored,
+        partition: Mapping[str, str] | None = None,
+    ) -> None:
+        """Make files in the table's folder part of it in the place of others, and store the pair.
 
-    def add(self, files: Iterable[DataFile], stored: Stored, partition: Mapping[str, str]) -> None:
-        """Make files in the table's folder part of it, and store the pair. partition: what their rows share."""
-        from deltalake.transaction import AddAction
+        partition: columns that stand in no file, and the value that all these rows have.
+        """
+        from deltalake.transaction import RemoveAction
+
+        now_ms, values = time.time_ns() // 1_000_000, dict(partition or {})
+        gone = [
+            RemoveAction(each.name, True, now_ms, partition_values=values, size=each.size_bytes) for each in removes
+        ]
+        with self._committing("write to"):
+            self._transact([*self._added(files, values, now_ms), *gone], "append", self.table.schema(), stored)
+
+    def overwrite(self, schema: pa.Schema, files: Iterable[tuple[DataFile, Mapping[str, str]]], stored: Stored) -> None:
+        """Put files, each with its partition, in another schema, in the place of all, and store the pair."""
+        from deltalake import Schema
 
         now_ms = time.time_ns() // 1_000_000
-        actions = [
-            AddAction(each.name, each.size_bytes, partition, now_ms, data_change=True, stats=each.stats)
+        actions = [action for each, values in files for action in self._added([each], values, now_ms)]
+        with self._committing("rewrite"):
+            self._transact(actions, "overwrite", Schema.from_arrow(schema), stored)
+        self._check_schema(schema)
+
+    def remade(self, change: Change, schema: pa.Schema, stored: Stored) -> Work[None]:
+        """Change all rows and the columns that there are, and store the pair. change: gives rows of `schema`."""
+        files: list[tuple[DataFile, Mapping[str, str]]] = []
+        for partition in self.partitions():
+            held = self.live((), partition)
+            if held:
+                done = yield RemakeJob(self.path, held, self.file_schema(), change, partition)
+                files += [(each, partition) for each in done.added]
+        self.overwrite(schema, files, stored)
+
+    @staticmethod
+    def _added(files: Iterable[DataFile], partition: Mapping[str, str], now_ms: int) -> list[Any]:
+        from deltalake.transaction import AddAction
+
+        return [
+            AddAction(each.name, each.size_bytes, dict(partition), now_ms, data_change=True, stats=each.stats)
             for each in files
         ]
-        with self._committing("append to"):
-            self.table.create_write_transaction(
-                actions,
-                "append",
-                self.table.schema(),
-                partition_by=[*partition] or None,
-                commit_properties=self.commit(stored),
-            )
-            self.table.update_incremental()
+
+    def _transact(self, actions: list[Any], mode: Any, schema: Any, stored: Stored) -> None:
+        partition_by = [SOURCE] if self._is_shared else None
+        self.table.create_write_transaction(
+            actions, mode, schema, partition_by=partition_by, commit_properties=self.commit(stored)
+        )
+        self.table.update_incremental()
+
+    def live(self, columns: Sequence[str], partition: Mapping[str, str] | None = None) -> list[LiveFile]:
+        """The files of the table, or of a partition of it, with bounds of these columns."""
+        with self._errors("read"):
+            actions = pa.table(self.table.get_add_actions(flatten=True))
+        for name, value in (partition or {}).items():
+            actions = actions.filter(pc.equal(actions.column(f"partition.{name}"), value))
+        return live_files(actions, columns)
+
+    def partitions(self) -> list[dict[str, str]]:
+        """Those that have files; one, without columns, of a table that is not divided."""
+        if not self._is_shared:
+            return [{}]
+        actions = pa.table(self.table.get_add_actions(flatten=True))
+        return [{SOURCE: each} for each in pc.unique(actions.column(f"partition.{SOURCE}")).to_pylist()]
+
+    def file_schema(self) -> pa.Schema:
+        """The columns that stand in its files."""
+        return pa.schema([field for field in self.schema() if not (self._is_shared and field.name == SOURCE)])
 
     def discard(self, names: Collection[str]) -> None:
         """Remove files in its folder that are not part of it."""
@@ -298,21 +361,6 @@ class DeltaTarget:
             )
         self._check_schema(wider)
 
-    def overwrite(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], stored: Stored) -> None:
-        """Put other rows, in another schema, in the place of all rows, in one commit that stores the pair."""
-        from deltalake import write_deltalake
-
-        reader = pa.RecordBatchReader.from_batches(schema, read_ahead(batches))
-        with self._committing("rewrite"):
-            write_deltalake(
-                self.table,
-                reader,
-                mode="overwrite",
-                schema_mode="overwrite",
-                commit_properties=self.commit(stored),
-            )
-        self._check_schema(schema)
-
     def _check_schema(self, wanted: pa.Schema) -> None:
         found = self.schema()
         if {field.name: field.type for field in found} != {field.name: field.type for field in wanted}:
@@ -331,34 +379,11 @@ class DeltaTarget:
     def _dataset(self) -> Any:
         return _dataset_of(self.table, self.path, self.schema())
 
-    def merge(self, rows: pa.Table, predicate: str, stored: Stored, *, prunes: bool) -> Any:
-        """A merge of `rows` (as `source`) into the table (as `target`), to be completed by the caller.
+    def maintain(self, *, compacts: bool) -> None:
+        """Remove files and log entries that nobody needs any more, now and then.
 
-        prunes: whether files may be skipped by the least and greatest value of the rows' columns.
-        """
-        return self.table.merge(
-            rows,
-            predicate,
-            source_alias="source",
-            target_alias="target",
-            streamed_exec=not prunes,
-            commit_properties=self.commit(stored),
-        )
-
-    def merged(self, merger: Any) -> None:
-        """Carry a merge out."""
-        with self._committing("merge into"):
-            merger.execute()
-
-    def delete(self, predicate: str, stored: Stored) -> None:
-        """Delete rows and store the pair; where there is none to delete, nothing is committed."""
-        with self._committing("delete from"):
-            self.table.delete(predicate, commit_properties=self.commit(stored))
-
-    def maintain(self) -> None:
-        """Join small files now and then, and remove files and log entries that nobody needs any more.
-
-        When, is told by the table's version, so that runs of one batch each come to it, too.
+        When, is told by the table's version, so that runs of one batch each come to it, too. compacts: whether small
+        files are joined before.
         """
         from deltalake import PostCommitHookProperties
 
@@ -367,7 +392,8 @@ class DeltaTarget:
         if self._version_seen // every == seen // every:
             return
         with self._errors("compact"):
-            self.table.optimize.compact(target_size=self.upkeep.file_bytes_max)
+            if compacts:
+                self.table.optimize.compact(target_size=self.upkeep.file_bytes_max)
             now_s = time.monotonic()
             if self._vacuumed_s is None or now_s - self._vacuumed_s >= 3600:
                 self._vacuumed_s = now_s
