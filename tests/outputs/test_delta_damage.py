@@ -17,7 +17,7 @@ from tests.outputs.harnesses import FROM, DeltaHarness, context, ids, log_of, or
 # A disk that is full
 
 
-@pytest.mark.parametrize("size", [0, 256, 1_500])
+@pytest.mark.parametrize("size", [0, 256, 1_000])
 def test_a_full_disk_is_called_one_and_the_output_goes_on_when_there_is_room(either, size):
     log = log_of(*range(1, 5))
     either.make().write(log.batch(0, 1))
@@ -28,6 +28,17 @@ def test_a_full_disk_is_called_one_and_the_output_goes_on_when_there_is_room(eit
     output.open()
     output.write(log.batch(1, 4))
     assert ids(either) == [1, 2, 3, 4]
+
+
+def test_no_room_to_rewrite_a_mirror_is_called_so_too(mirror):
+    """There is room for the rows of the batch, and none for the file that they fall into."""
+    log = log_of(*range(2_000))
+    log.begin().update(ORDERS, order(7), order(7, "new"))
+    mirror.make().write(log.batch(0, 2_000))
+    with room_for_files_of(2_000), pytest.raises(DiskFull, match=r"lake.*tried again: free some room"):
+        mirror.make().write(log.batch(2_000, 2_002))
+    mirror.make().write(log.batch(2_000, 2_002))
+    assert {row["id"]: row["note"] for row in mirror.read("shop", ORDERS)}[7] == "new"
 
 
 def test_a_first_table_waits_for_room_too(either):

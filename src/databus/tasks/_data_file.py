@@ -90,13 +90,15 @@ def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", 
 
     name = f"rows-{mark}{uuid.uuid4().hex}{_SUFFIX}"
     written: list[pq.FileMetaData] = []
+    made = pa.BufferOutputStream()  # where a disk that is full is no error of Parquet's, which would hide it
+    with pq.ParquetWriter(
+        made, rows.schema, compression=codec, store_schema=False, metadata_collector=written
+    ) as writer:
+        writer.write_table(rows)
+    content = made.getvalue()
     with (located(folder) / name).writing() as file:
-        with pq.ParquetWriter(
-            file, rows.schema, compression=codec, store_schema=False, metadata_collector=written
-        ) as writer:
-            writer.write_table(rows)
-        size = file.tell()
-    return DataFile(name, size, rows.num_rows, _stats_of(written[0], rows))
+        file.write(content)
+    return DataFile(name, content.size, rows.num_rows, _stats_of(written[0], rows))
 
 
 def _stats_of(found: "pq.FileMetaData", rows: pa.Table) -> str:
