@@ -44,11 +44,8 @@ class Cluster:
 
     def executors(self) -> list[psutil.Process]:
         """The executors' JVMs that run now."""
-        found = []
-        for worker in self.workers:
-            with contextlib.suppress(psutil.Error):
-                found += [each for each in worker.children() if "ExecutorBackend" in " ".join(each.cmdline())]
-        return found
+        children = (each for worker in self.workers for each in worker.children())
+        return [each for each in children if _is_executor(each)]
 
     def working(self) -> list[psutil.Process]:
         """Those that have started a Python, as the first task makes them do."""
@@ -58,6 +55,12 @@ class Cluster:
         """What the executors' Pythons have imported."""
         notes = self.folder / "notes"
         return {line for path in notes.iterdir() for line in path.read_text().splitlines()}
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):  # one that was killed just now has no command any more
+        return "ExecutorBackend" in " ".join(process.cmdline())
+    return False
 
 
 def kill_all_of(executor: psutil.Process) -> None:

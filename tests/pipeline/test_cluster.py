@@ -90,7 +90,8 @@ def file_of(relay: RelayProcess, there: Cluster, store: ObjectStore, prefix: str
 class Driver:
     """A run of the pipeline in a process of its own."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, test: contextlib.ExitStack) -> None:
+        test.callback(self.close)
         self.log = project.folder / "driver.log"
         with self.log.open("ab") as out:
             command = [sys.executable, "-m", "databus.cli", "run", str(project.path)]
@@ -105,6 +106,11 @@ class Driver:
 
     def told(self) -> str:
         return self.log.read_text()[-3000:]
+
+    def close(self) -> None:
+        """Whatever has become of it, it ends."""
+        self.process.kill()
+        self.process.wait()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -185,8 +191,8 @@ def set_up(folder: Path, project: Project, **settings: str) -> Iterator[tuple[Cl
 def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(
     tmp_path: Path, project: Project, seed: int
 ) -> None:
-    with set_up(tmp_path, project) as (there, lake):
-        driver = Driver(project)
+    with set_up(tmp_path, project) as (there, lake), contextlib.ExitStack() as test:
+        driver = Driver(project, test)
         driver.wait_for(lambda: lake.rows("history/orders"), "the first rows")
         project.execute("ALTER TABLE orders ADD COLUMN note TEXT", "UPDATE orders SET note = 'new' WHERE id = 20")
         before = lake.files()
@@ -211,14 +217,14 @@ def test_a_cluster_that_loses_executors_and_drivers_all_the_time_holds_what_happ
     tmp_path: Path, project: Project, seed: int
 ) -> None:
     dice = random.Random(seed)
-    with set_up(tmp_path, project, **SPECULATIVE) as (there, lake):
-        driver = Driver(project)
+    with set_up(tmp_path, project, **SPECULATIVE) as (there, lake), contextlib.ExitStack() as test:
+        driver = Driver(project, test)
         for cycle in range(int(os.environ.get("CYCLES", "50"))):
             if cycle % 10 == 5:
                 project.execute(f"ALTER TABLE orders ADD COLUMN extra_{cycle} TEXT")
             before = lake.files()
-            driver.wait_for(there.working, "executors that work")
             project.work(dice.randint(10, 150))
+            driver.wait_for(there.working, "executors that work")
             if dice.random() < FILE_FIRST:
                 driver.wait_for(lambda before=before: lake.files() - before, "a file")
             else:
@@ -227,7 +233,7 @@ def test_a_cluster_that_loses_executors_and_drivers_all_the_time_holds_what_happ
                 kill_all_of(dice.choice(victims))
             if dice.random() < DRIVER_DIES:
                 driver.end(signal.SIGKILL)
-                driver = Driver(project)
+                driver = Driver(project, test)
             if cycle % 5 == 4:
                 driver.wait_for(lake.are_whole, f"all rows of cycle {cycle}")
                 print(f"cycle {cycle}: whole after {len(lake.rows('history/orders'))} changes of orders")  # noqa: T201
