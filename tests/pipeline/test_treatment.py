@@ -15,7 +15,7 @@ import pytest
 
 from databus.pipeline import load_pipeline, rebuild, run
 from databus.testing.shop import SqliteWorkload, connect, create_shop
-from tests.pipeline.projects import HEAD, Project
+from tests.pipeline.projects import HEAD, Project, RelayInThread
 
 pytestmark = pytest.mark.spark
 
@@ -23,8 +23,8 @@ KEYS = {"orders": "id", "customers": "id", "stock": "product_id"}
 FILE = """
 filters: {{{name}: {{type: sql, from: shop, table: main.orders, where: total_cents > {least}}}}}
 outputs:
-  copy: {{type: delta, from: shop, mode: mirror, path: lake/copy}}
-  history: {{type: delta, from: shop, mode: history, path: lake/history}}
+  copy: {{type: delta, from: shop, mode: mirror, path: lake/copy, lane: {lane}}}
+  history: {{type: delta, from: shop, mode: history, path: lake/history, lane: {lane}}}
   large: {{type: delta, from: {name}, mode: mirror, path: lake/large}}
 """
 OUTPUTS = ("copy", "history", "large")
@@ -38,7 +38,7 @@ class Treated:
         self.dice = random.Random(seed)
         self.session = session
         self.tables = ["orders", "stock"]
-        self.filter, self.least = "large", 20_000
+        self.filter, self.least, self.lane = "large", 20_000, "both"
         self.project = Project(folder, "", seed=seed, orders=20)
         self.folder = folder
         self.done = []
@@ -48,7 +48,7 @@ class Treated:
     def _write(self):
         chosen = ", ".join(f"shop/main.{name}" for name in sorted(self.tables))
         head = HEAD.replace("shop/main.*", chosen)
-        self.project.path.write_text(head + FILE.format(name=self.filter, least=self.least))
+        self.project.write(FILE.format(name=self.filter, least=self.least, lane=self.lane), head=head)
 
     # What people do
 
@@ -92,6 +92,10 @@ class Treated:
 
     def changes_the_filter(self):
         self.least = self.dice.choice([10_000, 20_000, 30_000])
+        self._write()
+
+    def changes_the_lane(self):
+        self.lane = self.dice.choice(["both", "null"])
         self._write()
 
     def chooses_tables(self):
@@ -212,11 +216,18 @@ STEPS = {
     "restores_a_table": 1,
     "renames_the_filter": 1,
     "changes_the_filter": 1,
+    "changes_the_lane": 1,
     "chooses_tables": 1,
     "copies_the_database": 1,
     "restores_the_database": 1,
     "replaces_the_database": 1,
 }
+
+
+@pytest.fixture(autouse=True)
+def relay_in_thread(monkeypatch):
+    """What is done to a project is done between its runs, so it does not matter which process its relay is in."""
+    monkeypatch.setattr("databus.pipeline._run.OwnRelay", RelayInThread)
 
 
 def treat(folder, seed, session, steps):
@@ -234,7 +245,7 @@ def treat(folder, seed, session, steps):
         treated.project._db.close()
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(6))
 def test_however_a_project_is_treated_its_copies_are_right_or_it_says_what_to_do(spark, tmp_path, seed, number):
     treat(tmp_path, seed, spark, 8)
 
