@@ -12,6 +12,8 @@ ROOT = Path(databus.__file__).parent
 LINES_MAX = 500
 RENAMING = {
     "disk/_files.py": "the one way to replace a file",
+    "disk/_location.py": "a file that is on the disk already gets the name by which it is seen; it syncs the folder",
+    "disk/_object_store.py": "the same in a store, which has no files",
     "log/_opening.py": "a segment is renamed while it is open; it syncs file and folder",
     "testing/servers/_fetch.py": "a cache of what was fetched; what is missing is fetched again",
     "spark/_warm_up.py": "a cache that Java writes; what is missing is written again",

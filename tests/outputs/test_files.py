@@ -12,6 +12,7 @@ from pyarrow.dataset import dataset
 
 from databus.core import ControlKind, InputError, UnsupportedFeature
 from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import FilesHarness
 
 
@@ -99,3 +100,27 @@ def test_folder_that_cannot_be_is_named(tmp_path):
     (tmp_path / "out").write_text("a file")
     with pytest.raises(InputError, match="is not a folder to write to"):
         FilesHarness(tmp_path, "parquet").make().write(log_of(1).batch(0, 1))
+
+
+def test_what_killed_tasks_have_left_is_no_row_to_any_reader_and_is_removed_by_the_next_run(tmp_path):
+    harness = FilesHarness(tmp_path, "parquet")
+    log = log_of(1, 2, 3)
+    write_batch(harness.make(), log.batch(0, 2))  # of which one task runs twice
+    folder = harness.files(ORDERS)[0].parent
+    batch = log.batch(2, 3)
+    (rows,) = batch.items
+    left = harness.make().part_writer().write(f"shop/{ORDERS.source}", rows)
+    assert {each.name for each in left} <= {path.name for path in folder.iterdir()}
+    assert not list(folder.glob(f"{left[0].name}.parquet"))
+    assert dataset(folder).to_table().column("id").to_pylist() == [1, 2]
+    harness.make().write(batch)
+    assert {path.suffix for path in folder.iterdir()} == {".parquet"}
+    assert ids(harness) == [1, 2, 3]
+
+
+def test_a_batch_of_which_a_part_was_shown_is_written_by_tasks_again(tmp_path):
+    harness = FilesHarness(tmp_path, "parquet", rows_per_file_max=2)
+    log = log_of(*range(9))
+    harness.make().write(log.batch(0, 4))
+    write_batch(harness.make(), log.batch(2, 9))
+    assert ids(harness) == list(range(9))

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+from pyarrow.dataset import dataset
 
 from databus.pipeline.outputs import read_delta
 from tests.pipeline.projects import HEAD, Project
@@ -20,14 +21,24 @@ outputs: {history: {type: delta, mode: history, path: lake, from: shop}}
 MIRROR = """
 outputs: {mirror: {type: delta, mode: mirror, path: lake, from: shop}}
 """
+FILES = """
+outputs: {files: {type: files, path: lake, from: shop}}
+"""
 _KILLS_MAX = 6
 IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 4, max_rows_per_trigger: 400")
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Of a Delta table, or of a folder of Parquet files."""
+    found = read_delta(folder) if (folder / "_delta_log").exists() else dataset(folder, format="parquet").to_table()
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
 
 
 def assert_is_all_that_happened(project: Project, folder: str = "lake") -> None:
     """No change stands there twice, and the last image of each key is what the database has."""
     for table, columns in (("orders", ("id", "status")), ("customers", ("id", "email"))):
-        rows = read_delta(project.folder / folder / table).to_pylist()
+        rows = rows_of(project.folder / folder / table)
         pairs = [(row["_commit_version"], row["_seq"]) for row in rows]
         assert len(set(pairs)) == len(pairs)
         last: dict[Any, dict[str, Any]] = {}
@@ -46,10 +57,14 @@ def assert_is_what_the_database_has(project: Project, folder: str = "lake") -> N
         assert found == project.select(f"SELECT {', '.join(columns)} FROM {table}")
 
 
-HOLDS = {HISTORY: assert_is_all_that_happened, MIRROR: assert_is_what_the_database_has}
+HOLDS = {
+    HISTORY: assert_is_all_that_happened,
+    MIRROR: assert_is_what_the_database_has,
+    FILES: assert_is_all_that_happened,
+}
 
 
-@pytest.mark.parametrize("sections", [HISTORY, MIRROR], ids=["history", "mirror"])
+@pytest.mark.parametrize("sections", [*HOLDS], ids=["history", "mirror", "files"])
 def test_the_driver_sees_no_row(tmp_path: Path, spark: Any, sections: str) -> None:
     project = Project(tmp_path, sections, head=IN_PARTS)
     project.work(150)
@@ -112,7 +127,7 @@ def _is_worker(process: psutil.Process) -> bool:
     return False
 
 
-@pytest.mark.parametrize("kept", [HISTORY, MIRROR], ids=["history", "mirror"])
+@pytest.mark.parametrize("kept", [*HOLDS], ids=["history", "mirror", "files"])
 def test_tasks_that_are_killed_change_nothing(tmp_path: Path, spark: Any, seed: int, kept: str) -> None:
     sections = kept + "run: {retries_max: 100, retry_ms_min: 100, retry_ms_max: 200}\n"
     project = Project(tmp_path, sections, head=IN_PARTS.replace("400", "40"), seed=seed % 1000)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from databus.core import ConfigError, DatabusError, InputError, ServiceUnavailable
-from databus.disk._files import disk_full, is_no_room, make_folder, replace_file, replacing
+from databus.disk._files import disk_full, is_no_room, make_folder, replace_file, replacing, sync_folder, write_failure
 
 _SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 
@@ -99,6 +99,13 @@ class Location(ABC):
     @abstractmethod
     def reading(self) -> AbstractContextManager[Any]:
         """The file for Arrow to read, wherever in it, and to map where it can. Raises FileNotFoundError too."""
+
+    @abstractmethod
+    def give_name(self, name: str) -> None:
+        """Give the file another name in its folder, durably, in the place of what has that name.
+
+        Raises `ServiceUnavailable` if it is gone: it can be written again. In a store it is there twice for a moment.
+        """
 
     @abstractmethod
     def exists(self) -> bool:
@@ -206,6 +213,16 @@ class LocalLocation(Location):
         with pa.memory_map(str(self.path)) as file:
             yield file
 
+    def give_name(self, name: str) -> None:
+        """See `Location.give_name`."""
+        try:
+            self.path.rename(self.path.with_name(name))
+            sync_folder(self.path.parent)
+        except FileNotFoundError:
+            raise gone(self) from None
+        except OSError as error:
+            raise write_failure(self.path, error) from error
+
     def exists(self) -> bool:
         """See `Location.exists`."""
         return self.path.exists()
@@ -244,6 +261,11 @@ class LocalLocation(Location):
         found = _SYSTEM_ERROR.search(str(error))
         cause = None if found is None else OSError(int(found[1]), os.strerror(int(found[1])))
         return disk_full(self.path, cause) if cause is not None and is_no_room(cause) else None
+
+
+def gone(path: Location) -> ServiceUnavailable:
+    """The error of a file that should be there for a moment more."""
+    return ServiceUnavailable(f"{path}: is gone before it was committed; it is written again")
 
 
 def _tag_of(content: bytes) -> str:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, Self, cast
 from urllib.parse import quote
 
 from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable
-from databus.disk._location import Found, Location, Overtaken, Storage
+from databus.disk._location import Found, Location, Overtaken, Storage, gone
 
 SCHEMES: Final[Mapping[str, str]] = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfss": "abfss"}
 """What a URI may begin with, and under which name its options stand."""
@@ -211,6 +211,19 @@ class StoreLocation(Location):
             else:
                 with pa.PythonFile(_Readable(file), mode="r") as opened:
                     yield opened
+                return
+        raise missing
+
+    def give_name(self, name: str) -> None:
+        """See `Location.give_name`: the store copies it, and then removes it."""
+        import obstore
+
+        with self._errors("renamed"):
+            try:
+                obstore.rename(self._store, self.key, (self.parent / name).key, overwrite=True)
+            except FileNotFoundError:
+                missing = gone(self)
+            else:
                 return
         raise missing
 

@@ -39,6 +39,8 @@ from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
 from databus.tasks._folders import Folders, FolderWriter, Named, PassingWriter, quoted, spelled
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, live_files
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
+from databus.tasks._lines import control_text, row_lines
+from databus.tasks._loose_files import LooseName, LooseWriter, first_staged, is_staged_file
 from databus.tasks._mapper import META_COLUMNS, Always, FilterMapper, Mapper, is_meta
 from databus.tasks._moves import Above, Move, Plan, SharedPlan, plan
 from databus.tasks._pairs import Int, Stored, first_pair, last_pair, log_number, pairs_of, rows_above, stored_at
@@ -86,6 +88,8 @@ __all__ = [
     "Lineage",
     "LineageOf",
     "LiveFile",
+    "LooseName",
+    "LooseWriter",
     "Mapper",
     "Mask",
     "MergeJob",
@@ -123,17 +127,20 @@ __all__ = [
     "Ways",
     "Where",
     "Work",
+    "control_text",
     "decode_frames",
     "decode_groups",
     "decode_ranges",
     "decode_typed",
     "divided",
     "first_pair",
+    "first_staged",
     "fitted_rows",
     "full_pattern",
     "is_data_file",
     "is_meta",
     "is_passing_file",
+    "is_staged_file",
     "joined",
     "joined_parts",
     "last_images",
@@ -151,6 +158,7 @@ __all__ = [
     "quoted",
     "result_table",
     "rewrite",
+    "row_lines",
     "rows_above",
     "run_all",
     "run_here",

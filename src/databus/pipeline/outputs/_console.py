@@ -8,8 +8,7 @@ from pydantic import Field
 from databus.core import SOURCE
 from databus.formats import json_line
 from databus.pipeline._contract import Delivery, Output, OutputConfig
-from databus.pipeline.outputs._lines import control_text, row_lines
-from databus.tasks import ChangeBatch, TableControl
+from databus.tasks import ChangeBatch, TableControl, control_text, row_lines
 
 
 class ConsoleConfig(OutputConfig):

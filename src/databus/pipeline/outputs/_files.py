@@ -7,24 +7,39 @@ greatest pair in the folder are not written again, so a repeated batch adds noth
 are files too (`_….control.json`); readers of a folder of Parquet or JSON pass over names that begin with `_`.
 """
 
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable
 from typing import ClassVar, Final, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from databus.core import Pair, UnsupportedFeature, crash_point
 from databus.disk import Location
 from databus.formats import BigIntegers
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
-from databus.pipeline.outputs._lines import control_text, row_lines
-from databus.pipeline.outputs._paths import TableFolders, path_of, remove_folders, root_of
-from databus.tasks import ChangeBatch, Stored, TableControl, TableRows, first_pair, last_pair, log_number, rows_above
+from databus.pipeline.outputs._paths import TableFolders, folders_of, path_of, remove_folders, root_of
+from databus.tasks import (
+    Batch,
+    ChangeBatch,
+    Item,
+    LooseName,
+    LooseWriter,
+    PartWriter,
+    Restage,
+    StagedBatch,
+    StagedRows,
+    Stored,
+    TableControl,
+    TableRows,
+    Tasks,
+    control_text,
+    first_staged,
+    is_staged_file,
+    log_number,
+    rows_above,
+    staged_rows,
+)
 
-_NAME: Final = re.compile(r"_?(\d{19})\.(\d{19})-(\d{19})\.(\d{19})\.([0-9a-f]{16})\.(parquet|jsonl|control\.json)")
-_CONTROL: Final = "control.json"
+_SUFFIXES: Final = {"parquet": "parquet", "json": "jsonl"}
 
 
 class FilesConfig(OutputConfig):
@@ -53,43 +68,46 @@ class FilesConfig(OutputConfig):
     )
 
 
-def file_name(first: Pair, last: Pair, log: int, suffix: str) -> str:
-    """The name that says what a file holds; names of rows sort as their pairs do, and so do those of controls."""
-    hidden = "_" if suffix == _CONTROL else ""
-    return f"{hidden}{first[0]:019d}.{first[1]:019d}-{last[0]:019d}.{last[1]:019d}.{log:016x}.{suffix}"
-
-
 def _stored_in(path: Location) -> Stored:
     """What the names in a source's folder say is done. Raises `InputError`."""
-    stored = Stored()
-    for match in filter(None, map(_NAME.fullmatch, path.names())):
-        last = (int(match[3]), int(match[4]))
-        stored = max(stored, Stored(last, int(match[5], 16)), key=lambda each: each.pair)
-    return stored
+    names = filter(None, map(LooseName.parse, path.names()))
+    return max((Stored(each.last, each.log) for each in names), key=lambda each: each.pair, default=Stored())
 
 
 class _Folder:
-    """The files of one source."""
+    """The files of one source.
 
-    def __init__(self, path: Location) -> None:
+    staged: names of files in it that are about to be shown; others of that kind are of tasks that were killed, or of
+    another run.
+    """
+
+    def __init__(self, path: Location, staged: Collection[str]) -> None:
         self.path = path
         path.make()
         self.stored = _stored_in(path)
+        self.remove(name for name in path.names() if is_staged_file(name) and name not in staged)
 
-    def put(self, first: Pair, stored: Stored, suffix: str, pieces: Iterator[str] | pa.Table, codec: str) -> None:
-        """Make one file, whole or not at all."""
-        name = file_name(first, stored.pair, stored.log or 0, suffix)
-        with (self.path / name).writing(before_visible=_crash_before_rename) as file:
-            if isinstance(pieces, pa.Table):
-                pq.write_table(pieces, file, compression=codec)
-            else:
-                file.writelines(piece.encode() for piece in pieces)
-        crash_point("files.after_rename")
-        self.stored = stored
+    def show(self, rows: StagedRows, suffix: str, end: Stored) -> None:
+        """Give staged files their names. end: what is done then."""
+        for number, (file, last) in enumerate(zip(rows.files, rows.ends, strict=True), 1):
+            stored = end if number == len(rows.files) else Stored(last, end.log)
+            crash_point("files.before_rename")
+            (self.path / file.name).give_name(
+                str(LooseName(first_staged(file.name), stored.pair, end.log or 0, suffix))
+            )
+            crash_point("files.after_rename")
+            self.stored = stored
 
+    def put_control(self, pair: Pair, text: str, end: Stored) -> None:
+        """Make the file of a control."""
+        with (self.path / str(LooseName.of_control(pair, end.pair, end.log or 0))).writing() as file:
+            file.write(text.encode())
+        self.stored = end
 
-def _crash_before_rename() -> None:
-    crash_point("files.before_rename")
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove staged files."""
+        for name in names:
+            (self.path / name).remove()
 
 
 class FilesOutput(Output):
@@ -104,6 +122,12 @@ class FilesOutput(Output):
         super().__init__(config, context)
         self._folders: dict[tuple[str, str], _Folder] = {}
         self._places = TableFolders(config.path, context)
+        self._writer = LooseWriter(
+            folders_of(config.path, context),
+            config.compression if config.format == "parquet" else None,
+            BigIntegers(config.big_integers),
+            config.rows_per_file_max,
+        )
 
     def ledger_folder(self) -> Location | None:
         """The folder that all of its tables are in."""
@@ -122,14 +146,35 @@ class FilesOutput(Output):
         """See `Output.is_from`."""
         return self._stored(name).log in (None, log_number(log))
 
+    def part_writer(self) -> PartWriter:
+        """See `Output.part_writer`."""
+        return self._writer
+
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`."""
-        by_source: dict[str, list[TableRows | TableControl]] = {}
+        self._apply(batch)
+
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+        """See `Output.commit`."""
+        del tasks
+        self._apply(batch)
+
+    def discard(self, batch: StagedBatch) -> None:
+        """See `Output.discard`. What was shown has another name."""
+        for item in batch.items:
+            if isinstance(item, StagedRows):
+                path = path_of(self.config.path, self.context, batch.physical, item.table.source)
+                for file in item.files:
+                    (path / file.name).remove()
+
+    def _apply(self, batch: Batch) -> None:
+        by_source: dict[str, list[Item]] = {}
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
         self.written = written = dict.fromkeys(by_source, 0)
         for source, items in by_source.items():
-            folder = self._folder(batch.physical, source)
+            staged = {file.name for item in items if isinstance(item, StagedRows) for file in item.files}
+            folder = self._folder(batch.physical, source, staged)
             self._check_log(folder, batch, source)
             before = folder.stored.pair
             for index, item in enumerate(items):
@@ -137,30 +182,32 @@ class FilesOutput(Output):
                 full_name = f"{batch.physical}/{source}"
                 written[source] += self._put(folder, full_name, item, before, end, log_number(batch.end.log))
 
-    def _put(
-        self, folder: _Folder, source: str, item: TableRows | TableControl, before: Pair, end: Pair | None, log: int
-    ) -> int:
+    def _put(self, folder: _Folder, name: str, item: Item, before: Pair, end: Pair | None, log: int) -> int:
         """Returns how many rows were new."""
-        form = BigIntegers(self.config.big_integers)
         if isinstance(item, TableControl):
             if item.pair > before:
-                text = control_text(source, item, form)
-                folder.put(item.pair, Stored(end or item.pair, log), _CONTROL, iter([text]), "none")
+                text = control_text(name, item, self._writer.big_integers)
+                folder.put_control(item.pair, text, Stored(end or item.pair, log))
             return 0
-        rows = rows_above(item.rows, before)
-        for start in range(0, rows.num_rows, self.config.rows_per_file_max):
-            part = rows.slice(start, self.config.rows_per_file_max)
-            is_last = start + part.num_rows == rows.num_rows
-            last = end if end is not None and is_last else last_pair(part)
-            stored = Stored(last, log)
-            if self.config.format == "parquet":
-                folder.put(first_pair(part), stored, "parquet", part, self.config.compression)
-            else:
-                lines = row_lines(source, item.table, part, form)
-                folder.put(first_pair(part), stored, "jsonl", lines, "none")
-        return int(rows.num_rows)
+        rows = self._staged_here(name, item, before) if isinstance(item, TableRows) else item
+        if rows is None:
+            return 0
+        if rows.first <= before < rows.last:
+            raise Restage(above={name: before})
+        if rows.last <= before:
+            folder.remove(file.name for file in rows.files)
+            return 0
+        folder.show(rows, _SUFFIXES[self.config.format], Stored(end or rows.last, log))
+        return rows.count
 
-    def _check_log(self, folder: _Folder, batch: ChangeBatch, source: str) -> None:
+    def _staged_here(self, name: str, item: TableRows, before: Pair) -> StagedRows | None:
+        """Rows that are new, as tasks would have staged them."""
+        rows = rows_above(item.rows, before)
+        if rows.num_rows == 0:
+            return None
+        return staged_rows(item.table, rows, tuple(self._writer.write(name, TableRows(item.table, rows))))
+
+    def _check_log(self, folder: _Folder, batch: Batch, source: str) -> None:
         stored = folder.stored
         if stored.is_part and stored.log != log_number(batch.end.log):
             raise UnsupportedFeature(
@@ -170,10 +217,10 @@ class FilesOutput(Output):
                 f"pipeline's"
             )
 
-    def _folder(self, physical: str, source: str) -> _Folder:
+    def _folder(self, physical: str, source: str, staged: Collection[str]) -> _Folder:
         folder = self._folders.get((physical, source))
         if folder is None:
-            folder = self._folders[physical, source] = _Folder(self._places.take(physical, source))
+            folder = self._folders[physical, source] = _Folder(self._places.take(physical, source), staged)
         return folder
 
     def _stored(self, name: str) -> Stored:

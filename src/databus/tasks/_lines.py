@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from databus.formats import BigIntegers, change_text, control_line
 from databus.schema import TableSchema, forms_of
-from databus.tasks import TableControl
+from databus.tasks._batch import TableControl
 
 _ROWS_AT_ONCE: Final = 8_192
 
