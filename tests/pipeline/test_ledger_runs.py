@@ -211,6 +211,24 @@ def test_files_are_not_written_again_when_the_state_is_gone(spark, tmp_path):
 
 
 @pytest.mark.spark
+def test_an_output_of_a_lane_that_cannot_go_on_is_named_though_the_other_begins_anew(spark, tmp_path):
+    lane = BOTH.replace("lake/copy", "lake/copy, lane: all").replace("lake/history", "lake/history, lane: all")
+    project = Project(tmp_path, lane)
+    project.once(spark)
+    shutil.rmtree(tmp_path / ".databus")
+    project.execute("DELETE FROM orders WHERE id NOT IN (SELECT order_id FROM order_lines)")
+    project.work(10)
+    rebuild(load_pipeline(project.path), "copy", (), confirm=lambda _: True)
+    events = []
+    assert run(project.path, once=True, session=spark, on_event=events.append) != 0
+    said = [event["message"] for event in events if event["event"] == "failed"]
+    assert "databus rebuild FILE history" in said[0]
+    rebuild(load_pipeline(project.path), "history", (), confirm=lambda _: True)
+    project.once(spark)
+    project.assert_history_is_whole("lake/history", "orders", "id")
+
+
+@pytest.mark.spark
 def test_an_output_that_joins_a_lane_later_lacks_nothing(spark, tmp_path):
     one = "  copy: {type: delta, from: shop, mode: mirror, path: lake/copy, lane: all}\n"
     other = "  history: {type: delta, from: shop, mode: history, path: lake/history, lane: all}\n"

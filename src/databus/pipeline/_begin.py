@@ -61,6 +61,7 @@ def begin(
             shutil.rmtree(offsets.folder, ignore_errors=True)
             return None
     least = min(starts, key=offsets.pair_of)
+    reader.check_others(feeds, streams, least)
     if offsets.committed() != least:
         shutil.rmtree(offsets.folder, ignore_errors=True)
     return least
@@ -96,6 +97,18 @@ class _Reader:
         for (feed, handle), stream in zip(feeds, known, strict=True):
             if stream is None:
                 self._begin(feed, handle, beginning)
+
+    def check_others(self, feeds: Feeds, streams: Sequence[Stream | None], least: Checkpoint) -> None:
+        """Raises `PositionForeign` or `PositionPurged` where an output of a lane cannot go on from where it stands; the
+        query itself asks for the least alone.
+        """
+        for feed, stream in zip(feeds, streams, strict=True):
+            if stream is None or stream.checkpoint == least:
+                continue
+            try:
+                self.origin.check_position(self.context, self.physical, stream.checkpoint)
+            except (PositionForeign, PositionPurged) as error:
+                raise advised(error, [feed], resumed=True) from error
 
     def _go_on(self, feed: Feed, handle: OutputHandle, stream: Stream) -> None:
         new, is_chosen_anew = stream.unread(), stream.selections != handle.bringing[self.plan.name].selections

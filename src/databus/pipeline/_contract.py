@@ -222,6 +222,9 @@ class Input(ABC):
         del context, physical
         return None
 
+    def check_position(self, context: RunContext, physical: str, checkpoint: Checkpoint) -> None:  # noqa: B027
+        """Raises `PositionForeign` or `PositionPurged` for a checkpoint that its streams cannot go on from."""
+
     @property
     def starting_version(self) -> int:
         """The first SCN that its options ask for, where they name a place that does not move."""

@@ -175,6 +175,12 @@ class DatabusInput(Input):
             at = client.position(physical, start="latest")
         return Checkpoint({physical: at})
 
+    def check_position(self, context: RunContext, physical: str, checkpoint: Checkpoint) -> None:
+        """What the relay says."""
+        at = checkpoint.sources.get(physical)
+        if at is not None:
+            context.relay_client().position(physical, start=at)
+
     @property
     def starting_version(self) -> int:
         """The option, where it is a number."""
