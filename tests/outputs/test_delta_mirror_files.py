@@ -1,6 +1,7 @@
 """The files of mirrors: what they say of their contents, what is left of those that pass, who else may arrange them."""
 
 import datetime as dt
+import json
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -8,12 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, TableFeatures
 
-from databus.core import ControlKind, LockHeld
+from databus.core import ControlKind, LockHeld, UnsupportedFeature
 from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import DeltaHarness, ids, log_of, order
 from tests.outputs.test_delta_merge import SharedHarness
 
@@ -58,6 +60,47 @@ def test_readers_with_a_filter_find_every_row(tmp_path, make, cuts):
             wanted = pa.scalar(value, dataset.schema.field(name).type)
             held = sum(each[name] == value for each in rows)
             assert dataset.to_table(filter=pc.field(name) == wanted).num_rows == held, name
+
+
+@pytest.mark.parametrize("make", [DeltaHarness, SharedHarness])
+def test_files_of_a_history_that_are_joined_say_what_is_in_them_and_change_no_row(tmp_path, make):
+    """The engine's own joining cut times down to milliseconds; who follows a table must not be told of rows again."""
+    harness = make(tmp_path, "history", compact_every_commits=4)
+    for batch in changes().batches([2, 5, 7, 9, 12, 14, 16, 17]):
+        write_batch(harness.make(), batch)
+    table = DeltaTable(harness.make().table_path("shop", TIMES.source))
+    removed, added = actions_of(table, "remove"), actions_of(table, "add")
+    versions = {each["version"] for each in removed}
+    assert versions
+    assert {each["dataChange"] for each in (*removed, *added) if each["version"] in versions} == {False}
+    dataset = table.to_pyarrow_dataset()
+    rows = dataset.to_table().to_pylist()
+    assert len({(row["_commit_version"], row["_seq"]) for row in rows}) == len(rows) > 10
+    for row in rows:
+        for name in ("k", "at", "n", "d", "_commit_timestamp"):
+            wanted = pa.scalar(row[name], dataset.schema.field(name).type)
+            held = sum(each[name] == row[name] for each in rows)
+            assert dataset.to_table(filter=pc.field(name) == wanted).num_rows == held, name
+
+
+def actions_of(table, kind):
+    """What a table's log says was added or removed, with the version that says it."""
+    found = []
+    for path in sorted(Path(table.table_uri.removeprefix("file://"), "_delta_log").glob("*.json")):
+        said = map(json.loads, path.read_text().splitlines())
+        found += [{**each[kind], "version": int(path.stem)} for each in said if kind in each]
+    return found
+
+
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_a_table_whose_rows_may_be_marked_as_deleted_is_refused(tmp_path, mode):
+    """Its files hold rows that it does not."""
+    harness = DeltaHarness(tmp_path, mode)
+    harness.make().write(log_of(1, 2, 3).batch(0, 2))
+    table = DeltaTable(harness.make().table_path("shop", ORDERS.source))
+    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    with pytest.raises(UnsupportedFeature, match="deletionVectors"):
+        harness.make().write(log_of(1, 2, 3).batch(2, 3))
 
 
 def left_in(harness, table=ORDERS):

@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -86,23 +86,36 @@ def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", 
 
     mark: becomes part of the name. Raises what `Location.writing` does.
     """
+    return write_data_pieces(folder, rows.schema, [rows], mark=mark, codec=codec)
+
+
+def write_data_pieces(
+    folder: Location | Path, schema: pa.Schema, pieces: Iterable[pa.Table], *, mark: str = "", codec: str = "snappy"
+) -> DataFile:
+    """The same, of rows that come piece by piece, each a row group or more. Holds the file in memory, not its rows."""
     import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
 
     name = f"rows-{mark}{uuid.uuid4().hex}{_SUFFIX}"
     written: list[pq.FileMetaData] = []
+    with_nan: set[str] = set()
     made = pa.BufferOutputStream()  # where a disk that is full is no error of Parquet's, which would hide it
-    with pq.ParquetWriter(
-        made, rows.schema, compression=codec, store_schema=False, metadata_collector=written
-    ) as writer:
-        writer.write_table(rows)
+    with pq.ParquetWriter(made, schema, compression=codec, store_schema=False, metadata_collector=written) as writer:
+        for rows in pieces:
+            writer.write_table(rows)
+            with_nan.update(each for each in schema.names[:_INDEXED_COLUMNS_MAX] if _has_nan(rows.column(each)))
     content = made.getvalue()
     with (located(folder) / name).writing() as file:
         file.write(content)
-    return DataFile(name, content.size, rows.num_rows, _stats_of(written[0], rows))
+    return DataFile(name, content.size, written[0].num_rows, _stats_of(written[0], schema, with_nan))
 
 
-def _stats_of(found: "pq.FileMetaData", rows: pa.Table) -> str:
-    """Least and greatest values and counts of nulls, of the first columns, from what Parquet says of its row groups.
+def _has_nan(column: pa.ChunkedArray) -> bool:
+    return pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py() is True
+
+
+def _stats_of(found: "pq.FileMetaData", schema: pa.Schema, with_nan: Collection[str]) -> str:
+    """Least and greatest values and counts of nulls, of the first columns, from what Parquet says of its row groups,
+    which leaves out NaN: with_nan has the columns that hold one.
 
     Of all of these columns or of none: a reader (deltalake 1.6.6) that finds no bounds of one column beside those of
     others takes them for null, which no value is within, and leaves the file out.
@@ -111,34 +124,33 @@ def _stats_of(found: "pq.FileMetaData", rows: pa.Table) -> str:
     least: list[str] = []
     greatest: list[str] = []
     nulls: dict[str, int] = {}
-    for index, field in enumerate(rows.schema.names[:_INDEXED_COLUMNS_MAX]):
-        kind = rows.schema.field(index).type
+    for index, field in enumerate(schema.names[:_INDEXED_COLUMNS_MAX]):
+        kind = schema.field(index).type
         if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
             continue  # readers look for none
         said = [group.column(index).statistics for group in groups]
         if any(each is None or not each.has_null_count for each in said):
-            return _COUNT.format(rows.num_rows)
+            return _COUNT.format(found.num_rows)
         nulls[field] = sum(each.null_count for each in said)
-        if nulls[field] == rows.num_rows:
+        if nulls[field] == found.num_rows:
             continue
-        bounds = _bounds(rows.column(index), [each for each in said if each.num_values])
+        bounds = None if field in with_nan else _bounds([each for each in said if each.num_values])
         if bounds is None:
-            return _COUNT.format(rows.num_rows)
+            return _COUNT.format(found.num_rows)
         name = _json(field)
         least.append(f"{name}: {bounds[0]}")
         greatest.append(f"{name}: {bounds[1]}")
     bounded = f'"minValues": {{{", ".join(least)}}}, "maxValues": {{{", ".join(greatest)}}}'
-    return f'{{"numRecords": {rows.num_rows}, {bounded}, "nullCount": {_json(nulls)}}}'
+    return f'{{"numRecords": {found.num_rows}, {bounded}, "nullCount": {_json(nulls)}}}'
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)  # surrogates are not read as what they stand for
 
 
-def _bounds(column: pa.ChunkedArray, said: Sequence[Any]) -> tuple[str, str] | None:
+def _bounds(said: Sequence[Any]) -> tuple[str, str] | None:
     """Bounds of a column as JSON; None where its words for them would not be exact."""
-    is_exact = not pa.types.is_floating(column.type) or not pc.any(pc.is_nan(column)).as_py()  # Parquet leaves NaN out
-    if not is_exact or not all(each.has_min_max for each in said):
+    if not all(each.has_min_max for each in said):
         return None
     try:
         low, high = min(each.min for each in said), max(each.max for each in said)

@@ -12,12 +12,13 @@ from typing import Final, Protocol, TypeVar
 import pyarrow as pa
 
 from databus.disk import Location
-from databus.tasks._data_file import DataFile, read_passing_file, write_data_file
+from databus.tasks._data_file import DataFile, read_passing_file, write_data_file, write_data_pieces
 from databus.tasks._decode import fitted_rows
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, mark_of
 from databus.tasks._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened, rewrite
 
 _PART_BYTES_MIN: Final = 64 << 20  # of files, of which less is not worth a task
+_PIECE_BYTES: Final = 16 << 20  # of rows, of a row group
 
 T = TypeVar("T")
 
@@ -207,3 +208,55 @@ class _RemakePart:
         left = pa.concat_tables(held) if held else None
         if left is not None and left.num_rows:
             yield left
+
+
+@dataclass(frozen=True)
+class JoinJob:
+    """Join files: those of each group become one. schema: of the files, which may lack columns."""
+
+    folder: Location
+    groups: Sequence[Sequence[LiveFile]]
+    schema: pa.Schema
+
+    def parts(self, parts_max: int) -> Sequence[Part]:
+        """See `Job.parts`: a group is one."""
+        del parts_max
+        return [_JoinPart(self.folder, group, self.schema) for group in self.groups]
+
+
+@dataclass(frozen=True)
+class _JoinPart:
+    folder: Location
+    files: Sequence[LiveFile]
+    schema: pa.Schema
+
+    def __call__(self) -> Rewritten:
+        written = write_data_pieces(self.folder, self.schema, self._pieces())
+        return Rewritten([written], [file.name for file in self.files], 0)
+
+    def _pieces(self) -> Iterator[pa.Table]:
+        """Their rows, in row groups that are worth one."""
+        held: list[pa.Table] = []
+        for file in self.files:
+            with opened(self.folder, file.name) as parquet:
+                for group in range(parquet.num_row_groups):
+                    held.append(fitted_rows(parquet.read_row_group(group), self.schema))
+                    if sum(each.nbytes for each in held) >= _PIECE_BYTES:
+                        yield pa.concat_tables(held)
+                        held = []
+        if held:
+            yield pa.concat_tables(held)
+
+
+def groups_to_join(files: Sequence[LiveFile], bytes_max: int) -> list[list[LiveFile]]:
+    """Which files are to become one, in the order of their first bounds, none of them larger than `bytes_max`.
+
+    A file of half of that is left as it is, so that a row is written again but a few times, however long a table grows.
+    """
+    small = [file for file in files if file.size_bytes < bytes_max // 2]
+    groups: list[list[LiveFile]] = [[]]
+    for file in sorted(small, key=lambda each: (each.bounds[0] or (0, 0), each.name)):
+        if sum(each.size_bytes for each in groups[-1]) + file.size_bytes > bytes_max:
+            groups.append([])
+        groups[-1].append(file)
+    return [group for group in groups if len(group) > 1]

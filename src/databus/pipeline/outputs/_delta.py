@@ -255,7 +255,7 @@ class DeltaOutput(Output):
             yield from self._apply_item(copy.kind, f"{batch.physical}/{source}", item, stored)
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
-        copy.target.maintain(compacts=self.config.mode == "history")  # a mirror's tasks join its files
+        yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
         return sum(_count_of(item) for item in new)
 
     def _apply_item(self, kind: Mirror | History, name: str, item: Item, stored: Stored) -> Work[None]:

@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
+from databus.core import COMMIT_VERSION, SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.disk import Location, located
 from databus.tasks import (
     Change,
     DataFile,
+    JoinJob,
     LiveFile,
     RemakeJob,
     Stored,
     Work,
+    groups_to_join,
     is_data_file,
     live_files,
     write_data_file,
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _OWNER: Final = "databus.source"
+_FEATURES: Final = frozenset({"timestampNtz"})
+"""Features of Delta that readers must have, and that our tables may."""
+
 _BATCH_ROWS: Final = 65_536
 _AHEAD: Final = ("schema", "schema/seq")
 
@@ -151,6 +156,7 @@ class DeltaTarget:
             with self._errors("open"):
                 self._table = _opened(self.path)
             self._version_seen = self._table.version()
+            self._check_features(self._table)
             self._check_owner(self._table)
 
     def _was_begun(self) -> bool:
@@ -168,6 +174,18 @@ class DeltaTarget:
             return
         with self._errors("read"):
             self._table.update_incremental()
+
+    def _check_features(self, table: "DeltaTable") -> None:
+        """Refuse what we do not look for in a table's files and log: rows that are marked as deleted, other names."""
+        found = set(table.protocol().reader_features or ()) - _FEATURES
+        mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+        if mapping != "none":
+            found.add("columnMapping")
+        if found:
+            raise UnsupportedFeature(
+                f"{self.path}: somebody has given the table {', '.join(sorted(found))}, which databus does not write. "
+                f"Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by `databus rebuild`"
+            )
 
     def _check_owner(self, table: "DeltaTable") -> None:
         found = table.metadata().configuration.get(_OWNER)
@@ -267,19 +285,22 @@ class DeltaTarget:
         removes: Iterable[LiveFile],
         stored: Stored,
         partition: Mapping[str, str] | None = None,
+        *,
+        is_data: bool = True,
     ) -> None:
         """Make files in the table's folder part of it in the place of others, and store the pair.
 
-        partition: columns that stand in no file, and the value that all these rows have.
+        partition: columns that stand in no file, and the value that all these rows have. is_data: whether rows change.
         """
         from deltalake.transaction import RemoveAction
 
         now_ms, values = time.time_ns() // 1_000_000, dict(partition or {})
         gone = [
-            RemoveAction(each.name, True, now_ms, partition_values=values, size=each.size_bytes) for each in removes
+            RemoveAction(each.name, is_data, now_ms, partition_values=values, size=each.size_bytes) for each in removes
         ]
         with self._committing("write to"):
-            self._transact([*self._added(files, values, now_ms), *gone], "append", self.table.schema(), stored)
+            added = self._added(files, values, now_ms, is_data=is_data)
+            self._transact([*added, *gone], "append", self.table.schema(), stored)
 
     def overwrite(self, schema: pa.Schema, files: Iterable[tuple[DataFile, Mapping[str, str]]], stored: Stored) -> None:
         """Put files, each with its partition, in another schema, in the place of all, and store the pair."""
@@ -302,11 +323,13 @@ class DeltaTarget:
         self.overwrite(schema, files, stored)
 
     @staticmethod
-    def _added(files: Iterable[DataFile], partition: Mapping[str, str], now_ms: int) -> list[Any]:
+    def _added(
+        files: Iterable[DataFile], partition: Mapping[str, str], now_ms: int, *, is_data: bool = True
+    ) -> list[Any]:
         from deltalake.transaction import AddAction
 
         return [
-            AddAction(each.name, each.size_bytes, dict(partition), now_ms, data_change=True, stats=each.stats)
+            AddAction(each.name, each.size_bytes, dict(partition), now_ms, data_change=is_data, stats=each.stats)
             for each in files
         ]
 
@@ -316,6 +339,19 @@ class DeltaTarget:
             actions, mode, schema, partition_by=partition_by, commit_properties=self.commit(stored)
         )
         self.table.update_incremental()
+
+    def _join(self) -> Work[None]:
+        """Join small files. Rows stay what they are, so that who follows the table's commits is told of none."""
+        for partition in self.partitions():
+            files = self.live([COMMIT_VERSION], partition)
+            groups = groups_to_join(files, self.upkeep.file_bytes_max)
+            stored = self.stored()
+            if not groups or stored is None:
+                continue
+            done = yield JoinJob(self.path, groups, self.file_schema())
+            gone = frozenset(done.removed)
+            removes = (each for each in files if each.name in gone)
+            self.replace(done.added, removes, stored, partition, is_data=False)
 
     def live(self, columns: Sequence[str], partition: Mapping[str, str] | None = None) -> list[LiveFile]:
         """The files of the table, or of a partition of it, with bounds of these columns."""
@@ -379,11 +415,11 @@ class DeltaTarget:
     def _dataset(self) -> Any:
         return _dataset_of(self.table, self.path, self.schema())
 
-    def maintain(self, *, compacts: bool) -> None:
+    def maintain(self, *, joins: bool) -> Work[None]:
         """Remove files and log entries that nobody needs any more, now and then.
 
-        When, is told by the table's version, so that runs of one batch each come to it, too. compacts: whether small
-        files are joined before.
+        When, is told by the table's version, so that runs of one batch each come to it, too. joins: whether small files
+        are joined before.
         """
         from deltalake import PostCommitHookProperties
 
@@ -391,9 +427,9 @@ class DeltaTarget:
         every = self.upkeep.compact_every_commits
         if self._version_seen // every == seen // every:
             return
-        with self._errors("compact"):
-            if compacts:
-                self.table.optimize.compact(target_size=self.upkeep.file_bytes_max)
+        if joins:
+            yield from self._join()
+        with self._errors("clean up"):
             now_s = time.monotonic()
             if self._vacuumed_s is None or now_s - self._vacuumed_s >= 3600:
                 self._vacuumed_s = now_s
