@@ -173,11 +173,10 @@ def test_a_mirror_by_a_masked_key_takes_no_rows(tmp_path):
     items = (rows_of(ORDERS, ("insert", 1, 1, 1, 5, "ann"), ("insert", 1, 2, 2, 5, "amy")),)
     start, end = (SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in ((0, 0), (1, 2)))
 
-    class OfOne(TablesWriter):
-        def batches_of(self, collected: Any, batch_id: int) -> Any:
-            return [ChangeBatch("shop", start, end, items)]
+    def decode(_: Any) -> Any:
+        return [ChangeBatch("shop", start, end, items)]
 
-    writer = OfOne("query", [(feed, handle)], lambda _: None, Ends(), decode=None, filters=filters)
+    writer = TablesWriter("query", [(feed, handle)], lambda _: None, Ends(), decode=decode, filters=filters)
     with pytest.raises(ConfigError, match=r"column note of shop/main\.orders is in the `key`"):
         writer(Micro(), 0)
 
@@ -377,6 +376,19 @@ class Micro:
         return Micro(pa.Table.from_batches([*function(iter(self._rows.to_batches()))], RECEIPTS))
 
     def toArrow(self) -> Any:  # noqa: N802 - as Spark calls it
+        return self._rows
+
+    sparkSession = property(lambda self: self)  # noqa: N815 - as Spark calls it
+    sparkContext = sparkSession  # noqa: N815 - the same
+    defaultParallelism = 1  # noqa: N815 - the same
+
+    def parallelize(self, items: Any, _slices: int) -> "Micro":
+        return Micro([*items])
+
+    def map(self, function: Any) -> "Micro":
+        return Micro([*map(function, self._rows)])
+
+    def collect(self) -> Any:
         return self._rows
 
 

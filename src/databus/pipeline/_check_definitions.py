@@ -68,7 +68,7 @@ def _over_tables(graph: Graph, branch: Branch, name: str, table: TableSchema, ou
     if not chain.filters:
         return table
     if isinstance(output, Output):
-        chain.check_key(table, output.key_of(table.source))
+        chain.check_key(table, output.key.of(table.source))
     return chain.result(table)
 
 

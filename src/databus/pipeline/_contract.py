@@ -22,6 +22,7 @@ from databus.tasks import (
     ChangeBatch,
     Decode,
     Definitions,
+    KeyChoice,
     Lineage,
     PartWriter,
     StagedBatch,
@@ -398,10 +399,10 @@ class Output(ABC):
         del source
         return {}
 
-    def key_of(self, source: str) -> Sequence[str]:
-        """The columns by which its options have it tell rows of a source (`db.table`) apart; none by default."""
-        del source
-        return ()
+    @property
+    def key(self) -> KeyChoice:
+        """The columns by which its options have it tell rows apart; none by default."""
+        return KeyChoice()
 
     def check_table(self, table: TableSchema) -> None:
         """Raises `InputError` or `UnsupportedFeature` for a table of which it cannot take rows, whatever these are."""

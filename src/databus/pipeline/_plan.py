@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Branch, Graph, Step
 from databus.pipeline._registry import Kind
-from databus.tasks import Selection, TableFilters, Ways, patterns_of, selects
+from databus.tasks import KeyChoice, Selection, TableFilters, Ways, patterns_of, selects
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Feed:
         """Whether a table of this full name goes to the output."""
         return not self.selections or any(selects(each, name) for each in self.selections)
 
-    def ways(self, filters: Mapping[tuple[str, ...], TableFilters]) -> Ways:
-        """The same as tasks need it. filters: by their paths."""
+    def ways(self, filters: Mapping[tuple[str, ...], TableFilters], key: KeyChoice) -> Ways:
+        """The same as tasks need it. filters: by their paths. key: of the output."""
         behind = (filters.get(paths) for paths in self.filters or ((),) * len(self.selections))
-        return Ways(tuple(zip(self.selections, behind, strict=True)))
+        return Ways(tuple(zip(self.selections, behind, strict=True)), key)
 
     def filters_of(self, name: str) -> tuple[str, ...]:
         """The filters that the table of this full name goes through."""

@@ -264,7 +264,7 @@ class QueryThread(threading.Thread):
         rows, result = steps.apply(rows, table)
         for _, handle in self._feeds:
             if isinstance(handle.output, Output):
-                steps.check_key(handle.output.key_of(table.source), names)
+                steps.check_key(handle.output.key.of(table.source), names)
         return rows, TypedWriter(*self._written(offsets), table=result, after=after, lineage_of=steps.lineage)
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:

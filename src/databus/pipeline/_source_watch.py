@@ -21,10 +21,11 @@ States = Sequence[Mapping[str, Any]]
 
 
 class SourceWatch:
-    """Looks at the sources' states twice a second. states: asks for them.
+    """Looks at the sources' states twice a second, and when it is asked for an exit code. states: asks for them.
 
-    tell: is told each change for the worse or back, once. show: is given all states at each look, and the reason why
-    there are none where the relay does not answer. Both are called by our thread.
+    tell: is told each change for the worse or back, once, before an exit code that comes of it is given; by the thread
+    that looks. show: is given all states twice a second, and the reason why there are none where the relay does not
+    answer; by our thread.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class SourceWatch:
         self._tell = tell
         self._show = show
         self._told: dict[str, tuple[str, str]] = {}
+        self._looking = threading.Lock()
         self._why_none = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-watch", daemon=True)
@@ -52,20 +54,26 @@ class SourceWatch:
 
     def exit_code(self) -> int:
         """The worst of what keeps sources from being captured now, as an exit code; 0 where nothing does."""
-        return _worst(self._asked())
+        return _worst(self._looked())
 
     def exit_code_without_logs(self) -> int:
         """The same where nothing was ever captured, so that there is nothing to read; else 0."""
-        states = self._asked()
+        states = self._looked()
         return 0 if any(each["SCN"] is not None for each in states) else _worst(states)
 
     def _run(self) -> None:
         while not self._stopping.wait(_LOOK_S):
-            states = self._asked()
+            states = self._looked()
             if self._show is not None:
                 self._show(states, self._why_none)
+
+    def _looked(self) -> States:
+        """The states, of which all that is new has been told."""
+        with self._looking:
+            states = self._asked()
             for state in states:
                 self._look(state)
+            return states
 
     def _asked(self) -> States:
         self._why_none = ""

@@ -64,6 +64,6 @@ class Staging:
         writer = output.part_writer()
         if writer is None:
             return None
-        ways = feed.ways({way: replace(chain, known={}) for way, chain in self.filters.items()})
+        ways = feed.ways({way: replace(chain, known={}) for way, chain in self.filters.items()}, output.key)
         above, fits = self._above.get(feed.output, {}), self._fits.get(feed.output, {})
         return StagedFeed(ways.selects, ways.filtered, writer, above, fits)

@@ -278,7 +278,7 @@ class TablesWriter(Writer):
                 continue
             output = handle.output
             if isinstance(output, Output):
-                chain.check_key(item.table, output.key_of(item.table.source))
+                chain.check_key(item.table, output.key.of(item.table.source))
             made, is_exact = chain.item(item)
             items += made
             if not is_exact and isinstance(output, Output) and output.is_refilled and self._read_anew is not None:

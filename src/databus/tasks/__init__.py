@@ -61,7 +61,7 @@ from databus.tasks._rewrite_job import (
     run_part,
 )
 from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Restage, Stage, StagedFeed, joined, staged_rows
-from databus.tasks._table_filters import NamedFilter, TableFilters, Ways
+from databus.tasks._table_filters import KeyChoice, NamedFilter, TableFilters, Ways
 from databus.tasks._table_step import TableStep
 
 __all__ = [
@@ -87,6 +87,7 @@ __all__ = [
     "Item",
     "Job",
     "JoinJob",
+    "KeyChoice",
     "Layout",
     "Lineage",
     "LineageOf",

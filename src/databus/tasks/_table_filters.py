@@ -5,7 +5,7 @@ they mean behind the filters, so that a mirror follows. A column that a definiti
 it now; see `TableFilters._missing` for the rest.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -162,22 +162,41 @@ class TableFilters:
 
 
 @dataclass(frozen=True)
+class KeyChoice:
+    """The columns by which an output's options have it tell rows apart; travels to tasks.
+
+    chosen: for all tables, or by `db.table`.
+    """
+
+    chosen: Sequence[str] | Mapping[str, Sequence[str]] = ()
+
+    def of(self, source: str) -> Sequence[str]:
+        """Those of a table; none where the options name none."""
+        return self.chosen.get(source, ()) if isinstance(self.chosen, Mapping) else self.chosen
+
+
+@dataclass(frozen=True)
 class Ways:
     """Which tables an output is given, and through which filters each comes; travels to tasks.
 
     ways: selections of tables, any of which lets a table through, each with the filters behind it; none for all tables.
+    key: by which the output tells rows apart.
     """
 
     ways: tuple[tuple[Selection, TableFilters | None], ...] = ()
+    key: KeyChoice = KeyChoice()
 
     def selects(self, name: str) -> bool:
         """Whether a table of this full name goes to the output."""
         return not self.ways or any(selects(selection, name) for selection, _ in self.ways)
 
     def filtered(self, name: str, rows: TableRows) -> Iterable[TableRows]:
-        """What is left of rows of such a table."""
+        """What is left of rows of such a table. Raises what `TableFilters.check_key` does."""
         chain = next((filters for selection, filters in self.ways if selects(selection, name)), None)
-        return (rows,) if chain is None else chain.rows(rows)
+        if chain is None:
+            return (rows,)
+        chain.check_key(rows.table, self.key.of(rows.table.source))
+        return chain.rows(rows)
 
 
 def _check_hidden(where: str, each: TableFilter, old: TableStep, new: TableStep) -> None:

@@ -35,6 +35,7 @@ from databus.tasks import (
     ChangeBatch,
     FolderWriter,
     Item,
+    KeyChoice,
     PartWriter,
     PassingWriter,
     Restage,
@@ -103,9 +104,10 @@ class DeltaOutput(Output):
         key = self.config.key.get(source) if isinstance(self.config.key, dict) else self.config.key
         return {"mode": self.config.mode, "merge": self.config.merge, "key": key}
 
-    def key_of(self, source: str) -> Sequence[str]:
-        """See `Output.key_of`: a history has no use for one."""
-        return [] if self.config.mode == "history" else self.form(source)["key"] or []
+    @property
+    def key(self) -> KeyChoice:
+        """See `Output.key`: a history has no use for one."""
+        return KeyChoice(() if self.config.mode == "history" else self.config.key or ())
 
     def place(self, name: str) -> Place | None:
         """See `Output.place`. The mark is the table's version."""
