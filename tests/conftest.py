@@ -1,11 +1,13 @@
 """Fixtures that several folders of tests share."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from xdist.scheduler import LoadFileScheduling
 
 from tests.seeds import seed_of
@@ -64,6 +66,19 @@ LONGEST_FIRST = (
 """Files that take longest. A file is one process's: a long one at the end would keep that one busy, and the others
 idle. Those that start Spark, which keeps all cores busy, stand among those that wait for servers.
 """
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """A command that a test runs in its own process says where logs go; the tests behind it look where they went."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()
+        root = logging.getLogger()
+        for each in [*root.handlers]:
+            if isinstance(each.formatter, structlog.stdlib.ProcessorFormatter):
+                root.removeHandler(each)
+        logging.getLogger("databus").setLevel(logging.NOTSET)
 
 
 @pytest.hookimpl(trylast=True)
