@@ -29,7 +29,7 @@ from databus.pipeline._render import render
 from databus.pipeline._run import run
 from databus.pipeline._stopping import STOP_S_MAX
 from databus.pipeline._validate import load_pipeline, validate
-from databus.tasks import ChangeBatch, Restage, TableChoice, TableControl, TableRows, decode_frames
+from databus.tasks import ChangeBatch, KeyChoice, Restage, TableChoice, TableControl, TableRows, decode_frames
 
 __all__ = [
     "STOP_S_MAX",
@@ -41,6 +41,7 @@ __all__ = [
     "Graph",
     "Input",
     "InputConfig",
+    "KeyChoice",
     "NodeConfig",
     "Output",
     "OutputConfig",
