@@ -394,8 +394,11 @@ class Workload:
 
     def _prepared(self) -> list[str]:
         found = []
-        for kind, length, _, both in self.server.query("XA RECOVER"):
-            raw = both if isinstance(both, bytes) else str(both).encode("utf8")
+        is_mysql = (
+            self.server.flavor == "mysql"
+        )  # it sends bytes that are no text as text, unless it is to convert them
+        for kind, length, _, both in self.server.query(f"XA RECOVER{' CONVERT XID' if is_mysql else ''}"):
+            raw = bytes.fromhex(both[2:]) if is_mysql else both if isinstance(both, bytes) else str(both).encode("utf8")
             found.append(f"X'{raw[: int(length)].hex()}', X'{raw[int(length) :].hex()}', {kind}")
         return found
 
