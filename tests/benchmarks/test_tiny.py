@@ -39,6 +39,7 @@ SMALLER = {
     },
     "spark_latency": {"WARM_UP": 4, "CHANGES_A_SECOND": 20},
     "spark_read": {"RUNS": 1},
+    "spark_tasks": {"MIRROR_BATCHES": 3},
     "start": {"BEGINS_COLD": False},
     "windows": {"RUNS": 1},
 }
