@@ -58,6 +58,6 @@ def _check_ways(graph: Graph, node: NodeSpec, output: object) -> Iterator[Proble
     for name, (plan, feed) in mine.items():
         stream = ledger.found(name, plan.of, mine)
         if stream is not None:
-            changed.update(made_otherwise(stream, way_of(graph, plan, feed, output)))  # type: ignore[arg-type]
+            changed.update(made_otherwise(stream, way_of(graph, plan, feed, output)))  # type: ignore[arg-type]  # as above
     if changed and node.config.on_change == "stop":
         yield Problem(node.path, why_stopped(node.name, [*changed]))

@@ -223,7 +223,7 @@ class Input(ABC):
         del context, physical
         return None
 
-    def check_position(self, context: RunContext, physical: str, checkpoint: Checkpoint) -> None:  # noqa: B027
+    def check_position(self, context: RunContext, physical: str, checkpoint: Checkpoint) -> None:  # noqa: B027 - see open
         """Raises `PositionForeign` or `PositionPurged` for a checkpoint that its streams cannot go on from."""
 
     @property

@@ -57,7 +57,7 @@ def _function_of(name: str, text: str | None) -> Function:
         raise ConfigError(f"function {name} does not load: {type(error).__name__}: {error}") from error
     if not callable(found) or inspect.isclass(found):
         raise ConfigError(f"function {name}: {attribute} is not a function")
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # of the user's module; that it can be called was looked at
 
 
 class Mapper:
