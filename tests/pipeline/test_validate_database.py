@@ -73,6 +73,13 @@ def test_what_a_database_file_does_not_have_is_found_without_starting_anything(t
     assert found.startswith(problem)
 
 
+def test_a_misspelt_table_of_a_source_is_told_alone(tmp_path):
+    """Filters and keys that name it rightly would be said to name what is not there."""
+    text = GOOD.replace("path: shop.db", "path: shop.db, tables: [main.ordrs, main.customers]", 1)
+    (found,) = problems_of(tmp_path, text.replace("path: lake/mirror", "path: lake/mirror, key: {main.orders: [id]}"))
+    assert found.startswith('sources.shop.tables[0]: no table called main.ordrs; did you mean "main.orders"?')
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path):
     (tmp_path / "shop.db").write_text("not a database, but long enough to be looked at as one" * 50)
     (found,) = problems_of(tmp_path, GOOD)

@@ -28,6 +28,7 @@ Columns = Mapping[str, Sequence[str]]
 def check_sources(graph: Graph) -> Iterator[Problem]:
     """Problems of `sources`, then those of inputs and filters that name what no source has."""
     known: dict[str, Columns] = {}
+    misnamed = False
     defined: dict[str, TableSchema] = {}
     for name, source in graph.config.sources.items():
         where = f"sources.{name}"
@@ -39,11 +40,13 @@ def check_sources(graph: Graph) -> Iterator[Problem]:
             yield Problem(f"{where}.{below}", message)
             continue
         defined.update({f"{name}/{each}": table for each, table in there.items()})
-        yield from _check_options(where, source, tables)
+        for each in _check_options(where, source, tables):
+            misnamed = misnamed or each.path.startswith(f"{where}.tables[")
+            yield each
         if tables is not None:
             known[name] = {f"{name}/{each}": columns for each, columns in tables.items() if source.selects(each)}
-    if len(known) < len(graph.config.sources) or not known:
-        return
+    if misnamed or len(known) < len(graph.config.sources) or not known:
+        return  # what names a table that would be there would be told off for it
     captured = {table: columns for each in known.values() for table, columns in each.items()}
     found = [
         *_check_inputs(graph, captured),
