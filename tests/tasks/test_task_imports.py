@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from databus.pipeline import RunContext, load_pipeline
 from databus.pipeline._plan import plan_queries
 from databus.pipeline._query_filters import filters_over
 from databus.pipeline._staging import Staging
-from databus.tasks import RangeDecoder, joined
+from databus.tasks import RangeDecoder, Stage, joined
 from databus.testing import RelayProcess
 from tests.pipeline.cluster import captured
 from tests.pipeline.projects import Project
@@ -97,7 +98,7 @@ def test_a_task_imports_what_reads_and_writes_and_nothing_else(tmp_path: Path, f
         values = [pa.array([value]) for value in ("shop", start, *after, *until)]
         task = Task(pa.RecordBatch.from_arrays(values, names), tmp_path)
         feeds = [(plan.feeds[0], output.plugin(output.config, graph.config.context_of("history")))]
-        (batch,) = joined(Staging(decode, filters_over(graph, plan, context)).run(task, feeds), 0)
+        (batch,) = joined(Staging(partial(Stage, decode), filters_over(graph, plan, context)).run(task, feeds), 0)
     assert {item.table.source for item in batch.items} >= {"main.customers", "main.orders", "main.stock"}
     assert list((tmp_path / "lake" / "orders").glob("*.parquet"))
     assert [name for name in task.imported if name.startswith(NOBODY_S)] == []

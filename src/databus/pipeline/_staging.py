@@ -1,6 +1,6 @@
 """Stages of a micro-batch: tasks write the rows of outputs into files, and receipts come back to the driver."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -10,7 +10,7 @@ import pyarrow as pa
 from databus.core import Pair
 from databus.pipeline._contract import Output
 from databus.pipeline._plan import Feed
-from databus.tasks import Decode, Job, Restage, Rewritten, Stage, StagedFeed, TableFilters, joined_parts, run_part
+from databus.tasks import Job, Restage, Rewritten, Stage, StagedFeed, TableFilters, TypedStage, joined_parts, run_part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,16 +43,16 @@ class InSpark:
 
 @dataclass
 class Staging:
-    """Of one query. asked: by output, what was asked for by `Restage`, which stays."""
+    """Of one query; what was asked for by `Restage` stays. stage_of: what tasks do for such feeds."""
 
-    decode: Decode
+    stage_of: Callable[[Sequence[StagedFeed]], Stage | TypedStage]
     filters: Filters
     _above: dict[str, dict[str, Pair]] = field(default_factory=dict)
     _fits: dict[str, dict[str, pa.Schema]] = field(default_factory=dict)
 
     def run(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, Output]]) -> pa.Table:
         """The receipts of a micro-batch; see `joined`. The number of a feed is its place in `feeds`."""
-        stage = Stage(self.decode, [each for feed, output in feeds if (each := self._feed(feed, output)) is not None])
+        stage = self.stage_of([each for feed, output in feeds if (each := self._feed(feed, output)) is not None])
         return rows.mapInArrow(stage, _RECEIPTS).toArrow()
 
     def note(self, output: str, again: Restage) -> None:

@@ -1,10 +1,14 @@
-"""What happens to a micro-batch: collected as Arrow, decoded, written to each output of the query."""
+"""What happens to a micro-batch: tasks write the rows of each output of the query, and the driver commits them.
+
+An output whose rows are not written by tasks is given them in the driver, or the micro-batch as Spark has it.
+"""
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
@@ -28,20 +32,26 @@ from databus.pipeline._plan import Feed
 from databus.pipeline._staging import InSpark, Staging
 from databus.schema import TableSchema
 from databus.tasks import (
+    ORDER,
     Batch,
     ChangeBatch,
     Decode,
     Item,
     LineageOf,
     Restage,
+    RowsOutOfOrder,
+    Stage,
     StagedBatch,
     StagedRows,
     TableControl,
     TableFilters,
     TableRows,
     Tasks,
+    TypedStage,
     decode_typed,
     joined,
+    joined_typed,
+    receipts_for,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +70,8 @@ class Writer:
     after: where the query's first batch begins. wants_stop: once it is set, the next change batch of a micro-batch is
     not written. It comes again.
     """
+
+    _staging: Staging
 
     def __init__(
         self,
@@ -109,9 +121,9 @@ class Writer:
         try:
             for handle in in_spark:
                 self._write_in_spark(rows, batch_id, handle, began)
-            staged = [(feed, handle) for feed, handle in in_driver if self._is_staged(handle)]
+            staged = [(feed, handle) for feed, handle in in_driver if handle.staged.part_writer() is not None]
             if staged:
-                self._write_in_tasks(rows, staged, began)
+                self._write_in_tasks(rows, batch_id, staged, began)
             in_driver = [each for each in in_driver if each not in staged]
             if in_driver:
                 self._write_in_driver(rows, batch_id, in_driver, began)
@@ -137,13 +149,51 @@ class Writer:
                 written = handle.write(self._query, mine)
                 self._say(handle.name, mine, written, began)
 
-    def _is_staged(self, handle: OutputHandle) -> bool:
-        """Whether tasks write the rows of an output."""
-        del handle
-        return False
+    def _write_in_tasks(
+        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]], began: float
+    ) -> None:
+        """One job for all outputs; what it hands back is then committed, output by output."""
+        staged = self._staged(rows, batch_id, feeds)
+        for (feed, handle), first in zip(feeds, staged, strict=True):
+            batches: Sequence[StagedBatch] = first
+            for _ in range(_STAGES_MAX):
+                again = self._commit(batches, feed, handle, InSpark(rows.sparkSession), began)
+                if again is None:
+                    break
+                self._staging.note(feed.output, again)
+                (batches,) = self._staged(rows, batch_id, [(feed, handle)])
+            else:
+                raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
 
-    def _write_in_tasks(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
+    def _staged(
+        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]]
+    ) -> Sequence[Sequence[StagedBatch]]:
+        """What tasks have written of a micro-batch for each of these outputs."""
         raise NotImplementedError
+
+    def _commit(
+        self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, tasks: Tasks, began: float
+    ) -> Restage | None:
+        try:
+            for batch in batches:
+                mine = self._for_feed(batch, feed, handle)
+                written = handle.commit(self._query, mine, tasks)
+                self._say(handle.name, mine, written, began)
+        except Restage as again:
+            self._discard(batches, handle)
+            return again
+        except Exception:  # whatever it is, it goes on, and leaves no files behind
+            self._discard(batches, handle)
+            raise
+        return None
+
+    def _discard(self, batches: Sequence[StagedBatch], handle: OutputHandle) -> None:
+        """Remove what was not committed, as far as that can be told; upkeep removes the rest."""
+        try:
+            handle.discard(batches)
+        except (DatabusError, OSError) as error:
+            logger = structlog.get_logger("databus.pipeline")
+            logger.warning("files of tasks stay until upkeep", output=handle.name, why=str(error))
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:
         """The micro-batch as change batches, in order."""
@@ -221,49 +271,15 @@ class TablesWriter(Writer):
         self._decode = decode
         self._filters = filters or {}
         self._read_anew = read_anew
-        self._staging = Staging(decode, self._filters)
+        self._staging = Staging(partial(Stage, decode), self._filters)
 
-    def _is_staged(self, handle: OutputHandle) -> bool:
-        """See `Writer._is_staged`."""
-        return isinstance(handle.output, Output) and handle.output.part_writer() is not None
-
-    def _write_in_tasks(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, OutputHandle]], began: float) -> None:
-        """One job for all outputs; what it hands back is then committed, output by output."""
+    def _staged(
+        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]]
+    ) -> Sequence[Sequence[StagedBatch]]:
+        """See `Writer._staged`."""
+        del batch_id
         receipts = self._staging.run(rows, [(feed, handle.staged) for feed, handle in feeds])
-        for number, (feed, handle) in enumerate(feeds):
-            batches = joined(receipts, number)
-            for _ in range(_STAGES_MAX):
-                again = self._commit(batches, feed, handle, InSpark(rows.sparkSession), began)
-                if again is None:
-                    break
-                self._staging.note(feed.output, again)
-                batches = joined(self._staging.run(rows, [(feed, handle.staged)]), 0)
-            else:
-                raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
-
-    def _commit(
-        self, batches: Sequence[StagedBatch], feed: Feed, handle: OutputHandle, tasks: Tasks, began: float
-    ) -> Restage | None:
-        try:
-            for batch in batches:
-                mine = self._for_feed(batch, feed, handle)
-                written = handle.commit(self._query, mine, tasks)
-                self._say(handle.name, mine, written, began)
-        except Restage as again:
-            self._discard(batches, handle)
-            return again
-        except Exception:  # whatever it is, it goes on, and leaves no files behind
-            self._discard(batches, handle)
-            raise
-        return None
-
-    def _discard(self, batches: Sequence[StagedBatch], handle: OutputHandle) -> None:
-        """Remove what was not committed, as far as that can be told; upkeep removes the rest."""
-        try:
-            handle.discard(batches)
-        except (DatabusError, OSError) as error:
-            logger = structlog.get_logger("databus.pipeline")
-            logger.warning("files of tasks stay until upkeep", output=handle.name, why=str(error))
+        return [joined(receipts, number) for number in range(len(feeds))]
 
     def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""
@@ -301,12 +317,39 @@ class TypedWriter(Writer):
         super().__init__(*given, **more)
         self._table = table
         self._lineage_of = lineage_of
+        self._staging = Staging(partial(TypedStage, table, self._offsets.physical), {})
+        self._puts_in_order = False
+
+    def _staged(
+        self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]]
+    ) -> Sequence[Sequence[StagedBatch]]:
+        """See `Writer._staged`."""
+        start, end = self._bounds(batch_id)
+        if self._puts_in_order:
+            rows = rows.repartitionByRange(ORDER[0]).sortWithinPartitions(*ORDER)
+        receipts = self._staging.run(rows, [(feed, handle.staged) for feed, handle in feeds])
+        try:
+            return [
+                [joined_typed(receipts, number, start, end, self._lineage_of, self._offsets.physical)]
+                for number in range(len(feeds))
+            ]
+        except RowsOutOfOrder:
+            for number, (_, handle) in enumerate(feeds):
+                self._discard(receipts_for(receipts, number), handle)
+            if self._puts_in_order:
+                raise FatalError(f"{self._query}: Spark put rows in order, and they are not") from None
+        self._puts_in_order = True
+        return self._staged(rows, batch_id, feeds)
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> list[ChangeBatch]:
         """See `Writer.batches_of`."""
+        start, end = self._bounds(batch_id)
+        return [decode_typed(collected, self._table, self._offsets.physical, start, end, self._lineage_of)]
+
+    def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
+        """Where the rows of a micro-batch begin and end."""
         offsets = self._offsets
         least = SourceCheckpoint(scn=max(offsets.origin.starting_version - 1, 0))
         first = least if self._after is None else offsets.position_in(self._after)
         start = first if batch_id == 0 else offsets.position(batch_id - 1)
-        end = offsets.position(batch_id)
-        return [decode_typed(collected, self._table, offsets.physical, start, end, self._lineage_of)]
+        return start, offsets.position(batch_id)

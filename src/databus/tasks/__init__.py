@@ -60,14 +60,26 @@ from databus.tasks._rewrite_job import (
     run_here,
     run_part,
 )
-from databus.tasks._stage import RECEIPTS, Decode, PartWriter, Restage, Stage, StagedFeed, joined, staged_rows
+from databus.tasks._stage import (
+    RECEIPTS,
+    Decode,
+    PartWriter,
+    Restage,
+    Stage,
+    StagedFeed,
+    joined,
+    receipts_for,
+    staged_rows,
+)
 from databus.tasks._table_filters import KeyChoice, NamedFilter, TableFilters, Ways
 from databus.tasks._table_step import TableStep
+from databus.tasks._typed_stage import ORDER, RowsOutOfOrder, TypedStage, joined_typed
 
 __all__ = [
     "BATCH_BYTES",
     "CONTROL_LABEL",
     "META_COLUMNS",
+    "ORDER",
     "RECEIPTS",
     "Above",
     "Always",
@@ -112,6 +124,7 @@ __all__ = [
     "Rename",
     "Restage",
     "Rewritten",
+    "RowsOutOfOrder",
     "SchemaAhead",
     "Selection",
     "SharedPlan",
@@ -128,6 +141,7 @@ __all__ = [
     "TableRows",
     "TableStep",
     "Tasks",
+    "TypedStage",
     "Ways",
     "Where",
     "Work",
@@ -148,6 +162,7 @@ __all__ = [
     "is_staged_file",
     "joined",
     "joined_parts",
+    "joined_typed",
     "last_images",
     "last_pair",
     "live_files",
@@ -161,6 +176,7 @@ __all__ = [
     "patterns_of",
     "plan",
     "quoted",
+    "receipts_for",
     "result_table",
     "rewrite",
     "row_lines",

@@ -330,7 +330,7 @@ def decode_typed(
     control keeps its body, which speaks of the source's columns. Raises `UnrepresentableValue` for a value that the
     sink's type cannot hold.
     """
-    rows = whole_changes(_sorted(rows))
+    rows = whole_changes(in_order(rows))
     ahead: SchemaAhead | None = None
     controls = np.array([], np.int64)
     if CONTROL in rows.column_names:
@@ -368,7 +368,8 @@ def whole_changes(rows: pa.Table) -> pa.Table:
     return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, kinds)
 
 
-def _sorted(rows: pa.Table) -> pa.Table:
+def in_order(rows: pa.Table) -> pa.Table:
+    """Rows by their pairs; the same object where they are in that order."""
     scns = rows.column(COMMIT_VERSION).to_numpy()
     seqs = rows.column(SEQ).to_numpy()
     rises = (scns[1:] > scns[:-1]) | ((scns[1:] == scns[:-1]) & (seqs[1:] > seqs[:-1]))

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, ControlKind, CorruptData, Pair, SourceCheckpoint
-from databus.schema import TableSchema, widens_to
+from databus.schema import SchemaChange, TableSchema, widens_to
 from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.tasks._data_file import DataFile
 from databus.tasks._decode import fitted_rows
+from databus.tasks._lineage import SchemaAhead
 from databus.tasks._pairs import first_pair, last_pair, rows_above
 
 RECEIPTS: Final = pa.schema([("feed", pa.int32()), ("receipt", pa.string())])
@@ -74,13 +75,18 @@ class Stage:
             if part.num_rows == 0:
                 continue
             for batch in self.decode(pa.Table.from_batches([part])):
-                receipts = [self._receipt(batch, feed) for feed in self.feeds]
-                numbers = list(range(len(receipts)))
-                yield pa.record_batch([numbers, receipts], schema=RECEIPTS)
+                yield receipts_of(batch, self.feeds)
 
-    def _receipt(self, batch: ChangeBatch, feed: StagedFeed) -> str:
-        items = [each for item in batch.items for each in _staged(batch.physical, item, feed)]
-        return json.dumps(_to_json(StagedBatch(batch.physical, batch.start, batch.end, tuple(items))))
+
+def receipts_of(batch: ChangeBatch, feeds: Sequence[StagedFeed]) -> pa.RecordBatch:
+    """Write what each feed is given of a batch; one receipt for each."""
+    receipts = [json.dumps(_to_json(_staged_batch(batch, feed))) for feed in feeds]
+    return pa.record_batch([list(range(len(receipts))), receipts], schema=RECEIPTS)
+
+
+def _staged_batch(batch: ChangeBatch, feed: StagedFeed) -> StagedBatch:
+    items = [each for item in batch.items for each in _staged(batch.physical, item, feed)]
+    return StagedBatch(batch.physical, batch.start, batch.end, tuple(items), batch.ahead)
 
 
 def _staged(physical: str, item: TableRows | TableControl, feed: StagedFeed) -> Iterator[StagedRows | TableControl]:
@@ -136,6 +142,7 @@ def _to_json(batch: StagedBatch) -> dict[str, Any]:
         "end": batch.end.to_json(),
         "tables": tables,
         "items": [_item_to_json(item) for item in batch.items],
+        "ahead": [] if batch.ahead is None else [change.to_json() for change in batch.ahead.changes],
     }
 
 
@@ -155,7 +162,8 @@ def _from_json(text: str) -> StagedBatch:
     tables = {name: TableSchema.from_json(each) for name, each in value["tables"].items()}
     items = tuple(_item_from_json(each, tables[each["table"]]) for each in value["items"])
     start, end = (SourceCheckpoint.from_json(value[name], name) for name in ("start", "end"))
-    return StagedBatch(value["physical"], start, end, items)
+    ahead = SchemaAhead(tuple(map(SchemaChange.from_json, value["ahead"]))) if value["ahead"] else None
+    return StagedBatch(value["physical"], start, end, items, ahead)
 
 
 def _item_from_json(value: Mapping[str, Any], table: TableSchema) -> StagedRows | TableControl:
@@ -173,12 +181,16 @@ def joined(receipts: pa.Table, feed: int) -> list[StagedBatch]:
 
     Raises `CorruptData` if the ranges overlap, or their logs differ.
     """
-    mine = receipts.filter(pc.equal(receipts.column("feed"), feed)).column("receipt")
-    batches = sorted(map(_from_json, mine.to_pylist()), key=lambda each: (each.physical, each.start.pair))
     found: dict[str, list[StagedBatch]] = {}
-    for batch in batches:
+    for batch in receipts_for(receipts, feed):
         found.setdefault(batch.physical, []).append(batch)
     return [_join(each) for each in found.values()]
+
+
+def receipts_for(receipts: pa.Table, feed: int) -> list[StagedBatch]:
+    """What tasks have staged for an output, piece by piece, in order."""
+    mine = receipts.filter(pc.equal(receipts.column("feed"), feed)).column("receipt")
+    return sorted(map(_from_json, mine.to_pylist()), key=lambda each: (each.physical, each.start.pair))
 
 
 def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
@@ -187,6 +199,11 @@ def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
             raise CorruptData(f"{one.physical}: ranges overlap: {one.end.pair} and {other.start.pair}")
         if one.end.log != other.end.log:
             raise CorruptData(f"{one.physical}: one batch holds frames of two logs ({one.end.log}, {other.end.log})")
+    return replace(batches[0], end=batches[-1].end, items=joined_items(batches))
+
+
+def joined_items(batches: Iterable[StagedBatch]) -> tuple[StagedRows | TableControl, ...]:
+    """The items of batches that follow each other; rows of a table with nothing between them are one item."""
     items: list[StagedRows | TableControl] = []
     last: dict[str, int] = {}
     for item in (item for batch in batches for item in batch.items):
@@ -202,4 +219,4 @@ def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
             continue
         last[item.table.source] = len(items)
         items.append(item)
-    return replace(batches[0], end=batches[-1].end, items=tuple(items))
+    return tuple(items)

@@ -143,7 +143,7 @@ class DeltaOutput(Output):
         return self._read_known().tables
 
     def part_writer(self) -> PartWriter | None:
-        """See `Output.part_writer`: rows are written by tasks; of a typed branch, in the driver by the same code."""
+        """See `Output.part_writer`."""
         return self._writer
 
     @property
