@@ -1,19 +1,35 @@
 """Rows in other people's words, and the reading of configuration files.
 
-Changes as JSON today, see `change_lines`; Avro rows, Debezium, Maxwell and Canal come here later.
+Our own words are JSON lines, see `change_lines`. `own_messages`, `debezium_messages`, `maxwell_messages`,
+`canal_messages`, `cloudevents_messages` and `cloudevents_debezium_messages` make a batch of change rows into messages.
 """
 
+from databus.formats._canal import canal_messages
 from databus.formats._changes import BigIntegers, ChangeLine, change_lines, change_text, control_line, json_line
+from databus.formats._cloudevents import cloudevents_debezium_messages, cloudevents_messages
+from databus.formats._debezium import debezium_messages
+from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedForm
 from databus.formats._json import from_json_value, scalar_of, to_json_value
+from databus.formats._maxwell import maxwell_messages
+from databus.formats._messages import Messages
 from databus.formats._mistakes import lines_of, path_of
+from databus.formats._own import own_messages
 from databus.formats._yaml import has_reference, line_of, lines_in, load_yaml, parse_yaml, substitute, validated
 
 __all__ = [
     "BigIntegers",
     "ChangeLine",
+    "DebeziumForm",
+    "DecimalForm",
+    "Messages",
+    "UnsignedForm",
+    "canal_messages",
     "change_lines",
     "change_text",
+    "cloudevents_debezium_messages",
+    "cloudevents_messages",
     "control_line",
+    "debezium_messages",
     "from_json_value",
     "has_reference",
     "json_line",
@@ -21,6 +37,8 @@ __all__ = [
     "lines_in",
     "lines_of",
     "load_yaml",
+    "maxwell_messages",
+    "own_messages",
     "parse_yaml",
     "path_of",
     "scalar_of",

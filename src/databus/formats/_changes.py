@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, CONTROL, SEQ, SOURCE, ChangeType, Pair
+from databus.formats._buffers import bytes_of
 from databus.formats._column_text import SAFE_INTEGER_MAX, texts_of, time_texts
 from databus.formats._json import to_json_value
 
@@ -79,10 +80,12 @@ def change_text(
             order = np.flatnonzero(is_wanted) if order is None else order[is_wanted]
     if order is not None:
         text = text.take(pa.array(order))
-    return b"".join(_bytes_of(chunk) for chunk in text.chunks)
+    return b"".join(bytes_of(chunk) for chunk in text.chunks)
 
 
-def lines_by_column(source: str, batch: pa.RecordBatch, big_integers: BigIntegers) -> pa.Array:
+def lines_by_column(
+    source: str, batch: pa.RecordBatch, big_integers: BigIntegers, *, line_end: str = "\n"
+) -> pa.LargeStringArray:
     """The lines of a batch, each with its line feed, made column by column: what `lines_by_row` makes."""
     big_in_string = big_integers is BigIntegers.STRING
     pieces: list[pa.Array | pa.Scalar] = []
@@ -92,7 +95,7 @@ def lines_by_column(source: str, batch: pa.RecordBatch, big_integers: BigInteger
         text = texts_of(f"{source}.{name}", found, big_in_string=big_in_string)
         pieces += [pa.scalar(f"{before},{_dumps(name)}:", text.type), text]
         before = ""
-    ends = [pa.scalar(end, pa.large_string()) for end in ("}\n", "")]
+    ends = [pa.scalar(end, pa.large_string()) for end in (f"}}{line_end}", "")]
     return pc.binary_join_element_wise(*pieces, *ends)
 
 
@@ -102,12 +105,6 @@ def _labels_of(kinds: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(
         distinct.indices, pa.array([_LABELS[kind] for kind in distinct.dictionary.to_pylist()], pa.string())
     )
-
-
-def _bytes_of(text: pa.LargeStringArray) -> memoryview:
-    """What the values of an array without nulls are, one after the other."""
-    offsets = np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
-    return memoryview(text.buffers()[2])[offsets[0] : offsets[-1]] if len(text) else memoryview(b"")
 
 
 def lines_by_row(source: str, batch: pa.RecordBatch, big_integers: BigIntegers) -> list[ChangeLine]:

@@ -4,7 +4,6 @@ What Arrow writes otherwise than Python (a float with an exponent, a decimal suc
 value by value, where it occurs.
 """
 
-import base64
 import json
 from collections.abc import Callable
 from decimal import Decimal
@@ -17,14 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import UnrepresentableValue
+from databus.formats._base64 import base64_texts
+from databus.formats._buffers import bytes_of
 from databus.formats._json import to_json_value
 
 SAFE_INTEGER_MAX: Final = (1 << 53) - 1
 _TEXT: Final = pa.large_string()  # a row may be long, and many of them are one array
 _DATE_LENGTH: Final = len("2026-07-01")
 _TIME_LENGTH: Final = len("2026-07-01T12:00:00.000000")
-_ESCAPED: Final = r'["\\\x00-\x1f]'
-_ESCAPES: Final = {chr(code): json.dumps(chr(code))[1:-1] for code in (ord("\\"), ord('"'), *range(0x20))}
+_CONTROLS_END: Final = 0x20
+_MARKS: Final = (ord("\\"), ord('"'))  # in this order: escaping anything brings backslashes
 _PLAIN_FLOATS: Final = (1e-4, 1e16)  # where Python writes no exponent
 
 
@@ -51,15 +52,15 @@ def texts_of(name: str, column: pa.Array, *, big_in_string: bool) -> pa.Array:
     elif pa.types.is_boolean(kind):
         text = column.cast(_TEXT)
     elif pa.types.is_string(kind):
-        text = _quoted(escaped(column.cast(_TEXT)))
+        text = quoted(escaped(column.cast(_TEXT)))
     elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        text = _quoted(time_texts(name, column))
+        text = quoted(time_texts(name, column))
     elif pa.types.is_float64(kind) or pa.types.is_float32(kind):
         text = _floats(column.cast(pa.float64()))
     elif pa.types.is_decimal128(kind) or pa.types.is_decimal256(kind):
-        text = _quoted(_decimals(column))
+        text = quoted(decimal_texts(column))
     elif pa.types.is_binary(kind):
-        text = _by_value(column, lambda value: f'"{base64.b64encode(value).decode()}"')
+        text = quoted(base64_texts(column))
     else:
         text = _by_value(column, lambda value: json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False))
     return pc.coalesce(text, _word("null"))
@@ -83,21 +84,18 @@ def time_texts(name: str, column: pa.Array) -> pa.Array:
     return text
 
 
-def escaped(column: pa.Array) -> pa.Array:
+def escaped(column: pa.LargeStringArray) -> pa.LargeStringArray:
     """Text as it stands between the quotes of a JSON string."""
-    if not _any(pc.match_substring_regex(column, _ESCAPED)):
-        return column
-    for character, text in _ESCAPES.items():  # the backslash first: the others bring more of them
-        if _any(pc.match_substring(column, character)):
-            column = pc.replace_substring(column, character, text)
+    held = np.frombuffer(bytes_of(column), np.uint8)
+    is_control = held < _CONTROLS_END
+    controls = np.unique(held[is_control]).tolist() if is_control.any() else []
+    for code in (*(code for code in _MARKS if (held == code).any()), *controls):  # the backslash first
+        column = pc.replace_substring(column, chr(code), json.dumps(chr(code))[1:-1])
     return column
 
 
-def _any(found: pa.Array) -> bool:
-    return pc.any(found).as_py() is True
-
-
-def _quoted(column: pa.Array) -> pa.Array:
+def quoted(column: pa.Array) -> pa.Array:
+    """Text between quotes, as it stands."""
     return pc.binary_join_element_wise(_word('"'), column, _word('"'), _word(""))
 
 
@@ -111,7 +109,7 @@ def _integers(column: pa.Array, *, big_in_string: bool) -> pa.Array:
     is_big = pc.greater(column, pa.scalar(SAFE_INTEGER_MAX, column.type))
     if pa.types.is_signed_integer(column.type):
         is_big = pc.or_(is_big, pc.less(column, pa.scalar(-SAFE_INTEGER_MAX, column.type)))
-    return pc.if_else(is_big, _quoted(text), text)
+    return pc.if_else(is_big, quoted(text), text)
 
 
 def _floats(column: pa.Array) -> pa.Array:
@@ -123,7 +121,8 @@ def _floats(column: pa.Array) -> pa.Array:
     return _mended(column, text, ~is_plain, lambda value: json.dumps(to_json_value(value)))
 
 
-def _decimals(column: pa.Array) -> pa.Array:
+def decimal_texts(column: pa.Array) -> pa.Array:
+    """Decimals with all their digits and no exponent."""
     text = column.cast(pa.string()).cast(_TEXT)
     return _mended(column, text, _holds(text, "E"), _decimal_text)
 

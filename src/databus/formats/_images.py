@@ -1,0 +1,68 @@
+"""Which rows of a batch are one change: an update is two, the row before it and the row after it."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, ChangeType, UnrepresentableValue
+from databus.schema import TableSchema
+
+_NUMBERS = {kind.label: kind.value for kind in ChangeType}
+
+Places = npt.NDArray[np.int64]
+
+
+class Images(NamedTuple):
+    """The changes of a batch. kinds: `INSERT`, `UPDATE_POSTIMAGE` or `DELETE`; rows: where the last image of each
+    stands, which is the only one of an insert and of a delete; before: where the first image of an update stands, -1
+    for the others, and where it is not there.
+    """
+
+    kinds: npt.NDArray[np.int8]
+    rows: Places
+    before: Places
+
+    @property
+    def has_before(self) -> npt.NDArray[np.bool_]:
+        """Whether a change is an update with the row before it."""
+        return self.before >= 0
+
+
+def images_of(table: TableSchema, batch: pa.RecordBatch) -> Images:
+    """The changes of a batch of change rows, whose `_change_type` are numbers or names.
+
+    An update without the row before it is taken: something left that out. Raises `UnrepresentableValue` for a row
+    before an update that is followed by none after it.
+    """
+    kinds = _kinds(batch.column(CHANGE_TYPE))
+    scns = batch.column(COMMIT_VERSION).to_numpy(zero_copy_only=False)
+    is_pre = kinds == ChangeType.UPDATE_PREIMAGE
+    is_post = kinds == ChangeType.UPDATE_POSTIMAGE
+    is_paired = np.zeros(len(kinds), np.bool_)
+    is_paired[1:] = is_pre[:-1] & is_post[1:] & (scns[:-1] == scns[1:])
+    alone = np.flatnonzero(is_pre & ~np.append(is_paired[1:], False))
+    if len(alone):
+        raise UnrepresentableValue(
+            f"{table.source}: the row before an update (row {alone[0]} of the batch, SCN {scns[alone[0]]}) is not "
+            "followed by the row after it; keep both, or make it a delete"
+        )
+    rows = np.flatnonzero(~is_pre)
+    return Images(kinds[rows], rows, np.where(is_paired[rows], rows - 1, -1))
+
+
+def _kinds(column: pa.Array) -> npt.NDArray[np.int8]:
+    if pa.types.is_integer(column.type):
+        found: npt.NDArray[np.int8] = column.to_numpy(zero_copy_only=False).astype(np.int8)
+        return found
+    distinct = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    numbers = np.array([_NUMBERS[label] for label in distinct.dictionary.to_pylist()], np.int8)
+    of_rows: npt.NDArray[np.int8] = numbers[distinct.indices.to_numpy(zero_copy_only=False)]
+    return of_rows
+
+
+def rows_at(values: pa.Array, places: Places) -> pa.Array:
+    """The values at these places; null at -1."""
+    is_none = places < 0
+    return values.take(pa.array(places, mask=is_none) if is_none.any() else pa.array(places))

@@ -1,0 +1,124 @@
+"""Maxwell's JSON: one message for each change, with the values that an update replaced.
+
+    {"database":"shop","table":"orders","type":"update","ts":1782907200,"xid":7,"xoffset":2,"gtid":"c4",
+     "data":{"id":1,"total":9.95},"old":{"total":8.50}}
+
+What stands where is Maxwell's own: `RowMap.toJSON` and the column definitions of github.com/zendesk/maxwell, and
+maxwells-daemon.io/dataformat. docs/formats.md says what is lost.
+"""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID
+from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of
+from databus.formats._images import Images, Places, images_of, rows_at
+from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
+from databus.formats._mysql_words import clock_texts, is_clock, kind_of, moment_texts
+from databus.schema import Column, TableSchema
+
+_US_A_SECOND: Final = 1_000_000
+_TEXT: Final = pa.large_string
+INSERT, UPDATE, DELETE, BOOTSTRAP = "insert", "update", "delete", "bootstrap-insert"
+_TYPES: Final = (BOOTSTRAP, INSERT, None, UPDATE, DELETE)  # by the number of the change type; 0 for a snapshot's
+
+
+def maxwell_messages(table: TableSchema, batch: pa.RecordBatch, *, commits: pa.BooleanArray | None = None) -> Messages:
+    """The changes of a batch in Maxwell's JSON, with Maxwell's keys.
+
+    commits: for each row, whether it is the last one of its transaction, where that is known; then its message has
+    `commit`. Raises `UnrepresentableValue` for a time outside the years 0 to 9999.
+    """
+    images = images_of(table, batch)
+    texts = [maxwell_texts(table, column, batch.column(column.name)) for column in table.columns]
+    last = [rows_at(text, images.rows) for text in texts]
+    database, _, name = table.source.rpartition(".")
+    here = {
+        each: rows_at(batch.column(each), images.rows) for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, SNAPSHOT)
+    }
+    seconds = pc.divide(here[COMMIT_TIMESTAMP].cast(pa.int64()), _US_A_SECOND)
+    text = joined(
+        f'{{"database":{dumps(database)},"table":{dumps(name)},"type":"',
+        _types(images.kinds, here[SNAPSHOT]),
+        '","ts":',
+        seconds.cast(_TEXT()),
+        ',"xid":',
+        here[COMMIT_VERSION].cast(_TEXT()),
+        ',"xoffset":',
+        here[SEQ].cast(_TEXT()),
+        *_commit(commits, images.rows),
+        ',"gtid":',
+        texts_of(TXID, rows_at(batch.column(TXID), images.rows), big_in_string=False),
+        ',"data":',
+        *object_pieces(table.names, last),
+        _old(table, texts, images),
+        "}",
+    )
+    return messages_of(text, _keys(table, database, name, last), images.rows)
+
+
+def maxwell_texts(table: TableSchema, column: Column, values: pa.Array) -> pa.LargeStringArray:
+    """A column's values as Maxwell writes them; none of them is null."""
+    name = f"{table.source}.{column.name}"
+    null = pa.scalar("null", _TEXT())
+    if pa.types.is_decimal(values.type):
+        return pc.coalesce(decimal_texts(values), null)
+    if pa.types.is_timestamp(values.type):
+        return pc.coalesce(quoted(moment_texts(name, column, values)), null)
+    if is_clock(column):
+        return pc.coalesce(quoted(clock_texts(column, values)), null)
+    if is_set(column):
+        return pc.coalesce(_members(values.cast(_TEXT())), null)
+    if is_json(column):
+        return pc.coalesce(values.cast(_TEXT()), null)
+    return texts_of(name, values, big_in_string=False)
+
+
+def is_set(column: Column) -> bool:
+    """Whether Maxwell writes it as a list of its members."""
+    return column.type == "string" and kind_of(column) == "set"
+
+
+def is_json(column: Column) -> bool:
+    """Whether Maxwell writes it as the document that it is, not as its text."""
+    return column.type == "string" and kind_of(column) == "json"
+
+
+def _members(values: pa.LargeStringArray) -> pa.LargeStringArray:
+    found = joined('["', pc.replace_substring(escaped(values), ",", '","'), '"]')
+    return pc.if_else(pc.equal(values, ""), pa.scalar("[]", _TEXT()), found)
+
+
+def _types(kinds: npt.NDArray[np.int8], snapshot: pa.BooleanArray) -> pa.LargeStringArray:
+    number = np.where(snapshot.to_numpy(zero_copy_only=False), 0, kinds)
+    return pa.array(_TYPES, _TEXT()).take(pa.array(number))
+
+
+def _commit(commits: pa.BooleanArray | None, rows: Places) -> list[pa.LargeStringArray]:
+    if commits is None:
+        return []
+    return [pc.if_else(rows_at(commits, rows), pa.scalar(',"commit":true', _TEXT()), pa.scalar("", _TEXT()))]
+
+
+def _old(table: TableSchema, texts: list[pa.LargeStringArray], images: Images) -> pa.LargeStringArray:
+    """The member `old` of each update that changed something; else no text."""
+    updates = np.flatnonzero(images.has_before)
+    if not len(updates):
+        return pa.repeat(pa.scalar("", _TEXT()), len(images.rows))
+    before, after = ([rows_at(text, rows[updates]) for text in texts] for rows in (images.before, images.rows))
+    found = joined(',"old":', changed_objects(table.names, before, after))
+    places = np.full(len(images.rows), -1)
+    places[updates] = np.arange(len(updates))
+    return pc.coalesce(rows_at(found, places), pa.scalar("", _TEXT()))
+
+
+def _keys(table: TableSchema, database: str, name: str, texts: list[pa.LargeStringArray]) -> pa.LargeStringArray | None:
+    if not table.key:
+        return None
+    of = dict(zip(table.names, texts, strict=True))
+    members = object_pieces([f"pk.{each.lower()}" for each in table.key], [of[each] for each in table.key])
+    return joined(f'{{"database":{dumps(database)},"table":{dumps(name)},', *["" if m == "{" else m for m in members])

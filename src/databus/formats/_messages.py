@@ -1,0 +1,79 @@
+"""Messages: what a batch of change rows is in a format, ready for a topic; and the pieces of their JSON."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NO_HEADERS: Final[Mapping[str, pa.Array]] = MappingProxyType({})
+
+
+class Messages(NamedTuple):
+    """Messages in the order of their rows.
+
+    values: the messages' bytes; null is a tombstone, by which a compacted topic forgets a key. keys: their keys' bytes;
+    null where the format has none. rows: for each, the row of the batch that it is of, the last one of an update.
+    headers: those that the format itself asks for, by name; null where a message has not got it. All have one length;
+    values, keys and headers are of Arrow's large binary type.
+    """
+
+    values: pa.LargeBinaryArray
+    keys: pa.LargeBinaryArray
+    rows: pa.Int64Array
+    headers: Mapping[str, pa.LargeBinaryArray] = NO_HEADERS
+
+
+def messages_of(texts: pa.LargeStringArray, keys: pa.LargeStringArray | None, rows: npt.NDArray[np.int64]) -> Messages:
+    """Messages of text. keys: None where the format has none."""
+    count = len(texts)
+    return Messages(
+        texts.cast(pa.large_binary()),
+        pa.nulls(count, pa.large_binary()) if keys is None else keys.cast(pa.large_binary()),
+        pa.array(rows),
+    )
+
+
+def dumps(value: Any) -> str:
+    """A constant as JSON, without blanks."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def joined(*pieces: "str | pa.LargeStringArray") -> pa.LargeStringArray:
+    """Constants and columns, one after the other: null where one of them is. At least one is a column."""
+    merged: list[Any] = []
+    for piece in pieces:
+        if isinstance(piece, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    text = pa.large_string()
+    return pc.binary_join_element_wise(
+        *(pa.scalar(p, text) if isinstance(p, str) else p for p in merged), pa.scalar("", text)
+    )
+
+
+def object_pieces(names: Iterable[str], texts: Iterable[pa.LargeStringArray]) -> "list[str | pa.LargeStringArray]":
+    """The pieces of an object with these members, for `joined`."""
+    pieces: list[str | pa.LargeStringArray] = ["{"]
+    for name, text in zip(names, texts, strict=True):
+        pieces += [f"{',' if len(pieces) > 1 else ''}{dumps(name)}:", text]
+    return [*pieces, "}"]
+
+
+def changed_objects(
+    names: Sequence[str], before: Sequence[pa.LargeStringArray], after: Sequence[pa.LargeStringArray]
+) -> pa.LargeStringArray:
+    """Objects of the members of `before` that are others in `after`; null where none is."""
+    none = pa.scalar("", pa.large_string())
+    members = [
+        pc.if_else(pc.not_equal(old, new), joined(f",{dumps(name)}:", old), none)
+        for name, old, new in zip(names, before, after, strict=True)
+    ]
+    text = pc.binary_join_element_wise(*members, none)
+    found = joined("{", pc.utf8_slice_codeunits(text, 1), "}")
+    return pc.if_else(pc.equal(text, none), pa.scalar(None, pa.large_string()), found)
