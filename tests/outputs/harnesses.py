@@ -45,11 +45,10 @@ class ByTasks(DeltaOutput):
     """Whose `write` has tasks do it where a run has."""
 
     def write(self, batch):
-        writer = self.part_writer()
-        if writer is None:
+        if self.part_writer() is None:
             super().write(batch)
         else:
-            write_by_tasks(writer, batch, self.commit, self.discard)
+            write_by_tasks(self, batch, self.commit, self.discard)
 
 
 class DeltaHarness:

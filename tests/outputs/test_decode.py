@@ -270,6 +270,7 @@ def test_ranges_are_read_in_order_from_where_they_start(made):
             "after_seq": low[1],
             "until_scn": top[0],
             "until_seq": top[1],
+            "ranges": 3,
         }
         for start, low, top in [
             (json.dumps(SourceCheckpoint(scn=middle.scn).to_json()), half, end),

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from pyarrow.dataset import dataset
 
+from databus.pipeline._staging import InSpark
 from databus.pipeline.outputs import read_delta
 from tests.pipeline.projects import HEAD, Project
 
@@ -74,6 +75,24 @@ def test_the_driver_sees_no_row(tmp_path: Path, spark: Any, sections: str) -> No
     assert len(batches) > 1
     assert {event["driver_row_bytes"] for event in batches} == {0}
     HOLDS[sections](project)
+
+
+def test_a_mirror_of_which_one_task_reads_a_batch_needs_no_second_round(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But where it has just begun, or a control stands beside its rows."""
+    rounds: list[int] = []
+    run_jobs = InSpark.__call__
+    monkeypatch.setattr(InSpark, "__call__", lambda self, jobs: rounds.append(len(jobs)) or run_jobs(self, jobs))
+    project = Project(tmp_path, MIRROR, head=HEAD.replace("main.*]", "main.*], max_rows_per_trigger: 60"))
+    project.once(spark)
+    project.work(150)
+    rounds.clear()
+    batches = [event for event in project.once(spark) if event["event"] == "batch" and event["rows"]]
+    assert len(batches) > 3
+    assert len(rounds) < len(batches) / 2
+    assert {event["driver_row_bytes"] for event in batches} == {0}
+    assert_is_what_the_database_has(project)
 
 
 def test_an_output_that_is_given_rows_in_the_driver_says_so(tmp_path: Path, spark: Any) -> None:

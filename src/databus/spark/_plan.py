@@ -42,7 +42,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untype
     of (`after`, `until`].
 
     changes: those of a typed table's schema that stand after `start`, up to the schema that is read as. begins: whether
-    it is the first of its batch.
+    it is the first of its batch. ranges: how many its batch has.
     """
 
     start: SourceCheckpoint
@@ -50,6 +50,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untype
     until: Pair
     changes: tuple[SchemaChange, ...] = ()
     begins: bool = False
+    ranges: int = 1
 
 
 class Planner:
@@ -260,6 +261,7 @@ class Planner:
         ends = [*(each.pair for each in starts[1:]), end]
         changes = self._changes_after(start)
         bounds = [(each, max(each.pair, self._first), until) for each, until in zip(starts, ends, strict=True)]
+        bounds = [bound for bound in bounds if bound[1] < bound[2]]
         return [
             RangePartition(
                 each,
@@ -267,8 +269,9 @@ class Planner:
                 until,
                 tuple(change for change in changes if change.pair > after),
                 begins=number == 0,
+                ranges=len(bounds),
             )
-            for number, (each, after, until) in enumerate(bound for bound in bounds if bound[1] < bound[2])
+            for number, (each, after, until) in enumerate(bounds)
         ]
 
     def _whole_range(self, start: SourceCheckpoint, end: Pair) -> Range:

@@ -45,6 +45,7 @@ class PartitionReader:
 
     def _range(self, partition: RangePartition) -> pa.RecordBatch:
         values = [self.target.physical, json.dumps(partition.start.to_json()), *partition.after, *partition.until]
+        values.append(partition.ranges)
         return pa.RecordBatch.from_arrays(
             [pa.array([value], field.type) for value, field in zip(values, self.schema, strict=True)],
             schema=self.schema,

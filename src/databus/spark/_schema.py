@@ -48,10 +48,11 @@ RANGES_SCHEMA: Final = StructType(
         StructField("after_seq", LongType()),
         StructField("until_scn", LongType()),
         StructField("until_seq", LongType()),
+        StructField("ranges", LongType()),
     ]
 )
 """A range a row: read from the position `start`, JSON, up to the group that reaches (until_scn, until_seq), and drop
-what is at or below (after_scn, after_seq) or above that."""
+what is at or below (after_scn, after_seq) or above that. ranges: how many the batch has."""
 
 _BUS_FIELDS: Final = (
     StructField(CHANGE_TYPE, StringType()),

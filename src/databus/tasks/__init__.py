@@ -4,7 +4,8 @@ Of databus, only what is below is imported here, and of others pyarrow and numpy
 with `ChangeBatch`, which is what outputs are given.
 """
 
-from databus.tasks._batch import Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._at_once import KnownTable, MirrorWriter
+from databus.tasks._batch import AtOnce, Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
 from databus.tasks._choice import (
     Selection,
     TableChoice,
@@ -36,7 +37,7 @@ from databus.tasks._decode import (
 )
 from databus.tasks._fetch import Definitions, RangeDecoder, RelayTables
 from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
-from databus.tasks._folders import Folders, FolderWriter, Named, PassingWriter, quoted, spelled
+from databus.tasks._folders import Folders, FolderWriter, Named, quoted, spelled
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, live_files
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.tasks._lines import control_text, row_lines
@@ -83,6 +84,7 @@ __all__ = [
     "RECEIPTS",
     "Above",
     "Always",
+    "AtOnce",
     "Batch",
     "Change",
     "ChangeBatch",
@@ -100,6 +102,7 @@ __all__ = [
     "Job",
     "JoinJob",
     "KeyChoice",
+    "KnownTable",
     "Layout",
     "Lineage",
     "LineageOf",
@@ -109,13 +112,13 @@ __all__ = [
     "Mapper",
     "Mask",
     "MergeJob",
+    "MirrorWriter",
     "Move",
     "Named",
     "NamedFilter",
     "Part",
     "PartWriter",
     "Parts",
-    "PassingWriter",
     "Plan",
     "Project",
     "RangeDecoder",

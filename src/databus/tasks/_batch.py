@@ -25,11 +25,25 @@ class TableRows:
 
 
 @dataclass(frozen=True, slots=True)
+class AtOnce:
+    """What a task has made of a mirror's files by itself, for one commit.
+
+    version: of the table that it was made of, and that alone it is true of. removed: names of files whose place is
+    taken.
+    """
+
+    version: int
+    added: tuple[DataFile, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StagedRows:
     """The same, written by tasks into files that nobody sees yet.
 
     first: pair of the first row. ends: pairs of the last row of each file. newest_us: the newest commit. fitted: the
-    schema of the files, where that is not the one of the table's rows.
+    schema of the files, where that is not the one of the table's rows. at_once: in the place of files, where the rows
+    are in the table's own already; `ends` is then the pair of the last.
     """
 
     table: TableSchema
@@ -39,6 +53,12 @@ class StagedRows:
     count: int
     newest_us: int | None
     fitted: pa.Schema | None = None
+    at_once: AtOnce | None = None
+
+    @property
+    def written(self) -> tuple[DataFile, ...]:
+        """All that was written of them."""
+        return self.files if self.at_once is None else self.at_once.added
 
     @property
     def last(self) -> Pair:
@@ -78,7 +98,8 @@ class Batch:
     items: of each table in order; between tables there is none. start: with the snapshots that had begun before it and
     not ended. end: also the version that an exactly-once target stores. `end.log` is always the uuid of the log that
     the rows came from. ahead: changes of the one table's schema that stand later in the log, and that its rows have
-    been made through already, for filters to judge them as today's.
+    been made through already, for filters to judge them as today's. is_whole: whether this is known to be all of its
+    micro-batch.
     """
 
     physical: str
@@ -86,6 +107,7 @@ class Batch:
     end: SourceCheckpoint
     items: tuple[Item, ...]
     ahead: SchemaAhead | None = None
+    is_whole: bool = False
 
     def has_begin_of(self, end: TableControl) -> bool:
         """Whether the begin of the snapshot that ends here was given: in this batch, or in one before it.

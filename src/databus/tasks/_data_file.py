@@ -89,6 +89,11 @@ def write_data_file(folder: Location | Path, rows: pa.Table, *, mark: str = "", 
     return write_data_pieces(folder, rows.schema, [rows], mark=mark, codec=codec)
 
 
+def write_marked_file(folder: Location | Path, rows: pa.Table, mark: str) -> DataFile:
+    """The same, of rows with a mark."""
+    return write_data_file(folder, rows, mark=mark)
+
+
 def write_data_pieces(
     folder: Location | Path, schema: pa.Schema, pieces: Iterable[pa.Table], *, mark: str = "", codec: str = "snappy"
 ) -> DataFile:

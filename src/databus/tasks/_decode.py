@@ -263,8 +263,9 @@ def decode_ranges(
     for row in rows:
         start = SourceCheckpoint.from_json(json.loads(row["start"]), "start")
         after, until = (row["after_scn"], row["after_seq"]), (row["until_scn"], row["until_seq"])
-        pieces = fetch(start, until)
-        yield from decode_groups(pieces, row["physical"], after, until, table_of, batch_bytes, start.snapshots)
+        pieces, is_whole = fetch(start, until), row["ranges"] == 1
+        physical, snapshots = row["physical"], start.snapshots
+        yield from decode_groups(pieces, physical, after, until, table_of, batch_bytes, snapshots, is_whole=is_whole)
 
 
 def decode_groups(
@@ -275,10 +276,12 @@ def decode_groups(
     table_of: TableOf,
     batch_bytes: int = BATCH_BYTES,
     snapshots: Mapping[str, int] = MappingProxyType({}),
+    *,
+    is_whole: bool = False,
 ) -> Iterator[ChangeBatch]:
     """Groups, in order, as change batches of about `batch_bytes`; what is outside of (after, until] is dropped.
 
-    snapshots: open at `after`, by source.
+    snapshots: open at `after`, by source. is_whole: whether they are all of a micro-batch.
     """
     collector = _Collector(table_of, after, until, snapshots)
     start = replace(_start_of(after, ""), snapshots=snapshots)
@@ -291,8 +294,9 @@ def decode_groups(
                 end = replace(_end_of(group.commit.last, collector.commit, log), snapshots=collector.snapshots)
                 yield ChangeBatch(physical, replace(start, log=log), end, collector.finished())
                 collector, size, start = _Collector(table_of, end.pair, until, end.snapshots), 0, end
+                is_whole = False
     end = replace(_end_of(until, collector.commit, log), snapshots=collector.snapshots)
-    yield ChangeBatch(physical, replace(start, log=log), end, collector.finished())
+    yield ChangeBatch(physical, replace(start, log=log), end, collector.finished(), is_whole=is_whole)
 
 
 def _start_of(after: Pair, log: str) -> SourceCheckpoint:

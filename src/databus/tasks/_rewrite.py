@@ -113,6 +113,12 @@ def rewrite(
     return Rewritten(work.added, work.removed, work.changed)
 
 
+def bytes_to_read(files: Sequence[LiveFile], images: Images, layout: Layout) -> int:
+    """Size of the files in which `rewrite` looks for keys."""
+    in_files = KeysInFiles(layout, images.rows, layout.hashes_of(images.keys))
+    return sum(file.size_bytes for file in files if len(in_files.numbers_for(file)))
+
+
 def _by_bucket(files: Sequence[LiveFile], layout: Layout) -> list[tuple[tuple[int, int], list[LiveFile]]]:
     """Files by bucket, the biggest bucket last, in the order of what they hold."""
     found: dict[tuple[int, int], list[LiveFile]] = {(1, 0): []}

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeVar
 import pyarrow as pa
 
 from databus.disk import Location
-from databus.tasks._data_file import DataFile, read_passing_file, write_data_file, write_data_pieces
+from databus.tasks._data_file import read_passing_file, write_data_pieces, write_marked_file
 from databus.tasks._decode import fitted_rows
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, mark_of
 from databus.tasks._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened, rewrite
@@ -129,7 +129,7 @@ class _MergePart:
         layout = self.parts.layout
         rows = pa.concat_tables([self._read(name) for name in self.staged])
         files = self.parts.files[self.number]
-        return rewrite(files, last_images(rows, layout), layout, self.folder, partial(_write, self.folder))
+        return rewrite(files, last_images(rows, layout), layout, self.folder, partial(write_marked_file, self.folder))
 
     def _read(self, name: str) -> pa.Table:
         layout = self.parts.layout
@@ -142,10 +142,6 @@ class _MergePart:
                 if each.name not in rows.column_names:
                     rows = rows.append_column(each, pa.nulls(rows.num_rows, each.type))
         return rows
-
-
-def _write(folder: Location, rows: pa.Table, mark: str) -> DataFile:
-    return write_data_file(folder, rows, mark=mark)
 
 
 Change = Callable[[pa.Table], "pa.Table | None"]
@@ -185,7 +181,7 @@ class _RemakePart:
         for file in self.job.files:
             if any(self.job.change(rows) is not None for rows in self._rows(file)):
                 removed.append(file.name)
-                added += [_write(self.job.folder, rows, mark_of(file)) for rows in self._changed(file)]
+                added += [write_marked_file(self.job.folder, rows, mark_of(file)) for rows in self._changed(file)]
         return Rewritten(added, removed, len(removed))
 
     def _rows(self, file: LiveFile) -> Iterator[pa.Table]:

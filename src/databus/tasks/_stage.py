@@ -7,16 +7,17 @@ task may run twice, or be killed half-way: files that no commit names are nobody
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, ControlKind, CorruptData, Pair, SourceCheckpoint
 from databus.schema import SchemaChange, TableSchema, widens_to
-from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._batch import AtOnce, ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
 from databus.tasks._data_file import DataFile
 from databus.tasks._decode import fitted_rows
 from databus.tasks._lineage import SchemaAhead
@@ -45,6 +46,14 @@ class PartWriter(Protocol):
 
     def write(self, name: str, rows: TableRows) -> Sequence[DataFile]:
         """Write rows of a table, by its full name, where nobody sees them until the output commits them."""
+
+
+@runtime_checkable
+class TableWriter(PartWriter, Protocol):
+    """One that may also do all that there is to do for a table, where it is given all rows that a batch has of it."""
+
+    def write_at_once(self, name: str, rows: TableRows) -> AtOnce | None:
+        """Put the rows into the table's files; nobody sees that until the output commits it. None: to be written."""
 
 
 @dataclass(frozen=True)
@@ -85,21 +94,35 @@ def receipts_of(batch: ChangeBatch, feeds: Sequence[StagedFeed]) -> pa.RecordBat
 
 
 def _staged_batch(batch: ChangeBatch, feed: StagedFeed) -> StagedBatch:
-    items = [each for item in batch.items for each in _staged(batch.physical, item, feed)]
+    counts = Counter(item.table.source for item in batch.items)
+    items = [
+        each
+        for item in batch.items
+        for each in _staged(batch.physical, item, feed, is_all=batch.is_whole and counts[item.table.source] == 1)
+    ]
     return StagedBatch(batch.physical, batch.start, batch.end, tuple(items), batch.ahead)
 
 
-def _staged(physical: str, item: TableRows | TableControl, feed: StagedFeed) -> Iterator[StagedRows | TableControl]:
+def _staged(
+    physical: str, item: TableRows | TableControl, feed: StagedFeed, *, is_all: bool
+) -> Iterator[StagedRows | TableControl]:
+    """is_all: whether the batch has nothing else of the table."""
     name = f"{physical}/{item.table.source}"
     if not feed.selects(name):
         return
     if isinstance(item, TableControl):
         yield item
         return
-    for each in feed.filtered(name, item):
+    left = [*feed.filtered(name, item)]
+    for each in left:
         rows = rows_above(each.rows, feed.above.get(name, (0, 0)))
         if rows.num_rows == 0:
             continue
+        if is_all and len(left) == 1 and isinstance(feed.writer, TableWriter):
+            at_once = feed.writer.write_at_once(name, TableRows(each.table, rows))
+            if at_once is not None:
+                yield replace(staged_rows(each.table, rows, ()), ends=(last_pair(rows),), at_once=at_once)
+                continue
         schema = _room_for(rows.schema, feed.fits.get(name))
         files = tuple(
             feed.writer.write(name, TableRows(each.table, rows if schema is None else fitted_rows(rows, schema)))
@@ -154,7 +177,14 @@ def _item_to_json(item: StagedRows | TableControl) -> dict[str, Any]:
     pairs = {"first": list(item.first), "ends": [list(pair) for pair in item.ends]}
     fitted = None if item.fitted is None else item.fitted.serialize().to_pybytes().hex()
     more = {"count": item.count, "newest_us": item.newest_us, "fitted": fitted}
-    return {"table": table, "files": files, **pairs, **more}
+    return {"table": table, "files": files, **pairs, **more, "at_once": _at_once_to_json(item.at_once)}
+
+
+def _at_once_to_json(done: AtOnce | None) -> dict[str, Any] | None:
+    if done is None:
+        return None
+    added = [file.to_json() for file in done.added]
+    return {"version": done.version, "added": added, "removed": list(done.removed)}
 
 
 def _from_json(text: str) -> StagedBatch:
@@ -173,7 +203,10 @@ def _item_from_json(value: Mapping[str, Any], table: TableSchema) -> StagedRows 
     files = tuple(map(DataFile.from_json, value["files"]))
     first, *ends = ((scn, seq) for scn, seq in (value["first"], *value["ends"]))
     fitted = None if value["fitted"] is None else pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(value["fitted"])))
-    return StagedRows(table, files, tuple(ends), first, value["count"], value["newest_us"], fitted)
+    done = value["at_once"]
+    if done is not None:
+        done = AtOnce(done["version"], tuple(map(DataFile.from_json, done["added"])), tuple(done["removed"]))
+    return StagedRows(table, files, tuple(ends), first, value["count"], value["newest_us"], fitted, done)
 
 
 def joined(receipts: pa.Table, feed: int) -> list[StagedBatch]:
@@ -199,6 +232,9 @@ def _join(batches: Sequence[StagedBatch]) -> StagedBatch:
             raise CorruptData(f"{one.physical}: ranges overlap: {one.end.pair} and {other.start.pair}")
         if one.end.log != other.end.log:
             raise CorruptData(f"{one.physical}: one batch holds frames of two logs ({one.end.log}, {other.end.log})")
+    items = [item for batch in batches for item in batch.items]
+    if len(batches) > 1 and any(isinstance(item, StagedRows) and item.at_once is not None for item in items):
+        raise CorruptData(f"{batches[0].physical}: a task took a part of a batch for all of it")
     return replace(batches[0], end=batches[-1].end, items=joined_items(batches))
 
 

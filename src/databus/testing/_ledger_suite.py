@@ -38,11 +38,11 @@ class _Process:
 
     def write_only(self, batch: ChangeBatch) -> None:
         """Write one, and die before the ledger says so."""
-        writer = self.output.part_writer()
-        if writer is None:
+        if self.output.part_writer() is None:
             self.handle.write(_QUERY, batch)
         else:
-            write_by_tasks(writer, batch, partial(self.handle.commit, _QUERY), lambda each: self.handle.discard([each]))
+            commit = partial(self.handle.commit, _QUERY)
+            write_by_tasks(self.output, batch, commit, lambda each: self.handle.discard([each]))
 
     def reached(self, log: ChangeLog) -> int:
         """How many entries of the log are in the target, as its ledger says."""

@@ -29,23 +29,26 @@ _PARTS_MAX: Final = 3
 
 def write_batch(output: Output, batch: ChangeBatch) -> None:
     """Have an output write a batch, by whichever way it has."""
-    writer = output.part_writer()
-    if writer is None:
+    if output.part_writer() is None:
         output.write(batch)
     else:
-        write_by_tasks(writer, batch, output.commit, output.discard)
+        write_by_tasks(output, batch, output.commit, output.discard)
 
 
 def write_by_tasks(
-    writer: PartWriter,
+    output: Output,
     batch: ChangeBatch,
     commit: Callable[[StagedBatch, Tasks], object],
     discard: Callable[[StagedBatch], object],
 ) -> None:
-    """Have two tasks write a batch, of which one is run twice, and commit what they hand back."""
+    """Have two tasks write a batch, or one of each second batch, of which one is run twice, and commit what they hand
+    back.
+    """
     above: dict[str, Pair] = {}
     fits: dict[str, pa.Schema] = {}
     for _ in range(_STAGES_MAX):
+        writer = output.part_writer()
+        assert writer is not None
         (staged,) = _staged(writer, batch, above, fits)
         try:
             commit(staged, _in_parts)
@@ -64,7 +67,9 @@ def write_by_tasks(
 def _staged(
     writer: PartWriter, batch: ChangeBatch, above: Mapping[str, Pair], fits: Mapping[str, pa.Schema]
 ) -> list[StagedBatch]:
-    halves = _halves(batch)
+    halves = [batch] if batch.start.scn % 2 else _halves(batch)
+    if len(halves) == 1:
+        halves = [replace(batch, is_whole=True)]
 
     def decode(part: pa.Table) -> Iterable[ChangeBatch]:
         return [halves[part.column("half")[0].as_py()]]

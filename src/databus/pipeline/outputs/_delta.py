@@ -36,8 +36,9 @@ from databus.tasks import (
     FolderWriter,
     Item,
     KeyChoice,
+    KnownTable,
+    MirrorWriter,
     PartWriter,
-    PassingWriter,
     Restage,
     StagedBatch,
     StagedRows,
@@ -63,6 +64,10 @@ _CRASH_POINTS: Final = {
 }
 
 
+_KNOWN_TABLES_MAX: Final = 16
+_KNOWN_FILES_MAX: Final = 2_000  # of all of them, some 200 KB
+
+
 @dataclass(frozen=True)
 class _Copy:
     """The copy of one source, in one of the two modes."""
@@ -85,6 +90,7 @@ class DeltaOutput(Output):
         self._places = TableFolders(config.path, context, spelled)
         self._known: Known | None = None
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
+        self._known_tables: dict[str, KnownTable] = {}  # mirrors by full name, those changed last at the end
 
     @property
     def is_refilled(self) -> bool:
@@ -149,11 +155,20 @@ class DeltaOutput(Output):
     @property
     def _writer(self) -> PartWriter:
         folders = folders_of(self.config.path, self.context, spelled)
-        return (
-            FolderWriter(folders)
-            if self.config.mode == "history"
-            else PassingWriter(folders, self.config.merge_rows_max)
-        )
+        if self.config.mode == "history":
+            return FolderWriter(folders)
+        return MirrorWriter(folders, self.config.merge_rows_max, self._said_of_tables())
+
+    def _said_of_tables(self) -> dict[str, KnownTable]:
+        """What tasks are told, in so many bytes that Spark keeps them in memory. Other threads may call it."""
+        said: dict[str, KnownTable] = {}
+        files = 0
+        for name, table in reversed(dict(self._known_tables).items()):
+            files += len(table.files)
+            if files > _KNOWN_FILES_MAX:
+                break
+            said[name] = table
+        return said
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """See `Output.commit`. Each table's rows are one commit, more where controls or size divide them."""
@@ -164,7 +179,7 @@ class DeltaOutput(Output):
         written, self._written = self._written, {}
         for item in batch.items:
             if isinstance(item, StagedRows):
-                written.setdefault(item.table.source, set()).update(file.name for file in item.files)
+                written.setdefault(item.table.source, set()).update(file.name for file in item.written)
         for source, names in written.items():
             self._copy(batch.physical, source).target.discard(names)
 
@@ -213,6 +228,7 @@ class DeltaOutput(Output):
     def close(self) -> None:
         """See `Output.close`."""
         self._copies.clear()
+        self._known_tables.clear()
         self._known = None
 
     def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
@@ -258,7 +274,24 @@ class DeltaOutput(Output):
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
         yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
+        if isinstance(batch, StagedBatch):
+            self._note(f"{batch.physical}/{source}", copy, new[-1].table)
         return sum(_count_of(item) for item in new)
+
+    def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
+        """Have the next task told how this mirror stands. One that shares its table is rewritten in its turn."""
+        stored = copy.target.stored()
+        self._known_tables.pop(name, None)
+        if not isinstance(copy.kind, Mirror) or self.config.merge or stored is None:
+            return
+        key = self._key(table)
+        files = copy.target.live(key)
+        if len(files) <= _KNOWN_FILES_MAX:
+            layout = copy.kind.layout(files, key)
+            version = copy.target.table.version()
+            self._known_tables[name] = KnownTable(version, stored.pair, table.fingerprint, tuple(files), layout)
+        if len(self._known_tables) > _KNOWN_TABLES_MAX:
+            self._known_tables.pop(next(iter(self._known_tables)))
 
     def _apply_item(self, kind: Mirror | History, name: str, item: Item, stored: Stored) -> Work[None]:
         if isinstance(item, TableControl):
@@ -308,7 +341,8 @@ class DeltaOutput(Output):
                     new.append(item)
                 continue
             if isinstance(item, StagedRows):
-                if item.first <= pair < item.last:
+                if item.first <= pair < item.last or not _is_of(item, copy.target):
+                    self._known_tables.pop(f"{batch.physical}/{source}", None)
                     raise Restage(above={f"{batch.physical}/{source}": pair})
                 if item.first > pair:
                     new.append(item)
@@ -422,6 +456,11 @@ class DeltaOutput(Output):
                 f"columns that identify a row (`key: {{{table.source}: [...]}}`), or use `mode: history`"
             )
         return key
+
+
+def _is_of(item: StagedRows, target: DeltaTarget) -> bool:
+    """Whether what a task has made at once is of the table as it is."""
+    return item.at_once is None or (target.exists and item.at_once.version == target.table.version())
 
 
 def _begins(item: Item) -> bool:

@@ -17,12 +17,15 @@ from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.schema import SchemaChange, TableSchema, converts_exactly, origins, sink_schema
 from databus.tasks import (
     Above,
+    AtOnce,
     CopySteps,
     DataFile,
     Layout,
+    LiveFile,
     MergeJob,
     Plan,
     RemakeJob,
+    Rewritten,
     StagedRows,
     Stored,
     TableControl,
@@ -54,6 +57,9 @@ class Mirror:
     def commit(self, staged: StagedRows, key: Sequence[str], stored: Stored) -> Work[None]:
         """Apply rows that tasks have staged. Many are applied a part at a time, each a commit with its last pair."""
         yield from self._make_ready(staged.table, stored)
+        if staged.at_once is not None:
+            self._replace(self._target.live(key, self.partition), staged.at_once, stored)
+            return
         for files, pair in self._portions(staged):
             yield from self._merge(files, key, stored if pair == staged.last else replace(stored, pair=pair))
 
@@ -73,10 +79,17 @@ class Mirror:
 
     def _merge(self, staged: Sequence[DataFile], key: Sequence[str], stored: Stored) -> Work[None]:
         files = self._target.live(key, self.partition)
-        size = sum(file.size_bytes for file in files)
-        layout = Layout(self._target.file_schema(), tuple(key), size, self._target.upkeep.file_bytes_max)
+        layout = self.layout(files, key)
         names, rows = tuple(each.name for each in staged), sum(each.rows for each in staged)
         done = yield MergeJob(self._target.path, files, layout, names, rows, lacks=bool(self.partition))
+        self._replace(files, done, stored)
+
+    def layout(self, files: Sequence[LiveFile], key: Sequence[str]) -> Layout:
+        """How its rows are spread over its files."""
+        size = sum(file.size_bytes for file in files)
+        return Layout(self._target.file_schema(), tuple(key), size, self._target.upkeep.file_bytes_max)
+
+    def _replace(self, files: Sequence[LiveFile], done: Rewritten | AtOnce, stored: Stored) -> None:
         gone = frozenset(done.removed)
         self._target.replace(done.added, (each for each in files if each.name in gone), stored, self.partition)
 

@@ -149,6 +149,7 @@ class DeltaTarget:
         self._stored: Stored | None = None
         self._stored_of: int | None = None  # version
         self._next: Stored | None = None  # what the commit that is being made stores
+        self._live: tuple[object, list[LiveFile]] | None = None  # as asked for last
         self._open()
 
     def _open(self) -> None:
@@ -355,11 +356,14 @@ class DeltaTarget:
 
     def live(self, columns: Sequence[str], partition: Mapping[str, str] | None = None) -> list[LiveFile]:
         """The files of the table, or of a partition of it, with bounds of these columns."""
-        with self._errors("read"):
-            actions = pa.table(self.table.get_add_actions(flatten=True))
-        for name, value in (partition or {}).items():
-            actions = actions.filter(pc.equal(actions.column(f"partition.{name}"), value))
-        return live_files(actions, columns)
+        asked = (self.table.version(), tuple(columns), dict(partition or {}))
+        if self._live is None or self._live[0] != asked:
+            with self._errors("read"):
+                actions = pa.table(self.table.get_add_actions(flatten=True))
+            for name, value in (partition or {}).items():
+                actions = actions.filter(pc.equal(actions.column(f"partition.{name}"), value))
+            self._live = asked, live_files(actions, columns)
+        return [*self._live[1]]
 
     def partitions(self) -> list[dict[str, str]]:
         """Those that have files; one, without columns, of a table that is not divided."""
