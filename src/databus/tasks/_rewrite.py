@@ -25,6 +25,7 @@ from databus.disk import Location
 from databus.tasks._data_file import DataFile
 from databus.tasks._decode import fitted_rows
 from databus.tasks._layout import KeysInFiles, Layout, LiveFile
+from databus.tasks._packed import concat_packed, packed_columns, packed_schema, without_unused
 from databus.tasks._pairs import Int, pairs_of
 
 if TYPE_CHECKING:
@@ -173,6 +174,7 @@ class _Rewrite:
         self._in_files = KeysInFiles(self.layout, self.images.rows, self._hashes)
         self._scns, self._seqs = pairs_of(self.images.rows)
         self._is_found = np.zeros(len(self.images.keys), np.bool_)
+        self._packs = pa.schema([each for each in self.layout.schema if each.name not in self.layout.key])
         self._group: list[pa.Table] = []
         self._group_file_bytes = 0  # that its rows had
         self._group_until: int | None = None  # greatest first column of the key, where files hold ranges
@@ -184,7 +186,7 @@ class _Rewrite:
         numbers = self._in_files.numbers_for(file)
         if not len(numbers) and not always:
             return
-        with opened(self.table, file.name) as parquet:
+        with opened(self.table, file.name, packs=self._packs) as parquet:
             groups = range(parquet.num_row_groups)
             found = [self._found(parquet, group, numbers) for group in groups]
             is_changed = sum(int(np.count_nonzero(each >= 0)) for each in found)
@@ -194,7 +196,8 @@ class _Rewrite:
             self.changed += is_changed
             self.removed.append(file.name)
             for group in groups:
-                rows = fitted_rows(parquet.read_row_group(group), self.layout.schema)
+                rows = parquet.read_row_group(group)
+                rows = fitted_rows(rows, packed_schema(self.layout.schema, rows.schema))
                 self._add(self._replaced(rows, found[group]), bucket)
 
     def _part_ranges(self, file: LiveFile) -> None:
@@ -238,7 +241,7 @@ class _Rewrite:
         chosen[at[is_put]] = rows.num_rows + np.arange(puts.num_rows)
         stays = np.ones(rows.num_rows, np.bool_)
         stays[at[~is_put]] = False
-        return pa.concat_tables([rows, puts]).combine_chunks().take(pa.array(chosen[stays]))
+        return concat_packed([rows, puts]).combine_chunks().take(pa.array(chosen[stays]))
 
     def take_new(self) -> None:
         """Take the images of keys that no file has."""
@@ -256,7 +259,7 @@ class _Rewrite:
 
     def flush(self, bucket: tuple[int, int]) -> None:
         """Write the group."""
-        rows = pa.concat_tables(self._group or [self.layout.schema.empty_table()])
+        rows = concat_packed(self._group or [self.layout.schema.empty_table()])
         self._group, self._group_file_bytes, self._group_until = [], 0, None
         if rows.num_rows == 0:
             return
@@ -264,7 +267,7 @@ class _Rewrite:
         for mark, part in self._arranged(rows, bucket, row_bytes):
             rows_max = max(int(self.layout.file_bytes_max / row_bytes), 1)
             for start in range(0, part.num_rows, rows_max):
-                self.added.append(self.write(part.slice(start, rows_max), mark))
+                self.added.append(self.write(without_unused(part.slice(start, rows_max)), mark))
 
     def _arranged(self, rows: pa.Table, bucket: tuple[int, int], row_bytes: float) -> Iterable[tuple[str, pa.Table]]:
         """The rows of files, and their marks."""
@@ -295,13 +298,15 @@ class _Rewrite:
 
 
 @contextmanager
-def opened(table: Location, name: str) -> "Iterator[pq.ParquetFile]":
-    """A file of a table. Raises `CorruptData` if it is not there, or none."""
+def opened(table: Location, name: str, *, packs: pa.Schema | None = None) -> "Iterator[pq.ParquetFile]":
+    """A file of a table. packs: columns that may be read packed. Raises `CorruptData` if it is not there, or none."""
     import pyarrow.parquet as pq  # 60 ms of whoever starts a pipeline
 
     try:
         with (table / name).reading() as file:
-            yield pq.ParquetFile(file)
+            found = pq.read_metadata(file)
+            packed = [] if packs is None else packed_columns(found, packs)
+            yield pq.ParquetFile(file, metadata=found, read_dictionary=packed)
     except (FileNotFoundError, pa.ArrowInvalid) as error:
         raise CorruptData(
             f"{table}: could not read {name}, which is part of the table: {error}. Nothing was committed. Restore the "
