@@ -3,10 +3,10 @@
     python -m benchmarks.formats [SCALE]
 
 Rows have six columns (a key, a name, an amount, a flag, a time, a text) and 254 bytes in Arrow's form; a batch has
-50,000.
-"inserts" is a message a row; "mixed" is one insert, two updates and one delete in six rows, so four messages, and is
-counted in rows, too. The time is that thread's own, so that others on the machine do not count. The limit beside it
-is `json.dumps` of rows that are Python objects already, which is what writing them one by one costs at the least.
+50,000. "inserts" is a message a row; "mixed" is one insert, two updates and one delete in six rows, so four messages,
+and is counted in rows, too. The time is the processor's for this process, so that others on the machine do not count.
+The limit beside it is `json.dumps` of rows that are Python objects already, which is what writing them one by one costs
+at the least, and `json.loads` of our own lines for readers.
 """
 
 import json
@@ -21,12 +21,17 @@ from databus.core import ChangeType
 from databus.formats import (
     DebeziumForm,
     Messages,
+    ReadRows,
     canal_messages,
+    canal_rows,
     cloudevents_debezium_messages,
     cloudevents_messages,
     debezium_messages,
+    debezium_rows,
     maxwell_messages,
+    maxwell_rows,
     own_messages,
+    own_rows,
 )
 from databus.schema import Column, TableSchema, frame_schema
 
@@ -90,10 +95,18 @@ WRITERS: dict[str, Callable[[pa.RecordBatch], Messages]] = {
 }
 
 
+READERS: dict[str, Callable[[pa.Array], ReadRows]] = {
+    "own JSON": lambda values: own_rows(TABLE, values),
+    "Debezium JSON": lambda values: debezium_rows(TABLE, values),
+    "Maxwell JSON": lambda values: maxwell_rows(TABLE, values),
+    "Canal flat message": lambda values: canal_rows(TABLE, values),
+}
+
+
 def _seconds(work: Callable[[], object]) -> float:
-    began = time.thread_time()
+    began = time.process_time()
     work()
-    return time.thread_time() - began
+    return time.process_time() - began
 
 
 def _dumps(rows: list[dict[str, object]]) -> None:
@@ -120,6 +133,15 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
             yield Figure(
                 f"{form}, {name}, {size_of:,.0f} B a row", count / seconds, "rows/s", "json.dumps a row", limit
             )
+        lines = WRITERS["own JSON"](batches[0].slice(0, 10_000)).values.to_pylist()
+        limit = len(lines) / median_of(RUNS, lambda lines=lines: _seconds(lambda: [json.loads(line) for line in lines]))
+        for form, read in READERS.items():
+            messages = [WRITERS[form](batch).values for batch in batches]
+            found = sum(read(values).rows.num_rows for values in messages)
+            seconds = median_of(
+                RUNS, lambda read=read, messages=messages: _seconds(lambda: [read(values) for values in messages])
+            )
+            yield Figure(f"read {form}, {name}", found / seconds, "rows/s", "json.loads a row", limit)
 
 
 if __name__ == "__main__":

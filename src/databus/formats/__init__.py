@@ -1,19 +1,26 @@
 """Rows in other people's words, and the reading of configuration files.
 
 Our own words are JSON lines, see `change_lines`. `own_messages`, `debezium_messages`, `maxwell_messages`,
-`canal_messages`, `cloudevents_messages` and `cloudevents_debezium_messages` make a batch of change rows into messages.
+`canal_messages`, `cloudevents_messages` and `cloudevents_debezium_messages` make a batch of change rows into messages;
+`own_rows`, `debezium_rows` and the like read them.
 """
 
 from databus.formats._canal import canal_messages
+from databus.formats._canal_reader import canal_rows
 from databus.formats._changes import BigIntegers, ChangeLine, change_lines, change_text, control_line, json_line
 from databus.formats._cloudevents import cloudevents_debezium_messages, cloudevents_messages
+from databus.formats._cloudevents_reader import cloudevents_debezium_rows, cloudevents_rows
 from databus.formats._debezium import debezium_messages
+from databus.formats._debezium_reader import debezium_rows
 from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedForm
 from databus.formats._json import from_json_value, scalar_of, to_json_value
 from databus.formats._maxwell import maxwell_messages
+from databus.formats._maxwell_reader import maxwell_rows
 from databus.formats._messages import Messages
 from databus.formats._mistakes import lines_of, path_of
 from databus.formats._own import own_messages
+from databus.formats._own_reader import own_rows
+from databus.formats._read import ReadRows
 from databus.formats._yaml import has_reference, line_of, lines_in, load_yaml, parse_yaml, substitute, validated
 
 __all__ = [
@@ -22,14 +29,19 @@ __all__ = [
     "DebeziumForm",
     "DecimalForm",
     "Messages",
+    "ReadRows",
     "UnsignedForm",
     "canal_messages",
+    "canal_rows",
     "change_lines",
     "change_text",
     "cloudevents_debezium_messages",
+    "cloudevents_debezium_rows",
     "cloudevents_messages",
+    "cloudevents_rows",
     "control_line",
     "debezium_messages",
+    "debezium_rows",
     "from_json_value",
     "has_reference",
     "json_line",
@@ -38,7 +50,9 @@ __all__ = [
     "lines_of",
     "load_yaml",
     "maxwell_messages",
+    "maxwell_rows",
     "own_messages",
+    "own_rows",
     "parse_yaml",
     "path_of",
     "scalar_of",

@@ -1,0 +1,53 @@
+"""CloudEvents to change rows: around our own line, or around Debezium's images."""
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT
+from databus.formats._debezium_reader import KINDS, images_in, row_type
+from databus.formats._debezium_types import DebeziumForm
+from databus.formats._own_reader import own_schema, rows_in
+from databus.formats._parse import parsed
+from databus.formats._read import ReadRows, check_table, kinds_of, members_of, moments_from, present, rows_of
+from databus.schema import TableSchema
+
+_PAIR: Final = r"^(?P<scn>\d+)/(?P<seq>\d+)/[crud]$"
+_ATTRIBUTES: Final = ("id", "time", "iodebeziumop", "iodebeziumdb", "iodebeziumtable", "iodebeziumconnector")
+
+
+def cloudevents_rows(table: TableSchema, values: pa.Array) -> ReadRows:
+    """The change rows of events around our own lines of one table; see `own_rows`."""
+    found, places = present(values)
+    data = parsed(found, pa.schema([("data", pa.struct(list(own_schema(table))))]), places).members["data"]
+    return rows_in(table, members_of(data), places)
+
+
+def cloudevents_debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | None = None) -> ReadRows:
+    """The change rows of events around Debezium's images of one table; see `debezium_rows`."""
+    form = form or DebeziumForm()
+    found, places = present(values)
+    row = row_type(table, form)
+    data = pa.struct([("before", row), ("after", row)])
+    members = parsed(found, pa.schema([*((name, pa.string()) for name in _ATTRIBUTES), ("data", data)]), places).members
+    kinds = kinds_of(members["iodebeziumop"], KINDS)
+    chosen = np.flatnonzero(kinds)
+    said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
+    check_table(table, said["iodebeziumdb"], said["iodebeziumtable"], places[chosen])
+    is_ours = pc.equal(said["iodebeziumconnector"], "databus")
+    pairs = pc.extract_regex(said["id"], _PAIR)
+    scns, seqs = (pc.struct_field(pairs, name).cast(pa.int64()) for name in ("scn", "seq"))
+    none = pa.scalar(None, pa.int64())
+    bus = {
+        COMMIT_VERSION: pc.if_else(is_ours, scns, none),
+        SEQ: pc.if_else(is_ours, seqs, none),
+        COMMIT_TIMESTAMP: moments_from(said["time"], pa.timestamp("us", "UTC")),
+        SNAPSHOT: pc.equal(said["iodebeziumop"], "r"),
+    }
+    images = members_of(said["data"])
+    changes = images_in(
+        table, images["before"], images["after"], kinds[chosen], form, bus, places[chosen], is_ours=is_ours
+    )
+    return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])

@@ -1,0 +1,161 @@
+"""Debezium's envelope to change rows, as our own writer and Debezium's connectors write it."""
+
+from functools import partial
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, ChangeType, UnrepresentableValue
+from databus.formats._base64 import base64_bytes
+from databus.formats._debezium_types import DECIMAL, UINT64_DIGITS, DebeziumForm, connect_type, is_milliseconds
+from databus.formats._parse import parsed
+from databus.formats._read import (
+    Changes,
+    Places,
+    ReadRows,
+    check_table,
+    converted,
+    json_type,
+    kinds_of,
+    members_of,
+    moments_from,
+    present,
+    rows_of,
+)
+from databus.formats._twos_complement import decimals_from
+from databus.schema import Column, TableSchema, forms_of
+
+_US_A_MS: Final = 1_000
+_PAIR: Final = r'^\["(?P<scn>\d+)","(?P<seq>\d+)"\]$'
+KINDS: Final = {
+    "c": ChangeType.INSERT,
+    "r": ChangeType.INSERT,
+    "u": ChangeType.UPDATE_POSTIMAGE,
+    "d": ChangeType.DELETE,
+}
+_UNAVAILABLE: Final = {"string": "__debezium_unavailable_value", "binary": b"__debezium_unavailable_value"}
+_SOURCE: Final = pa.struct(
+    [
+        *((name, pa.string()) for name in ("connector", "db", "table", "sequence", "gtid")),
+        ("ts_ms", pa.int64()),
+        ("ts_us", pa.int64()),
+    ]
+)
+
+
+def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | None = None) -> ReadRows:
+    """The change rows of Debezium's messages of one table; tombstones are passed over.
+
+    form: as the messages were written; `tombstones` has no meaning here. What is not a change of a row (a truncation,
+    a message, a heartbeat) is among the others. Raises `UnrepresentableValue` for a message that cannot be read, with
+    its number, for a value that the column cannot hold, and for one that Debezium did not know
+    (`unavailable.value.placeholder`).
+    """
+    form = form or DebeziumForm()
+    found, places = present(values)
+    row = row_type(table, form)
+    envelope = pa.schema([("before", row), ("after", row), ("source", _SOURCE), ("op", pa.string())])
+    if form.with_schema:
+        payload = parsed(found, pa.schema([("payload", pa.struct(list(envelope)))]), places).members["payload"]
+        members = members_of(payload)
+    else:
+        members = parsed(found, envelope, places).members
+    kinds = kinds_of(members["op"], KINDS)
+    chosen = np.flatnonzero(kinds)
+    said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
+    source = members_of(said["source"])
+    check_table(table, source["db"], source["table"], places[chosen])
+    pairs = pc.extract_regex(source["sequence"], _PAIR)
+    is_ours = pc.equal(source["connector"], "databus")
+    scns, seqs = (pc.struct_field(pairs, name).cast(pa.int64()) for name in ("scn", "seq"))
+    none = pa.scalar(None, pa.int64())
+    us = pc.coalesce(source["ts_us"], pc.multiply(source["ts_ms"], _US_A_MS))
+    bus = {
+        COMMIT_VERSION: pc.if_else(is_ours, scns, none),
+        SEQ: pc.if_else(is_ours, seqs, none),
+        COMMIT_TIMESTAMP: us.cast(pa.timestamp("us", "UTC")),
+        TXID: source["gtid"],
+        SNAPSHOT: pc.equal(said["op"], "r"),
+    }
+    changes = images_in(table, said["before"], said["after"], kinds[chosen], form, bus, places[chosen], is_ours=is_ours)
+    return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])
+
+
+def images_in(
+    table: TableSchema,
+    before: pa.StructArray,
+    after: pa.StructArray,
+    kinds: np.ndarray[tuple[int], np.dtype[np.int8]],
+    form: DebeziumForm,
+    bus: dict[str, pa.Array],
+    places: Places,
+    *,
+    is_ours: pa.BooleanArray,
+) -> Changes:
+    """The changes whose images were read. places: of the messages. is_ours: which of them the bus has written, for
+    which no value is ever unavailable.
+    """
+    knows_all = pc.all(is_ours.fill_null(False)).as_py()
+    is_delete = kinds == ChangeType.DELETE
+    has_before = (kinds == ChangeType.UPDATE_POSTIMAGE) & before.is_valid().to_numpy(zero_copy_only=False)
+    missing = np.flatnonzero(
+        np.where(
+            is_delete, before.is_null().to_numpy(zero_copy_only=False), after.is_null().to_numpy(zero_copy_only=False)
+        )
+    )
+    if len(missing):
+        at = missing[0]
+        raise UnrepresentableValue(f"message {places[at]} has no `{'before' if is_delete[at] else 'after'}`")
+    firsts, lasts = members_of(before), members_of(after)
+    last_images, first_images = [], []
+    for column in table.columns:
+        first, last = (
+            converted(table, column, partial(_value, column, each[column.name], form)) for each in (firsts, lasts)
+        )
+        if not knows_all:
+            _check_available(table, column, first)
+            _check_available(table, column, last)
+        first_images.append(first)
+        last_images.append(pc.if_else(pa.array(is_delete), first, last) if is_delete.any() else last)
+    return Changes(kinds, places, last_images, first_images, has_before, bus)
+
+
+def row_type(table: TableSchema, form: DebeziumForm) -> pa.StructType:
+    """How the images of a table are read."""
+    return pa.struct([pa.field(column.name, _raw_type(column, form)) for column in table.columns])
+
+
+def _raw_type(column: Column, form: DebeziumForm) -> pa.DataType:
+    kind = forms_of(column.type).arrow
+    if connect_type(column, form).name == DECIMAL:
+        return pa.string()
+    if pa.types.is_date(kind):
+        return pa.int32()
+    if pa.types.is_timestamp(kind) and kind.tz is None:
+        return pa.int64()
+    return json_type(column)
+
+
+def _check_available(table: TableSchema, column: Column, found: pa.Array) -> None:
+    unavailable = _UNAVAILABLE.get(column.type)
+    if unavailable is not None and pc.any(pc.equal(found, pa.scalar(unavailable, found.type))).as_py():
+        raise UnrepresentableValue(
+            f"{table.source}.{column.name}: a message does not have this value (`__debezium_unavailable_value`); have "
+            "the database log whole rows (PostgreSQL: REPLICA IDENTITY FULL)"
+        )
+
+
+def _value(column: Column, raw: pa.Array, form: DebeziumForm) -> pa.Array:
+    kind = forms_of(column.type).arrow
+    if connect_type(column, form).name == DECIMAL:
+        exact = kind if pa.types.is_decimal(kind) else pa.decimal128(UINT64_DIGITS, 0)
+        return decimals_from(base64_bytes(raw.cast(pa.large_string())), exact).cast(kind)
+    if pa.types.is_binary(kind):
+        return base64_bytes(raw.cast(pa.large_string())).cast(kind)
+    if pa.types.is_timestamp(kind):
+        if kind.tz is not None:
+            return moments_from(raw, kind)
+        return (pc.multiply_checked(raw, _US_A_MS) if is_milliseconds(column) else raw).cast(kind)
+    return raw.cast(kind)

@@ -1,0 +1,140 @@
+"""Change rows out of messages: what a format's reader found becomes rows as frames have them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import CHANGE_TYPE, SEQ, ChangeType, UnrepresentableValue
+from databus.formats._base64 import base64_bytes
+from databus.schema import BUS_FIELDS, Column, TableSchema, forms_of
+
+Places = npt.NDArray[np.int64]
+
+
+class ReadRows(NamedTuple):
+    """rows: the table's columns, then the bus's own, which are null where the format does not say them. messages: for
+    each row the message that it is of. others: messages that are no change of a row (a change of the schema, a
+    truncation, a heartbeat); a tombstone is neither.
+    """
+
+    rows: pa.RecordBatch
+    messages: pa.Int64Array
+    others: pa.Int64Array
+
+
+class Changes(NamedTuple):
+    """What a reader found, one element for each change.
+
+    kinds: numbers of `INSERT`, `UPDATE_POSTIMAGE`, `DELETE`; messages: the message of each; last: by column, the only
+    image or the second; before: by column, the first image of updates, where `has_before`; bus: the bus's columns of
+    the last image, as far as the format says them.
+    """
+
+    kinds: npt.NDArray[np.int8]
+    messages: Places
+    last: Sequence[pa.Array]
+    before: Sequence[pa.Array]
+    has_before: npt.NDArray[np.bool_]
+    bus: Mapping[str, pa.Array]
+
+
+def rows_of(table: TableSchema, changes: Changes, others: Places) -> ReadRows:
+    """The rows of changes. Raises `UnrepresentableValue` for null in a column that has none."""
+    count = len(changes.kinds)
+    firsts = np.flatnonzero(changes.has_before)
+    ends = np.cumsum(1 + changes.has_before.astype(np.int64))
+    order = np.empty(count + len(firsts), np.int64)  # places in the last images followed by the first ones
+    order[ends - 1] = np.arange(count)
+    order[ends[firsts] - 2] = count + np.arange(len(firsts))
+    of = np.repeat(np.arange(count), 1 + changes.has_before)
+    is_first = order >= count
+
+    arrays = []
+    for column, last, before in zip(table.columns, changes.last, changes.before, strict=True):
+        values = pa.concat_arrays([last, before.take(pa.array(firsts))]) if len(firsts) else last
+        arrays.append(values.take(pa.array(order)))
+        if not column.nullable and arrays[-1].null_count:
+            at = changes.messages[of[np.flatnonzero(arrays[-1].is_null().to_numpy(zero_copy_only=False))[0]]]
+            raise UnrepresentableValue(f"{table.source}.{column.name}: message {at} has no value, and null is none")
+    found = {**changes.bus, CHANGE_TYPE: pa.array(changes.kinds)}
+    for field in BUS_FIELDS:
+        values = found[field.name].take(pa.array(of)) if field.name in found else pa.nulls(len(of), field.type)
+        if field.name == CHANGE_TYPE:
+            values = pc.if_else(pa.array(is_first), pa.scalar(int(ChangeType.UPDATE_PREIMAGE), pa.int8()), values)
+        if field.name == SEQ:
+            values = pc.subtract(values, pa.array(is_first.astype(np.int64)))
+        arrays.append(values if values.type == field.type else values.cast(field.type))
+    schema = pa.schema(
+        [
+            *(pa.field(c.name, forms_of(c.type).arrow, nullable=c.nullable) for c in table.columns),
+            *(field.with_nullable(field.name != CHANGE_TYPE) for field in BUS_FIELDS),
+        ]
+    )
+    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return ReadRows(rows, pa.array(changes.messages[of]), pa.array(others))
+
+
+def present(values: pa.Array) -> tuple[pa.LargeBinaryArray, Places]:
+    """Messages that are no tombstones, and where they stand."""
+    binary = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return binary.drop_null().cast(pa.large_binary()), np.flatnonzero(binary.is_valid().to_numpy(zero_copy_only=False))
+
+
+def kinds_of(words: pa.Array, known: dict[str, ChangeType]) -> npt.NDArray[np.int8]:
+    """The numbers of change types by a format's words for them; 0 for any other word, and none."""
+    numbers = np.append([int(kind) for kind in known.values()], 0).astype(np.int8)
+    at = pc.index_in(words, pa.array(list(known), words.type)).fill_null(len(known))
+    found: npt.NDArray[np.int8] = numbers[at.to_numpy(zero_copy_only=False)]
+    return found
+
+
+def check_table(table: TableSchema, databases: pa.Array, names: pa.Array, messages: Places) -> None:
+    """Raises `UnrepresentableValue` for a message that names another table."""
+    database, _, name = table.source.rpartition(".")
+    is_this = pc.and_(pc.equal(databases, database), pc.equal(names, name)).fill_null(False)
+    wrong = np.flatnonzero(~is_this.to_numpy(zero_copy_only=False))
+    if len(wrong):
+        said = f"{databases[wrong[0]].as_py()}.{names[wrong[0]].as_py()}"
+        raise UnrepresentableValue(f"message {messages[wrong[0]]} is of {said}, not of {table.source}")
+
+
+def members_of(structs: pa.StructArray) -> dict[str, pa.Array]:
+    """The members of objects, null where the object is."""
+    return {field.name: pc.struct_field(structs, index) for index, field in enumerate(structs.type)}
+
+
+def converted(table: TableSchema, column: Column, convert: Callable[[], pa.Array]) -> pa.Array:
+    """What `convert` makes. Raises `UnrepresentableValue` with the column's name where it cannot."""
+    try:
+        return convert()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, UnrepresentableValue) as error:
+        raise UnrepresentableValue(f"{table.source}.{column.name}: not a {column.type}: {error}") from error
+
+
+JSON_NUMBERS: Final = ("int", "uint", "float", "decimal", "bool")
+
+
+def json_type(column: Column) -> pa.DataType:
+    """How our own JSON holds a column: numbers, and decimals, which may be text, as they are; else as text."""
+    return forms_of(column.type).arrow if column.type.startswith(JSON_NUMBERS) else pa.string()
+
+
+def json_value(column: Column, raw: pa.Array) -> pa.Array:
+    """The values of a column that were read as `json_type`."""
+    kind = forms_of(column.type).arrow
+    if pa.types.is_binary(kind):
+        return base64_bytes(raw.cast(pa.large_string())).cast(kind)
+    if pa.types.is_timestamp(kind):
+        return moments_from(raw, kind)
+    return raw.cast(kind)
+
+
+def moments_from(texts: pa.Array, kind: pa.TimestampType) -> pa.Array:
+    """Points in time from text, with `Z` or without, and any digits up to six."""
+    bare = pc.utf8_rtrim(texts, "Z")
+    moments = bare.cast(pa.timestamp("us"))
+    return moments if kind.tz is None else moments.cast(pa.int64()).cast(kind)
