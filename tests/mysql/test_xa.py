@@ -1,5 +1,7 @@
 """XA transactions: prepared in one place of the log, committed in another, or rolled back."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from databus.core import PositionPurged
@@ -47,6 +49,18 @@ def ids(follower: Follower, database: str) -> list[int]:
     return sorted(key for (key,) in follower.copy().tables.get(f"{database}.a", {}) if key >= 900)
 
 
+@pytest.fixture(params=["plain", "compressed"])
+def log_form(server: Server, request: pytest.FixtureRequest) -> Iterator[None]:
+    """How the server writes transactions; MySQL 5.7 compresses nothing."""
+    option = {"mariadb-10.11": "log_bin_compress", "mysql-5.7": None}.get(server.kind, "binlog_transaction_compression")
+    if request.param == "plain" or option is None:
+        yield
+        return
+    server.run(f"SET GLOBAL {option} = ON")
+    yield
+    server.run(f"SET GLOBAL {option} = OFF")
+
+
 def test_a_prepared_transaction_arrives_at_its_commit(server, database, busy, follow) -> None:
     follower = follow(database, server)
     follower.check(server, database)
@@ -77,18 +91,13 @@ def test_one_phase_and_an_id_used_again(server, database, busy, follow) -> None:
     assert ids(follower, database) == [901, 903, 904]
 
 
-def test_compressed_transactions_arrive_too(server, database, busy, follow) -> None:
-    """MySQL 5.7 compresses nothing; there this is one more of the others."""
-    option = {"mariadb-10.11": "log_bin_compress", "mysql-5.7": None}.get(server.kind, "binlog_transaction_compression")
+@pytest.mark.usefixtures("log_form")
+def test_each_way_to_decide(server, database, busy, follow) -> None:
     follower = follow(database, server)
     follower.check(server, database)
-    try:
-        server.run(*([f"SET GLOBAL {option} = ON"] if option else []))
-        Branch(server, database, "'p'").run(insert(901), insert(902), "XA END 'p'").decide("COMMIT 'p' ONE PHASE -- ")
-        Branch(server, database, "'q'").run(insert(903), insert(904)).prepare().decide("COMMIT")
-        Branch(server, database, "'r'").run(insert(905)).prepare().decide("ROLLBACK")
-    finally:
-        server.run(*([f"SET GLOBAL {option} = OFF"] if option else []))
+    Branch(server, database, "'p'").run(insert(901), insert(902), "XA END 'p'").decide("COMMIT 'p' ONE PHASE -- ")
+    Branch(server, database, "'q'").run(insert(903), insert(904)).prepare().decide("COMMIT")
+    Branch(server, database, "'r'").run(insert(905)).prepare().decide("ROLLBACK")
     follower.check(server, database)
     assert ids(follower, database) == [901, 902, 903, 904]
 
@@ -124,6 +133,7 @@ def test_a_large_prepared_transaction_is_held_in_little_memory(server, database,
     assert len(follower.copy().tables[f"{database}.big"]) == 300
 
 
+@pytest.mark.usefixtures("log_form")
 def test_what_was_prepared_before_capture_began_arrives(server, database, busy, follow) -> None:
     server.run("FLUSH BINARY LOGS")
     early = Branch(server, database, "'early'").run(insert(901)).prepare()
@@ -143,6 +153,7 @@ def test_what_was_prepared_before_capture_began_arrives(server, database, busy, 
     assert len(follower.tried) == 1
 
 
+@pytest.mark.usefixtures("log_form")
 def test_what_is_prepared_arrives_where_its_folder_was_lost(server, database, busy, follow, tmp_path) -> None:
     follower = follow(database, server)
     follower.check(server, database)

@@ -442,7 +442,7 @@ class Scanner(StatementWalk):
         state = self._state
         if state[s.TX_STATE] == s.OUTSIDE:
             raise failure(s.OUTSIDE_TX, self._where(), EventType.TRANSACTION_PAYLOAD, int(state[s.SIZE]))
-        if state[s.TX_SKIP]:
+        if state[s.TX_SKIP] and not state[s.HOLDS_SKIPPED]:  # what is held of it cannot be told from outside
             self._finish(is_row=True)
             self._consume()
             return
