@@ -1,8 +1,9 @@
-"""One changed row until it is visible in a Spark sink, on an idle machine, with the tuned session.
+"""One changed row until it is visible in a Spark sink, and in Delta, on an idle machine, with the tuned session.
 
 python -m benchmarks.spark_latency [SCALE]
 """
 
+import queue
 import statistics
 import sys
 import tempfile
@@ -13,13 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Figure
+from databus.pipeline import run
 from databus.spark import tuned_session
 from databus.testing import RelayProcess
 
 CHANGES = 100
 CHANGES_A_SECOND = 4
+DELTA_CHANGES = 60
+DELTA_CHANGES_A_SECOND = 2  # so that no batch has two
 WARM_UP = 80
 S_MAX = 300
+
+PIPELINE = """
+name: {mode}
+relay: {{url: "{url}"}}
+inputs: {{shop: {{type: databus, tables: ["shop/*"], starting_version: latest}}}}
+outputs: {{copy: {{type: delta, from: shop, mode: {mode}, path: {mode}, on_gap: continue}}}}
+"""
 
 
 def figures(scale: float = 1.0) -> Iterator[Figure]:
@@ -38,10 +49,21 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         try:
             with RelayProcess(folder / "relay", {"shop": config}) as relay:
                 seen = sorted(_measure(spark, relay.url, folder, wanted)[WARM_UP:])
+            slower = {**config, "transactions_per_s": DELTA_CHANGES_A_SECOND, "updates": 60, "deletes": 20}
+            delta, wanted = {}, max(int(DELTA_CHANGES * scale), 5) + WARM_UP
+            for mode in ("mirror", "history"):
+                with RelayProcess(folder / f"relay-{mode}", {"shop": slower}) as relay:
+                    delta[mode] = sorted(_measure_delta(spark, relay.url, folder, mode, wanted)[WARM_UP:])
         finally:
             spark.stop()
-    yield Figure("spark-latency, p50", statistics.median(seen), "ms")
-    yield Figure("spark-latency, p99", seen[int(len(seen) * 0.99) - 1], "ms")
+    yield from _percentiles("spark-latency", seen)
+    for mode, seen in delta.items():
+        yield from _percentiles(f"spark-latency, Delta {mode}", seen)
+
+
+def _percentiles(name: str, seen: list[float]) -> Iterator[Figure]:
+    yield Figure(f"{name}, p50", statistics.median(seen), "ms")
+    yield Figure(f"{name}, p99", seen[int(len(seen) * 0.99) - 1], "ms")
 
 
 def _measure(spark: Any, url: str, folder: Path, wanted: int) -> list[float]:
@@ -69,6 +91,28 @@ def _measure(spark: Any, url: str, folder: Path, wanted: int) -> list[float]:
             raise RuntimeError(f"{len(waited_ms)} of {wanted} rows came; {query.exception()}")
     finally:
         query.stop()
+    return waited_ms
+
+
+def _measure_delta(spark: Any, url: str, folder: Path, mode: str, wanted: int) -> list[float]:
+    """Milliseconds from each commit until Delta has it."""
+    waited_ms: list[float] = []
+    stop: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def note(event: Any) -> None:
+        if event["event"] == "batch" and event["rows"]:
+            waited_ms.append(event["lag_ms"])
+        if len(waited_ms) >= wanted or event["event"] in ("retry", "failed"):
+            stop.put("that was enough")
+
+    timer = threading.Timer(S_MAX, stop.put, ["it takes too long"])
+    timer.start()
+    file = folder / f"{mode}.yml"
+    file.write_text(PIPELINE.format(mode=mode, url=url))
+    run(file, on_event=note, session=spark, stop=stop)
+    timer.cancel()
+    if len(waited_ms) < wanted:
+        raise RuntimeError(f"{len(waited_ms)} of {wanted} changes came to the {mode}")
     return waited_ms
 
 

@@ -37,7 +37,7 @@ SMALLER = {
         "HISTORY_ROWS_MIN": 12_000,
         "HISTORY_ROWS_A_BATCH": 2_000,
     },
-    "spark_latency": {"WARM_UP": 4, "CHANGES_A_SECOND": 20},
+    "spark_latency": {"WARM_UP": 4, "CHANGES_A_SECOND": 20, "DELTA_CHANGES_A_SECOND": 20},
     "spark_read": {"RUNS": 1},
     "spark_tasks": {"MIRROR_BATCHES": 3},
     "start": {"BEGINS_COLD": False},
