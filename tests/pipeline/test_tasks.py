@@ -177,7 +177,7 @@ def kill_tasks(until: threading.Event, dice: random.Random, killed: list[int]) -
 def _is_worker(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         parent = process.parent()
-        return parent is not None and "pyspark.daemon" in " ".join(parent.cmdline())
+        return parent is not None and parent.name() == "pyspark.daemon"
     return False
 
 

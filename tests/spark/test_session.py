@@ -47,19 +47,19 @@ def test_no_secret_stands_in_the_list_of_processes(tmp_path: Path) -> None:
 
 def test_java_is_told_of_classes_that_were_written_in_any_other_pipeline(spark, tmp_path, monkeypatch):
     """It takes them only for jars that have the same paths, so all pipelines have one home of Spark."""
-    jars = home_of_spark(tmp_path) / "jars"
+    jars = home_of_spark(tmp_path, sys.executable) / "jars"
     assert f"{jars}/" in spark._jvm.System.getProperty("java.class.path")
     monkeypatch.setenv("DATABUS_CACHE", str(tmp_path))
     assert class_options() == ""
     class_file().write_bytes(b"")
     assert class_options() == f'"-XX:SharedArchiveFile={class_file()}"'
-    assert home_of_spark(tmp_path / "a") == home_of_spark(tmp_path / "b")
+    assert home_of_spark(tmp_path / "a", sys.executable) == home_of_spark(tmp_path / "b", sys.executable)
 
 
 def test_without_a_place_to_keep_it_a_pipeline_has_a_home_of_spark_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("DATABUS_CACHE", str(tmp_path / "file"))
-    home = home_of_spark(tmp_path / "a")
+    home = home_of_spark(tmp_path / "a", sys.executable)
     assert home == tmp_path / "a" / "home"
     assert {each.name for each in home.iterdir()} >= {"bin", "jars"}

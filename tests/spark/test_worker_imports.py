@@ -1,6 +1,7 @@
 """What Spark's Python processes on this machine import: bytecode, and not pyspark's sources out of a zip."""
 
 import os
+import sys
 
 import pyspark
 import pytest
@@ -16,3 +17,12 @@ def test_a_worker_has_pyspark_from_where_this_process_has_it(spark):
         return str(there.__file__)
 
     assert spark.sparkContext.parallelize([1], 1).map(where).collect() == [pyspark.__file__]
+
+
+@pytest.mark.skipif(sys.platform != "linux" or "SPARK_HOME" in os.environ, reason="nothing is forked there")
+def test_a_worker_has_imported_what_tasks_need_before_its_first_task(spark):
+    def imported(_: int) -> list[str]:
+        return [name for name in ("databus.tasks", "pyarrow.parquet", "numpy.random") if name in sys.modules]
+
+    # Not NumPy's dice: their state would be the same in all that are forked.
+    assert spark.sparkContext.parallelize([1], 1).map(imported).collect() == [["databus.tasks", "pyarrow.parquet"]]

@@ -21,17 +21,21 @@ def cache_folder() -> Path | None:
     return None
 
 
-def home_of_spark(folder: Path) -> Path:
+def is_ours(python: str) -> bool:
+    """Whether Spark and the Python that it is to start are those of this process, and nobody's own choice."""
+    return "SPARK_HOME" not in os.environ and python == sys.executable
+
+
+def home_of_spark(folder: Path, python: str) -> Path:
     """A home of a local Spark, whose Python processes import pyspark from where this process has it.
 
     Spark puts a zip of pyspark's sources first on their path, and each process compiles what it imports of it: 0.9 s of
     processor time in each of the dozens that a pipeline starts. That zip is not in this home. It is the same for all
     pipelines, since Java takes a file of classes (`databus.spark._classes`) only for jars that have the same paths.
-    folder: where it is made if there is no place to keep one.
+    folder: where it is made if there is no place to keep one. python: what its Python processes are.
     """
     there = Path(_find_spark_home())
-    is_ours = "SPARK_HOME" not in os.environ and os.environ["PYSPARK_PYTHON"] == sys.executable
-    if not is_ours:
+    if not is_ours(python):
         return there
     cache, key = cache_folder(), hashlib.sha256(str(there).encode()).hexdigest()[:16]
     for home in (*([] if cache is None else [cache / f"spark-home-{key}"]), folder / "home"):

@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 
 from databus.core import ConfigError
 from databus.spark._classes import class_options
-from databus.spark._home import home_of_spark
+from databus.spark._home import home_of_spark, is_ours
 from databus.spark._java import java_path
 from databus.spark._jvm import OnProcess, start_jvm
+from databus.spark._preloaded import preloaded_python
 from databus.spark._shipping import Shipment, python_on_path
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
@@ -165,16 +166,19 @@ def settle_session(session: SparkSession) -> None:
 
 def _start(conf: SparkConf, folder: Path, python: str, on_process: OnProcess) -> None:
     """Start the JVM with what it prints in a file, and a context in it. python: what its Python processes are."""
-    os.environ["PYSPARK_PYTHON"] = python  # the JVM and its workers take it from here alone
+    is_here = is_local(conf.get("spark.master") or "")
+    home = home_of_spark(folder, python) if is_here else Path(_find_spark_home())
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - a JVM that an earlier session of this process left
-    if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
-        is_here = is_local(conf.get("spark.master") or "")
-        home = home_of_spark(folder) if is_here else Path(_find_spark_home())
-        first = None if is_here else python_on_path(python, folder)
-        gateway = start_jvm(conf, home, folder / OUTPUT_FILE, on_process, first)
+    # The JVM and its workers take it from here alone.
+    os.environ["PYSPARK_PYTHON"] = preloaded_python() if is_here and is_ours(python) else python
     try:
+        if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+            first = None if is_here else python_on_path(python, folder)
+            gateway = start_jvm(conf, home, folder / OUTPUT_FILE, on_process, first)
         SparkContext(conf=conf, gateway=gateway)
     except BaseException:
         if gateway is not None and gateway.proc is not None and gateway.proc.poll() is not None:
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - it was ended meanwhile; another may start
         raise
+    finally:
+        os.environ["PYSPARK_PYTHON"] = python  # what this process starts is not to take ours for somebody's choice

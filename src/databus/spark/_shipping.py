@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from databus.link import FILES_VARIABLE, travelling_name
 
-SHIPPED: Final = ("core", "disk", "formats", "link", "schema", "spark", "tasks", "wire")
+SHIPPED: Final = ("core", "disk", "forks", "formats", "link", "schema", "spark", "tasks", "wire")
 """The packages of databus that executors import; nothing in them needs what serves, configures or shows."""
 
 _OURS: Final = "databus.zip"

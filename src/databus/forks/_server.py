@@ -1,0 +1,192 @@
+"""The nursery's own process: it imports what it is told, and forks itself for whoever asks.
+
+A forked process has one thread, whatever its parent had, and locks that other threads held stay locked in it. So there
+must be none: a nursery in which an import has started a thread ends, and who asks runs a Python of his own.
+"""
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import shutil
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from databus.forks._request import NUMBER, REQUEST_BYTES_MAX
+
+_LIFELINE: Final = 0
+"""A pipe of whoever started this process, who writes nothing: it ends when that one has ended."""
+
+_REQUEST_S_MAX: Final = 5.0
+_FILES: Final = 3
+_NAME_MAX: Final = 15
+_OF_EACH: Final = frozenset({"PYTHONPATH", "PYTHONUNBUFFERED"})
+"""What each process may have of its own, of the variables that Python reads when it starts."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    arguments: list[str]
+    environment: dict[str, str]
+    folder: str
+    is_deaf: bool
+
+
+class _Server:
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._told, self._tell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._connections: dict[int, socket.socket] = {}
+        self._settings = _settings(os.environ)
+        for each in (listener, _LIFELINE, self._told):
+            self._selector.register(each, selectors.EVENT_READ)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that it wakes the selector
+        signal.set_wakeup_fd(self._tell)
+
+    def serve(self) -> _Request | None:
+        """Returns in each process that was forked, with what it is to do; and None in this one, at its end."""
+        is_open = True
+        while is_open or self._connections:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._listener:
+                    request = self._fork()
+                    if request is not None:
+                        return request
+                elif key.fileobj == self._told:
+                    os.read(self._told, 4096)
+                    self._reap()
+                elif key.fileobj == _LIFELINE:
+                    is_open = False
+                    self._selector.unregister(_LIFELINE)
+                    self._selector.unregister(self._listener)
+                    self._listener.close()
+                else:
+                    self._selector.unregister(key.fileobj)
+                    if key.data in self._connections:  # it has not ended; then nobody else has its number
+                        os.kill(key.data, signal.SIGKILL)
+        return None
+
+    def _fork(self) -> _Request | None:
+        connection, _ = self._listener.accept()
+        connection.settimeout(_REQUEST_S_MAX)
+        files: list[int] = []
+        request, pid = None, -1
+        with suppress(OSError, ValueError, TypeError):  # not a request, or no room for one more process
+            request = _received(connection, files)
+            pid = os.fork() if self._fits(request) else -1
+        if pid == 0:
+            self._leave(connection, files)
+            return request
+        for each in files:
+            os.close(each)
+        with suppress(OSError):  # who asked has gone; the selector says so
+            connection.sendall(NUMBER.pack(max(pid, 0)))
+        if pid == -1:
+            connection.close()
+        else:
+            self._connections[pid] = connection
+            self._selector.register(connection, selectors.EVENT_READ, pid)
+        return None
+
+    def _fits(self, request: _Request) -> bool:
+        """Whether this Python is as one would be that starts in that environment."""
+        wanted = _settings(request.environment)
+        return {**self._settings, **wanted} == self._settings and len(request.arguments) > 1
+
+    def _leave(self, connection: socket.socket, files: list[int]) -> None:
+        """In a process just forked: nothing of the nursery stays."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for each in (self._listener, connection, *self._connections.values()):
+            each.close()
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        for file in (self._told, self._tell, *files):
+            os.close(file)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            connection = self._connections.pop(pid, None)
+            if connection is None:
+                continue
+            with suppress(OSError):  # nobody waits for it
+                connection.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+            if connection in self._selector.get_map():
+                self._selector.unregister(connection)
+            connection.close()
+
+
+def _settings(environment: Any) -> dict[str, str]:
+    """What Python reads when it starts; Spark's own names have an underscore."""
+    names = [each for each in environment if each.startswith("PYTHON") and "_" not in each and each not in _OF_EACH]
+    return {name: environment[name] for name in names}
+
+
+def _received(connection: socket.socket, files: list[int]) -> _Request:
+    length, found, _, _ = socket.recv_fds(connection, NUMBER.size, _FILES)
+    files.extend(found)
+    (size,) = NUMBER.unpack(length)
+    if not 0 < size <= REQUEST_BYTES_MAX or len(found) != _FILES:
+        raise ValueError("no request")
+    body = connection.recv(size, socket.MSG_WAITALL)
+    return _Request(**json.loads(body))
+
+
+def _become(request: _Request, path: list[str]) -> None:
+    """What `python -m MODULE ARGUMENTS` makes of itself before the module begins. path: where all look for modules."""
+    environment = request.environment
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(request.folder)
+    own = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    sys.path[:] = [*([] if sys.flags.safe_path else [request.folder]), *dict.fromkeys([*own, *path])]
+    importlib.invalidate_caches()
+    signal.signal(signal.SIGINT, signal.SIG_IGN if request.is_deaf else signal.default_int_handler)
+    if environment.get("PYTHONUNBUFFERED"):
+        for each in (sys.stdout, sys.stderr):
+            each.reconfigure(write_through=True)  # type: ignore[union-attr]
+    sys.argv[:] = request.arguments[1:]
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(request.arguments[1][:_NAME_MAX])  # `ps -c`, `top` and `pstree` say this
+
+
+def main() -> None:
+    """`_server FOLDER LISTENER MODULES`: a socket listens already, by its file's number; the folder is removed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this, whose end is this one's
+    folder, number, *modules = sys.argv[1:]
+    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [each for each in sys.path[0 if sys.flags.safe_path else 1 :] if each not in own]
+    try:
+        for each in modules:
+            importlib.import_module(each)
+        threads = len(list(Path("/proc/self/task").iterdir()))
+        gc.collect()
+        gc.freeze()  # a collection in a process does not write to, and so copy, what it shares with all others
+        request = _Server(socket.socket(fileno=int(number))).serve() if threads == 1 else None
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if request is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    _become(request, path)
+    runpy.run_module(request.arguments[1], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
