@@ -4,16 +4,29 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import structlog
 from xdist.scheduler import LoadFileScheduling
 
+from databus.forks import Nursery
+from databus.testing import RelayProcess
 from tests.seeds import seed_of
 from tests.spark_classes import java_options
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
+
+
+@cache
+def _relays() -> Nursery:
+    """What relays of the tests are forked from; made for the first. A start imports for a second of processor time."""
+    return Nursery(["databus.relay", "databus.operate", "databus.sources.sqlite", "databus.sources.mysql"])
+
+
+if sys.platform == "linux":
+    RelayProcess.nursery = _relays
 
 SHARES_SPARK = (
     "laws/test_whole_way.py",

@@ -25,6 +25,12 @@ MOCK: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here they are started as users start them."""
+    monkeypatch.setattr(RelayProcess, "nursery", None)
+
+
 def published_scn(url: str) -> int:
     """What is published; nothing as long as a slow machine has not opened the log."""
     answer = get(url, "/position")

@@ -6,14 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, ClassVar, Final, Self
 
 import yaml
 
 from databus.core import ServiceUnavailable
+from databus.forks import Forked, Nursery
 
 _START_MS_MAX: Final = 30_000
 _STOP_MS_MAX: Final = 20_000
@@ -23,13 +24,16 @@ class RelayProcess:
     """`databus relay` with the given configuration, its state and logs under `folder`.
 
     The port is chosen by the first start and kept over restarts, so that consumers find it again.
+    nursery: makes what relays without an `env` of their own are forked from, for those who start many.
     """
+
+    nursery: ClassVar[Callable[[], Nursery] | None] = None
 
     def __init__(self, folder: Path, sources: Mapping[str, Any], **options: Any) -> None:
         self.folder = folder
         self.log_file = folder / "relay.stderr"
         self._config = {"listen": "127.0.0.1:0", "folder": str(folder / "relay"), "sources": dict(sources), **options}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self.url = ""
         self.env: dict[str, str] = {}
 
@@ -57,13 +61,7 @@ class RelayProcess:
         told = Path(self._config["folder"]) / "relay.json"
         told.unlink(missing_ok=True)
         with self.log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "databus.relay", str(config)],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **self.env},
-            )
+            self._process = self._started(["-m", "databus.relay", str(config)], log)
         deadline = time.monotonic() + _START_MS_MAX / 1e3
         while not self._answers(told):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -71,6 +69,17 @@ class RelayProcess:
             time.sleep(0.01)
         port = self.url.rpartition(":")[2]
         self._config["listen"] = f"127.0.0.1:{port}"
+
+    def _started(self, arguments: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes] | Forked":
+        made = type(self).nursery
+        forked = None if made is None or self.env else made().fork(arguments, log.fileno(), os.environ)
+        return forked or subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **self.env},
+        )
 
     def _answers(self, told: Path) -> bool:
         try:
@@ -96,10 +105,10 @@ class RelayProcess:
         """SIGTERM, and wait; SIGKILL if it does not end."""
         if self._process is None or self._process.poll() is not None:
             return
-        self._process.terminate()
+        self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(_STOP_MS_MAX / 1e3)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, TimeoutError):
             self.kill()
 
     def log_end(self, lines: int = 20) -> str:
