@@ -26,10 +26,14 @@ from databus.formats import (
     canal_rows,
     cloudevents_debezium_messages,
     cloudevents_messages,
+    debezium_avro_messages,
+    debezium_avro_rows,
     debezium_messages,
     debezium_rows,
     maxwell_messages,
     maxwell_rows,
+    own_avro_messages,
+    own_avro_rows,
     own_messages,
     own_rows,
 )
@@ -95,11 +99,17 @@ WRITERS: dict[str, Callable[[pa.RecordBatch], Messages]] = {
 }
 
 
+WRITERS |= {
+    "own Avro": lambda batch: own_avro_messages(TABLE, batch, physical=PHYSICAL),
+    "Debezium Avro": lambda batch: debezium_avro_messages(TABLE, batch, physical=PHYSICAL, made_us=MADE_US),
+}
 READERS: dict[str, Callable[[pa.Array], ReadRows]] = {
     "own JSON": lambda values: own_rows(TABLE, values),
     "Debezium JSON": lambda values: debezium_rows(TABLE, values),
     "Maxwell JSON": lambda values: maxwell_rows(TABLE, values),
     "Canal flat message": lambda values: canal_rows(TABLE, values),
+    "own Avro": lambda values: own_avro_rows(TABLE, values),
+    "Debezium Avro": lambda values: debezium_avro_rows(TABLE, values),
 }
 
 

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import json
-from decimal import Decimal
+from decimal import Context, Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -86,7 +86,7 @@ def test_a_time_that_has_no_text_is_refused_by_the_columns_name(type_name, us):
 def decimals(precision, scale):
     """Every decimal of that shape, small and large ones alike."""
     unscaled = st.integers(0, precision).flatmap(lambda digits: st.integers(-(10**digits) + 1, 10**digits - 1))
-    return unscaled.map(lambda value: Decimal(value).scaleb(-scale))
+    return unscaled.map(lambda value: Decimal(value).scaleb(-scale, Context(prec=60)))  # not rounded
 
 
 def integers(bits, *, signed):

@@ -169,6 +169,13 @@ def test_a_value_that_was_null_is_told_from_one_that_did_not_change():
     assert firsts == [{**data, 'a"old': None}, {**data, "gtid": None}, {**data, "old": None}]
 
 
+@pytest.mark.parametrize("text", ['"text"', '{"a": [1, 2.50, "b,\\"c\u00fc"]}', "true", "1", "[]"])
+def test_a_document_of_any_kind_stays_one_through_maxwell_s_words(text):
+    table = TableSchema("main.t", (Column("v", "string", db_type="json"),))
+    read = maxwell_rows(table, maxwell_messages(table, frame("string", [text, None])).values)
+    assert read.rows.column("v").to_pylist() == [text, None]
+
+
 SOURCE = {"db": "main", "table": "t", "ts_ms": 1}
 MISTAKES = [
     (debezium_rows, {"op": "c", "source": SOURCE, "after": None}, "message 1 has no `after`"),

@@ -2,14 +2,22 @@
 
 Our own words are JSON lines, see `change_lines`. `own_messages`, `debezium_messages`, `maxwell_messages`,
 `canal_messages`, `cloudevents_messages` and `cloudevents_debezium_messages` make a batch of change rows into messages;
-`own_rows`, `debezium_rows` and the like read them.
+`own_rows`, `debezium_rows` and the like read them. `own_avro_messages` and `debezium_avro_messages` write Avro.
 """
 
+from databus.formats._avro_debezium import (
+    debezium_avro_key_schema,
+    debezium_avro_messages,
+    debezium_avro_rows,
+    debezium_avro_schema,
+)
+from databus.formats._avro_own import own_avro_messages, own_avro_rows, own_avro_schema
 from databus.formats._canal import canal_messages
 from databus.formats._canal_reader import canal_rows
 from databus.formats._changes import BigIntegers, ChangeLine, change_lines, change_text, control_line, json_line
 from databus.formats._cloudevents import cloudevents_debezium_messages, cloudevents_messages
 from databus.formats._cloudevents_reader import cloudevents_debezium_rows, cloudevents_rows
+from databus.formats._confluent import confluent_framed, confluent_unframed
 from databus.formats._debezium import debezium_messages
 from databus.formats._debezium_reader import debezium_rows
 from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedForm
@@ -39,7 +47,13 @@ __all__ = [
     "cloudevents_debezium_rows",
     "cloudevents_messages",
     "cloudevents_rows",
+    "confluent_framed",
+    "confluent_unframed",
     "control_line",
+    "debezium_avro_key_schema",
+    "debezium_avro_messages",
+    "debezium_avro_rows",
+    "debezium_avro_schema",
     "debezium_messages",
     "debezium_rows",
     "from_json_value",
@@ -51,6 +65,9 @@ __all__ = [
     "load_yaml",
     "maxwell_messages",
     "maxwell_rows",
+    "own_avro_messages",
+    "own_avro_rows",
+    "own_avro_schema",
     "own_messages",
     "own_rows",
     "parse_yaml",

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT
-from databus.formats._debezium_reader import KINDS, images_in, row_type
+from databus.formats._debezium_reader import KINDS, changes_of, images_of_json, row_type
+from databus.formats._debezium_schema import CONNECTOR
 from databus.formats._debezium_types import DebeziumForm
 from databus.formats._own_reader import own_schema, rows_in
 from databus.formats._parse import parsed
@@ -36,7 +37,7 @@ def cloudevents_debezium_rows(table: TableSchema, values: pa.Array, *, form: Deb
     chosen = np.flatnonzero(kinds)
     said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
     check_table(table, said["iodebeziumdb"], said["iodebeziumtable"], places[chosen])
-    is_ours = pc.equal(said["iodebeziumconnector"], "databus")
+    is_ours = pc.equal(said["iodebeziumconnector"], CONNECTOR).fill_null(False)
     pairs = pc.extract_regex(said["id"], _PAIR)
     scns, seqs = (pc.struct_field(pairs, name).cast(pa.int64()) for name in ("scn", "seq"))
     none = pa.scalar(None, pa.int64())
@@ -47,7 +48,6 @@ def cloudevents_debezium_rows(table: TableSchema, values: pa.Array, *, form: Deb
         SNAPSHOT: pc.equal(said["iodebeziumop"], "r"),
     }
     images = members_of(said["data"])
-    changes = images_in(
-        table, images["before"], images["after"], kinds[chosen], form, bus, places[chosen], is_ours=is_ours
-    )
+    firsts, lasts = (images_of_json(table, images[name], form, is_ours=is_ours) for name in ("before", "after"))
+    changes = changes_of(firsts, lasts, kinds[chosen], bus, places[chosen])
     return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])

@@ -1,14 +1,16 @@
 """Debezium's envelope to change rows, as our own writer and Debezium's connectors write it."""
 
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, ChangeType, UnrepresentableValue
 from databus.formats._base64 import base64_bytes
+from databus.formats._debezium_schema import CONNECTOR
 from databus.formats._debezium_types import DECIMAL, UINT64_DIGITS, DebeziumForm, connect_type, is_milliseconds
 from databus.formats._parse import parsed
 from databus.formats._read import (
@@ -67,8 +69,16 @@ def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | 
     said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
     source = members_of(said["source"])
     check_table(table, source["db"], source["table"], places[chosen])
+    bus, is_ours = bus_of(source, said["op"])
+    firsts, lasts = (images_of_json(table, said[name], form, is_ours=is_ours) for name in ("before", "after"))
+    changes = changes_of(firsts, lasts, kinds[chosen], bus, places[chosen])
+    return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])
+
+
+def bus_of(source: dict[str, pa.Array], ops: pa.Array) -> tuple[dict[str, pa.Array], pa.BooleanArray]:
+    """The bus's columns, as far as the envelope says them; and which messages the bus has written."""
     pairs = pc.extract_regex(source["sequence"], _PAIR)
-    is_ours = pc.equal(source["connector"], "databus")
+    is_ours = pc.equal(source["connector"], CONNECTOR).fill_null(False)
     scns, seqs = (pc.struct_field(pairs, name).cast(pa.int64()) for name in ("scn", "seq"))
     none = pa.scalar(None, pa.int64())
     us = pc.coalesce(source["ts_us"], pc.multiply(source["ts_ms"], _US_A_MS))
@@ -77,49 +87,51 @@ def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | 
         SEQ: pc.if_else(is_ours, seqs, none),
         COMMIT_TIMESTAMP: us.cast(pa.timestamp("us", "UTC")),
         TXID: source["gtid"],
-        SNAPSHOT: pc.equal(said["op"], "r"),
+        SNAPSHOT: pc.equal(ops, "r"),
     }
-    changes = images_in(table, said["before"], said["after"], kinds[chosen], form, bus, places[chosen], is_ours=is_ours)
-    return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])
+    return bus, is_ours
 
 
-def images_in(
-    table: TableSchema,
-    before: pa.StructArray,
-    after: pa.StructArray,
-    kinds: np.ndarray[tuple[int], np.dtype[np.int8]],
-    form: DebeziumForm,
+class ImagesRead(NamedTuple):
+    """One image of each message, by column; `is_there`: which messages have it."""
+
+    columns: list[pa.Array]
+    is_there: npt.NDArray[np.bool_]
+
+
+def images_of_json(
+    table: TableSchema, rows: pa.StructArray, form: DebeziumForm, *, is_ours: pa.BooleanArray
+) -> ImagesRead:
+    """Images that were read as `row_type`. is_ours: which of them the bus has written, for which no value is ever
+    unavailable.
+    """
+    raw = members_of(rows)
+    columns = [converted(table, column, partial(_value, column, raw[column.name], form)) for column in table.columns]
+    if not pc.all(is_ours).as_py():
+        for column, found in zip(table.columns, columns, strict=True):
+            check_available(table, column, found)
+    return ImagesRead(columns, rows.is_valid().to_numpy(zero_copy_only=False))
+
+
+def changes_of(
+    firsts: ImagesRead,
+    lasts: ImagesRead,
+    kinds: npt.NDArray[np.int8],
     bus: dict[str, pa.Array],
     places: Places,
-    *,
-    is_ours: pa.BooleanArray,
 ) -> Changes:
-    """The changes whose images were read. places: of the messages. is_ours: which of them the bus has written, for
-    which no value is ever unavailable.
-    """
-    knows_all = pc.all(is_ours.fill_null(False)).as_py()
+    """The changes whose images were read. places: of the messages."""
     is_delete = kinds == ChangeType.DELETE
-    has_before = (kinds == ChangeType.UPDATE_POSTIMAGE) & before.is_valid().to_numpy(zero_copy_only=False)
-    missing = np.flatnonzero(
-        np.where(
-            is_delete, before.is_null().to_numpy(zero_copy_only=False), after.is_null().to_numpy(zero_copy_only=False)
-        )
-    )
+    missing = np.flatnonzero(~np.where(is_delete, firsts.is_there, lasts.is_there))
     if len(missing):
         at = missing[0]
         raise UnrepresentableValue(f"message {places[at]} has no `{'before' if is_delete[at] else 'after'}`")
-    firsts, lasts = members_of(before), members_of(after)
-    last_images, first_images = [], []
-    for column in table.columns:
-        first, last = (
-            converted(table, column, partial(_value, column, each[column.name], form)) for each in (firsts, lasts)
-        )
-        if not knows_all:
-            _check_available(table, column, first)
-            _check_available(table, column, last)
-        first_images.append(first)
-        last_images.append(pc.if_else(pa.array(is_delete), first, last) if is_delete.any() else last)
-    return Changes(kinds, places, last_images, first_images, has_before, bus)
+    has_before = (kinds == ChangeType.UPDATE_POSTIMAGE) & firsts.is_there
+    only = [
+        pc.if_else(pa.array(is_delete), first, last) if is_delete.any() else last
+        for first, last in zip(firsts.columns, lasts.columns, strict=True)
+    ]
+    return Changes(kinds, places, only, firsts.columns, has_before, bus)
 
 
 def row_type(table: TableSchema, form: DebeziumForm) -> pa.StructType:
@@ -138,7 +150,8 @@ def _raw_type(column: Column, form: DebeziumForm) -> pa.DataType:
     return json_type(column)
 
 
-def _check_available(table: TableSchema, column: Column, found: pa.Array) -> None:
+def check_available(table: TableSchema, column: Column, found: pa.Array) -> None:
+    """Raises `UnrepresentableValue` where Debezium put a placeholder for a value that it did not know."""
     unavailable = _UNAVAILABLE.get(column.type)
     if unavailable is not None and pc.any(pc.equal(found, pa.scalar(unavailable, found.type))).as_py():
         raise UnrepresentableValue(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from databus.core import UnrepresentableValue
 from databus.formats._base64 import base64_texts
-from databus.formats._column_text import quoted, texts_of
+from databus.formats._column_text import decimal_texts, quoted, texts_of
 from databus.formats._mysql_words import digits_of, is_clock, iso_texts, kind_of
 from databus.formats._twos_complement import twos_complement
 from databus.schema import Column, TableSchema, forms_of
@@ -145,6 +145,20 @@ def debezium_texts(table: TableSchema, column: Column, values: pa.Array, form: D
             return pc.coalesce(quoted(iso_texts(name, column, values)), null)
         return texts_of(name, moments(name, column, values), big_in_string=False)
     return texts_of(name, values, big_in_string=False)
+
+
+def debezium_values(table: TableSchema, column: Column, values: pa.Array, form: DebeziumForm) -> pa.Array:
+    """A column's values as Connect holds Debezium's, in Arrow; decimals as decimals."""
+    name = f"{table.source}.{column.name}"
+    kind = values.type
+    if pa.types.is_decimal(kind) and form.decimals is DecimalForm.STRING:
+        return decimal_texts(values)
+    if pa.types.is_uint64(kind) and form.unsigned is UnsignedForm.LONG:
+        _check_long(name, values)
+        return values.cast(pa.int64())
+    if pa.types.is_timestamp(kind):
+        return moments(name, column, values) if kind.tz is None else iso_texts(name, column, values)
+    return values
 
 
 def moments(name: str, column: Column, values: pa.Array) -> pa.Int64Array:

@@ -36,7 +36,7 @@ def images_of(table: TableSchema, batch: pa.RecordBatch) -> Images:
     An update without the row before it is taken: something left that out. Raises `UnrepresentableValue` for a row
     before an update that is followed by none after it.
     """
-    kinds = _kinds(batch.column(CHANGE_TYPE))
+    kinds = change_types(batch)
     scns = batch.column(COMMIT_VERSION).to_numpy(zero_copy_only=False)
     is_pre = kinds == ChangeType.UPDATE_PREIMAGE
     is_post = kinds == ChangeType.UPDATE_POSTIMAGE
@@ -52,7 +52,9 @@ def images_of(table: TableSchema, batch: pa.RecordBatch) -> Images:
     return Images(kinds[rows], rows, np.where(is_paired[rows], rows - 1, -1))
 
 
-def _kinds(column: pa.Array) -> npt.NDArray[np.int8]:
+def change_types(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:
+    """The numbers of a batch's change types, which are numbers or names."""
+    column = batch.column(CHANGE_TYPE)
     if pa.types.is_integer(column.type):
         found: npt.NDArray[np.int8] = column.to_numpy(zero_copy_only=False).astype(np.int8)
         return found

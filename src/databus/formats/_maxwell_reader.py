@@ -10,7 +10,7 @@ from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, 
 from databus.formats._explicit_nulls import Olds, first_images
 from databus.formats._maxwell import BOOTSTRAP, DELETE, INSERT, UPDATE, is_json, is_set
 from databus.formats._mysql_words import clock_values, is_clock
-from databus.formats._parse import parsed
+from databus.formats._parse import DOCUMENT, parsed
 from databus.formats._read import (
     Changes,
     ReadRows,
@@ -72,6 +72,8 @@ def maxwell_rows(table: TableSchema, values: pa.Array) -> ReadRows:
 def _type_of(column: Column) -> pa.DataType:
     if is_set(column):
         return pa.list_(pa.string())
+    if is_json(column):
+        return DOCUMENT
     return pa.string() if is_clock(column) else json_type(column)
 
 

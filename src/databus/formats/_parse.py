@@ -21,6 +21,8 @@ BLOCK_BYTES_MAX: Final = 1 << 30
 """How many bytes of messages are read in one call; Arrow's reader takes at most 2 GiB at once."""
 
 
+DOCUMENT: Final = pa.large_string()
+"""The type of a member that is a document of any kind, of which its text is wanted; it is only read one by one."""
 _MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
 
 
@@ -116,7 +118,7 @@ def _fitted(value: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911 - one 
         if not isinstance(value, bool):
             raise ValueError(f"{str(value)[:40]!r} is not true or false")
         return value
-    if isinstance(value, bool) and not pa.types.is_string(kind):
+    if isinstance(value, bool) and not (pa.types.is_string(kind) or kind == DOCUMENT):
         raise ValueError(f"{value} is not a number")
     if pa.types.is_floating(kind):
         return float(value)
@@ -126,7 +128,7 @@ def _fitted(value: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911 - one 
         if not isinstance(value, int | str):
             raise ValueError(f"{value} is not an integer")
         return int(value)
-    return value if isinstance(value, str) else document_text(value)
+    return value if isinstance(value, str) and kind != DOCUMENT else document_text(value)
 
 
 def document_text(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Derived schemas: the frame's in Arrow, Avro for /register, Spark's as JSON, and the Arrow form that sinks take."""
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, Final
 
@@ -66,9 +67,12 @@ def _avro_name(name: str) -> str:
     return cleaned if cleaned and not cleaned[0].isdigit() else f"_{cleaned}"
 
 
-def avro_schema(table: TableSchema) -> dict[str, Any]:
-    """The table's row as an Avro record. Names that Avro does not allow are changed; `name` keeps the original."""
-    used: set[str] = set()
+def avro_schema(table: TableSchema, reserved: Collection[str] = ()) -> dict[str, Any]:
+    """The table's row as an Avro record. Names that Avro does not allow are changed; `doc` keeps the original.
+
+    reserved: names that no field may be given.
+    """
+    used = set(reserved)
     fields: list[dict[str, Any]] = []
     for column in table.columns:
         name = _avro_name(column.name)

@@ -1,0 +1,226 @@
+"""Debezium's envelope as Avro: the schema that Confluent's converter derives from Connect's; messages and keys.
+
+What Connect knows of a type and Avro does not stands in `connect.name`, `connect.parameters` and `connect.type`, as
+that converter (io.confluent.connect.avro.AvroData) writes it. Names that Avro does not allow are changed, as with
+Debezium's `field.name.adjustment.mode=avro`.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus import __version__
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID
+from databus.formats._avro_reading import AvroCursor, Wanted
+from databus.formats._avro_writing import constant, encoded, joined_bytes, longs, nullable
+from databus.formats._debezium import NEW_KEY, OLD_KEY, Events, events_of
+from databus.formats._debezium_reader import KINDS, ImagesRead, bus_of, changes_of, check_available
+from databus.formats._debezium_schema import CONNECTOR, SOURCE_FIELDS
+from databus.formats._debezium_types import DECIMAL, DebeziumForm, connect_type, debezium_values, is_milliseconds
+from databus.formats._images import images_of, rows_at
+from databus.formats._messages import Messages, joined
+from databus.formats._read import ReadRows, check_table, converted, kinds_of, moments_from, present, rows_of
+from databus.schema import Column, TableSchema, avro_schema, forms_of
+
+_SCHEMAS_KEPT_MAX: Final = 1024
+_TEXT: Final = pa.large_string
+_US_A_MS: Final = 1_000
+_AVRO: Final = {
+    "boolean": "boolean", "int16": {"type": "int", "connect.type": "int16"}, "int32": "int", "int64": "long",
+    "float": "float", "double": "double", "string": "string", "bytes": "bytes",
+}  # fmt: skip
+_READ: Final = {"string": pa.string(), "int64": pa.int64()}
+_TIMES: Final = ("ts_ms", "ts_us", "ts_ns")
+
+
+@lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
+def debezium_avro_schema(table: TableSchema, physical: str, form: DebeziumForm) -> dict[str, Any]:
+    """The schema of a table's envelopes; not to be changed by the caller."""
+    space = _namespace(physical, table)
+    source = [_field(name, kind, optional=optional) for name, kind, optional in SOURCE_FIELDS]
+    block = [_field("id", "string"), _field("total_order", "int64"), _field("data_collection_order", "int64")]
+    return {
+        **_record("Envelope", space, []),
+        "fields": [
+            {"name": "before", "type": ["null", _record("Value", space, _columns(table, form))], "default": None},
+            {"name": "after", "type": ["null", f"{space}.Value"], "default": None},
+            {"name": "source", "type": _record("Source", f"io.debezium.connector.{CONNECTOR}", source)},
+            {"name": "transaction", "type": ["null", _record("block", "event", block)], "default": None},
+            _field("op", "string"),
+            *(_field(name, "int64", optional=True) for name in _TIMES),
+        ],
+    }
+
+
+@lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
+def debezium_avro_key_schema(table: TableSchema, physical: str, form: DebeziumForm) -> dict[str, Any]:
+    """The schema of a table's keys; not to be changed by the caller."""
+    fields = {column.name: field for column, field in zip(table.columns, _columns(table, form), strict=True)}
+    return _record("Key", _namespace(physical, table), [fields[name] for name in table.key])
+
+
+def debezium_avro_messages(
+    table: TableSchema, batch: pa.RecordBatch, *, physical: str, made_us: int, form: DebeziumForm | None = None
+) -> Messages:
+    """What `debezium_messages` gives, in Avro; of the form, `with_schema` has no meaning here."""
+    form = form or DebeziumForm()
+    cells = {}
+    for column in table.columns:
+        found = encoded(debezium_values(table, column, batch.column(column.name), form))
+        cells[column.name] = nullable(found) if column.nullable else found
+    rows = joined_bytes(*cells.values())
+    keys = joined_bytes(*(cells[name] for name in table.key)) if table.key else None
+    events = events_of(batch, images_of(table, batch), keys, tombstones=form.tombstones)
+    is_event = events.ops.is_valid().to_numpy(zero_copy_only=False)
+    values = _envelopes(table, batch, events.where(is_event), rows, physical, made_us)
+    values = rows_at(values, np.where(is_event, np.cumsum(is_event) - 1, -1))
+    if keys is None:
+        return Messages(values, pa.nulls(len(values), pa.large_binary()), pa.array(events.rows))
+    headers = {}
+    if (events.others >= 0).any():
+        is_create = pc.equal(events.ops, "c").fill_null(False).to_numpy(zero_copy_only=False)
+        headers[NEW_KEY] = rows_at(keys, np.where(is_create, -1, events.others))
+        headers[OLD_KEY] = rows_at(keys, np.where(is_create, events.others, -1))
+    return Messages(values, rows_at(keys, events.keys), pa.array(events.rows), headers)
+
+
+def _envelopes(
+    table: TableSchema, batch: pa.RecordBatch, events: Events, rows: pa.LargeBinaryArray, physical: str, made_us: int
+) -> pa.LargeBinaryArray:
+    database, _, name = table.source.rpartition(".")
+    here = {
+        each: rows_at(batch.column(each), events.rows)
+        for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)
+    }
+    us = here[COMMIT_TIMESTAMP].cast(pa.int64())
+    snapshot = pc.if_else(here[SNAPSHOT], pa.scalar("incremental", _TEXT()), pa.scalar("false", _TEXT()))
+    scns, seqs = (here[each].cast(_TEXT()) for each in (COMMIT_VERSION, SEQ))
+    made = (made_us // _US_A_MS, made_us, made_us * 1000)
+    return joined_bytes(
+        nullable(rows_at(rows, events.before)),
+        nullable(rows_at(rows, events.after)),
+        constant(__version__) + constant(CONNECTOR) + constant(physical),
+        encoded(pc.divide(us, _US_A_MS)),
+        nullable(encoded(snapshot.cast(pa.string()))),
+        constant(database),
+        nullable(encoded(joined('["', scns, '","', seqs, '"]').cast(pa.string()))),
+        nullable(encoded(us)),
+        nullable(encoded(pc.multiply_checked(us, 1000))),
+        b"\x02" + constant(name),
+        nullable(encoded(here[TXID])),
+        b"\x00",
+        encoded(events.ops.cast(pa.string())),
+        b"".join(b"\x02" + longs(np.array([each]))[0].as_py() for each in made),
+    )
+
+
+def debezium_avro_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | None = None) -> ReadRows:
+    """The change rows of messages written in the schema of `debezium_avro_schema`, as `debezium_rows` gives them.
+
+    Raises `UnrepresentableValue` for a message of another schema or table.
+    """
+    form = form or DebeziumForm()
+    found, places = present(values)
+    cursor = AvroCursor(found, places)
+    everywhere = cursor.everywhere()
+    firsts, lasts = (_images(table, cursor, cursor.present(everywhere), form) for _ in ("before", "after"))
+    source = {}
+    for name, kind, optional in SOURCE_FIELDS:
+        source[name] = cursor.column(_READ[kind], cursor.present(everywhere) if optional else everywhere)
+    has_block = cursor.present(everywhere)
+    for kind in (pa.string(), pa.int64(), pa.int64()):
+        cursor.column(kind, has_block)
+    ops = cursor.column(pa.string(), everywhere)
+    for _ in _TIMES:
+        cursor.column(pa.int64(), cursor.present(everywhere))
+    cursor.finish()
+    kinds = kinds_of(ops, KINDS)
+    chosen = np.flatnonzero(kinds)
+    at = pa.array(chosen)
+    said = {name: each.take(at) for name, each in source.items()}
+    check_table(table, said["db"], said["table"], places[chosen])
+    bus, is_ours = bus_of(said, ops.take(at))
+    if not pc.all(is_ours).as_py():
+        for column, *images in zip(table.columns, firsts.columns, lasts.columns, strict=True):
+            for each in images:
+                check_available(table, column, each)
+    firsts, lasts = (
+        ImagesRead([column.take(at) for column in images.columns], images.is_there[chosen])
+        for images in (firsts, lasts)
+    )
+    changes = changes_of(firsts, lasts, kinds[chosen], bus, places[chosen])
+    return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])
+
+
+def _images(table: TableSchema, cursor: AvroCursor, is_there: Wanted, form: DebeziumForm) -> ImagesRead:
+    columns = []
+    for column in table.columns:
+        wanted = cursor.present(is_there) if column.nullable else is_there
+        columns.append(converted(table, column, partial(_value, cursor, column, wanted, form)))
+    return ImagesRead(columns, is_there)
+
+
+def _value(cursor: AvroCursor, column: Column, wanted: Wanted, form: DebeziumForm) -> pa.Array:
+    kind = forms_of(column.type).arrow
+    connect = connect_type(column, form)
+    if pa.types.is_timestamp(kind):
+        if kind.tz is not None:
+            return moments_from(cursor.column(pa.string(), wanted), kind)
+        counts = cursor.column(pa.int64(), wanted)
+        return (pc.multiply_checked(counts, _US_A_MS) if is_milliseconds(column) else counts).cast(kind)
+    if connect.type in _READ and connect.name != DECIMAL:
+        return cursor.column(_READ[connect.type], wanted).cast(kind)
+    return cursor.column(kind, wanted)
+
+
+def _namespace(physical: str, table: TableSchema) -> str:
+    parts = [re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (physical, *table.source.split("."))]
+    return ".".join(f"_{part}" if not part or part[0].isdigit() else part for part in parts)
+
+
+def _columns(table: TableSchema, form: DebeziumForm) -> list[dict[str, Any]]:
+    names = [field["name"] for field in avro_schema(table)["fields"]]
+    return [_column(column, name, form) for column, name in zip(table.columns, names, strict=True)]
+
+
+def _column(column: Column, name: str, form: DebeziumForm) -> dict[str, Any]:
+    connect = connect_type(column, form)
+    found: Any = _AVRO[connect.type]
+    if connect.name is not None:
+        found = {"type": found} if isinstance(found, str) else dict(found)
+        found |= {"connect.version": 1, "connect.name": connect.name}
+        if connect.parameters:
+            found["connect.parameters"] = dict(connect.parameters)
+        if connect.name == DECIMAL:
+            of = dict(connect.parameters)
+            found |= {
+                "scale": int(of["scale"]),
+                "precision": int(of["connect.decimal.precision"]),
+                "logicalType": "decimal",
+            }
+    field = (
+        {"name": name, "type": ["null", found], "default": None} if column.nullable else {"name": name, "type": found}
+    )
+    return field if name == column.name else {**field, "doc": column.name}
+
+
+def _field(name: str, kind: str, *, optional: bool = False) -> dict[str, Any]:
+    avro = _AVRO[kind]
+    return {"name": name, "type": ["null", avro], "default": None} if optional else {"name": name, "type": avro}
+
+
+def _record(name: str, namespace: str, fields: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    full = f"{namespace}.{name}"
+    return {
+        "type": "record",
+        "name": name,
+        "namespace": namespace,
+        "fields": list(fields),
+        "connect.version": 1,
+        "connect.name": full,
+    }
