@@ -1,5 +1,6 @@
 """An S3 of this machine for tests, in memory."""
 
+import http.client
 import http.server
 import subprocess
 import sys
@@ -8,8 +9,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from databus.disk import Storage, StoreLocation
 from databus.testing.servers._ports import Port
@@ -109,3 +111,66 @@ def denied():
     """A store that knows no keys, and tells whoever asks all that it was given."""
     body = f"<Error><Code>InvalidAccessKeyId</Code><AWSAccessKeyId>{KEY}</AWSAccessKeyId><X>{SECRET}</X></Error>"
     return answering(403, body.encode())
+
+
+class LateStore:
+    """Hands requests on to a store. While `holds` is set, commits of Delta tables wait in it, whoever gives them up."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._to = urlsplit(endpoint).netloc
+        self.holds = threading.Event()
+        self._released = threading.Event()
+        self.endpoint = ""
+
+    def release(self) -> None:
+        """Have the store carry out what it was asked for."""
+        self.holds.clear()
+        self._released.set()
+
+    def _hand_on(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        if request.command == "PUT" and "/_delta_log/" in request.path and self.holds.is_set():
+            assert self._released.wait(START_S_MAX)
+        to = http.client.HTTPConnection(self._to)
+        to.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in request.headers.items():
+            to.putheader(name, value)
+        to.endheaders(body)
+        answer = to.getresponse()
+        content = answer.read()
+        request.send_response_only(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in ("connection", "content-length", "transfer-encoding"):
+                request.send_header(name, value)
+        request.send_header("Content-Length", answer.headers.get("Content-Length", str(len(content))))
+        request.end_headers()
+        request.wfile.write(content)
+        to.close()
+
+
+@contextmanager
+def late(endpoint: str) -> Iterator[LateStore]:
+    """A store that may carry out a commit after whoever asked for it has gone."""
+    store = LateStore(endpoint)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self):
+            with suppress(OSError):  # nobody waits any more
+                store._hand_on(self)
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815 - what its base looks for
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
+    store.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield store
+    finally:
+        store.release()
+        server.shutdown()
+        server.server_close()

@@ -1,6 +1,7 @@
 """Outputs in an object store pass the suite that those on a disk pass, and their readers need nothing of ours."""
 
 import io
+import time
 from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -11,14 +12,15 @@ import pytest
 from deltalake import DeltaTable
 
 from databus.core import Checkpoint, LockHeld, ServiceUnavailable
+from databus.disk import Storage
 from databus.pipeline import OutputContext
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
-from tests.outputs.harnesses import FROM, DeltaHarness, FilesHarness, log_of
-from tests.stores.store import BUCKET, ObjectStore
+from tests.outputs.harnesses import FROM, ByTasks, DeltaHarness, FilesHarness, log_of
+from tests.stores.store import BUCKET, ObjectStore, late
 
 
 def context(folder, storage):
@@ -167,3 +169,25 @@ def test_a_ledger_that_was_written_without_an_answer_is_not_taken_for_somebody_e
                 ledger.put("q", stream, {})
         ledger.put("q", stream, {})
         assert Ledger.load(path, "shop", "copy").streams["q"].pair == stream.pair
+
+
+def test_commit_that_the_store_carries_out_after_its_error_names_files_that_are_there(tmp_path, store):
+    log = log_of(*range(6))
+    one, two, three = log.batches([2, 4])
+    with late(store.endpoint) as slow:
+        there = Storage({"s3": {**store.options, "endpoint": slow.endpoint, "timeout": "1s"}})
+        config = DeltaConfig(mode="mirror", path=f"s3://{BUCKET}/late", **FROM)
+        ByTasks(config, context(tmp_path, there)).write(one)
+        before = DeltaTable(f"s3://{BUCKET}/late/orders", storage_options=store.engine_options).version()
+        slow.holds.set()
+        with pytest.raises(ServiceUnavailable):
+            ByTasks(config, context(tmp_path, there)).write(two)
+        slow.release()
+        deadline, commit = time.monotonic() + 30, f"late/orders/_delta_log/{before + 1:020d}.json"
+        while not store.at(commit).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        for batch in (two, three):
+            ByTasks(config, context(tmp_path, there)).write(batch)
+    rows = DeltaInStore(tmp_path, store, "late", "mirror").read("shop", ORDERS)
+    assert sorted(row["id"] for row in rows) == [*range(6)]

@@ -89,6 +89,7 @@ class DeltaOutput(Output):
         self._copies: dict[tuple[str, str], _Copy] = {}
         self._places = TableFolders(config.path, context, spelled)
         self._known: Known | None = None
+        self._named: dict[tuple[str, str], dict[str, int]] = {}  # see `DeltaTarget`, of each table's last batch
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
         self._known_tables: dict[str, KnownTable] = {}  # mirrors by full name, those changed last at the end
 
@@ -175,7 +176,7 @@ class DeltaOutput(Output):
         self._apply(batch, tasks)
 
     def discard(self, batch: StagedBatch) -> None:
-        """See `Output.discard`. What a table's log names stays."""
+        """See `Output.discard`. What a commit names stays, also one that a store may carry out later."""
         written, self._written = self._written, {}
         for item in batch.items:
             if isinstance(item, StagedRows):
@@ -233,6 +234,7 @@ class DeltaOutput(Output):
 
     def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
         """Returns how many rows were new."""
+        self._named.setdefault((batch.physical, source), {}).clear()
         count = yield from self._noting(source, self._work(known, batch, source, items))
         written = self._written.pop(source, set())
         given = {file.name for item in items if isinstance(item, StagedRows) for file in item.files}
@@ -422,18 +424,19 @@ class DeltaOutput(Output):
         points, upkeep, how = _CRASH_POINTS[self.config.mode], self.config.upkeep(), self._reset(physical, source)
         rules: dict[str, Any] = {"on_gap": self.config.on_gap, "rows_max": self.config.merge_rows_max}
         is_mirror = self.config.mode == "mirror"
+        named = self._named.setdefault((physical, source), {})
         kind: Mirror | History
         if self.config.merge:
             path = self.table_path(physical, source)
             owner = f"several, by {self.context.pipeline}/{self.context.output}"
-            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True)
+            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, named=named)
             kind = (
                 SharedMirror(target, name, **rules, how_to_reset=how)
                 if is_mirror
                 else SharedHistory(target, name, how_to_reset=how)
             )
         else:
-            target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points)
+            target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points, named=named)
             kind = Mirror(target, **rules, how_to_reset=how) if is_mirror else History(target, how_to_reset=how)
         copy = self._copies[physical, source] = _Copy(target, kind)
         return copy

@@ -124,7 +124,8 @@ class DeltaTarget:
     owner: full name of the source, kept in the table, so that two sources never share one unawares. application: the id
     that the pair is stored under. `exists` is false until it is created. crash_points: those before and after a commit.
     is_shared: whether several sources share the table, which is then partitioned by `_source`; each has a target of its
-    own over it, and is to `refresh` that before it writes.
+    own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
+    versions that these were to make: a store may carry out a commit after it has told us of an error.
     """
 
     def __init__(
@@ -136,8 +137,10 @@ class DeltaTarget:
         crash_points: tuple[str, str],
         *,
         is_shared: bool = False,
+        named: dict[str, int] | None = None,
     ) -> None:
         self.path = path
+        self._named = {} if named is None else named
         self._is_shared = is_shared
         self._crash_points = crash_points
         self.owner = owner
@@ -336,6 +339,7 @@ class DeltaTarget:
 
     def _transact(self, actions: list[Any], mode: Any, schema: Any, stored: Stored) -> None:
         partition_by = [SOURCE] if self._is_shared else None
+        self._named |= dict.fromkeys((each.path for each in actions), self.table.version() + 1)
         self.table.create_write_transaction(
             actions, mode, schema, partition_by=partition_by, commit_properties=self.commit(stored)
         )
@@ -377,13 +381,13 @@ class DeltaTarget:
         return pa.schema([field for field in self.schema() if not (self._is_shared and field.name == SOURCE)])
 
     def discard(self, names: Collection[str]) -> None:
-        """Remove files in its folder that are not part of it."""
-        held = set()
-        if self._was_begun():
-            self._table = None
-            self._open()
-            held = {each.rpartition("/")[2] for each in self.table.file_uris()}
-        for name in set(names) - held:
+        """Remove files in its folder that no commit has named, and none can any more: another has taken its version."""
+        before = self.table.version() if self.exists else -1
+        self._open()
+        now = self.table.version() if self.exists else -1
+        held = {each.rpartition("/")[2] for each in self.table.file_uris()} if self.exists else set()
+        kept = {name for name, version in self._named.items() if not before < version <= now}
+        for name in set(names) - kept - held:
             (self.path / name).remove()
 
     def add_columns(self, fields: Iterable[pa.Field], stored: Stored) -> None:
