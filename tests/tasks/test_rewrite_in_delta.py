@@ -9,7 +9,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction, RemoveAction
 
 from databus.disk import located
-from databus.pipeline.outputs._delta_table import read_delta
+from databus.pipeline.outputs._delta_read import read_delta
 from databus.tasks import Layout, divided, last_images, live_files, rewrite, write_data_file
 from tests.tasks.table import Model, changes_of
 

@@ -43,10 +43,15 @@ class LiveFile:
     bounds: tuple[tuple[int, int] | None, ...]
 
 
-def mark_of(file: LiveFile) -> str:
-    """The mark in a file's name, for another that is to hold rows of the same bucket."""
+def mark_of(file: LiveFile, of_key: str | None = None) -> str:
+    """The mark in a file's name, for another that is to hold rows of the same bucket; empty where there is none.
+
+    of_key: a `Layout.key_mark`; marks of other keys are left out then.
+    """
     found = _MARK.search(file.name)
-    return "" if found is None else f"b{found[1]}of{found[2]}k{found[3]}-"
+    if found is None or of_key not in (None, found[3]):
+        return ""
+    return f"b{found[1]}of{found[2]}k{found[3]}-"
 
 
 def live_files(actions: pa.Table, key: Sequence[str]) -> list[LiveFile]:
@@ -127,19 +132,19 @@ class Layout:
         return max(min(suits, pieces * buckets), buckets, self.buckets_min)
 
     @cached_property
-    def _key_mark(self) -> str:
+    def key_mark(self) -> str:
         """Stands for the key's columns and how they become bytes: of another key, a bucket means nothing."""
         said = [_VERSION, [(name, key_form(self.schema.field(name).type)) for name in self.key]]
         return hashlib.blake2b(json.dumps(said).encode(), digest_size=4).hexdigest()
 
     def mark(self, buckets: int, bucket: int) -> str:
         """The mark of a file that holds rows of one bucket."""
-        return "" if buckets == 1 else f"b{bucket:x}of{buckets:x}k{self._key_mark}-"
+        return "" if buckets == 1 else f"b{bucket:x}of{buckets:x}k{self.key_mark}-"
 
     def bucket_of(self, file: LiveFile) -> tuple[int, int]:
         """(number of buckets, bucket) in which a file is; (1, 0) if its name has no mark of this key."""
         found = _MARK.search(file.name)
-        if found is None or found[3] != self._key_mark or self.is_ordered:
+        if found is None or found[3] != self.key_mark or self.is_ordered:
             return 1, 0
         bucket, buckets = int(found[1], 16), int(found[2], 16)
         return (buckets, bucket) if buckets & (buckets - 1) == 0 and bucket < buckets else (1, 0)

@@ -4,7 +4,7 @@ The engine is never asked to cast: it silently cuts 1.5 down to 1. We compare be
 ourselves, and only what stays exact.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -19,6 +19,10 @@ def below_pair(rows: pa.Table, pair: Pair) -> pa.ChunkedArray:
     scn, seq = pair
     scns, seqs = rows.column(COMMIT_VERSION), rows.column(SEQ)
     return pc.or_(pc.less(scns, scn), pc.and_(pc.equal(scns, scn), pc.less(seqs, seq)))
+
+
+def _is_same(old: pa.Field, new: pa.Field) -> bool:
+    return bool(old.name == new.name and old.type == new.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Plan:
     @property
     def only_adds_nulls(self) -> bool:
         """Whether the schema's words alone change, no row."""
-        kept = all(m.old is None or (m.old.name == m.field.name and m.old.type == m.field.type) for m in self.moves)
+        kept = all(move.old is None or _is_same(move.old, move.field) for move in self.moves)
         return kept and not self.dropped and not self.fill
 
     @property
@@ -64,6 +68,11 @@ class Plan:
         return tuple(
             move for move in self.moves if move.old is not None and not widens_to(move.old.type, move.field.type)
         )
+
+    def keeps(self, names: Sequence[str]) -> bool:
+        """Whether every row keeps the values that it has in these columns."""
+        same = {move.field.name for move in self.moves if move.old is not None and _is_same(move.old, move.field)}
+        return same.issuperset(names) and not self.fill.keys() & set(names)
 
     @property
     def schema(self) -> pa.Schema:
@@ -140,6 +149,11 @@ class SharedPlan:
         """Whether no row changes."""
         widened = any(field.type != self.schema.field(field.name).type for field in self.have)
         return not (widened or self.renamed or self.gone or self.fill or self.empties)
+
+    def keeps(self, names: Sequence[str]) -> bool:
+        """Whether every row of `source` keeps the values that it has in these columns."""
+        same = {field.name for field in self.have if _is_same(field, self.schema.field(field.name))}
+        return same.issuperset(names) and not (self.renamed.keys() | self.gone | self.fill.keys()) & set(names)
 
     @property
     def is_nothing(self) -> bool:

@@ -150,9 +150,11 @@ Change = Callable[[pa.Table], "pa.Table | None"]
 
 @dataclass(frozen=True)
 class RemakeJob:
-    """Change the rows of files, each by itself: what its name says of its rows stays true.
+    """Change the rows of files, each by itself.
 
-    schema: of the files. shared: columns with the one value that all these rows have, and no file holds.
+    schema: of the files. shared: columns with the one value that all these rows have, and no file holds. marks: of
+    which key the marks in names stay true (a `Layout.key_mark`, empty for none), since the change leaves the values of
+    its columns as they are; None if it changes no value at all.
     """
 
     folder: Location
@@ -160,6 +162,7 @@ class RemakeJob:
     schema: pa.Schema
     change: Change
     shared: Mapping[str, str] = field(default_factory=dict)
+    marks: str | None = None
 
     def parts(self, parts_max: int) -> Sequence[Part]:
         """See `Job.parts`."""
@@ -181,7 +184,8 @@ class _RemakePart:
         for file in self.job.files:
             if any(self.job.change(rows) is not None for rows in self._rows(file)):
                 removed.append(file.name)
-                added += [write_marked_file(self.job.folder, rows, mark_of(file)) for rows in self._changed(file)]
+                mark = mark_of(file, self.job.marks)
+                added += [write_marked_file(self.job.folder, rows, mark) for rows in self._changed(file)]
         return Rewritten(added, removed, len(removed))
 
     def _rows(self, file: LiveFile) -> Iterator[pa.Table]:

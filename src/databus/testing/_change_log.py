@@ -187,11 +187,13 @@ def _after_control(
 
 
 def _reshaped(row: Row, pair: Pair, control: TableControl) -> Row:
-    old_names = {new: old for old, new in (control.body.get("renamed") or {}).items()}
+    renamed = control.body.get("renamed") or {}
+    old_names = {new: old for old, new in renamed.items() if old in row}
     fill = control.body.get("fill") or {}
     shaped = {}
     for column in control.table.columns:
-        shaped[column.name] = row.get(column.name, row.get(old_names.get(column.name, ""), None))
+        same = "" if column.name in renamed else column.name
+        shaped[column.name] = row.get(old_names.get(column.name, same))
         if column.name in fill and pair < control.pair:
             shaped[column.name] = from_json_value(fill[column.name], column.type)
     return shaped

@@ -3,7 +3,7 @@
 from databus.pipeline.outputs._console import ConsoleConfig, ConsoleOutput
 from databus.pipeline.outputs._delta import DeltaOutput
 from databus.pipeline.outputs._delta_config import DeltaConfig
-from databus.pipeline.outputs._delta_table import delta_batches, read_delta
+from databus.pipeline.outputs._delta_read import delta_batches, read_delta
 from databus.pipeline.outputs._files import FilesConfig, FilesOutput
 from databus.pipeline.outputs._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
 

@@ -422,7 +422,11 @@ class DeltaOutput(Output):
         name = f"{physical}/{source}"
         application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
         points, upkeep, how = _CRASH_POINTS[self.config.mode], self.config.upkeep(), self._reset(physical, source)
-        rules: dict[str, Any] = {"on_gap": self.config.on_gap, "rows_max": self.config.merge_rows_max}
+        rules: dict[str, Any] = {
+            "key": self.key,
+            "on_gap": self.config.on_gap,
+            "rows_max": self.config.merge_rows_max,
+        }
         is_mirror = self.config.mode == "mirror"
         named = self._named.setdefault((physical, source), {})
         kind: Mirror | History

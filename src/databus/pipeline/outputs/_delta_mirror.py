@@ -13,19 +13,21 @@ import pyarrow as pa
 
 from databus.core import COMMIT_VERSION, SEQ, ControlKind, LimitExceeded, Pair, UnsupportedFeature
 from databus.formats import scalar_of
-from databus.pipeline.outputs._delta_table import DeltaTarget
+from databus.pipeline.outputs._delta_table import DeltaTarget, Marks
 from databus.schema import SchemaChange, TableSchema, converts_exactly, origins, sink_schema
 from databus.tasks import (
     Above,
     AtOnce,
     CopySteps,
     DataFile,
+    KeyChoice,
     Layout,
     LiveFile,
     MergeJob,
     Plan,
     RemakeJob,
     Rewritten,
+    SharedPlan,
     StagedRows,
     Stored,
     TableControl,
@@ -45,11 +47,13 @@ def mirror_schema(table: TableSchema) -> pa.Schema:
 class Mirror:
     """The mirror of one table in a Delta table.
 
-    on_gap: what to do where only a snapshot helps. how_to_reset: the words for who has to do it.
+    key: that the options choose. on_gap: what to do where only a snapshot helps. how_to_reset: the words for who has to
+    do it.
     """
 
-    def __init__(self, target: DeltaTarget, *, on_gap: str, rows_max: int, how_to_reset: str) -> None:
+    def __init__(self, target: DeltaTarget, *, key: KeyChoice, on_gap: str, rows_max: int, how_to_reset: str) -> None:
         self._target = target
+        self._key = key
         self._on_gap = on_gap
         self._rows_max = rows_max
         self._how_to_reset = how_to_reset
@@ -166,11 +170,17 @@ class Mirror:
             self._target.add_columns(found.added, stored)
         elif not steps.inexact and self._is_exact(found):
             self._check_size(table.source, why)
-            yield from self._target.remade(found, found.schema, stored)
+            marks = self._true_marks(table, found)
+            yield from self._target.remade(found, found.schema, stored, marks)
         elif steps.needs_snapshot or self._target.is_empty:
             self._target.overwrite(want, (), stored)
         else:
             raise self._cannot_follow(table.source, steps, [move.field.name for move in found.converted])
+
+    def _true_marks(self, table: TableSchema, steps: Plan | SharedPlan) -> Marks:
+        """The marks of files that stay true when all rows are remade."""
+        key = self._key.of(table.source) or table.key
+        return Marks(self.partition, self.layout((), key).key_mark if key and steps.keeps(key) else "")
 
     def _cannot_follow(self, source: str, steps: CopySteps, converted: Sequence[str]) -> UnsupportedFeature:
         if steps.inexact:

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from databus.core import SOURCE, Pair, UnsupportedFeature
 from databus.pipeline.outputs._delta_history import History
-from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, fill_of, mirror_schema
+from databus.pipeline.outputs._delta_mirror import PAIR_FIELDS, Mirror, mirror_schema
 from databus.pipeline.outputs._delta_table import DeltaTarget
-from databus.schema import SchemaChange, TableSchema, converts_exactly, widens_to
-from databus.tasks import CopySteps, SharedPlan, Stored, TableControl, Work
+from databus.schema import TableSchema, converts_exactly, widens_to
+from databus.tasks import CopySteps, KeyChoice, SharedPlan, Stored, Work
 
 SOURCE_FIELD: Final = pa.field(SOURCE, pa.string())
 _OURS: Final = frozenset({SOURCE, *(field.name for field in PAIR_FIELDS)})
@@ -52,8 +52,10 @@ class SharedHistory(History):
 class SharedMirror(Mirror):
     """The mirror of one source in a table that it shares. source: its full name, as `_source` has it."""
 
-    def __init__(self, target: DeltaTarget, source: str, *, on_gap: str, rows_max: int, how_to_reset: str) -> None:
-        super().__init__(target, on_gap=on_gap, rows_max=rows_max, how_to_reset=how_to_reset)
+    def __init__(
+        self, target: DeltaTarget, source: str, *, key: KeyChoice, on_gap: str, rows_max: int, how_to_reset: str
+    ) -> None:
+        super().__init__(target, key=key, on_gap=on_gap, rows_max=rows_max, how_to_reset=how_to_reset)
         self._source = source
 
     @property
@@ -66,34 +68,27 @@ class SharedMirror(Mirror):
         steps = self._plan(table, {}, {}, (0, 0))
         if not steps.is_nothing:
             kept = self._target.stored() or Stored((0, 0), stored.log)
-            yield from self._carry_out(steps, table.source, "its columns", kept)
-
-    def _follow(self, control: TableControl, stored: Stored) -> Work[None]:
-        renamed = {new: old for old, new in (control.body.get("renamed") or {}).items()}
-        needs_snapshot = SchemaChange.of_control(control.pair, control.body, None, control.table).needs_snapshot
-        steps = CopySteps(renamed, fill_of(control), (), needs_snapshot, control.pair)
-        yield from self.follow(control.table, steps, stored, control.body.get("ddl") or "no DDL")
+            yield from self._carry_out(steps, table, "its columns", kept)
 
     def follow(self, table: TableSchema, steps: CopySteps, stored: Stored, why: str) -> Work[None]:
         """See `Mirror.follow`; of this source's rows."""
-        inexact = [] if steps.inexact else self._inexact_in(table)
+        inexact = [] if steps.inexact else self._inexact_in(table, steps.moved)
         if (steps.inexact or inexact) and not steps.needs_snapshot:
             raise self._cannot_follow(self._source, steps, inexact)
-        renamed = {new: old for new, old in steps.moved.items() if new != old}
-        found = self._plan(table, renamed, steps.fill, steps.below)
+        found = self._plan(table, steps.moved, steps.fill, steps.below)
         found = replace(found, gone=self._in_use(found.gone), empties=bool(steps.inexact or inexact))
         if not found.is_nothing:
-            yield from self._carry_out(found, table.source, why, stored)
+            yield from self._carry_out(found, table, why, stored)
 
-    def _inexact_in(self, table: TableSchema) -> list[str]:
+    def _inexact_in(self, table: TableSchema, moved: Mapping[str, str]) -> list[str]:
         """Columns in which this source has values that are none of its new types."""
         have, want = self._target.schema(), mirror_schema(table)
-        narrower = [field for field in want if field.name in have.names and have.field(field.name).type != field.type]
-        moves = [field for field in narrower if widens_to(field.type, have.field(field.name).type)]
+        moves = [(field, have.field(moved[field.name])) for field in want if moved.get(field.name) in have.names]
         return [
-            name
-            for name, kind in ((field.name, field.type) for field in moves)
-            if not all(converts_exactly(batch.column(name), kind) for batch in self._mine([name]))
+            new.name
+            for new, old in moves
+            if new.type != old.type and widens_to(new.type, old.type)
+            if not all(converts_exactly(batch.column(old.name), new.type) for batch in self._mine([old.name]))
         ]
 
     def _mine(self, names: Iterable[str]) -> Iterator[pa.RecordBatch]:
@@ -109,10 +104,13 @@ class SharedMirror(Mirror):
         return frozenset(found)
 
     def _plan(
-        self, table: TableSchema, renamed: Mapping[str, str], fill: Mapping[str, pa.Scalar], below: Pair
+        self, table: TableSchema, moved: Mapping[str, str], fill: Mapping[str, pa.Scalar], below: Pair
     ) -> SharedPlan:
+        """moved: by name of now, the name that a column of this source had before; others are new, and null or filled
+        in its rows below `below`.
+        """
         have, want = self._target.schema(), mirror_schema(table)
-        renaming = {new: old for new, old in renamed.items() if old in have.names and new in want.names}
+        renaming = {new: old for new, old in moved.items() if new != old and old in have.names and new in want.names}
         fields = []
         for field in (*have, *(each for each in want if each.name not in have.names)):
             kinds = [each.field(field.name).type for each in (have, want) if field.name in each.names]
@@ -120,7 +118,8 @@ class SharedMirror(Mirror):
                 kinds.append(have.field(renaming[field.name]).type)
             fields.append(pa.field(field.name, self._room(field.name, kinds, table)))
         schema = pa.schema(fields)
-        gone = frozenset(have.names) - set(want.names) - _OURS if below > (0, 0) else frozenset()
+        kept = {*moved, *fill} & set(want.names) | _OURS
+        gone = frozenset(have.names) - kept if below > (0, 0) else frozenset()
         values = {
             name: pa.repeat(value.cast(want.field(name).type).cast(schema.field(name).type), 1)
             for name, value in fill.items()
@@ -140,9 +139,10 @@ class SharedMirror(Mirror):
             f"{self._how_to_reset}"
         )
 
-    def _carry_out(self, steps: SharedPlan, source: str, why: str, stored: Stored) -> Work[None]:
+    def _carry_out(self, steps: SharedPlan, table: TableSchema, why: str, stored: Stored) -> Work[None]:
         if steps.only_adds_nulls:
             self._target.add_columns(steps.added, stored)
             return
-        self._check_size(source, why)
-        yield from self._target.remade(steps, steps.schema, stored)
+        self._check_size(table.source, why)
+        marks = self._true_marks(table, steps)
+        yield from self._target.remade(steps, steps.schema, stored, marks)

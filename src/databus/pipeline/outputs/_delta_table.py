@@ -9,14 +9,14 @@ import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
-from databus.disk import Location, located
+from databus.disk import Location
+from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
 from databus.tasks import (
     Change,
     DataFile,
@@ -38,7 +38,6 @@ _OWNER: Final = "databus.source"
 _FEATURES: Final = frozenset({"timestampNtz"})
 """Features of Delta that readers must have, and that our tables may."""
 
-_BATCH_ROWS: Final = 65_536
 _AHEAD: Final = ("schema", "schema/seq")
 
 
@@ -64,37 +63,12 @@ class Upkeep:
         }
 
 
-def _opened(path: Location) -> "DeltaTable":
-    from deltalake import DeltaTable
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Of which key marks stay true in a partition whose values change, as `RemakeJob` has it; elsewhere all do."""
 
-    return DeltaTable(path.engine_uri, storage_options=path.engine_options)
-
-
-def _dataset_of(table: "DeltaTable", path: Location, schema: pa.Schema | None = None) -> Any:
-    return table.to_pyarrow_dataset(filesystem=path.arrow_files, schema=schema)
-
-
-def read_delta(path: Location | Path, columns: Sequence[str] | None = None, *, source: str | None = None) -> pa.Table:
-    """The rows of the Delta table in a folder, all at once; of one `source` (`physical/db.table`) if several share it.
-
-    Raises deltalake's TableNotFoundError if there is none.
-    """
-    mine = None if source is None else pc.field(SOURCE) == source
-    names = None if columns is None else [*columns]
-    place = located(path)
-    found: pa.Table = _dataset_of(_opened(place), place).to_table(columns=names, filter=mine)
-    return found
-
-
-def delta_batches(path: Location | Path, *, source: str | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of the Delta table in a folder, a few at a time; see `read_delta`."""
-    mine = None if source is None else pc.field(SOURCE) == source
-    place = located(path)
-    yield from (
-        _dataset_of(_opened(place), place)
-        .scanner(filter=mine, batch_size=_BATCH_ROWS, batch_readahead=1, fragment_readahead=1)
-        .to_batches()
-    )
+    partition: Mapping[str, str]
+    of_key: str
 
 
 def commit_path(table: Location, version: int) -> Location:
@@ -158,7 +132,7 @@ class DeltaTarget:
     def _open(self) -> None:
         if self._was_begun():
             with self._errors("open"):
-                self._table = _opened(self.path)
+                self._table = opened_delta(self.path)
             self._version_seen = self._table.version()
             self._check_features(self._table)
             self._check_owner(self._table)
@@ -316,13 +290,14 @@ class DeltaTarget:
             self._transact(actions, "overwrite", Schema.from_arrow(schema), stored)
         self._check_schema(schema)
 
-    def remade(self, change: Change, schema: pa.Schema, stored: Stored) -> Work[None]:
+    def remade(self, change: Change, schema: pa.Schema, stored: Stored, marks: Marks | None = None) -> Work[None]:
         """Change all rows and the columns that there are, and store the pair. change: gives rows of `schema`."""
         files: list[tuple[DataFile, Mapping[str, str]]] = []
         for partition in self.partitions():
             held = self.live((), partition)
             if held:
-                done = yield RemakeJob(self.path, held, self.file_schema(), change, partition)
+                kept = marks.of_key if marks is not None and marks.partition == partition else None
+                done = yield RemakeJob(self.path, held, self.file_schema(), change, partition, kept)
                 files += [(each, partition) for each in done.added]
         self.overwrite(schema, files, stored)
 
@@ -413,7 +388,7 @@ class DeltaTarget:
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         """All rows, in bounded batches."""
         with self._errors("read"):
-            yield from self._dataset().scanner(columns=columns, batch_size=_BATCH_ROWS).to_batches()
+            yield from self._dataset().scanner(columns=columns, batch_size=BATCH_ROWS).to_batches()
 
     def read(self) -> pa.Table:
         """All rows at once: for tests and comparisons."""
@@ -421,7 +396,7 @@ class DeltaTarget:
             return self._dataset().to_table()
 
     def _dataset(self) -> Any:
-        return _dataset_of(self.table, self.path, self.schema())
+        return dataset_of(self.table, self.path, self.schema())
 
     def maintain(self, *, joins: bool) -> Work[None]:
         """Remove files and log entries that nobody needs any more, now and then.
