@@ -27,6 +27,7 @@ from databus.formats import (
     maxwell_messages,
     own_messages,
 )
+from databus.formats._twos_complement import decimals_from, twos_complement
 from databus.schema import Column, TableSchema, frame_schema, key_bytes
 from tests.formats.made import made
 from tests.formats.test_changes import frame
@@ -330,6 +331,17 @@ def test_what_a_form_cannot_hold_is_refused_with_the_column_s_name():
         debezium_messages(table, frame("timestamp", [at]), physical="p", made_us=0)
     (value,) = maxwell_messages(table, frame("timestamp", [at])).values.to_pylist()
     assert b'"2026-07-01 00:00:00.000001"' in value  # no digit is cut off
+
+
+@pytest.mark.parametrize(
+    "number", [0, 1, -1, 127, 128, -128, -129, 255, 256, 32767, 32768, -32768, 10**38 - 1, 1 - 10**38]
+)
+def test_an_exact_number_has_the_fewest_bytes_that_hold_its_sign(number):
+    values = pa.array([Decimal(number), None], pa.decimal128(38, 0))
+    size = next(size for size in range(1, 18) if -(1 << 8 * size - 1) <= number < 1 << 8 * size - 1)
+    found = twos_complement(values)
+    assert found.to_pylist() == [number.to_bytes(size, "big", signed=True), None]
+    assert decimals_from(found, values.type).equals(values)
 
 
 def test_an_update_needs_its_second_image_but_not_its_first():

@@ -211,7 +211,9 @@ def test_a_message_that_is_wrong_is_named(read, message, said):
         read(TABLE, array(None, message))
 
 
-@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'{"op":"c"}{', b"\xff", b'{"op": 1e}', b"[" * 5000])
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b"null", b'{"op":"c"}{', b"\xff", b'{"op": 1e}', b"[" * 5000, b"{}{}"]
+)
 @pytest.mark.parametrize(
     "read", [own_rows, debezium_rows, maxwell_rows, canal_rows, cloudevents_rows, cloudevents_debezium_rows]
 )
