@@ -11,6 +11,7 @@ that a few new keys do not cost a file in each bucket.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -102,16 +103,17 @@ def rewrite(
 
     Holds the images, `group_bytes_max` of rows and one row group, a few times over, whatever the size of the table.
     """
-    work = _Rewrite(files, images, layout, table, write, group_bytes_max)
     arranged = _to_arrange(files, layout, split_bytes_max)
-    for bucket, held in _by_bucket(files, layout):
-        for file in held:
-            work.take(file, bucket, always=file.name in arranged)
-        if bucket != (1, 0):
-            work.flush(bucket)
-    work.take_new()
-    work.flush((1, 0))
-    return Rewritten(work.added, work.removed, work.changed)
+    with ThreadPoolExecutor(1) as beside:  # one file is encoded while the next is read
+        work = _Rewrite(files, images, layout, table, write, group_bytes_max, beside)
+        for bucket, held in _by_bucket(files, layout):
+            for file in held:
+                work.take(file, bucket, always=file.name in arranged)
+            if bucket != (1, 0):
+                work.flush(bucket)
+        work.take_new()
+        work.flush((1, 0))
+        return Rewritten([each.result() for each in work.added], work.removed, work.changed)
 
 
 def bytes_to_read(files: Sequence[LiveFile], images: Images, layout: Layout) -> int:
@@ -165,7 +167,8 @@ class _Rewrite:
     table: Location
     write: Write
     group_bytes_max: int
-    added: list[DataFile] = field(default_factory=list)
+    beside: ThreadPoolExecutor
+    added: list[Future[DataFile]] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     changed: int = 0
 
@@ -267,7 +270,12 @@ class _Rewrite:
         for mark, part in self._arranged(rows, bucket, row_bytes):
             rows_max = max(int(self.layout.file_bytes_max / row_bytes), 1)
             for start in range(0, part.num_rows, rows_max):
-                self.added.append(self.write(without_unused(part.slice(start, rows_max)), mark))
+                if self.added:
+                    self.added[-1].result()  # no more than one file waits
+                self.added.append(self.beside.submit(self._write, part.slice(start, rows_max), mark))
+
+    def _write(self, rows: pa.Table, mark: str) -> DataFile:
+        return self.write(without_unused(rows), mark)
 
     def _arranged(self, rows: pa.Table, bucket: tuple[int, int], row_bytes: float) -> Iterable[tuple[str, pa.Table]]:
         """The rows of files, and their marks."""
