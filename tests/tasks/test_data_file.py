@@ -72,6 +72,17 @@ def test_where_one_column_has_no_exact_bounds_no_column_has(column: pa.Array, tm
     assert json.loads(write_data_file(tmp_path, rows).stats) == {"numRecords": 2}
 
 
+@pytest.mark.parametrize("rest", ["\U0010ffff", "\U0010ffffb", "\U0010ffff" * 9, "\U0010fffe\U0010ffff", "b"])
+def test_no_text_is_above_its_files_bound(rest: str, tmp_path: Path) -> None:
+    text = "a" * 32 + rest
+    target = DeltaTarget(located(tmp_path / "t"), "shop/main.t", "app", Upkeep(), POINTS)
+    target.create(pa.schema({"s": pa.string()}))
+    target.append(pa.table({"s": [text]}), Stored((1, 1), 1))
+    table = DeltaTable(tmp_path / "t")
+    for condition in ([("s", "=", text)], [("s", ">=", text)]):
+        assert table.to_pyarrow_table(filters=condition).num_rows == 1
+
+
 def isnan(value: Any) -> bool:
     return isinstance(value, float) and math.isnan(value)
 

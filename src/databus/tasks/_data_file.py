@@ -46,12 +46,12 @@ class DataFile:
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a file of that name may be one that a task wrote.
+    """Whether a file of that name, in a table's folder, may be one that a task wrote.
 
     >>> is_data_file("rows-4f1c.parquet"), is_data_file("part-00001-4f1c.snappy.parquet")
     (True, False)
     """
-    return name.startswith("rows-") and name.endswith((_SUFFIX, _PASSING_SUFFIX))
+    return name.startswith("rows-") and name.endswith((_SUFFIX, _PASSING_SUFFIX)) and "/" not in name
 
 
 def is_passing_file(name: str) -> bool:
@@ -167,8 +167,10 @@ def _bounds(said: Sequence[Any]) -> tuple[str, str] | None:
 def _words(value: Any, *, is_high: bool) -> str:
     """A bound as JSON. Raises ValueError for one that has no exact words there."""
     if isinstance(value, str):
-        end = _LAST if is_high and len(value) > _TEXT_CHARS_MAX else ""
-        return _json(value[:_TEXT_CHARS_MAX] + end)
+        start, rest = value[:_TEXT_CHARS_MAX], value[_TEXT_CHARS_MAX:]
+        if is_high and rest > _LAST:
+            raise ValueError("is above every text so short")
+        return _json(start + _LAST if is_high and rest else start)
     if isinstance(value, Decimal):
         return f"{value:f}"
     return _day_or_time(value) if isinstance(value, dt.date) else _json(value)
