@@ -15,7 +15,7 @@ from databus.disk._files import (
     write_all,
     write_failure,
 )
-from databus.disk._location import Found, LocalLocation, Location, Overtaken, Storage, locate, located
+from databus.disk._location import Found, LocalLocation, Location, Overtaken, Storage, finished_name, locate, located
 from databus.disk._lock import FolderLock
 from databus.disk._object_store import SCHEMES, StoreLocation, is_uri
 
@@ -30,6 +30,7 @@ __all__ = [
     "Storage",
     "StoreLocation",
     "disk_full",
+    "finished_name",
     "is_no_room",
     "is_readable_by_all",
     "is_uri",

@@ -6,9 +6,10 @@ Outputs and their ledgers know files by this alone, so none of them asks where i
 import os
 import re
 import shutil
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -127,6 +128,13 @@ class Location(ABC):
     def remove_folder(self) -> None:
         """Remove the folder with all that is in it, if it is there."""
 
+    def remove_half_written(  # noqa: B027 - a store shows nothing half-written
+        self, is_mine: Callable[[str], bool], *, older_than_s: float
+    ) -> None:
+        """Remove from this folder what a kill has left of files that were being written, and nobody has written to for
+        so long. is_mine: of the names that they were to get.
+        """
+
     def check(self) -> None:  # noqa: B027 - a disk answers
         """Whether the place answers and may be read: raises what says why not."""
 
@@ -135,6 +143,19 @@ class Location(ABC):
         """What an error of Delta's engine about this folder is, if it is the disk's or the store's and not the table's:
         no room, no answer, no permission.
         """
+
+
+def _half_name(name: str) -> str:
+    return f".{name}.partial"
+
+
+def finished_name(name: str) -> str:
+    """The name of a file that may be half-written yet, when it is whole.
+
+    >>> finished_name(".rows.parquet.partial"), finished_name("rows.parquet")
+    ('rows.parquet', 'rows.parquet')
+    """
+    return name[1:].removesuffix(".partial") if name.startswith(".") and name.endswith(".partial") else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +219,7 @@ class LocalLocation(Location):
     def writing(self, before_visible: Callable[[], None] | None = None, *, durable: bool = True) -> Iterator[BinaryIO]:
         """See `Location.writing`. Until then it is beside, as `.NAME.partial`, in its folder, which is made."""
         make_folder(self.path.parent)
-        beside = self.path.with_name(f".{self.path.name}.partial")
+        beside = self.path.with_name(_half_name(self.path.name))
         try:
             with replacing(self.path, durable=durable, beside=beside, before_rename=before_visible) as file:
                 yield file
@@ -238,7 +259,7 @@ class LocalLocation(Location):
         """See `Location.make`. What was left half-written in it is removed."""
         try:
             make_folder(self.path)
-            for left in self.path.glob(".*.partial"):
+            for left in self.path.glob(_half_name("*")):
                 left.unlink(missing_ok=True)
         except (ConfigError, OSError) as error:
             raise InputError(f"{self.path}: is not a folder to write to: {error}") from error
@@ -255,6 +276,15 @@ class LocalLocation(Location):
             return
         except OSError as error:
             raise InputError(f"{self.path}: could not be removed: {error}") from error
+
+    def remove_half_written(self, is_mine: Callable[[str], bool], *, older_than_s: float) -> None:
+        """See `Location.remove_half_written`."""
+        before_s = time.time() - older_than_s
+        for left in self.path.glob(_half_name("*")):
+            if is_mine(finished_name(left.name)):
+                with suppress(FileNotFoundError):
+                    if left.stat().st_mtime < before_s:
+                        left.unlink()
 
     def trouble(self, error: Exception) -> DatabusError | None:
         """See `Location.trouble`: the system's error behind one of the engine's, whose text ends as Rust names it."""

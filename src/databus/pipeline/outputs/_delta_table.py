@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
-from databus.disk import Location
+from databus.disk import Location, finished_name
 from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
 from databus.tasks import (
     Change,
@@ -142,7 +142,7 @@ class DeltaTarget:
         and beside it at most what tasks have written and no commit shows.
         """
         log = self.path / "_delta_log"
-        names = [each for each in self.path.names() if not is_data_file(each)]
+        names = [each for each in self.path.names() if not is_data_file(finished_name(each))]
         return log.name in names and (len(names) > 1 or any(each[0].isdigit() for each in log.names()))
 
     def refresh(self) -> None:
@@ -420,9 +420,19 @@ class DeltaTarget:
                     self.upkeep.vacuum_hours,
                     dry_run=False,
                     enforce_retention_duration=False,
-                    full=True,  # what tasks that were killed have left is in no log
                     post_commithook_properties=PostCommitHookProperties(create_checkpoint=True),
                 )
+                self._remove_left()
+
+    def _remove_left(self) -> None:
+        """Remove what tasks that were killed have left, which is in no log; nothing that may be somebody else's, such
+        as the files of a table in a folder below.
+        """
+        hours = self.upkeep.vacuum_hours
+        for name in self.table.vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True):
+            if is_data_file(name):
+                (self.path / name).remove()
+        self.path.remove_half_written(is_data_file, older_than_s=hours * 3600)
 
     @contextlib.contextmanager
     def _committing(self, verb: str) -> Iterator[None]:
