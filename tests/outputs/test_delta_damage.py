@@ -1,6 +1,8 @@
 """Delta copies on a full disk, and such that are missing, broken, or somebody else's."""
 
+import os
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,12 +74,59 @@ def test_a_table_that_was_restored_to_an_older_version_is_missed(either):
     assert output.holds(name, place)
     table = DeltaTable(output.table_path("shop", ORDERS.source))
     table.delete("id = 1")
-    table.restore(int(place.mark))
+    table.restore(version_of(place))
     assert output.holds(name, place), "to what it was when it was last written"
-    table.restore(int(before.mark))
+    table.restore(version_of(before))
     again = either.make()
     assert again.place(name).pair == place.pair
     assert not again.holds(name, place)
+
+
+def version_of(place):
+    return int(place.mark.split()[0])
+
+
+def without_log(table):
+    """Old commits are removed from its log, as upkeep of any engine does."""
+    table.optimize.compact()
+    table.alter.set_table_properties({"delta.appendOnly": "false"})
+    table = DeltaTable(table.table_uri)
+    long_ago = time.time() - 30 * 3600
+    for file in Path(table.table_uri.removeprefix("file://"), "_delta_log").iterdir():
+        os.utime(file, (long_ago, long_ago))
+    table.create_checkpoint()
+    table.cleanup_metadata()
+
+
+def begun(harness):
+    """An output, how far it has come, and its table."""
+    log, name = log_of(*range(5)), f"shop/{ORDERS.source}"
+    output = harness.make()
+    for at in range(5):
+        output.write(log.batch(at, at + 1))
+    return output.place(name), DeltaTable(output.table_path("shop", ORDERS.source))
+
+
+def test_a_table_that_was_restored_is_missed_after_its_log_was_cleaned_too(either):
+    place, table = begun(either)
+    table.restore(version_of(place) - 2)
+    without_log(table)
+    assert not either.make().holds(f"shop/{ORDERS.source}", place)
+
+
+@pytest.mark.parametrize("form", [str, lambda mark: mark.split()[0]], ids=["now", "before rows were counted"])
+def test_a_table_whose_files_others_joined_is_not_missed_after_its_log_was_cleaned(either, form):
+    place, table = begun(either)
+    without_log(table)
+    assert either.make().holds(f"shop/{ORDERS.source}", replace(place, mark=form(place.mark)))
+
+
+def test_a_history_from_which_old_rows_were_removed_is_not_missed(tmp_path):
+    harness = DeltaHarness(tmp_path, "history")
+    place, table = begun(harness)
+    table.delete("id < 3")
+    without_log(table)
+    assert harness.make().holds(f"shop/{ORDERS.source}", place)
 
 
 def test_snapshot_makes_a_table_that_is_gone_again(mirror):

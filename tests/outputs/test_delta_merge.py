@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from decimal import Decimal
 
 import pytest
@@ -18,6 +19,7 @@ from databus.schema import Column, TableSchema
 from databus.testing import OUTPUT_CHECKS
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, Image, mirror_of, random_log
 from databus.testing._output_harness import same
+from databus.testing._staged_writes import write_by_tasks
 from tests.outputs.harnesses import DeltaHarness
 
 EAST, WEST = "shard-east", "shard-west"
@@ -402,3 +404,49 @@ def test_a_table_of_one_source_is_not_shared_and_a_shared_one_not_taken(tmp_path
     write_all(shared, shard(EAST, 1))
     with pytest.raises(UnsupportedFeature, match="is the copy of several, by shop/copy"):
         write_all(alone, shard(EAST, 1, 2))
+
+
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+@pytest.mark.parametrize(
+    "change", [lambda table: table.restore(table.version() - 2), lambda table: table.delete("id = 1")]
+)
+def test_rows_that_somebody_else_changes_between_batches_are_noticed(tmp_path, mode, change):
+    harness = SharedHarness(tmp_path, mode)
+    east, output = shard(EAST, *range(5)), harness.make()
+    for at in range(4):
+        output.write(east.batch(at, at + 1))
+    change(DeltaTable(output.table_path(EAST, ORDERS.source)))
+    with pytest.raises(LockHeld, match=r"another process has changed its rows in version \d+ \((RESTORE|DELETE)\)"):
+        output.write(east.batch(4, 5))
+
+
+def test_files_that_somebody_else_joins_between_batches_are_no_trouble(tmp_path):
+    harness = SharedHarness(tmp_path, "history")
+    logs, output = [shard(EAST, *range(6)), shard(WEST, *range(6))], harness.make()
+    for at in range(6):
+        for log in logs:
+            output.write(log.batch(at, at + 1))
+        DeltaTable(output.table_path(EAST, ORDERS.source)).optimize.compact()
+    assert [ids(harness, log.physical) for log in logs] == [[*range(6)]] * 2
+
+
+def ids(harness, physical):
+    return sorted(row["id"] for row in harness.read(physical, ORDERS))
+
+
+def test_upkeep_leaves_what_tasks_have_written_for_another_source_of_the_batch(tmp_path):
+    harness = SharedHarness(tmp_path, "history", path="lake/{db}", compact_every_commits=1, vacuum_hours=1)
+    tables = [TableSchema(f"main.orders_{each}", ORDERS.columns, ORDERS.key) for each in "ab"]
+    log = ChangeLog()
+    for table in tables:
+        log.begin().insert(table, order(1))
+    output = harness.make()
+    commit, hours_ago = output.commit, time.time() - 2 * 3600
+
+    def commit_late(staged, tasks):
+        for file in tmp_path.rglob("rows-*"):
+            os.utime(file, (hours_ago, hours_ago))
+        commit(staged, tasks)
+
+    write_by_tasks(output, log.batch(0, 2), commit_late, output.discard)
+    assert [len(harness.read("shop", table)) for table in tables] == [1, 1]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from deltalake import DeltaTable
 
 from databus.core import (
     Checkpoint,
@@ -248,3 +249,24 @@ def test_a_table_is_complete_too_when_all_was_read_that_its_configuration_asks_f
     first.write("a", log.batch(1, 3))
     first.advance("a", Checkpoint({"shop": log.position(3)}))
     assert bool(handle(tmp_path).stream("a").incomplete) is not as_configured
+
+
+def test_a_table_that_is_restored_before_its_first_batch_of_a_run_is_missed(tmp_path):
+    """It was looked at when the run began, and is opened only now."""
+    harness, log = DeltaHarness(tmp_path, "mirror"), ChangeLog()
+    for number in range(4):
+        log.begin().insert(ORDERS, {"id": number, "note": "x", "total": None})
+    handle = OutputHandle("copy", harness.make(), tmp_path / ".databus")
+    handle.bringing = {"q": Bringing("shop/*")}
+    handle.open("q")
+    for number in range(3):
+        batch = log.batch(number, number + 1)
+        handle.write("q", batch)
+        handle.advance("q", Checkpoint({"shop": batch.end}))
+    handle.close()
+    handle.check("q")
+    handle.open("q")
+    table = DeltaTable(harness.make().table_path("shop", ORDERS.source))
+    table.restore(table.version() - 1)
+    with pytest.raises(CorruptData, match="was put back to how it was before"):
+        handle.write("q", log.batch(3, 4))

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,6 +59,7 @@ class OutputHandle:
         self._ledger: Ledger | None = None
         self._now: dict[str, Stream] = {}  # as written, which the ledger says once the micro-batch is done
         self._adopted: set[str] = set()
+        self._looked_at: set[str] = set()  # tables that were looked for in the target since it is open
         self._lock = threading.RLock()
         self._is_open = False
         self._busy_since_s = 0.0
@@ -114,20 +115,25 @@ class OutputHandle:
         stream = self.stream(name)
         if stream is None or not isinstance(self.output, Output):
             return
-        for table, place in ((table, entry.place) for table, entry in stream.tables.items()):
-            if place is not None and not self.output.holds(table, place):
-                found = self.output.place(table)
-                has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
-                if found is not None and found.pair >= place.pair:
-                    has = "was put back to how it was before"
-                raise CorruptData(
-                    f"outputs.{self.name}: its copy of {table} {has}; it had come to {place.pair}, says "
-                    f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
-                    f"{self.name} {table}`, FILE being the pipeline's"
-                )
+        self._check_holds(self.output, stream, stream.tables)
         changed = made_otherwise(stream, self.bringing[name].way_of)
         if changed:
             self._go_another_way(self.output, changed)
+
+    def _check_holds(self, output: Output, stream: Stream, tables: Iterable[str]) -> None:
+        for table in tables:
+            place = stream.tables[table].place
+            if place is None or output.holds(table, place):
+                continue
+            found = output.place(table)
+            has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
+            if found is not None and found.pair >= place.pair:
+                has = "was put back to how it was before"
+            raise CorruptData(
+                f"outputs.{self.name}: its copy of {table} {has}; it had come to {place.pair}, says "
+                f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
+                f"{self.name} {table}`, FILE being the pipeline's"
+            )
 
     def _go_another_way(self, output: Output, tables: Sequence[str]) -> None:
         names, on_change = ", ".join(sorted(tables)), output.config.on_change
@@ -201,6 +207,7 @@ class OutputHandle:
     def _close(self) -> None:
         if self._is_open and isinstance(self.output, Output):
             self._is_open = False
+            self._looked_at.clear()
             self.output.close()
 
     @property
@@ -235,6 +242,8 @@ class OutputHandle:
             tables = {f"{batch.physical}/{item.table.source}" for item in batch.items}
             self._check_new(name, tables.difference(known.tables, known.incomplete), batch)
             self._taken().check_epoch()
+            self._check_holds(self.output, known, tables.intersection(known.tables) - self._looked_at)
+            self._looked_at |= tables
             self.output.incomplete = known.incomplete
             apply(self._with_gaps(known.incomplete.difference(known.tables), batch))
             way_of = self.bringing[name].way_of

@@ -4,7 +4,7 @@ Exactly once: the commit that holds a batch's rows also stores the pair at the b
 stored pair are dropped, whatever batch they come in. Start with `DeltaOutput.write`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
@@ -22,12 +22,13 @@ from databus.core import (
 )
 from databus.disk import Location
 from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
+from databus.pipeline.outputs._delta_commits import Seen, still_holds
 from databus.pipeline.outputs._delta_config import DeltaConfig
 from databus.pipeline.outputs._delta_history import History
 from databus.pipeline.outputs._delta_known import Known
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
-from databus.pipeline.outputs._delta_table import DeltaTarget, commit_path, was_put_back
+from databus.pipeline.outputs._delta_table import DeltaTarget
 from databus.pipeline.outputs._paths import TableFolders, folders_of, path_of, remove_folders, root_of
 from databus.schema import TableSchema
 from databus.tasks import (
@@ -63,7 +64,6 @@ _CRASH_POINTS: Final = {
     "history": ("delta.history.before_commit", "delta.history.after_commit"),
 }
 
-
 _KNOWN_TABLES_MAX: Final = 16
 _KNOWN_FILES_MAX: Final = 2_000  # of all of them, some 200 KB
 
@@ -90,6 +90,7 @@ class DeltaOutput(Output):
         self._places = TableFolders(config.path, context, spelled)
         self._known: Known | None = None
         self._named: dict[tuple[str, str], dict[str, int]] = {}  # see `DeltaTarget`, of each table's last batch
+        self._seen: dict[Location, Seen] = {}
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
         self._known_tables: dict[str, KnownTable] = {}  # mirrors by full name, those changed last at the end
 
@@ -117,10 +118,10 @@ class DeltaOutput(Output):
         return KeyChoice(() if self.config.mode == "history" else self.config.key or ())
 
     def place(self, name: str) -> Place | None:
-        """See `Output.place`. The mark is the table's version."""
-        target = self._copy(*name.split("/", 1)).target
-        stored = target.stored() if target.exists else None
-        return None if stored is None else Place(stored.pair, str(target.table.version()))
+        """See `Output.place`."""
+        copy = self._copy(*name.split("/", 1))
+        stored = copy.target.stored() if copy.target.exists else None
+        return None if stored is None else Place(stored.pair, str(copy.target.mark(copy.kind.partition)))
 
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`: a mirror needs a key."""
@@ -135,15 +136,9 @@ class DeltaOutput(Output):
 
     def holds(self, name: str, place: Place) -> bool:
         """See `Output.holds`. A table is opened only if the version's commit is not in its log."""
-        path = self.table_path(*name.split("/", 1))
-        if self.config.on_gap == "continue":
-            return True
-        if place.mark and was_put_back(path, int(place.mark)):
-            return False
-        if place.mark and commit_path(path, int(place.mark)).exists():
-            return True
-        found = self.place(name)
-        return found is not None and found.pair >= place.pair
+        path, is_history = self.table_path(*name.split("/", 1)), self.config.mode == "history"
+        may_lack = self.config.on_gap == "continue"
+        return may_lack or still_holds(path, place, lambda: self.place(name), appends_only=is_history)
 
     def tables(self) -> Collection[str]:
         """See `Output.tables`."""
@@ -196,16 +191,24 @@ class DeltaOutput(Output):
     def _apply(self, batch: Batch, tasks: Tasks) -> None:
         known = self._read_known()
         known.meet(batch.physical, begins_at_zero=batch.start.scn == 0)
-        by_source: dict[str, list[Item]] = {}
+        by_source: dict[str, list[Item]] = {item.table.source: [] for item in batch.items}
         for item in batch.items:
-            by_source.setdefault(item.table.source, []).append(item)
+            by_source[item.table.source].append(item)
         works = [self._write_source(known, batch, source, items) for source, items in by_source.items()]
         self._written = {}
         if self.config.merge:  # each is to see what the one before it has done to their table
             counts = [count for work in works for count in run_all([work], tasks)]
+            self._maintain_shared(batch, by_source, tasks)
         else:
             counts = run_all(works, tasks)
         self.written = dict(zip(by_source, counts, strict=True))
+
+    def _maintain_shared(self, batch: Batch, sources: Iterable[str], tasks: Tasks) -> None:
+        """Once all are committed: what tasks have written for another source may be older than upkeep leaves alone."""
+        targets = [self._copy(batch.physical, source).target for source in sources]
+        for target in {each.path: each for each in targets if each.exists}.values():
+            target.refresh()
+            run_all([target.maintain(joins=self.config.mode == "history")], tasks)
 
     def _read_known(self) -> Known:
         if self._known is None:
@@ -230,7 +233,7 @@ class DeltaOutput(Output):
         """See `Output.close`."""
         self._copies.clear()
         self._known_tables.clear()
-        self._known = None
+        self._known, self._seen = None, {}
 
     def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
         """Returns how many rows were new."""
@@ -275,7 +278,8 @@ class DeltaOutput(Output):
             yield from self._apply_item(copy.kind, f"{batch.physical}/{source}", item, stored)
         if copy.target.stored() is not None:
             known.add(f"{batch.physical}/{source}", copy.target.path)
-        yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
+        if not self.config.merge:
+            yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
         if isinstance(batch, StagedBatch):
             self._note(f"{batch.physical}/{source}", copy, new[-1].table)
         return sum(_count_of(item) for item in new)
@@ -286,11 +290,10 @@ class DeltaOutput(Output):
         self._known_tables.pop(name, None)
         if not isinstance(copy.kind, Mirror) or self.config.merge or stored is None:
             return
-        key = self._key(table)
+        key, version = self._key(table), copy.target.table.version()
         files = copy.target.live(key)
         if len(files) <= _KNOWN_FILES_MAX:
             layout = copy.kind.layout(files, key)
-            version = copy.target.table.version()
             self._known_tables[name] = KnownTable(version, stored.pair, table.fingerprint, tuple(files), layout)
         if len(self._known_tables) > _KNOWN_TABLES_MAX:
             self._known_tables.pop(next(iter(self._known_tables)))
@@ -421,27 +424,20 @@ class DeltaOutput(Output):
             return copy
         name = f"{physical}/{source}"
         application = f"databus/{self.context.pipeline}/{self.context.output}/{source}/{physical}"
-        points, upkeep, how = _CRASH_POINTS[self.config.mode], self.config.upkeep(), self._reset(physical, source)
-        rules: dict[str, Any] = {
-            "key": self.key,
-            "on_gap": self.config.on_gap,
-            "rows_max": self.config.merge_rows_max,
-        }
-        is_mirror = self.config.mode == "mirror"
-        named = self._named.setdefault((physical, source), {})
+        config, reset = self.config, {"how_to_reset": self._reset(physical, source)}
+        points, upkeep = _CRASH_POINTS[config.mode], config.upkeep()
+        rules: dict[str, Any] = {"key": self.key, "on_gap": config.on_gap, "rows_max": config.merge_rows_max, **reset}
+        is_mirror, named = self.config.mode == "mirror", self._named.setdefault((physical, source), {})
         kind: Mirror | History
         if self.config.merge:
             path = self.table_path(physical, source)
             owner = f"several, by {self.context.pipeline}/{self.context.output}"
-            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, named=named)
-            kind = (
-                SharedMirror(target, name, **rules, how_to_reset=how)
-                if is_mirror
-                else SharedHistory(target, name, how_to_reset=how)
-            )
+            seen = self._seen.setdefault(path, Seen())
+            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, named=named, seen=seen)
+            kind = SharedMirror(target, name, **rules) if is_mirror else SharedHistory(target, name, **reset)
         else:
             target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points, named=named)
-            kind = Mirror(target, **rules, how_to_reset=how) if is_mirror else History(target, how_to_reset=how)
+            kind = Mirror(target, **rules) if is_mirror else History(target, **reset)
         copy = self._copies[physical, source] = _Copy(target, kind)
         return copy
 

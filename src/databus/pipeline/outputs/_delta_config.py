@@ -62,7 +62,10 @@ class DeltaConfig(OutputConfig):
         _KEEP.checkpoint_every_commits, ge=1, le=10_000, description="Every how many commits Delta sums up its log."
     )
     vacuum_hours: int = Field(
-        _KEEP.vacuum_hours, ge=1, le=87_600, description="How long files of older versions are kept, in hours."
+        _KEEP.vacuum_hours,
+        ge=1,
+        le=87_600,
+        description="How long files of older versions are kept, in hours; longer than any batch takes to be written.",
     )
     log_hours: int = Field(
         _KEEP.log_hours, ge=1, le=87_600, description="How long entries of Delta's log are kept, in hours."

@@ -5,7 +5,6 @@ commit is either there with its pair or not at all. Nothing here knows what the 
 """
 
 import contextlib
-import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.disk import Location, finished_name
+from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits
 from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
 from databus.tasks import (
     Change,
@@ -71,27 +71,6 @@ class Marks:
     of_key: str
 
 
-def commit_path(table: Location, version: int) -> Location:
-    """The file of a commit in a table's log."""
-    return table / "_delta_log" / f"{version:020d}.json"
-
-
-def was_put_back(table: Location, since: int) -> bool:
-    """Whether somebody has restored the table to a version before `since`, after it had that one.
-
-    Then what it says of its place is wrong: a restore takes rows back, and leaves the transactions that tell of them.
-    """
-    version = since + 1
-    while (found := commit_path(table, version).read()) is not None:
-        for line in found.content.splitlines():
-            info = json.loads(line).get("commitInfo") or {}
-            to = (info.get("operationParameters") or {}).get("version")
-            if info.get("operation") == "RESTORE" and (to is None or int(to) < since):
-                return True
-        version += 1
-    return False
-
-
 class DeltaTarget:
     """A Delta table that this output alone writes.
 
@@ -100,6 +79,7 @@ class DeltaTarget:
     is_shared: whether several sources share the table, which is then partitioned by `_source`; each has a target of its
     own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
     versions that these were to make: a store may carry out a commit after it has told us of an error.
+    seen: what all targets over a table know of its commits.
     """
 
     def __init__(
@@ -112,9 +92,11 @@ class DeltaTarget:
         *,
         is_shared: bool = False,
         named: dict[str, int] | None = None,
+        seen: Seen | None = None,
     ) -> None:
         self.path = path
         self._named = {} if named is None else named
+        self._seen = seen or Seen()
         self._is_shared = is_shared
         self._crash_points = crash_points
         self.owner = owner
@@ -134,6 +116,8 @@ class DeltaTarget:
             with self._errors("open"):
                 self._table = opened_delta(self.path)
             self._version_seen = self._table.version()
+            if self._seen.version < 0:
+                self._seen.version = self._version_seen
             self._check_features(self._table)
             self._check_owner(self._table)
 
@@ -146,12 +130,16 @@ class DeltaTarget:
         return log.name in names and (len(names) > 1 or any(each[0].isdigit() for each in log.names()))
 
     def refresh(self) -> None:
-        """See what other sources have written since."""
+        """See what other sources have written. Raises `LockHeld` for rows of somebody else, elsewhere a conflict."""
         if self._table is None:
             self._open()
+        else:
+            with self._errors("read"):
+                self._table.update_incremental()
+        if self._table is None or self._table.version() <= self._seen.version:
             return
-        with self._errors("read"):
-            self._table.update_incremental()
+        self._check_features(self._table)
+        check_commits(self.path, self._seen, self._table.version())
 
     def _check_features(self, table: "DeltaTable") -> None:
         """Refuse what we do not look for in a table's files and log: rows that are marked as deleted, other names."""
@@ -204,6 +192,7 @@ class DeltaTarget:
                 configuration=self.upkeep.properties(self.owner),
                 raise_if_key_not_exists=False,
             )
+        self._seen.version = self._table.version()
 
     def stored(self) -> Stored | None:
         """The pair that the table has; None where nothing was stored."""
@@ -337,12 +326,19 @@ class DeltaTarget:
         """The files of the table, or of a partition of it, with bounds of these columns."""
         asked = (self.table.version(), tuple(columns), dict(partition or {}))
         if self._live is None or self._live[0] != asked:
-            with self._errors("read"):
-                actions = pa.table(self.table.get_add_actions(flatten=True))
-            for name, value in (partition or {}).items():
-                actions = actions.filter(pc.equal(actions.column(f"partition.{name}"), value))
-            self._live = asked, live_files(actions, columns)
+            self._live = asked, live_files(self._actions(partition or {}), columns)
         return [*self._live[1]]
+
+    def mark(self, partition: Mapping[str, str]) -> Mark:
+        """How it is now; of a partition."""
+        return Mark.of(self.table.version(), self._actions(partition))
+
+    def _actions(self, partition: Mapping[str, str]) -> pa.Table:
+        with self._errors("read"):
+            actions = pa.table(self.table.get_add_actions(flatten=True))
+        for name, value in partition.items():
+            actions = actions.filter(pc.equal(actions.column(f"partition.{name}"), value))
+        return actions
 
     def partitions(self) -> list[dict[str, str]]:
         """Those that have files; one, without columns, of a table that is not divided."""
@@ -442,6 +438,7 @@ class DeltaTarget:
             yield
         if self.table.version() == before + 1 and self._next is not None:
             self._stored, self._stored_of = self._next.over(known), before + 1
+            self._seen.version += self._seen.version == before
         crash_point(self._crash_points[1])
 
     @contextlib.contextmanager

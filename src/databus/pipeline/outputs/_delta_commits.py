@@ -1,0 +1,133 @@
+"""What the log of a Delta table says of commits that are not ours: rows that somebody else changed, and restores.
+
+A RESTORE takes rows back, and leaves the transactions that tell how far the table had come. So a table says something
+wrong of its place from then on, and only its commits, or what is left of its rows, tell that.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import COMMIT_VERSION, LockHeld
+from databus.disk import Location
+from databus.pipeline._contract import Place
+
+_OURS: Final = "databus/"
+"""What the ids begin with under which our commits store their pairs."""
+
+
+def commit_path(table: Location, version: int) -> Location:
+    """The file of a commit in a table's log."""
+    return table / "_delta_log" / f"{version:020d}.json"
+
+
+def was_put_back(table: Location, since: int) -> bool:
+    """Whether somebody has restored the table to a version before `since`, after it had that one.
+
+    As far as the commits after `since` are there without a gap.
+    """
+    version = since + 1
+    while (found := commit_path(table, version).read()) is not None:
+        for line in found.content.splitlines():
+            info = json.loads(line).get("commitInfo") or {}
+            to = (info.get("operationParameters") or {}).get("version")
+            if info.get("operation") == "RESTORE" and (to is None or int(to) < since):
+                return True
+        version += 1
+    return False
+
+
+@dataclass
+class Seen:
+    """version: the last of a table of which all commits up to there are ours or leave rows alone; -1 of none."""
+
+    version: int = -1
+
+
+def check_commits(table: Location, seen: Seen, through: int) -> None:
+    """Look at the commits up to this version. Raises `LockHeld` if somebody else has changed rows in one of them."""
+    found = _foreign_commit(table, seen.version, through)
+    if found is not None:
+        raise LockHeld(
+            f"{table}: another process has changed its rows in {found}; a table has one writer. Stop the other one, "
+            f"and start this pipeline again"
+        )
+    seen.version = max(seen.version, through)
+
+
+def _foreign_commit(table: Location, after: int, through: int) -> str | None:
+    """What the first of these commits is whose rows are not ours, in words; None if none is such."""
+    for version in range(after + 1, through + 1):
+        found = commit_path(table, version).read()
+        if found is None:
+            return f"version {version}, which is no longer in its log"
+        actions = [json.loads(line) for line in found.content.splitlines() if line.strip()]
+        files = [action.get("add") or action.get("remove") or {"dataChange": False} for action in actions]
+        is_ours = any(action.get("txn", {}).get("appId", "").startswith(_OURS) for action in actions)
+        if not is_ours and any(file.get("dataChange", True) for file in files):
+            told = [action["commitInfo"].get("operation", "") for action in actions if "commitInfo" in action]
+            return f"version {version} ({', '.join(told) or 'of an unknown operation'})"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a table was at a version. rows: how many it had; newest: their greatest `_commit_version`; each is None where
+    its files do not say so. A RESTORE to before a batch changes one of the two at least; an OPTIMIZE changes none.
+    """
+
+    version: int
+    rows: int | None = None
+    newest: int | None = None
+
+    @classmethod
+    def of(cls, version: int, actions: pa.Table) -> Self:
+        """actions: the table's add-actions, flattened, as deltalake's `get_add_actions` has them."""
+        if "num_records" not in actions.column_names or actions.column("num_records").null_count:
+            return cls(version)
+        rows = int(pc.sum(actions.column("num_records")).as_py() or 0)
+        filled = actions.filter(pc.greater(actions.column("num_records"), 0))
+        name = f"max.{COMMIT_VERSION}"
+        if name not in filled.column_names or filled.column(name).null_count:
+            return cls(version, rows, None if rows else 0)
+        return cls(version, rows, int(pc.max(filled.column(name)).as_py() or 0))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """As `str` writes it, or the version alone, as it was written before."""
+        version, *others = (None if each == "-" else int(each) for each in text.split())
+        return cls(version or 0, *others[:2])
+
+    def __str__(self) -> str:
+        return " ".join("-" if each is None else str(each) for each in (self.version, self.rows, self.newest))
+
+    def lacks(self, before: "Mark", *, is_further: bool, appends_only: bool) -> bool:
+        """Whether rows are missing that were there at `before`. is_further: whether more has been written since, which
+        may have taken rows of a mirror. From a history its owner may have removed old rows.
+        """
+        if appends_only or not is_further:
+            both = None not in (self.newest, before.newest)
+            if both and (self.newest or 0) < (before.newest or 0):
+                return True
+        is_counted = not appends_only and not is_further and None not in (self.rows, before.rows)
+        return is_counted and self.rows != before.rows
+
+
+def still_holds(table: Location, place: Place, find: Callable[[], Place | None], *, appends_only: bool) -> bool:
+    """Whether a table has what it had at `place`. find: opens it, and says how far it is now; called only where the
+    commit of that time is no longer in its log. appends_only: whether it is a history.
+    """
+    before = Mark.parse(place.mark) if place.mark else None
+    if before is not None and was_put_back(table, before.version):
+        return False
+    if before is not None and commit_path(table, before.version).exists():
+        return True
+    found = find()
+    if found is None or found.pair < place.pair:
+        return False
+    now = Mark.parse(found.mark)
+    return before is None or not now.lacks(before, is_further=found.pair > place.pair, appends_only=appends_only)
