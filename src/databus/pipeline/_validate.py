@@ -13,6 +13,7 @@ from databus.disk import LocalLocation, Storage, locate
 from databus.formats import line_of, lines_in, validated
 from databus.pipeline._check_http import check_http
 from databus.pipeline._check_master import check_master
+from databus.pipeline._check_nested import check_nested
 from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
 from databus.pipeline._check_stores import check_path, check_stores
@@ -325,6 +326,7 @@ def _check_paths(graph: Graph, branches: Mapping[str, list[Branch]]) -> Iterator
             _may_share(a, b) for a in branches[one.path] for b in branches[other.path]
         ):
             yield Problem(f"{other.path}.path", f"{one.path} writes the same tables to {other.config.path} already")
+    yield from check_nested(graph, outputs, branches)
 
 
 def _is_one_place(folder: Path, one: str, other: str) -> bool:

@@ -19,7 +19,8 @@ class DeltaConfig(OutputConfig):
     )
     path: str = Field(
         description="Folder of the Delta tables, here or in an object store. `{physical}`, `{db}` and `{table}` stand "
-        "for the source's names; without any of them, `/{table}` is added.",
+        "for the source's names; without any of them, `/{table}` is added. A table's folder is its "
+        "output's alone.",
         examples=["lake/mirror", "s3://lake/{physical}/{db}.{table}"],
     )
     engine: Literal["deltalake"] = Field("deltalake", description="What writes the tables.")

@@ -48,7 +48,8 @@ class FilesConfig(OutputConfig):
     type: Literal["files"] = "files"
     path: str = Field(
         description="Folder of the files, here or in an object store. `{physical}`, `{db}` and `{table}` stand for the "
-        "source's names; without any of them, `/{table}` is added.",
+        "source's names; without any of them, `/{table}` is added. A table's folder is its "
+        "output's alone.",
         examples=["out", "out/{physical}/{db}.{table}"],
     )
     format: Literal["parquet", "json"] = Field(
