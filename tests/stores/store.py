@@ -114,9 +114,13 @@ def denied():
 
 
 class LateStore:
-    """Hands requests on to a store. While `holds` is set, commits of Delta tables wait in it, whoever gives them up."""
+    """Hands requests on to a store. While `holds` is set, commits of Delta tables wait in it, whoever gives them up.
 
-    def __init__(self, endpoint: str) -> None:
+    without: a header that it does not hand on.
+    """
+
+    def __init__(self, endpoint: str, without: str = "") -> None:
+        self._without = without.lower()
         self._to = urlsplit(endpoint).netloc
         self.holds = threading.Event()
         self._released = threading.Event()
@@ -134,7 +138,8 @@ class LateStore:
         to = http.client.HTTPConnection(self._to)
         to.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
         for name, value in request.headers.items():
-            to.putheader(name, value)
+            if name.lower() != self._without:
+                to.putheader(name, value)
         to.endheaders(body)
         answer = to.getresponse()
         content = answer.read()
@@ -149,9 +154,9 @@ class LateStore:
 
 
 @contextmanager
-def late(endpoint: str) -> Iterator[LateStore]:
-    """A store that may carry out a commit after whoever asked for it has gone."""
-    store = LateStore(endpoint)
+def late(endpoint: str, without: str = "") -> Iterator[LateStore]:
+    """A store that may carry out a commit after whoever asked for it has gone; see `LateStore`."""
+    store = LateStore(endpoint, without)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -8,7 +8,7 @@ import pytest
 
 from databus.core import AccessDenied, ConfigError, InputError, ServiceUnavailable
 from databus.disk import LocalLocation, Overtaken, Storage, StoreLocation, locate
-from tests.stores.store import KEY, SECRET, answering, denied
+from tests.stores.store import BUCKET, KEY, SECRET, answering, denied, late
 
 NAMES = ("plain.json", "größe", "gr%C3%B6%C3%9Fe 1%2F2", "订单", "[ab]", "it's #1?", "a=3Db", "a+b & c")
 
@@ -147,6 +147,14 @@ def test_a_store_that_passes_over_conditions_is_refused(store):
     store.at("conditions/kept").check_conditions()
     with answering(200, b"x") as endpoint, pytest.raises(ConfigError, match="passes over the condition of a write"):
         failing(endpoint).check_conditions()
+
+
+def test_a_store_that_passes_over_one_of_the_conditions_is_refused(store):
+    store.at("conditions/half").write(b"x")
+    with late(store.endpoint, without="If-Match") as half:
+        there = Storage({"s3": {**store.options, "endpoint": half.endpoint}})
+        with pytest.raises(ConfigError, match=r"passes over the condition of a write \(`If-Match`\)"):
+            StoreLocation.of(f"s3://{BUCKET}/conditions/half", there).check_conditions()
 
 
 def test_a_bucket_that_is_not_there_is_an_error_that_says_so(store):

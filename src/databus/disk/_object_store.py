@@ -27,6 +27,7 @@ _RETRIES: Final = 3
 _RETRY_S_MAX: Final = 10
 _CONNECT_S_MAX: Final = 5
 _STORES_MAX: Final = 64
+_NO_TAG: Final = f'"{0:032x}"'  # of no version of anything
 _SPOOLED_BYTES_MAX: Final = 8 << 20
 _READ_BYTES: Final = 1 << 20
 _ERROR_CHARS_MAX: Final = 400
@@ -168,12 +169,13 @@ class StoreLocation(Location):
         found = self.read()
         if found is None:
             return
-        with suppress(Overtaken):
-            self.put(found.content, after=None)
-            raise ConfigError(
-                f"{self}: the store passes over the condition of a write (`If-None-Match`), so that a second writer "
-                f"could not be found. Use a newer version of it, or another store"
-            )
+        for name, after in (("If-None-Match", None), ("If-Match", _NO_TAG)):
+            with suppress(Overtaken):
+                self.put(found.content, after=after)
+                raise ConfigError(
+                    f"{self}: the store passes over the condition of a write (`{name}`), so that a second writer could "
+                    f"not be found. Use a newer version of it, or another store"
+                )
 
     def write(self, content: bytes) -> None:
         """See `Location.write`."""
