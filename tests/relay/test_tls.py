@@ -277,6 +277,29 @@ def test_a_relay_that_wants_certificates_lets_in_who_shows_one_and_tells_the_oth
     assert "has expired; renew the file" in str(expired)
 
 
+def test_a_session_that_is_resumed_shows_no_certificate_and_is_refused(tmp_path: Path, authority: Authority) -> None:
+    """By its time the certificate of its beginning may have expired."""
+    signed = authority.sign("anna")
+    client = ssl.create_default_context(cafile=authority.ca)
+    client.load_cert_chain(signed.certificate, signed.key)
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    tls = {**authority.sign("relay").relay, "client_ca_file": str(authority.ca)}
+
+    def ask(session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+        plain = socket.create_connection(("127.0.0.1", port_of(relay)), timeout=30)
+        with client.wrap_socket(plain, server_hostname="localhost", session=session) as sock:
+            sock.sendall(b"GET /admin HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return sock.recv(65_536), sock.session
+
+    with scripted(tmp_path, {"shop": Database()}, tls=tls) as relay:
+        first, session = ask(None)
+        again, _ = ask(session)
+        anew, _ = ask(None)
+    assert [each.partition(b"\r\n")[0] for each in (first, anew)] == [b"HTTP/1.1 200 OK"] * 2
+    assert again.startswith(b"HTTP/1.1 403 Forbidden")
+    assert b"resume no sessions" in again
+
+
 def test_a_token_is_wanted_with_tls_as_without(tmp_path: Path, authority: Authority) -> None:
     (tmp_path / "token").write_text(TOKEN)
     tls = authority.sign("relay").relay

@@ -36,7 +36,9 @@ class Certificates:
             )
 
     def renew(self) -> None:
-        """Read the files again if they have changed. What is no good (yet) is not used."""
+        """Read the files again if they have changed. What is no good (yet) is not used: a file that is half written
+        must not shut everybody out. So an authority is trusted until a file without it can be read.
+        """
         seen = [_state_of(each) for each in self._files]
         if seen == self._seen:
             return
@@ -45,7 +47,7 @@ class Certificates:
             self.context = _context_of(self._config)
         except ConfigError as error:
             _logger.warning(
-                "the relay's certificate files have changed and cannot be used; it shows the one before",
+                "the relay's certificate files have changed and cannot be used; what it shows and whom it trusts stay",
                 message=str(error),
             )
         else:
@@ -58,14 +60,14 @@ def _state_of(path: Path) -> _State:
         found = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return found.st_ino, found.st_ctime_ns, found.st_size  # of its rights, too
 
 
 def _context_of(config: TlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us compute for ever
-    context.num_tickets = 0  # our clients resume no session; each connection shows its certificate
+    context.num_tickets = 0  # nobody resumes a session of TLS 1.3; `Tls` refuses those of 1.2
     certificate, key = config.certificate_file, config.key_file
     for name, path in (("certificate_file", certificate), ("key_file", key), ("client_ca_file", config.client_ca_file)):
         _check_readable(name, path)

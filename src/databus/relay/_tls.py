@@ -16,9 +16,13 @@ _READ_BYTES: Final = 64 << 10
 _HELLO: Final = 0x16
 """With this byte everything begins that speaks TLS."""
 
-_TOLD: Final = (
+_ASK_BY_TLS: Final = (
     "this port speaks TLS; ask by https://, and give the certificate of the relay's authority as `ca_file` "
     "(at the command line --ca-file)"
+)
+_SHOW_AGAIN: Final = (
+    "this relay wants a certificate with each connection, and a resumed session of TLS 1.2 shows none; have the client "
+    "resume no sessions, or speak TLS 1.3"
 )
 
 
@@ -153,7 +157,7 @@ class Tls(asyncio.Protocol):
         if self._is_first:
             self._is_first = False
             if data[0] != _HELLO and data[:1].isalpha():
-                self._refuse(_plain_answer())
+                self._refuse(_answer("400 Bad Request", "ConfigError", _ASK_BY_TLS))
                 return
         self._incoming.write(data)
         if self._is_shaking:
@@ -193,6 +197,11 @@ class Tls(asyncio.Protocol):
             self._flush()
             return
         except ssl.SSLError:
+            self._refuse(self._outgoing.read())
+            return
+        if self.tls.session_reused and self.tls.context.verify_mode is ssl.CERT_REQUIRED:
+            # its certificate was looked at hours ago, perhaps, and its time may be over
+            self.tls.write(_answer("403 Forbidden", "AccessDenied", _SHOW_AGAIN))
             self._refuse(self._outgoing.read())
             return
         self._flush()
@@ -261,11 +270,11 @@ class Tls(asyncio.Protocol):
             self._raw.write(self._outgoing.read())
 
 
-def _plain_answer() -> bytes:
-    """What somebody is told who speaks HTTP without TLS."""
-    body = json.dumps({"error": "ConfigError", "message": _TOLD}).encode() + b"\n"
+def _answer(status: str, error: str, told: str) -> bytes:
+    """What somebody is told in HTTP who never comes to the server."""
+    body = json.dumps({"error": error, "message": told}).encode() + b"\n"
     head = (
-        "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        f"Content-Length: {len(body)}\r\nx-dbus-error: ConfigError\r\nx-dbus-error-message: {_TOLD}\r\n\r\n"
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\nx-dbus-error: {error}\r\nx-dbus-error-message: {told}\r\n\r\n"
     )
     return head.encode() + body
