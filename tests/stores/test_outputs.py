@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,8 @@ from databus.pipeline import OutputContext
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput
+from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
+from databus.tasks import Stored, run_all, run_here, write_data_file
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
 from tests.outputs.harnesses import FROM, ByTasks, DeltaHarness, FilesHarness, log_of
@@ -191,3 +194,19 @@ def test_commit_that_the_store_carries_out_after_its_error_names_files_that_are_
             ByTasks(config, context(tmp_path, there)).write(batch)
     rows = DeltaInStore(tmp_path, store, "late", "mirror").read("shop", ORDERS)
     assert sorted(row["id"] for row in rows) == [*range(6)]
+
+
+def test_upkeep_removes_what_tasks_have_left_and_nothing_below_the_table(store, prefix):
+    place = context(None, store.storage).locate(f"s3://{BUCKET}/{prefix}/t")
+    target = DeltaTarget(place, "shop/main.t", "a", Upkeep(compact_every_commits=1, vacuum_hours=0), ("x", "y"))
+    rows = pa.table({"v": [1, 2]})
+    target.create(rows.schema)
+    target.append(rows, Stored((1, 1), 1))
+    left = write_data_file(place, rows)
+    below = [write_data_file(place / "history", rows).name for _ in range(2)]
+    (place / "notes.parquet").write(b"mine")
+    run_all([target.maintain(joins=False)], run_here)
+    live = [uri.rpartition("/")[2] for uri in target.table.file_uris()]
+    assert sorted(place.names()) == sorted(["_delta_log", "history", "notes.parquet", *live])
+    assert left.name not in live
+    assert sorted((place / "history").names()) == sorted(below)
