@@ -178,6 +178,10 @@ class Session:
         xid = self.dice.choice(["'x{0}'", "'x{0}','b'", "X'0A{0:04}','',7", "'it''s {0}','ü'"]).format(
             self.workload.xids
         )
+        if self.workload.server.kind == "mysql-5.7":
+            # Where a session with temporary tables ends, its engine commits what it has prepared, and the log does not
+            # say so: an XA ROLLBACK that comes later undoes nothing.
+            self.do("DROP TEMPORARY TABLE IF EXISTS x, y")
         if self.do(f"XA START {xid}"):
             self.xid = xid
 
@@ -273,6 +277,8 @@ class Workload:
         fitting = ["a", "B"]
         for alphabet in self.dice.sample(_ALPHABETS, len(_ALPHABETS)):
             text = self.dice.choice(alphabet.replace(" ", ""))
+            if text > "\uffff" and self.server.flavor == "mysql" and self.server.row_metadata is None:
+                continue  # such a member is nowhere to be read, and capture stops, as documented
             asked = self.server.query(
                 f"SELECT CONVERT(CONVERT(%s USING {charset}) USING utf8mb4) = BINARY %s", text, text
             )
@@ -407,6 +413,8 @@ class Workload:
         if self.dice.random() < 0.8:
             for each in self.sessions:
                 each.finish()
+        if self.server.kind == "mysql-5.7" and self._prepared():
+            return  # it lets tables be altered that a transaction which was left prepared has changed
         self.xids += 1
         n = self.xids
         default = self.dice.choice(

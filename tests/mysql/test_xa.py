@@ -154,6 +154,18 @@ def test_what_was_prepared_before_capture_began_arrives(server, database, busy, 
 
 
 @pytest.mark.usefixtures("log_form")
+def test_a_commit_that_comes_first_of_all_finds_what_was_prepared_in_the_same_file(
+    server, database, busy, follow
+) -> None:
+    branch = Branch(server, database, "'early'").run(insert(901)).prepare()
+    follower = follow(database, server)
+    follower.start()
+    branch.decide("COMMIT")
+    follower.check(server, database)
+    assert ids(follower, database) == [901]
+
+
+@pytest.mark.usefixtures("log_form")
 def test_what_is_prepared_arrives_where_its_folder_was_lost(server, database, busy, follow, tmp_path) -> None:
     follower = follow(database, server)
     follower.check(server, database)

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from databus.core import CorruptData, ServiceUnavailable
+from databus.core import CorruptData, PositionPurged, ServiceUnavailable
 from databus.disk import make_folder, replace_file
 from databus.log import Resume
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql.binlog import FIRST_OFFSET, Heartbeat, Position, Rotated, Scanner
+from databus.sources.mysql.binlog import FIRST_OFFSET, Heartbeat, Position, Rotated, Scanner, ordinal_of
 from databus.sources.mysql.binlog._position import file_number
-from databus.sources.mysql.server import Dump, Fault, ServerFacts, Trouble
+from databus.sources.mysql.server import Dump, Fault, ServerFacts, Trouble, scheme_of
 
 _NAME: Final = "prepared-wanted.json"
-_FILES_MAX: Final = 64  # are looked through, the newest first
+_LOOK_BYTES_MAX: Final = 64 << 30  # of the log are looked through, the newest first
 _WAIT_S_MAX: Final = 30.0
 
 
@@ -111,30 +111,53 @@ def look_for_prepared(
 
 
 def file_with(wanted: Wanted, facts: ServerFacts, position: Position, dump: Callable[[Position], Dump]) -> str | None:
-    """The newest file up to `position` at whose end that transaction is prepared; None if none has it any more."""
-    names = [each.name for each in facts.logs]
+    """The newest file of which that transaction is left prepared, up to `position`; None if none has it any more."""
+    logs = facts.logs
+    names = [each.name for each in logs]
     if position.file in names and position.server_uuid == facts.uuid:
-        names = names[: names.index(position.file) + 1]
-    for name in reversed(names[-_FILES_MAX:]):
-        end = position.offset if name == position.file and position.server_uuid == facts.uuid else None
-        if wanted.xid in _open_in(name, end, facts, dump):
-            return name
+        logs = logs[: names.index(position.file) + 1]
+    looked_at = 0
+    for log in reversed(logs):
+        if wanted.xid in _open_in(log.name, position, facts, dump):
+            return log.name
+        looked_at += log.bytes
+        if looked_at >= _LOOK_BYTES_MAX:
+            break
     return None
 
 
-def _open_in(name: str, end: int | None, facts: ServerFacts, dump: Callable[[Position], Dump]) -> set[str]:
-    """What is prepared and not decided at the end of a file, or at an offset in it."""
-    number = file_number(name)
-    seen = _Seen((number << 32 | end) if end is not None else (number + 1) << 32)
+def _open_in(name: str, position: Position, facts: ServerFacts, dump: Callable[[Position], Dump]) -> set[str]:
+    """What is prepared in a file and not decided at `position`, or at the file's end if that comes first.
+
+    Where there are GTIDs they tell what is before it: its offset does not once the server has left out what it was told
+    not to send.
+    """
+    number, scheme, end = file_number(name), scheme_of(facts), None
+    if scheme == "file-offset":
+        end = position.offset if name == position.file and position.server_uuid == facts.uuid else None
+        seen = _Seen((number << 32 | end) if end is not None else (number + 1) << 32)
+    else:
+        seen = _Seen(ordinal_of(position, scheme) + 1)
     scanner = Scanner(
-        facts.flavor, _nothing, scheme="file-offset", server_uuid=facts.uuid, wants_database=_nothing, prepared=seen
+        facts.flavor,
+        _nothing,
+        None if scheme == "file-offset" else position,
+        scheme=scheme,
+        server_uuid=facts.uuid,
+        wants_database=_nothing,
+        prepared=seen,
+        holds_skipped=True,
     )
     place = Position(name, FIRST_OFFSET, None, facts.uuid)
     feed = dump(place)
     heard_s = time.monotonic()
     try:
         while True:
-            match scanner.next():
+            try:
+                event = scanner.next()
+            except PositionPurged:  # the file begins later
+                return set()
+            match event:
                 case Heartbeat():
                     return seen.open
                 case Rotated() as rotated if file_number(rotated.file) != number:
@@ -160,8 +183,9 @@ def not_there(wanted: Wanted, facts: ServerFacts) -> Trouble:
         Fault.PURGED,
         f"XA PREPARE of {wanted.xid}",
         f"{facts.server}: an XA transaction ({wanted.xid}: gtrid and bqual in hexadecimal, format) is committed that "
-        f"was prepared before capture began, or before the folder of the log was lost, and the server's log has its "
-        f"PREPARE no more: its rows cannot be had. Set `on_gap: resnapshot` to have the captured tables read again "
+        f"was prepared before capture began, or before the folder of the log was lost, and the server's log, of which "
+        f"the newest {_LOOK_BYTES_MAX >> 30} GiB were looked through, has its PREPARE no more: its rows cannot be had. "
+        f"Set `on_gap: resnapshot` to have the captured tables read again "
         f"with a recorded gap, or pass it over with `databus skip`, and snapshot the tables that it changes",
     )
 
