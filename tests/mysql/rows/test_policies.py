@@ -108,6 +108,23 @@ def test_bytes_that_are_no_text_are_refused_or_replaced() -> None:
     assert found.arrays[1].to_pylist() == ["a\N{REPLACEMENT CHARACTER}b"]
 
 
+STATE = column("name", FieldType.ENUM, 1, "enum('a','?')", charset="utf8mb4", members=("a", "\udcff"))
+
+
+@pytest.mark.parametrize(
+    ("name", "images"),
+    [
+        (NAME, image(1, b"a\xffb", GOOD_DAY)),
+        (STATE, b"\xf8\x01\0\0\0\x02" + GOOD_DAY),
+    ],
+)
+def test_bytes_that_are_no_text_are_refused_in_a_key_whatever_is_asked(name: ColumnDefinition, images: bytes) -> None:
+    """Keys that differ would become one, and a mirror lose a row."""
+    keyed = TableDefinition("shop", "t", (ID, name, DAY), ("name",))
+    with pytest.raises(UnrepresentableValue, match=r"column 'name' .*never in the table's key"):
+        run(keyed, images, invalid_text="replace")
+
+
 def plan(types: list[int], metas: list[int], nullable: list[bool] | None = None) -> object:
     return make_plan(TABLE, types, metas, nullable)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.core import DatabusError
+from databus.core import DatabusError, UnrepresentableValue
 from databus.sources.mysql._definition import ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.rows import Policies, describe
 from databus.sources.mysql.snapshot._keys import key_columns
@@ -204,3 +204,16 @@ def test_a_row_of_several_packets_is_read_and_one_that_is_damaged_refused(more: 
     broken[broken.index(b"\1\1" + lenenc(body)[:4]) + 3] ^= 1  # in the value's length
     with pytest.raises(DatabusError):
         read(bytes(broken), lambda: 1 << 20, row_bytes_max=1 << 25)
+
+
+@pytest.mark.parametrize("key", [(), ("name",)])
+def test_bytes_that_are_no_text_are_replaced_but_not_in_a_key(key: tuple[str, ...]) -> None:
+    name = ColumnDefinition("name", FieldType.VARCHAR, 40, "varchar(10)", charset="utf8mb4", is_nullable=False)
+    definition = TableDefinition("shop", "t", (name,), key)
+    shape = Shape(definition, describe(definition), (), Policies(invalid_text="replace"))
+    columns, _ = read(packets([b"\0\0" + lenenc(b"a\xffb")]), lambda: 1 << 20, shape=shape)
+    if not key:
+        assert columns.arrays("a test")[0].to_pylist() == ["a\N{REPLACEMENT CHARACTER}b"]
+        return
+    with pytest.raises(UnrepresentableValue, match=r"column 'name' .*never in the table's key"):
+        columns.arrays("a test")

@@ -68,8 +68,9 @@ class Policies:
     omitter: "Omitter | None" = None
 
     def for_column(self, definition: TableDefinition, column: ColumnDefinition) -> "Policies":
-        """What holds for a column: in the key, an invalid date is always an error, since nulls would be one key."""
-        return replace(self, zero_dates="error") if column.name in definition.key else self
+        """What holds for a column: in the key, both are always errors, since values that differ would be one key."""
+        is_free = column.name not in definition.key
+        return self if is_free else replace(self, zero_dates="error", invalid_text="error")
 
 
 def address_type(column: ColumnDefinition) -> str | None:

@@ -177,7 +177,8 @@ def _decode(
             continue
         raw = _array(layout, program[number], memory, images)
         if not layout.is_finished:
-            raw = finish(column, raw, plan.policies, where, found[found[:, 1] == number, 0])
+            policies = plan.policies.for_column(plan.definition, column)
+            raw = finish(column, raw, policies, where, found[found[:, 1] == number, 0])
         arrays.append(raw)
     if plan.policies.omitter is not None:
         arrays = plan.policies.omitter.apply(plan.definition, plan.table, arrays, where)

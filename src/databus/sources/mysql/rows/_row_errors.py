@@ -23,14 +23,15 @@ _DATE_IN_KEY: Final = (
     "several such rows would have one key. Give the row another date, or leave the table out with `exclude`"
 )
 _TEXT: Final = (
-    "bytes that are no text in its character set {charset}. Set `invalid_text: replace` to have U+FFFD in their place, "
-    + _EXCLUDE
+    "bytes that are no text in its character set {charset}. Set `invalid_text: replace` to have U+FFFD in their place "
+    "(never in the table's key: values that differ would be one key; give the row another value there, or leave the "
+    "table out with `exclude`), " + _EXCLUDE
 )
 _MEMBER: Final = (
     "its member {number}, which is no text in {charset}, or which nothing shows: the server's catalogue has a question "
     "mark for each character beyond U+FFFF. Set binlog_row_metadata = FULL on the server, so that the log itself names "
     "members (MySQL 5.7: let a row have that member), and start a new log; or set `invalid_text: replace` to have "
-    "U+FFFD in the place of what is not known, " + _EXCLUDE
+    "U+FFFD in the place of what is not known (never in the table's key), " + _EXCLUDE
 )
 _NOT_THIS_TABLE: Final = "; the log is damaged there, or the rows are of another definition of the table"
 _CORRUPT: Final = {

@@ -258,7 +258,7 @@ class Columns:
                 raise not_a_date(self._shape.table.source, column.name, at, in_key=in_key)
             if row[NULLS] and not described.nullable:
                 raise SourceChanged(f"{self._shape.table.source}: column {column.name!r} is NOT NULL, but has nulls")
-            arrays[column.name] = self._array(row, self._sizes[number], column, described, place)
+            arrays[column.name] = self._array(row, self._sizes[number], column, described, policies, place)
         shape = self._shape
         made = [arrays[name] for name in shape.table.names]
         if shape.policies.omitter is not None:
@@ -266,7 +266,9 @@ class Columns:
             made = shape.policies.omitter.apply(shape.definition, shape.table, made, where)
         return made
 
-    def _array(self, row: Ints, size: int, column: ColumnDefinition, described: Column, place: str) -> pa.Array:
+    def _array(
+        self, row: Ints, size: int, column: ColumnDefinition, described: Column, policies: Policies, place: str
+    ) -> pa.Array:
         nulls = int(row[NULLS])
         valid = self._slice(int(row[VALID]), (self.rows + 7) // 8) if nulls else None
         if size >= 0:
@@ -277,7 +279,7 @@ class Columns:
         buffers = [valid, pa.py_buffer(self.offsets[var]), pa.py_buffer(self.texts[var][: self.filled[var]])]
         raw = pa.Array.from_buffers(pa.binary(), self.rows, buffers, nulls)
         where = ResultRows(self._shape.table.source, place)
-        return final_array(column, described.type, raw, self._shape.policies, where)
+        return final_array(column, described.type, raw, policies, where)
 
     def _slice(self, at: int, length: int) -> Any:
         return pa.py_buffer(self.arena[at : at + length])
