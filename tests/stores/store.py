@@ -80,13 +80,17 @@ def _has_made_bucket(endpoint: str) -> bool:
 
 
 @contextmanager
-def answering(status, body):
-    """A store that answers everything in one way."""
+def answering(status, body, headers=None, asked=None):
+    """A store that answers everything in one way. asked: gets the headers of each request."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def answer(self):
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if asked is not None:
+                asked.append(self.headers)
             self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("ETag", '"1"')
             self.send_header("Last-Modified", "Mon, 23 Nov 2026 00:00:00 GMT")

@@ -1,5 +1,6 @@
 """One contract for places on a disk and in a store, and what a store that fails becomes."""
 
+import json
 import pickle
 import socket
 from pathlib import Path
@@ -155,6 +156,18 @@ def test_a_store_that_passes_over_one_of_the_conditions_is_refused(store):
         there = Storage({"s3": {**store.options, "endpoint": half.endpoint}})
         with pytest.raises(ConfigError, match=r"passes over the condition of a write \(`If-Match`\)"):
             StoreLocation.of(f"s3://{BUCKET}/conditions/half", there).check_conditions()
+
+
+def test_in_googles_store_a_condition_names_a_generation():
+    """It knows no ETag there."""
+    asked = []
+    with answering(200, b"x", {"x-goog-generation": "7"}, asked) as endpoint:
+        key = {"gcs_base_url": endpoint, "disable_oauth": True, "client_email": "", "private_key": ""}
+        options = {"service_account_key": json.dumps({**key, "private_key_id": ""}), "allow_http": "true"}
+        file = StoreLocation.of("gs://lake/ledger.json", Storage({"gs": options}))
+        found = file.read()
+        assert (found.tag, file.put(b"y", after=found.tag)) == ("7", "7")
+    assert asked[-1]["x-goog-if-generation-match"] == "7"
 
 
 def test_a_bucket_that_is_not_there_is_an_error_that_says_so(store):

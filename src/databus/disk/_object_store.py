@@ -12,11 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, BinaryIO, Final, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, cast
 from urllib.parse import quote
 
 from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable
 from databus.disk._location import Found, Location, Overtaken, Storage, gone
+
+if TYPE_CHECKING:
+    from obstore import UpdateVersion
 
 SCHEMES: Final[Mapping[str, str]] = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfss": "abfss"}
 """What a URI may begin with, and under which name its options stand."""
@@ -27,7 +30,7 @@ _RETRIES: Final = 3
 _RETRY_S_MAX: Final = 10
 _CONNECT_S_MAX: Final = 5
 _STORES_MAX: Final = 64
-_NO_TAG: Final = f'"{0:032x}"'  # of no version of anything
+_NO_TAG: Final = {"e_tag": f'"{0:032x}"', "version": "1"}  # of no version of anything
 _SPOOLED_BYTES_MAX: Final = 8 << 20
 _READ_BYTES: Final = 1 << 20
 _ERROR_CHARS_MAX: Final = 400
@@ -130,6 +133,14 @@ class StoreLocation(Location):
     def _store(self) -> Any:
         return _store_of(self.root, self.options)
 
+    @property
+    def _tag_kind(self) -> Literal["e_tag", "version"]:
+        """What a condition names: in Google's store the generation of an object, elsewhere its ETag."""
+        return "version" if self.root.startswith("gs:") else "e_tag"
+
+    def _version_of(self, tag: str) -> "UpdateVersion":
+        return {"version": tag} if self._tag_kind == "version" else {"e_tag": tag}
+
     def read(self) -> Found | None:
         """See `Location.read`."""
         import obstore
@@ -140,7 +151,7 @@ class StoreLocation(Location):
                 content = bytes(got.bytes())
             except FileNotFoundError:
                 return None
-            return Found(content, got.meta["e_tag"] or "")
+            return Found(content, got.meta[self._tag_kind] or "")
 
     def put(self, content: bytes, *, after: str | None) -> str:
         """See `Location.put`."""
@@ -153,7 +164,7 @@ class StoreLocation(Location):
                     self._store,
                     self.key,
                     content,
-                    mode="create" if after is None else {"e_tag": after},
+                    mode="create" if after is None else self._version_of(after),
                     use_multipart=False,
                 )
             except (AlreadyExistsError, PreconditionError):
@@ -162,14 +173,14 @@ class StoreLocation(Location):
                 if after is None:
                     raise
                 raise Overtaken from None
-            return result["e_tag"] or ""
+            return result[self._tag_kind] or ""
 
     def check_conditions(self) -> None:
         """See `Location.check_conditions`: asks for what must be refused, and would change nothing."""
         found = self.read()
         if found is None:
             return
-        for name, after in (("If-None-Match", None), ("If-Match", _NO_TAG)):
+        for name, after in (("If-None-Match", None), ("If-Match", _NO_TAG[self._tag_kind])):
             with suppress(Overtaken):
                 self.put(found.content, after=after)
                 raise ConfigError(
