@@ -19,7 +19,8 @@ ROWS = 10
 RUN_S_MAX = 400
 
 
-def _project(folder: Path, tables: int, outputs: int) -> Path:
+def project(folder: Path, tables: int, outputs: int) -> Path:
+    """A database of small tables, and a pipeline that copies them into mirrors and histories; returns its file."""
     names = [f"t{number}" for number in range(tables)]
     with sqlite3.connect(folder / "bench.db") as database:
         database.execute("PRAGMA journal_mode = wal")
@@ -58,7 +59,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
     for tables, outputs in CASES:
         what = f"{tables} tables, {outputs} outputs"
         with tempfile.TemporaryDirectory(prefix="databus-bench-", dir=Path.cwd()) as name:
-            path = _project(Path(name), tables, outputs)
+            path = project(Path(name), tables, outputs)
             for which in ("first run", "one row later"):
                 took_s, cpu_s = _run_s(path)
                 yield Figure(f"{what}, {which}", took_s, "s")

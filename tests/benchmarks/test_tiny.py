@@ -28,6 +28,7 @@ SMALLER = {
     "memory": {"WORKLOADS": ["orders"], "LARGE_ROWS": 2},
     "mysql_snapshot": {"RUNS": 1},
     "readers": {"BYTES": 6_000_000 / SCALE, "READERS": [1, 2], "RUNS": 1},
+    "many_tables": {"WARM_UP": 2, "EVERY_S": 0.2},
     "run_start": {"CASES": [[2, 1]]},
     "relay": {"STARTS": 1, "IDLE_SECONDS_MIN": 0.2},
     "spark_delta": {
@@ -45,7 +46,7 @@ SMALLER = {
 }
 """What else is smaller than at scale 1, by module: its own constants."""
 
-SPARK = {"dry_run", "run_start", "spark_delta", "spark_latency", "spark_read", "spark_tasks", "two_day"}
+SPARK = {"dry_run", "many_tables", "run_start", "spark_delta", "spark_latency", "spark_read", "spark_tasks", "two_day"}
 
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 NAMES = [name for name in NAMES if name != "figures"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from databus.core import COMMIT_VERSION, SEQ, ChangeType, Pair, SourceCheckpoint, UnsupportedFeature
-from databus.pipeline._contract import OutputContext
+from databus.pipeline._output_contract import OutputContext
 from databus.pipeline.filters._sql import SqlConfig, SqlFilter
 from databus.pipeline.outputs import read_delta
 from databus.pipeline.outputs._delta import DeltaConfig, DeltaOutput

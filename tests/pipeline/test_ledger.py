@@ -15,9 +15,9 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import located
-from databus.pipeline._contract import Place
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Entry, Ledger, Stream
+from databus.pipeline._output_contract import Place
 from databus.pipeline.outputs import read_delta
 from databus.tasks import TableChoice
 from databus.testing._change_log import ORDERS, ChangeLog

@@ -19,8 +19,9 @@ from databus.core import (
     UnknownColumn,
     UnsupportedFeature,
 )
-from databus.pipeline._contract import OutputContext, Shape
+from databus.pipeline._contract import Shape
 from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._output_contract import OutputContext
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_tables
 from databus.pipeline._writer import TablesWriter

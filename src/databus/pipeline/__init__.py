@@ -4,22 +4,10 @@ from databus.pipeline._compare import compare
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_source import read_source
 from databus.pipeline._config import PipelineConfig, Problem
-from databus.pipeline._contract import (
-    Delivery,
-    Filter,
-    FilterConfig,
-    Input,
-    InputConfig,
-    NodeConfig,
-    Output,
-    OutputConfig,
-    OutputContext,
-    Place,
-    RunContext,
-    Shape,
-    SparkOutput,
-)
+from databus.pipeline._contract import Filter, Input, RunContext, Shape
 from databus.pipeline._graph import Graph
+from databus.pipeline._node_config import FilterConfig, InputConfig, NodeConfig, OutputConfig
+from databus.pipeline._output_contract import Delivery, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
 from databus.pipeline._published import status_of

@@ -19,10 +19,11 @@ from databus.core import (
     SourceCheckpoint,
     UnknownSource,
 )
-from databus.pipeline._contract import Input, Output, RunContext
+from databus.pipeline._contract import Input, RunContext
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._ledger import Stream
 from databus.pipeline._offsets import Offsets
+from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed, QueryPlan
 
 Feeds = Sequence[tuple[Feed, OutputHandle]]

@@ -8,8 +8,9 @@ from typing import Final
 
 from databus.core import ConfigError, DatabusError, UnknownColumn
 from databus.pipeline._config import Problem
-from databus.pipeline._contract import Output, Shape, TablesFilter
+from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Branch, Graph
+from databus.pipeline._output_contract import Output
 from databus.pipeline._query_filters import named
 from databus.pipeline._registry import Kind
 from databus.pipeline._typed_steps import no_column

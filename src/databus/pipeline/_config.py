@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from databus.core import ConfigError
 from databus.disk import SCHEMES, Storage
 from databus.formats import lines_of, load_yaml, path_of, substitute
-from databus.pipeline._contract import OutputContext
+from databus.pipeline._output_contract import OutputContext
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
 from databus.sources import SourceConfig, parse_source
 

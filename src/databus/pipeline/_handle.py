@@ -13,8 +13,8 @@ import structlog
 
 from databus.core import Checkpoint, ControlKind, CorruptData, InputError, UnsupportedFeature
 from databus.disk import Location, located
-from databus.pipeline._contract import Output, OutputContext, SparkOutput
 from databus.pipeline._ledger import Entry, Ledger, Stream
+from databus.pipeline._output_contract import Output, OutputContext, SparkOutput
 from databus.pipeline._way import WayOf
 from databus.tasks import Batch, ChangeBatch, Item, Selection, StagedBatch, StagedRows, TableControl, Tasks
 

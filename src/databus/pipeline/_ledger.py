@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from databus.core import Checkpoint, ConfigError, CorruptData, DatabusError, LockHeld, MalformedRequest, Pair
 from databus.disk import Location, Overtaken
-from databus.pipeline._contract import Place
+from databus.pipeline._output_contract import Place
 from databus.tasks import Selection, TableChoice, matches, selects
 
 VERSION: Final = 1

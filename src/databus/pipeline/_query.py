@@ -35,10 +35,11 @@ from databus.core import (
 )
 from databus.pipeline._begin import advised, begin
 from databus.pipeline._config import PipelineConfig
-from databus.pipeline._contract import Output, RunContext, Shape
+from databus.pipeline._contract import RunContext, Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
+from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_named, check_tables, filters_over, typed_steps
 from databus.pipeline._typed_steps import first_lines

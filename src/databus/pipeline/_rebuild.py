@@ -5,10 +5,10 @@ from pathlib import Path
 
 from databus.core import CorruptData, InputError
 from databus.disk import Location
-from databus.pipeline._contract import Output
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger
+from databus.pipeline._output_contract import Output
 from databus.pipeline._registry import Kind
 from databus.pipeline._state import StateLock
 from databus.tasks import matches, nearest

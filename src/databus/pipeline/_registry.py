@@ -21,7 +21,8 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from databus.core import ConfigError
-from databus.pipeline._contract import Filter, Input, Output, SparkOutput
+from databus.pipeline._contract import Filter, Input
+from databus.pipeline._output_contract import Output, SparkOutput
 
 
 class Kind(StrEnum):

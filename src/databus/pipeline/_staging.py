@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from databus.core import Pair
-from databus.pipeline._contract import Output
+from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed
 from databus.tasks import Job, Restage, Rewritten, Stage, StagedFeed, TableFilters, TypedStage, joined_parts, run_part
 

@@ -19,8 +19,9 @@ from databus.pipeline._check_sources import check_sources
 from databus.pipeline._check_stores import check_path, check_stores
 from databus.pipeline._check_targets import check_targets
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
-from databus.pipeline._contract import Delivery, Shape, TablesFilter
+from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
+from databus.pipeline._output_contract import Delivery
 from databus.pipeline._registry import Kind
 from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
 

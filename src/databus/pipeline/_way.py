@@ -9,8 +9,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Final
 
-from databus.pipeline._contract import Output, Shape, SparkOutput, TablesFilter
+from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Graph
+from databus.pipeline._output_contract import Output, SparkOutput
 from databus.pipeline._plan import Feed, QueryPlan
 
 _VERSION: Final = 1  # of the form that is hashed

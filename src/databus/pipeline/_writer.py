@@ -25,9 +25,9 @@ from databus.core import (
     UnknownSource,
     crash_point,
 )
-from databus.pipeline._contract import Output, SparkOutput
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
+from databus.pipeline._output_contract import Output, SparkOutput
 from databus.pipeline._plan import Feed
 from databus.pipeline._staging import InSpark, Staging
 from databus.schema import TableSchema

@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from databus.pipeline._contract import FilterConfig, TablesFilter, TablesFilterConfig
+from databus.pipeline._contract import TablesFilter
+from databus.pipeline._node_config import FilterConfig, TablesFilterConfig
 from databus.pipeline.filters._tablewide import Columns
 from databus.tasks import Mask
 

@@ -12,7 +12,8 @@ from pydantic import Field, model_validator
 from sqlglot import exp
 
 from databus.core import ConfigError
-from databus.pipeline._contract import Filter, FilterConfig
+from databus.pipeline._contract import Filter
+from databus.pipeline._node_config import FilterConfig
 from databus.pipeline.filters._columns import is_control, meta_columns
 from databus.pipeline.filters._rowwise import (
     columns_in,

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from databus.core import ConfigError
-from databus.pipeline._contract import FilterConfig, TablesFilter, TablesFilterConfig
+from databus.pipeline._contract import TablesFilter
+from databus.pipeline._node_config import FilterConfig, TablesFilterConfig
 from databus.tasks import Project, Rename, Where
 
 Columns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]

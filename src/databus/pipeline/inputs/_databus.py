@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from databus.core import Checkpoint, PositionPurged, UnknownSource, time_us
-from databus.pipeline._contract import Input, InputConfig, RunContext, Shape
+from databus.pipeline._contract import Input, RunContext, Shape
+from databus.pipeline._node_config import InputConfig
 from databus.schema import TableSchema
 from databus.tasks import Decode, RangeDecoder, RelayTables, TableChoice, matches, name_for_relay, nearest
 

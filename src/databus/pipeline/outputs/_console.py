@@ -7,7 +7,8 @@ from pydantic import Field
 
 from databus.core import SOURCE
 from databus.formats import json_line
-from databus.pipeline._contract import Delivery, Output, OutputConfig
+from databus.pipeline._node_config import OutputConfig
+from databus.pipeline._output_contract import Delivery, Output
 from databus.tasks import ChangeBatch, TableControl, control_text, row_lines
 
 

@@ -21,7 +21,8 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location
-from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
+from databus.pipeline._node_config import OutputConfig
+from databus.pipeline._output_contract import Delivery, Output, OutputContext, Place
 from databus.pipeline.outputs._delta_commits import Seen, still_holds
 from databus.pipeline.outputs._delta_config import DeltaConfig
 from databus.pipeline.outputs._delta_history import History

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, LockHeld
 from databus.disk import Location
-from databus.pipeline._contract import Place
+from databus.pipeline._output_contract import Place
 
 _OURS: Final = "databus/"
 """What the ids begin with under which our commits store their pairs."""

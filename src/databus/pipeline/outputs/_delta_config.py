@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from databus.pipeline._contract import OutputConfig
+from databus.pipeline._node_config import OutputConfig
 from databus.pipeline.outputs._delta_table import Upkeep
 
 _KEEP: Final = Upkeep()

@@ -15,7 +15,8 @@ from pydantic import Field
 from databus.core import Pair, UnsupportedFeature, crash_point
 from databus.disk import Location
 from databus.formats import BigIntegers
-from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, Place
+from databus.pipeline._node_config import OutputConfig
+from databus.pipeline._output_contract import Delivery, Output, OutputContext, Place
 from databus.pipeline.outputs._paths import TableFolders, folders_of, path_of, remove_folders, root_of
 from databus.tasks import (
     Batch,

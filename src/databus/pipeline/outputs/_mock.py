@@ -9,7 +9,8 @@ from pydantic import Field
 
 from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, TransientError
 from databus.disk import replace_file
-from databus.pipeline._contract import Delivery, Output, OutputConfig, OutputContext, SparkOutput
+from databus.pipeline._node_config import OutputConfig
+from databus.pipeline._output_contract import Delivery, Output, OutputContext, SparkOutput
 from databus.tasks import ChangeBatch, Int, TableControl, TableRows, pairs_of
 
 if TYPE_CHECKING:

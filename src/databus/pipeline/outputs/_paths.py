@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from databus.core import ConfigError
 from databus.disk import Location
-from databus.pipeline._contract import OutputContext
+from databus.pipeline._output_contract import OutputContext
 from databus.tasks import Folders, Named, quoted
 
 
