@@ -126,3 +126,29 @@ def test_a_condition_on_a_column_that_no_table_has_is_warned_of_where_it_may_be_
     (found,) = validate(path)
     assert found.is_warning
     assert str(found).startswith('filters.f.where: none of its tables has a column "deletd_at"')
+
+
+@pytest.mark.parametrize(
+    ("filter_", "told"),
+    [
+        (
+            "{type: sql, from: shop, table: main.orders, where: abss(id) > 1}",
+            "filters.f.where: Spark has no function `a",
+        ),
+        (
+            "{type: sql, from: shop, select: 'SELECT id, uper(status) AS s FROM main.orders'}",
+            "filters.f.select: Spark has",
+        ),
+        ("{type: route, from: shop, table: main.orders, where: {big: abss(id) > 1}}", "filters.f.where.big: Spark has"),
+    ],
+)
+def test_a_function_that_spark_hardly_has_is_a_warning(tmp_path, filter_, told):
+    """Not an error: Spark has more than databus knows, and its own refusal names it."""
+    create_shop(tmp_path / "shop.db", customers=1, products=1, orders=0)
+    comes = "f.big" if "route" in filter_ else "f"
+    output = f"outputs: {{copy: {{type: delta, from: {comes}, mode: history, path: lake}}}}"
+    (tmp_path / "databus.yml").write_text(f"{HEAD}filters: {{f: {filter_}}}\n{output}\n")
+    (found,) = validate(tmp_path / "databus.yml")
+    assert found.is_warning
+    assert str(found).startswith(told)
+    assert "did you mean" in found.message

@@ -204,6 +204,10 @@ class Filter(ABC):
         """What is wrong with its options beyond their model, as (path below the filter, message). Starts no Spark."""
         return []
 
+    def doubts(self) -> list[tuple[str, str]]:
+        """What is probably wrong with its options, in the same form; asked where there are no problems."""
+        return []
+
     def choose(self, branch: str | None) -> TableChoice:
         """Which tables go on, or into that branch."""
         raise NotImplementedError(branch)

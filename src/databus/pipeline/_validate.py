@@ -86,8 +86,9 @@ def _name(path: str) -> str:
 
 def _check_options(graph: Graph) -> Iterator[Problem]:
     for path, each in graph.filters.items():
-        for below, message in each.problems():
-            yield Problem(f"{path}.{below}", message)
+        problems = each.problems()
+        for below, message in problems or each.doubts():
+            yield Problem(f"{path}.{below}", message, is_warning=not problems)
 
 
 def _check_relay(config: PipelineConfig, graph: Graph) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from databus.pipeline._contract import Filter, Shape
 from databus.pipeline._node_config import FilterConfig
 from databus.pipeline.filters._columns import is_control
-from databus.pipeline.filters._rowwise import columns_in, not_row_wise, parse_predicate
+from databus.pipeline.filters._rowwise import columns_in, misspelt, not_row_wise, parse_predicate
 from databus.tasks import Lineage, TableChoice
 
 if TYPE_CHECKING:
@@ -88,6 +88,11 @@ class RouteFilter(Filter):
                 continue
             found += [(f"where.{branch}", f"{word} does not look at each row alone") for word in words]
         return found
+
+    def doubts(self) -> list[tuple[str, str]]:
+        """Functions that Spark hardly has."""
+        where = self.config.where or {}
+        return [(f"where.{branch}", said) for branch, text in where.items() for said in misspelt(parse_predicate(text))]
 
     def choose(self, branch: str | None) -> TableChoice:
         """The tables of a branch."""

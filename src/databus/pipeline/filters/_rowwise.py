@@ -4,6 +4,7 @@ A mirror judges each image of a row by itself: what a row becomes must depend on
 on a replay. So joins, aggregates, windows, subqueries, limits, and functions of the clock or of chance are found here.
 """
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from databus.tasks import META_COLUMNS
 
 DIALECT: Final = "spark"
 SQL_CHARS_MAX: Final = 100_000
+_NEAR: Final = 0.8
 _OPENS: Final = (TokenType.L_PAREN, TokenType.L_BRACKET, TokenType.L_BRACE)
 _CLOSES: Final = (TokenType.R_PAREN, TokenType.R_BRACKET, TokenType.R_BRACE)
 
@@ -171,6 +173,24 @@ def _function_name(node: Any) -> str:
     if isinstance(node, exp.Anonymous):
         return str(node.this).lower()
     return node.sql_name().lower() if isinstance(node, exp.Func) else ""
+
+
+def misspelt(tree: exp.Expression) -> Iterator[str]:
+    """Functions that Spark hardly has, since one of its own is called nearly the same; words for people, each once.
+
+    >>> list(misspelt(parse("SELECT uper(a), luhn_check(b), upper(c) FROM t")))
+    ['Spark has no function `uper`, as far as databus knows; did you mean `upper`?']
+    """
+    called = dict.fromkeys(_function_name(each) for each in tree.find_all(exp.Anonymous))
+    if not called:
+        return
+    from pyspark.sql import functions
+
+    known = [name for name in vars(functions) if not name.startswith("_")]
+    for name in called:
+        near = difflib.get_close_matches(name, known, 1, _NEAR) if name not in known else []
+        if near:
+            yield f"Spark has no function `{name}`, as far as databus knows; did you mean `{near[0]}`?"
 
 
 def not_row_wise(tree: exp.Expression) -> Iterator[str]:

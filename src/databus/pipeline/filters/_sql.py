@@ -17,6 +17,7 @@ from databus.pipeline._node_config import FilterConfig
 from databus.pipeline.filters._columns import is_control, meta_columns
 from databus.pipeline.filters._rowwise import (
     columns_in,
+    misspelt,
     not_row_wise,
     parse,
     parse_column,
@@ -109,6 +110,12 @@ class SqlFilter(Filter):
             (option, f"{word} does not handle each row alone, as a change must be; do that in a query over the copy")
             for word in found
         ]
+
+    def doubts(self) -> list[tuple[str, str]]:
+        """Functions that Spark hardly has."""
+        if self.config.where is not None:
+            return [("where", message) for message in misspelt(parse_predicate(self.config.where))]
+        return [("select", message) for message in misspelt(self._tree)]
 
     def columns_read(self) -> list[tuple[str, str]]:
         """The columns that the condition or the SELECT names, but the bus's own and the fields of others."""
