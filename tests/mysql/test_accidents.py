@@ -46,14 +46,18 @@ def test_server_restarted_under_load_loses_and_doubles_nothing(server, database,
         follower.check(server, database)
 
 
+def dumps_of(server: Server) -> list[int]:
+    return [row[0] for row in server.query("SHOW PROCESSLIST") if str(row[4]).startswith("Binlog Dump")]
+
+
 def test_dumps_that_end_without_an_error_lose_and_double_nothing(server, database, busy, follow) -> None:
     follower = follow(database, server)
     with busy as load:
         for _ in range(3):
             load.wait_for(10, follower)
-            dumps = [row[0] for row in server.query("SHOW PROCESSLIST") if str(row[4]).startswith("Binlog Dump")]
-            with suppress(pymysql.MySQLError):  # it may have ended by itself
-                server.query(f"KILL QUERY {max(dumps)}")
+            follower.until(lambda: dumps_of(server) != [])  # a server shows them some moments after they have begun
+            with suppress(pymysql.MySQLError, ValueError):  # it may have ended by itself
+                server.query(f"KILL QUERY {max(dumps_of(server))}")
             load.wait_for(10, follower)
         load.stop()
         assert follower.tried, "the source did not notice"

@@ -1,11 +1,14 @@
 """An output tells how many rows it has written, without those that its target had: screen and events count these."""
 
+import pyarrow as pa
 import pytest
 
 from databus.core import Checkpoint
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._plan import Feed
 from databus.pipeline._writer import Writer
+from databus.tasks import StagedFeed, joined, run_here
+from databus.tasks._stage import receipts_of
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import DeltaHarness, FilesHarness
 from tests.outputs.test_delta import log_of
@@ -28,10 +31,9 @@ def test_rows_that_are_known_are_not_counted(harness):
 
 
 class Collected:
-    """A micro-batch that has been collected already."""
+    """A micro-batch whose rows are here already."""
 
-    def toArrow(self):  # noqa: N802 - as Spark calls it
-        return None
+    sparkSession = None  # noqa: N815 - as Spark calls it
 
 
 class Noted:
@@ -44,14 +46,17 @@ class Noted:
         pass
 
 
-def test_an_event_counts_what_was_written(harness, tmp_path):
+def test_an_event_counts_what_was_written(harness, tmp_path, monkeypatch):
     events = []
+    monkeypatch.setattr("databus.pipeline._writer.InSpark", lambda _: run_here)
     handle = OutputHandle("copy", harness.make(), tmp_path)
     handle.bringing = {"query": Bringing("shop/*")}
 
     class OfOne(Writer):
-        def batches_of(self, collected, batch_id):
-            return [log_of(1, 2, 3).batch(0, 3)]
+        def _staged(self, rows, batch_id, feeds):
+            feed = StagedFeed(lambda _: True, lambda _, rows: [rows], handle.staged.part_writer(), {}, {})
+            receipts = receipts_of(log_of(1, 2, 3).batch(0, 3), [feed])
+            return [joined(pa.Table.from_batches([receipts]), 0)]
 
     writer = OfOne("query", [(Feed("outputs.copy"), handle)], events.append, Noted())
     writer(Collected(), 0)

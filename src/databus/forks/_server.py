@@ -153,7 +153,7 @@ def _become(request: _Request, path: list[str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(request.folder)
-    own = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
+    own = _own_path(environment, request.folder)
     sys.path[:] = [*([] if sys.flags.safe_path else [request.folder]), *dict.fromkeys([*own, *path])]
     importlib.invalidate_caches()
     signal.signal(signal.SIGINT, signal.SIG_IGN if request.is_deaf else signal.default_int_handler)
@@ -165,11 +165,17 @@ def _become(request: _Request, path: list[str]) -> None:
         Path("/proc/self/comm").write_text(request.arguments[1][:_NAME_MAX])  # `ps -c`, `top` and `pstree` say this
 
 
+def _own_path(environment: Any, folder: str) -> list[str]:
+    """What PYTHONPATH says; nothing between two colons is the folder that the process is in."""
+    text = environment.get("PYTHONPATH", "")
+    return [each or folder for each in text.split(os.pathsep)] if text else []
+
+
 def main() -> None:
     """`_server FOLDER LISTENER MODULES`: a socket listens already, by its file's number; the folder is removed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started this, whose end is this one's
     folder, number, *modules = sys.argv[1:]
-    own = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    own = _own_path(os.environ, str(Path.cwd()))
     path = [each for each in sys.path[0 if sys.flags.safe_path else 1 :] if each not in own]
     try:
         for each in modules:
