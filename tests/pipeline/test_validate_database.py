@@ -2,7 +2,7 @@
 
 import pytest
 
-from databus.pipeline import load_pipeline
+from databus.pipeline import load_pipeline, validate
 from databus.testing.shop import create_shop
 from tests.pipeline.validated import GOOD, problems_of, written
 
@@ -103,3 +103,16 @@ def test_a_file_may_be_loaded_before_its_database_is_there(tmp_path):
 def test_what_a_server_would_have_to_be_asked_is_left_to_check_source(tmp_path):
     text = GOOD.replace("{type: sqlite, path: shop.db}", "{type: mysql, hosts: [db1], user: u, tables: [main.ordrs]}")
     assert problems_of(tmp_path, text.replace("[shop/main.*]", "['shop/*']").replace("main.orders", "main.ordrs")) == []
+
+
+@pytest.mark.parametrize("option", ["invalid_text: replace", "zero_dates: 'null'", "on_large_row: marker"])
+def test_a_key_that_an_option_of_the_source_may_make_one_is_warned_of(tmp_path, option):
+    source = f"{{type: mysql, hosts: [db1], user: u, tables: [main.orders], {option}}}"
+    text = GOOD.replace("{type: sqlite, path: shop.db}", source).replace("[shop/main.*]", "['shop/*']")
+    keyed = text.replace("path: lake/mirror", "path: lake/mirror, key: {main.orders: [status]}")
+    (tmp_path / "pipeline.yml").write_text(keyed)
+    (found,) = validate(tmp_path / "pipeline.yml")
+    assert found.is_warning
+    assert str(found).startswith(f"outputs.copy.key: `{option.replace(chr(39), '')}` of sources.shop may make values")
+    (tmp_path / "pipeline.yml").write_text(text)
+    assert validate(tmp_path / "pipeline.yml") == []

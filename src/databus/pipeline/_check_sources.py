@@ -27,6 +27,7 @@ Columns = Mapping[str, Sequence[str]]
 
 def check_sources(graph: Graph) -> Iterator[Problem]:
     """Problems of `sources`, then those of inputs and filters that name what no source has."""
+    yield from _check_merging(graph)
     known: dict[str, Columns] = {}
     misnamed = False
     defined: dict[str, TableSchema] = {}
@@ -168,6 +169,25 @@ def _check_skipped(where: str, each: TablesFilter, about: Sequence[Sequence[str]
                 f'none of its tables has a column "{column}"; {_near(column, known)}',
                 is_warning=not work.hides,
             )
+
+
+def _check_merging(graph: Graph) -> Iterator[Problem]:
+    """Options of sources that may make values one by which a mirror is told to tell rows apart."""
+    merging = [
+        f"`{each}` of sources.{name}" for name, source in graph.config.sources.items() for each in source.merging
+    ]
+    for node in graph.config.nodes.values() if merging else ():
+        if node.kind is Kind.OUTPUT and node.config.model_dump().get("key") and _is_mirror(node.config):
+            yield Problem(
+                f"{node.path}.key",
+                f"{merging[0]} may make values that differ one, and rows whose `key` is then the same become one row. "
+                "It spares the columns of a table's own key only: choose columns that it leaves alone, or leave it out",
+                is_warning=True,
+            )
+
+
+def _is_mirror(config: object) -> bool:
+    return getattr(config, "mode", "mirror") == "mirror"
 
 
 def _check_keys(graph: Graph, captured: Columns) -> Iterator[Problem]:

@@ -73,6 +73,13 @@ class SourceConfig(BaseModel):
         del folder
         return None
 
+    @property
+    def merging(self) -> Sequence[str]:
+        """The options, as they are set, by which values that differ in the database may be delivered as one. They spare
+        the columns of a table's own key.
+        """
+        return ()
+
     def excluded_columns(self, table: str, key: Iterable[str]) -> frozenset[str]:
         """The columns of `table` to leave out. Raises `ConfigError` if one of them is in its `key`."""
         choice = self.columns.get(table)

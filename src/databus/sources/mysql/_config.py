@@ -1,6 +1,7 @@
 """Options of the MySQL and MariaDB source."""
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
@@ -164,6 +165,11 @@ class MysqlConfig(SourceConfig):
         """How large an event of the log may be."""
         return self.row_bytes_read_max + _EVENT_HEAD_BYTES
 
+    @property
+    def merging(self) -> Sequence[str]:
+        """See `SourceConfig.merging`."""
+        return _merging(self)
+
 
 class BinlogConfig(SourceConfig):
     """A binary log file, or a folder of them, without a server: for replay, for tests, for archives."""
@@ -209,3 +215,13 @@ class BinlogConfig(SourceConfig):
     progress_bytes: int = Field(16 << 20, ge=1024, le=1 << 34, description="As for `mysql`.")
     history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="As for `mysql`.")
     prepared_bytes_max: int = Field(16 << 30, ge=1 << 20, le=1 << 44, description="As for `mysql`.")
+
+    @property
+    def merging(self) -> Sequence[str]:
+        """See `SourceConfig.merging`."""
+        return _merging(self)
+
+
+def _merging(config: "MysqlConfig | BinlogConfig") -> Sequence[str]:
+    said = {"zero_dates": "null", "invalid_text": "replace", "on_large_row": "marker"}
+    return [f"{option}: {value}" for option, value in said.items() if getattr(config, option) == value]
