@@ -129,6 +129,10 @@ class Lake:
             return []
         return DeltaTable(uri, storage_options=self._store.engine_options).to_pyarrow_table().to_pylist()
 
+    def notes(self, number: int) -> set[str | None]:
+        """What the history has of an order's added column."""
+        return {row.get("note") for row in self.rows("history/orders") if row["id"] == number}
+
     def held(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
         """What the changes add up to. No change stands there twice."""
         rows = sorted(self.rows(table), key=lambda row: (row["_commit_version"], row["_seq"]))
@@ -200,8 +204,9 @@ def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(
         driver.wait_for(lambda: lake.files() - before, "a file of the rows behind the new column")
         kill_all_of(random.Random(seed).choice(there.executors()))
         driver.wait_for(lake.are_whole, "all rows")
+        driver.wait_for(lambda: "new" in lake.notes(20), "the table, read anew with its new column")
         assert driver.end() == 0, driver.told()
-        assert {row["note"] for row in lake.rows("history/orders") if row["id"] == 20} >= {None, "new"}
+        assert lake.notes(20) >= {None, "new"}
         assert {row["email"] for row in lake.rows("history/customers")} == {None}
         assert {row["place"] for row in lake.rows("large/orders")} == {f"{there.folder / 'home'} {len(TOKEN)}"}
         imported = there.imported()
