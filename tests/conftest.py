@@ -31,6 +31,7 @@ if sys.platform == "linux":
 SHARES_SPARK = (
     "laws/test_whole_way.py",
     "pipeline/test_compare_mysql.py",
+    "pipeline/test_direct.py",
     "pipeline/test_filtered_ddl.py",
     "pipeline/test_json_lines.py",
     "pipeline/test_ledger_runs.py",

@@ -22,6 +22,7 @@ from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.schema import forms_of
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_by_tasks
+from tests.outputs.chest import Chest, ChestConfig, chest_lines
 
 FROM = {"from": ["shop"]}
 
@@ -155,3 +156,22 @@ def versions(harness, table=ORDERS):
 
 def ids(harness, table=ORDERS):
     return sorted(row["id"] for row in harness.read("shop", table))
+
+
+class ChestHarness:
+    keeps = "changes"
+
+    def __init__(self, folder, buckets):
+        self.folder = folder
+        self.buckets = buckets
+
+    def full(self):
+        return None
+
+    def make(self):
+        return Chest(ChestConfig(type="chest", path="chest", buckets=self.buckets, **FROM), context(self.folder))
+
+    def read(self, physical, table):
+        lines = [line for bucket in chest_lines(self.folder / "chest") for line in bucket]
+        mine = [row for row in lines if row["_source"] == f"{physical}/{table.source}" and "_control" not in row]
+        return [parsed(row, table) for row in mine]

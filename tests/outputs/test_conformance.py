@@ -3,7 +3,7 @@
 import pytest
 
 from databus.testing import OUTPUT_CHECKS
-from tests.outputs.harnesses import ConsoleHarness, DeltaHarness, FilesHarness
+from tests.outputs.harnesses import ChestHarness, ConsoleHarness, DeltaHarness, FilesHarness
 
 MAKE = {
     "delta mirror": lambda folder, capture: DeltaHarness(folder, "mirror"),
@@ -15,6 +15,8 @@ MAKE = {
     "parquet, small files": lambda folder, capture: FilesHarness(folder, "parquet", rows_per_file_max=3),
     "json": lambda folder, capture: FilesHarness(folder, "json"),
     "console": ConsoleHarness,
+    "direct, one bucket": lambda folder, capture: ChestHarness(folder, 1),
+    "direct, three buckets": lambda folder, capture: ChestHarness(folder, 3),
 }
 
 

@@ -7,7 +7,7 @@ from databus.pipeline._config import PipelineConfig, Problem
 from databus.pipeline._contract import Filter, Input, RunContext, Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._node_config import FilterConfig, InputConfig, NodeConfig, OutputConfig
-from databus.pipeline._output_contract import Delivery, Output, OutputContext, Place, SparkOutput
+from databus.pipeline._output_contract import Delivery, DirectOutput, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
 from databus.pipeline._published import status_of
@@ -24,6 +24,7 @@ __all__ = [
     "ChangeBatch",
     "Comparison",
     "Delivery",
+    "DirectOutput",
     "Filter",
     "FilterConfig",
     "Graph",

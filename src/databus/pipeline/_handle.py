@@ -14,9 +14,20 @@ import structlog
 from databus.core import Checkpoint, ControlKind, CorruptData, InputError, UnsupportedFeature
 from databus.disk import Location, located
 from databus.pipeline._ledger import Entry, Ledger, Stream
-from databus.pipeline._output_contract import Output, OutputContext, SparkOutput
+from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._way import WayOf
-from databus.tasks import Batch, ChangeBatch, Item, Selection, StagedBatch, StagedRows, TableControl, Tasks
+from databus.tasks import (
+    Batch,
+    Bucket,
+    ChangeBatch,
+    Item,
+    Selection,
+    StagedBatch,
+    StagedRows,
+    TableControl,
+    Tasks,
+    run_here,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -228,6 +239,29 @@ class OutputHandle:
         """The same, for a batch whose rows tasks have written; see `Output.commit`."""
         return self._apply(name, batch, partial(self.staged.commit, tasks=tasks))
 
+    def write_direct(
+        self, name: str, given: Batch, write: Callable[[Bucket], Sequence[StagedBatch]]
+    ) -> list[tuple[StagedBatch, Mapping[str, int]]]:
+        """Have tasks write a batch of a query, by `write`; returns what it does, each with the rows of each source that
+        were written. given: where the batch begins.
+        """
+        output = self.direct
+        with self._held():
+            known = self._current(name)
+            self._check_gap(known, given)
+            self._taken().check_epoch()
+            places = [entry.place.pair for entry in known.tables.values() if entry.place is not None]
+            context, at = output.context, known.checkpoint.sources.get(given.physical)
+            first = Bucket(context.pipeline, context.output, name, 0, output.direct_writer().buckets, at)
+            done = write(replace(first, reached=max(places, default=None)))
+            return [(each, self._apply(name, each, partial(output.commit, tasks=run_here))) for each in done]
+
+    @property
+    def direct(self) -> DirectOutput:
+        """The output, whose buckets tasks write."""
+        assert isinstance(self.output, DirectOutput)  # noqa: S101 - the caller looked
+        return self.output
+
     def discard(self, batches: Sequence[StagedBatch]) -> None:
         """Remove what tasks have written and no commit shows."""
         with self._held():
@@ -247,7 +281,9 @@ class OutputHandle:
             self.output.incomplete = known.incomplete
             apply(self._with_gaps(known.incomplete.difference(known.tables), batch))
             way_of = self.bringing[name].way_of
-            entries = {table: Entry(self.output.place(table), way_of(table)) for table in tables}
+            is_direct = isinstance(self.output, DirectOutput)  # of which each bucket is there now
+            place_of = (lambda _: Place(batch.end.pair)) if is_direct else self.output.place
+            entries = {table: Entry(place_of(table), way_of(table)) for table in tables}
             self._now[name] = replace(_after(known, batch), tables={**known.tables, **entries})
             return _rows_of(batch) if self.output.written is None else self.output.written
 

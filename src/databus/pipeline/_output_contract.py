@@ -13,7 +13,7 @@ from databus.core import InputError, Pair
 from databus.disk import Location, Storage, locate
 from databus.pipeline._node_config import OutputConfig
 from databus.schema import TableSchema
-from databus.tasks import ChangeBatch, KeyChoice, PartWriter, StagedBatch, Tasks
+from databus.tasks import ChangeBatch, DirectWriter, KeyChoice, PartWriter, StagedBatch, Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -169,6 +169,25 @@ class Output(ABC):
 
     def close(self) -> None:  # noqa: B027 - see open
         """Let go of everything; callable twice."""
+
+
+class DirectOutput(Output):
+    """Base of outputs whose rows tasks write where they are seen at once, a task for each bucket of keys.
+
+    What a batch brings is in the target when all of its buckets are. `commit` is told then; most have nothing to do.
+    """
+
+    @abstractmethod
+    def direct_writer(self) -> DirectWriter:
+        """What writes a bucket in a task."""
+
+    def write(self, batch: ChangeBatch) -> None:
+        """Not called: tasks write."""
+        raise NotImplementedError
+
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+        """See `Output.commit`: the batch is in the target."""
+        del batch, tasks
 
 
 class SparkOutput(ABC):

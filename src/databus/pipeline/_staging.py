@@ -10,15 +10,31 @@ import pyarrow as pa
 from databus.core import Pair
 from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed
-from databus.tasks import Job, Restage, Rewritten, Stage, StagedFeed, TableFilters, TypedStage, joined_parts, run_part
+from databus.tasks import (
+    Job,
+    Restage,
+    Rewritten,
+    Stage,
+    StagedFeed,
+    TableFilters,
+    TypedStage,
+    Ways,
+    joined_parts,
+    run_part,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_RECEIPTS: Final = "feed int, receipt string"
+RECEIPTS_DDL: Final = "feed int, receipt string"
 _PARTS_A_SLOT_MAX: Final = 4
 
 Filters = Mapping[tuple[str, ...], TableFilters]
+
+
+def ways_of(feed: Feed, output: Output, filters: Filters) -> Ways:
+    """By which ways the tables come to an output, for tasks."""
+    return feed.ways({way: replace(chain, known={}) for way, chain in filters.items()}, output.key)
 
 
 @dataclass(frozen=True)
@@ -53,7 +69,7 @@ class Staging:
     def run(self, rows: "DataFrame", feeds: Sequence[tuple[Feed, Output]]) -> pa.Table:
         """The receipts of a micro-batch; see `joined`. The number of a feed is its place in `feeds`."""
         stage = self.stage_of([each for feed, output in feeds if (each := self._feed(feed, output)) is not None])
-        return rows.mapInArrow(stage, _RECEIPTS).toArrow()
+        return rows.mapInArrow(stage, RECEIPTS_DDL).toArrow()
 
     def note(self, output: str, again: Restage) -> None:
         """Have the next stages of an output write as it asks."""
@@ -64,6 +80,6 @@ class Staging:
         writer = output.part_writer()
         if writer is None:
             return None
-        ways = feed.ways({way: replace(chain, known={}) for way, chain in self.filters.items()}, output.key)
+        ways = ways_of(feed, output, self.filters)
         above, fits = self._above.get(feed.output, {}), self._fits.get(feed.output, {})
         return StagedFeed(ways.selects, ways.filtered, writer, above, fits)

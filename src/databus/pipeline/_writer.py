@@ -25,17 +25,21 @@ from databus.core import (
     UnknownSource,
     crash_point,
 )
+from databus.pipeline._direct import write_ranges
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
-from databus.pipeline._output_contract import Output, SparkOutput
+from databus.pipeline._output_contract import DirectOutput, Output, SparkOutput
 from databus.pipeline._plan import Feed
-from databus.pipeline._staging import InSpark, Staging
+from databus.pipeline._staging import RECEIPTS_DDL, InSpark, Staging, ways_of
 from databus.schema import TableSchema
 from databus.tasks import (
     ORDER,
     Batch,
+    Bucket,
     ChangeBatch,
     Decode,
+    DirectFeed,
+    DirectTypedStage,
     Item,
     LineageOf,
     Restage,
@@ -50,6 +54,7 @@ from databus.tasks import (
     TypedStage,
     decode_typed,
     joined,
+    joined_buckets,
     joined_typed,
     receipts_for,
 )
@@ -124,7 +129,10 @@ class Writer:
             staged = [(feed, handle) for feed, handle in in_driver if handle.staged.part_writer() is not None]
             if staged:
                 self._write_in_tasks(rows, batch_id, staged, began)
-            in_driver = [each for each in in_driver if each not in staged]
+            direct = [(feed, handle) for feed, handle in in_driver if isinstance(handle.output, DirectOutput)]
+            for feed, handle in direct:
+                self._write_direct(rows, batch_id, feed, handle, began)
+            in_driver = [each for each in in_driver if each not in (*staged, *direct)]
             if in_driver:
                 self._write_in_driver(rows, batch_id, in_driver, began)
         finally:
@@ -164,6 +172,26 @@ class Writer:
                 (batches,) = self._staged(rows, batch_id, [(feed, handle)])
             else:
                 raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
+
+    def _write_direct(self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle, began: float) -> None:
+        """One job for an output, a task for each bucket, which are all in the target when it ends."""
+        found = self._to_buckets(rows, batch_id, feed, handle)
+        if found is None:
+            return
+        given, write = found
+
+        def written(bucket: Bucket) -> list[StagedBatch]:
+            batches = joined_buckets(write(bucket), bucket.buckets)
+            return [self._for_feed(batch, feed, handle) for batch in batches]
+
+        for batch, counts in handle.write_direct(self._query, given, written):
+            self._say(handle.name, batch, counts, began)
+
+    def _to_buckets(
+        self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle
+    ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
+        """Where a micro-batch begins, and what has tasks write it, for their receipts; None if it has nothing."""
+        raise NotImplementedError
 
     def _staged(
         self, rows: "DataFrame", batch_id: int, feeds: Sequence[tuple[Feed, OutputHandle]]
@@ -281,6 +309,20 @@ class TablesWriter(Writer):
         receipts = self._staging.run(rows, [(feed, handle.staged) for feed, handle in feeds])
         return [joined(receipts, number) for number in range(len(feeds))]
 
+    def _to_buckets(
+        self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle
+    ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
+        """See `Writer._to_buckets`. Each task has all ranges, which are small, and reads them itself."""
+        del batch_id
+        ranges = rows.toArrow()
+        if ranges.num_rows == 0:
+            return None
+        scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
+        start = SourceCheckpoint(scn=scn, seq=seq)
+        write = partial(write_ranges, rows.sparkSession, self._decode, ranges)
+        ways = ways_of(feed, handle.direct, self._filters)
+        return Batch(self._offsets.physical, start, start, ()), partial(write, ways, handle.direct.direct_writer())
+
     def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """See `Writer._for_feed`. What a mirror cannot follow behind filters is read anew."""
         batch = _selected(batch, feed)
@@ -340,6 +382,20 @@ class TypedWriter(Writer):
                 raise FatalError(f"{self._query}: Spark put rows in order, and they are not") from None
         self._puts_in_order = True
         return self._staged(rows, batch_id, feeds)
+
+    def _to_buckets(
+        self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle
+    ) -> tuple[Batch, Callable[[Bucket], pa.Table]]:
+        """See `Writer._to_buckets`. One task writes all buckets, of rows that Spark has put in order."""
+        start, end = self._bounds(batch_id)
+        writer, ways = handle.direct.direct_writer(), ways_of(feed, handle.direct, {})
+
+        def write(bucket: Bucket) -> pa.Table:
+            of = self._table, self._offsets.physical, start, end
+            stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
+            return rows.coalesce(1).sortWithinPartitions(*ORDER).mapInArrow(stage, RECEIPTS_DDL).toArrow()
+
+        return Batch(self._offsets.physical, start, end, ()), write
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> list[ChangeBatch]:
         """See `Writer.batches_of`."""

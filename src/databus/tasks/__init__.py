@@ -35,6 +35,16 @@ from databus.tasks._decode import (
     user_rows_schema,
     whole_changes,
 )
+from databus.tasks._direct import (
+    BUCKETS_MAX,
+    Bucket,
+    BucketWriter,
+    DirectFeed,
+    DirectTypedStage,
+    DirectWriter,
+    batch_above,
+    joined_buckets,
+)
 from databus.tasks._fetch import Definitions, RangeDecoder, RelayTables
 from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
 from databus.tasks._folders import Folders, FolderWriter, Named, quoted, spelled
@@ -78,6 +88,7 @@ from databus.tasks._typed_stage import ORDER, RowsOutOfOrder, TypedStage, joined
 
 __all__ = [
     "BATCH_BYTES",
+    "BUCKETS_MAX",
     "CONTROL_LABEL",
     "META_COLUMNS",
     "ORDER",
@@ -86,12 +97,17 @@ __all__ = [
     "Always",
     "AtOnce",
     "Batch",
+    "Bucket",
+    "BucketWriter",
     "Change",
     "ChangeBatch",
     "CopySteps",
     "DataFile",
     "Decode",
     "Definitions",
+    "DirectFeed",
+    "DirectTypedStage",
+    "DirectWriter",
     "Fetch",
     "FilterMapper",
     "FolderWriter",
@@ -148,6 +164,7 @@ __all__ = [
     "Ways",
     "Where",
     "Work",
+    "batch_above",
     "control_text",
     "decode_frames",
     "decode_groups",
@@ -164,6 +181,7 @@ __all__ = [
     "is_passing_file",
     "is_staged_file",
     "joined",
+    "joined_buckets",
     "joined_parts",
     "joined_typed",
     "last_images",

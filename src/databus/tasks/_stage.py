@@ -89,7 +89,7 @@ class Stage:
 
 def receipts_of(batch: ChangeBatch, feeds: Sequence[StagedFeed]) -> pa.RecordBatch:
     """Write what each feed is given of a batch; one receipt for each."""
-    receipts = [json.dumps(_to_json(_staged_batch(batch, feed))) for feed in feeds]
+    receipts = [receipt_of(_staged_batch(batch, feed)) for feed in feeds]
     return pa.record_batch([list(range(len(receipts))), receipts], schema=RECEIPTS)
 
 
@@ -155,6 +155,11 @@ def _newest_us(rows: pa.Table) -> int | None:
 
 
 # Receipts
+
+
+def receipt_of(batch: StagedBatch) -> str:
+    """What a task hands back of a batch."""
+    return json.dumps(_to_json(batch))
 
 
 def _to_json(batch: StagedBatch) -> dict[str, Any]:

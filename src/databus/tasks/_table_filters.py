@@ -115,7 +115,7 @@ class TableFilters:
         """What is left of rows or a control of a table, and whether a copy can follow: else it is to be read anew."""
         if isinstance(item, TableRows):
             return self.rows(item), True
-        control, is_exact = self._control(item)
+        control, is_exact = self.control(item)
         return [control], is_exact
 
     def rows(self, item: TableRows) -> list[TableRows]:
@@ -128,7 +128,8 @@ class TableFilters:
             rows = whole_changes(rows)
         return [TableRows(steps[-1].after, rows)] if rows.num_rows else []
 
-    def _control(self, item: TableControl) -> tuple[TableControl, bool]:
+    def control(self, item: TableControl) -> tuple[TableControl, bool]:
+        """A control of a table as it is behind the filters, and whether a copy can follow it."""
         steps = self.over(item.table)
         result = steps[-1].after
         if item.kind is not ControlKind.SCHEMA:
@@ -190,9 +191,17 @@ class Ways:
         """Whether a table of this full name goes to the output."""
         return not self.ways or any(selects(selection, name) for selection, _ in self.ways)
 
+    def control(self, name: str, control: TableControl) -> TableControl:
+        """What a control of such a table is behind its filters; see `TableFilters.item`."""
+        chain = self._chain(name)
+        return control if chain is None else chain.control(control)[0]
+
+    def _chain(self, name: str) -> TableFilters | None:
+        return next((filters for selection, filters in self.ways if selects(selection, name)), None)
+
     def filtered(self, name: str, rows: TableRows) -> Iterable[TableRows]:
         """What is left of rows of such a table. Raises what `TableFilters.check_key` does."""
-        chain = next((filters for selection, filters in self.ways if selects(selection, name)), None)
+        chain = self._chain(name)
         if chain is None:
             return (rows,)
         chain.check_key(rows.table, self.key.of(rows.table.source))

@@ -42,7 +42,7 @@ class TypedStage:
 
     def __call__(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The receipts of a partition."""
-        for piece in _pieces(parts, self.piece_bytes):
+        for piece in pieces_of(parts, self.piece_bytes):
             yield receipts_of(self._batch(piece), self.feeds)
 
     def _batch(self, piece: pa.Table) -> ChangeBatch:
@@ -50,7 +50,7 @@ class TypedStage:
         return decode_typed(piece, self.table, self.physical, start, end)
 
 
-def _pieces(parts: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.Table]:
+def pieces_of(parts: Iterator[pa.RecordBatch], piece_bytes: int) -> Iterator[pa.Table]:
     """Rows in order, in pieces of about so many bytes, which tear neither an update's images apart nor rows that were
     made of one.
     """

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Final
 
 from databus.core import Checkpoint, ControlKind, CorruptData, DiskFull, InputError, LockHeld, UnsupportedFeature
-from databus.pipeline import ChangeBatch
+from databus.pipeline import ChangeBatch, DirectOutput
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._output_harness import OutputHarness, assert_holds
-from databus.testing._staged_writes import write_by_tasks
+from databus.testing._staged_writes import write_buckets, write_by_tasks
 
 _QUERY: Final = "outputs/suite"
 
@@ -38,7 +38,9 @@ class _Process:
 
     def write_only(self, batch: ChangeBatch) -> None:
         """Write one, and die before the ledger says so."""
-        if self.output.part_writer() is None:
+        if isinstance(self.output, DirectOutput):
+            self.handle.write_direct(_QUERY, batch, partial(write_buckets, self.output, batch))
+        elif self.output.part_writer() is None:
             self.handle.write(_QUERY, batch)
         else:
             commit = partial(self.handle.commit, _QUERY)

@@ -7,8 +7,11 @@ from typing import Final
 import pyarrow as pa
 
 from databus.core import SEQ_DONE, Pair, SourceCheckpoint
-from databus.pipeline import ChangeBatch, Output, Restage, TableControl, TableRows
+from databus.pipeline import ChangeBatch, DirectOutput, Output, Restage, TableControl, TableRows
 from databus.tasks import (
+    RECEIPTS,
+    Bucket,
+    DirectFeed,
     Job,
     MergeJob,
     PartWriter,
@@ -17,7 +20,9 @@ from databus.tasks import (
     StagedBatch,
     StagedFeed,
     Tasks,
+    Ways,
     joined,
+    joined_buckets,
     joined_parts,
     last_pair,
     rows_above,
@@ -29,7 +34,12 @@ _PARTS_MAX: Final = 3
 
 def write_batch(output: Output, batch: ChangeBatch) -> None:
     """Have an output write a batch, by whichever way it has."""
-    if output.part_writer() is None:
+    if isinstance(output, DirectOutput):
+        context = output.context
+        write_buckets(
+            output, batch, Bucket(context.pipeline, context.output, "suite", 0, output.direct_writer().buckets)
+        )
+    elif output.part_writer() is None:
         output.write(batch)
     else:
         write_by_tasks(output, batch, output.commit, output.discard)
@@ -62,6 +72,21 @@ def write_by_tasks(
         else:
             return
     raise AssertionError(f"{_STAGES_MAX} stages were not enough")
+
+
+def write_buckets(output: DirectOutput, batch: ChangeBatch, bucket: Bucket) -> list[StagedBatch]:
+    """Have a task a bucket write a batch, of which the first is run twice, the second time after the others."""
+    writer = output.direct_writer()
+    feed = DirectFeed(Ways(), writer, bucket)
+
+    def decode(_: pa.Table) -> Iterable[ChangeBatch]:
+        return [batch]
+
+    nothing = pa.table({})
+    feed.write_ranges(decode, nothing, 0)  # a task whose answer is lost
+    found = [(n, each) for n in reversed(range(writer.buckets)) for each in feed.write_ranges(decode, nothing, n)]
+    receipts = pa.table([[number for number, _ in found], [text for _, text in found]], schema=RECEIPTS)
+    return joined_buckets(receipts, writer.buckets)
 
 
 def _staged(

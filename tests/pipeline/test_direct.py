@@ -1,0 +1,93 @@
+"""Direct outputs: tasks write buckets of keys where they are seen at once; nothing twice, nothing missing, in order."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databus.core import FatalError
+from databus.pipeline._handle import OutputHandle
+from tests.outputs import chest
+from tests.outputs.chest import chest_lines
+from tests.pipeline.projects import HEAD, Project
+
+IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 3, max_rows_per_trigger: 300")
+CHEST = "outputs: {chest: {type: 'chest.py:Chest', from: shop, path: chest, buckets: 2}}"
+LARGE = """
+filters: {large: {type: where, from: shop, tables: [orders], where: "id > 10"}}
+outputs: {chest: {type: 'chest.py:Chest', from: large, path: chest, buckets: 2}}
+"""
+TYPED = """
+filters: {sold: {type: sql, from: shop, table: main.orders, where: status <> 'cancelled'}}
+outputs: {chest: {type: 'chest.py:Chest', from: sold, path: chest, buckets: 2}}
+"""
+
+
+def died(*_: object) -> None:
+    raise FatalError("killed before the ledger")
+
+
+def project_of(folder: Path, sections: str) -> Project:
+    shutil.copy(chest.__file__, folder / "chest.py")
+    return Project(folder, sections, head=IN_PARTS)
+
+
+def assert_is_all_that_happened(project: Project, where: str = "1 = 1") -> None:
+    """Each change once; the rows of a key are in one bucket, in order; what they add up to is what the database has."""
+    buckets = [[line for line in lines if "_control" not in line] for lines in chest_lines(project.folder / "chest")]
+    rows = [row for lines in buckets for row in lines if row["_source"] == "shop/main.orders"]
+    pairs = [(row["_commit_version"], row["_seq"]) for row in rows]
+    assert len(set(pairs)) == len(pairs)
+    alive: dict[int, str] = {}
+    keys = []
+    for lines in buckets:
+        mine = [row for row in lines if row["_source"] == "shop/main.orders"]
+        places = [(row["_commit_version"], row["_seq"]) for row in mine]
+        assert places == sorted(places)
+        keys.append({row["id"] for row in mine})
+        for row in mine:
+            if row["_change_type"] in ("insert", "update_postimage"):
+                alive[row["id"]] = row["status"]
+            else:
+                alive.pop(row["id"])
+    assert all(keys), "one of the buckets is empty"
+    assert not set.intersection(*keys)
+    assert sorted(alive.items()) == sorted(project.select(f"SELECT id, status FROM orders WHERE {where}"))
+
+
+@pytest.mark.parametrize(
+    ("sections", "where"),
+    [(CHEST, "1 = 1"), (LARGE, "id > 10"), (TYPED, "status <> 'cancelled'")],
+    ids=["tables", "filtered", "typed"],
+)
+def test_buckets_hold_all_that_happened_in_order(tmp_path: Path, spark: Any, sections: str, where: str) -> None:
+    project = project_of(tmp_path, sections)
+    project.work(100)
+    events = project.once(spark)
+    assert {event["driver_row_bytes"] for event in events if event["event"] == "batch"} == {0}
+    project.work(60)
+    more = project.once(spark)
+    assert_is_all_that_happened(project, where)
+    lines = [line for bucket in chest_lines(tmp_path / "chest") for line in bucket if "_control" not in line]
+    assert sum(event["rows"] for event in [*events, *more] if event["event"] == "batch") == len(lines)
+
+
+def test_batches_that_buckets_have_already_are_not_written_again(
+    tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after the buckets and before the ledger; and the ledger lost, with all that the pipeline knows."""
+    project = project_of(tmp_path, CHEST)
+    project.work(60)
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputHandle, "advance", died)
+        with pytest.raises(AssertionError, match="killed before the ledger"):
+            project.once(spark)
+    assert chest_lines(tmp_path / "chest") != []
+    project.once(spark)
+    assert_is_all_that_happened(project)
+    for name in ("ledgers", "queries"):
+        shutil.rmtree(project.state / name)
+    project.work(20)
+    project.once(spark)
+    assert_is_all_that_happened(project)
