@@ -233,11 +233,13 @@ def post(relay: Relay | str, path: str, *, headers: Mapping[str, str] | None = N
     return ask("POST", relay, path_of(path, query), headers)
 
 
-def ask(method: str, relay: Relay | str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+def ask(
+    method: str, relay: Relay | str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
+) -> Answer:
     """One request of any method."""
     connection = connect(relay)
     try:
-        connection.request(method, path, headers=dict(headers or {}))
+        connection.request(method, path, body, dict(headers or {}))
         response = connection.getresponse()
         return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
     finally:

@@ -17,6 +17,8 @@ from databus.core import Checkpoint, MalformedRequest, TooManyRequests
 from databus.log import Log
 from databus.relay import _control
 from databus.relay._audit import Audit
+from databus.relay._avro_registry import SchemaRegistry
+from databus.relay._avro_registry_http import RegistryCommands
 from databus.relay._catalog import Catalog, Selection
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
@@ -47,6 +49,8 @@ class Commands:
         self._tails: dict[str, Tail] = {}
         self._waiting = 0  # streams and long polls
         self._audit = Audit(config.folder)
+        registry = SchemaRegistry(config.folder, config.registry.compatibility)
+        self._registry = RegistryCommands(registry, config.serve.request_ms_max, self._in_thread)
 
     def end(self) -> None:
         """Have streams and long polls end: those that follow between two groups. In the loop's thread."""
@@ -112,6 +116,10 @@ class Commands:
                 ask.query.get("physical"), names(ask.query, "sources"), fingerprint(ask.query, "fingerprint")
             )
         )
+
+    async def registry(self, ask: "_Ask") -> web.Response:
+        """/registry/...: see `databus.relay._avro_registry_http`."""
+        return await self._registry.answer(ask.request)
 
     # Positions and changes
 
@@ -312,6 +320,7 @@ databus relay
 
 /sources             names and ids of the sources; ?v=2 with versions and keys
 /register            definitions: ?sources=names or ids, or ?fingerprint=
+/registry            schemas of Avro messages, as a Confluent-compatible registry: schema.registry.url=URL/registry
 /stream              changes of one physical source, in commit order
 /position            the checkpoint that a start means, and what the log holds
 /range               how far ?rows_max= or ?bytes_max= reach; ?partitions= splits it
@@ -348,6 +357,7 @@ A long checkpoint may be sent as a form: curl URL --data-urlencode 'from=...'
 COMMANDS: Final[Mapping[str, Callable[[Commands, _Ask], Awaitable[web.StreamResponse]]]] = {
     "sources": Commands.sources,
     "register": Commands.register,
+    "registry": Commands.registry,
     "stream": Commands.stream,
     "position": Commands.position,
     "range": Commands.range,

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, 
 from databus.core import ConfigError
 from databus.formats import has_reference, lines_of, load_yaml, substitute
 from databus.log import LogConfig
+from databus.relay._avro_registry import Compatibility
 from databus.sources import SourceConfig, parse_source
 
 PORT: Final = 11115
@@ -82,6 +83,16 @@ class ServeConfig(BaseModel):
     clients_max: int = Field(1_000, ge=1, le=1_000_000, description="Names of clients that statistics are kept for.")
 
 
+class RegistryConfig(BaseModel):
+    """The registry of Avro schemas that a relay keeps, below `/registry`, for outputs that send Avro."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    compatibility: Compatibility = Field(
+        Compatibility.BACKWARD, description="What a subject's next schema must be able to do, in Confluent's words."
+    )
+
+
 class TlsConfig(BaseModel):
     """The certificate that a relay shows, and whose certificates it wants to be shown. Files are in PEM."""
 
@@ -124,6 +135,7 @@ class RelayConfig(BaseModel):
     log: LogConfig = Field(default_factory=LogConfig, description="The logs: segments, retention, durability.")
     capture: CaptureConfig = Field(default_factory=CaptureConfig, description="How sources are read.")
     serve: ServeConfig = Field(default_factory=ServeConfig, description="How consumers are served.")
+    registry: RegistryConfig = Field(default_factory=RegistryConfig, description="The registry of Avro schemas.")
     sources: dict[_Physical, SerializeAsAny[SourceConfig]] = Field(
         description="The physical sources, by name.", examples=[{"shop": {"type": "sqlite", "path": "shop.db"}}]
     )
