@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml
 java: ## Sees to it that there is a Java for Spark.
 	@scripts/need-java
 
-servers: $(STAMP) ## Sees to it that there are servers for the tests of the mysql source.
+servers: $(STAMP) ## Sees to it that there are servers for the tests.
 	@scripts/need-servers
 
 demo: $(STAMP) java $(if $(filter mariadb mysql,$(SOURCE)),servers) ## Runs the whole of it: a shop, a relay, a callback, a Spark pipeline, kills, and a comparison. SOURCE=mariadb or mysql for a shop on a server.

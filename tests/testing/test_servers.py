@@ -10,7 +10,15 @@ import pymysql
 import pytest
 
 from databus.core import ServiceUnavailable
-from databus.testing.servers import KINDS, SOAK_KINDS, ServerMissing, make_certificates, open_server
+from databus.testing.servers import (
+    KINDS,
+    SEARCH_KINDS,
+    SOAK_KINDS,
+    ServerMissing,
+    make_certificates,
+    open_search_server,
+    open_server,
+)
 from databus.testing.servers._ports import Port
 
 FAMILIES = ["mariadb-10.11", "mysql-5.7"]  # the one of each that starts soonest: for what all kinds have from `Server`
@@ -181,3 +189,28 @@ def test_a_server_that_cannot_be_had_says_why(tmp_path, monkeypatch):
     monkeypatch.setenv("DATABUS_SERVERS", "/proc/nowhere")
     with pytest.raises(ServerMissing, match="/proc/nowhere, which cannot be written"):
         open_server("mysql-8.0", tmp_path / "c").start()
+
+
+@pytest.mark.parametrize("kind", SEARCH_KINDS)
+def test_a_search_server_keeps_its_documents_and_port_over_stop_and_kill(kind, tmp_path):
+    server = open_search_server(kind, tmp_path)
+    try:
+        server.start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    with server:
+        port = server.port
+        assert server.ask("PUT", "/orders/_doc/1", {"id": 1})["result"] == "created"
+        server.stop()
+        assert not server.is_running
+        server.start()
+        server.ask("PUT", "/orders/_doc/2", {"id": 2})
+        server.kill()
+        server.start()
+        assert server.port == port
+        assert server.documents("orders") == {"1": {"id": 1}, "2": {"id": 2}}
+        server.suspend()
+        with pytest.raises(TimeoutError):
+            server.ask("GET", "/", wait_s_max=0.2)
+        server.resume()
+        assert server.ask("GET", "/")["version"]["number"] in ("2.19.6", "6.8.23")

@@ -1,9 +1,10 @@
-"""Real database servers for tests, benchmarks and demos: fetched once, started on free ports in a folder of their own.
+"""Real servers for tests, benchmarks and demos: fetched once, started on free ports in a folder of their own.
 
     with MariaDb(folder) as server:
         server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
 
-Each has the same face, `Server`. What a machine cannot have raises `ServerMissing` with the reason.
+Databases have one face, `Server`; search engines another, `SearchServer`. What a machine cannot have raises
+`ServerMissing` with the reason.
 `python -m databus.testing.servers` fetches them all and says what is there.
 """
 
@@ -11,18 +12,22 @@ from databus.testing.servers._fetch import ServerMissing, cache_folder
 from databus.testing.servers._kinds import KINDS, SOAK_KINDS, open_server
 from databus.testing.servers._mariadb import MariaDb
 from databus.testing.servers._mysql import MySql
+from databus.testing.servers._search import SEARCH_KINDS, SearchServer, open_search_server
 from databus.testing.servers._server import Server
 from databus.testing.servers._tls import Certificates, make_certificates
 
 __all__ = [
     "KINDS",
+    "SEARCH_KINDS",
     "SOAK_KINDS",
     "Certificates",
     "MariaDb",
     "MySql",
+    "SearchServer",
     "Server",
     "ServerMissing",
     "cache_folder",
     "make_certificates",
+    "open_search_server",
     "open_server",
 ]
