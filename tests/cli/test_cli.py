@@ -14,6 +14,7 @@ import pytest
 from databus.testing import RelayProcess
 
 VERBS = ["init", "validate", "graph", "relay", "run", "status", "tail", "sources", "checkpoints", "compare"]
+RUNNING = ["pause", "resume", "drain", "stop"]
 TRIALS = ["demo", "bench"]
 REPAIRS = ["check-source", "prepare", "remove", "snapshot", "skip", "position show", "position set"]
 
@@ -36,7 +37,9 @@ def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
     return result.stderr
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *TRIALS, *REPAIRS, "sqlite install", "sqlite alter", "sqlite remove"])
+@pytest.mark.parametrize(
+    "verb", [*VERBS, *RUNNING, *TRIALS, *REPAIRS, "sqlite install", "sqlite alter", "sqlite remove"]
+)
 def test_each_verb_has_help_with_an_example(verb):
     assert re.search(rf"Example: databus\s+{verb}", databus(*verb.split(), "--help").stdout)
 

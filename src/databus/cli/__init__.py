@@ -11,6 +11,7 @@ _VERBS: Final = (
     "check_source",
     "checkpoints",
     "compare",
+    "control",
     "demo",
     "graph",
     "init",

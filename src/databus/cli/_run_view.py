@@ -86,6 +86,8 @@ class RunView:
             "restart": "starts again: the schema changed",
             "retry": f"tries again in {event.get('wait_ms', 0) / 1e3:.0f} s: {_short(event.get('message'))}",
             "failed": f"failed: {_short(event.get('message'))}",
+            "paused": "paused; `databus resume` has it go on",
+            "output_stopped": "stopped; `databus resume` has it go on",
         }
         state = states.get(event["event"])
         for name in event.get("outputs", ()) if state is not None else ():

@@ -3,8 +3,9 @@
 from databus.pipeline._compare import compare
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_source import read_source
-from databus.pipeline._config import PipelineConfig, Problem
+from databus.pipeline._config import PipelineConfig, Problem, state_of
 from databus.pipeline._contract import Filter, Input, RunContext, Shape
+from databus.pipeline._control import ask
 from databus.pipeline._graph import Graph
 from databus.pipeline._node_config import FilterConfig, InputConfig, NodeConfig, OutputConfig
 from databus.pipeline._output_contract import Delivery, DirectOutput, Output, OutputContext, Place, SparkOutput
@@ -15,6 +16,7 @@ from databus.pipeline._rebuild import rebuild
 from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
+from databus.pipeline._state import holder_of
 from databus.pipeline._stopping import STOP_S_MAX
 from databus.pipeline._validate import load_pipeline, validate
 from databus.tasks import ChangeBatch, KeyChoice, Restage, TableChoice, TableControl, TableRows, decode_frames
@@ -47,8 +49,10 @@ __all__ = [
     "TableControl",
     "TableDifference",
     "TableRows",
+    "ask",
     "compare",
     "decode_frames",
+    "holder_of",
     "load_pipeline",
     "positions_of",
     "read_source",
@@ -56,6 +60,7 @@ __all__ = [
     "reference_markdown",
     "render",
     "run",
+    "state_of",
     "status_of",
     "unwell",
     "validate",

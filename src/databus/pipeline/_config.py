@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NODES_MAX: Final = 300
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_TOP_LEVEL: Final = re.compile(r"^(name|state):[ \t]*[\"']?([^\"'#\n]*[^\"'#\s])", re.MULTILINE)
+"""In a file that is no YAML any more, what says where its state is."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -357,15 +359,37 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
     except ConfigError as error:
         return None, [_unread(path, str(error))]
     sections = reader.sections(reader.substituted(value))
-    name = sections.name or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
+    name = _name_of(path, sections.name)
     folder = path.resolve().parent
     config = PipelineConfig(
         path=path,
         folder=folder,
         name=name,
-        state=folder / (sections.state or f".databus/pipelines/{name}").removeprefix("file://"),
+        state=_state(folder, sections.state, name),
         sections=sections,
         sources=dict(reader.sources(sections.sources)),
         nodes={node.path: node for node in reader.nodes(sections)},
     )
     return config, reader.problems
+
+
+def state_of(path: Path) -> Path:
+    """The state folder of a pipeline's file, whatever else is wrong in it: for asking the one that runs. Raises
+    `ConfigError` where there is no such file.
+    """
+    config, problems = read_pipeline(path)
+    if config is not None:
+        return config.state
+    if not path.is_file():
+        raise ConfigError("\n".join(each.in_file(path) for each in problems))
+    found = dict(_TOP_LEVEL.findall(path.read_text(encoding="utf-8", errors="replace")))
+    name = _name_of(path, found.get("name"))
+    return _state(path.resolve().parent, found.get("state"), name)
+
+
+def _name_of(path: Path, given: str | None) -> str:
+    return given or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
+
+
+def _state(folder: Path, given: str | None, name: str) -> Path:
+    return folder / (given or f".databus/pipelines/{name}").removeprefix("file://")

@@ -16,6 +16,8 @@ class OutputState(StrEnum):
     FAILED = "failed"
     HANGING = "hanging"
     RETRYING = "retrying"
+    PAUSED = "paused"
+    STOPPED = "stopped"
     STARTING = "starting"
     RUNNING = "running"
     ENDED = "ended"
@@ -31,6 +33,8 @@ _STATE_AFTER: Final = {
     "retry": OutputState.RETRYING,
     "failed": OutputState.FAILED,
     "ended": OutputState.ENDED,
+    "paused": OutputState.PAUSED,
+    "output_stopped": OutputState.STOPPED,
 }
 
 
@@ -108,7 +112,7 @@ class Progress:
                 case "hanging" | "answered":
                     since_us = event["since_us"] if event["event"] == "hanging" else 0
                     self._outputs[event["output"]].hangs_since_us = since_us
-                case "started" | "restart" | "retry" | "failed" | "ended" as said:
+                case said if said in _STATE_AFTER:
                     self._query(said, event)
 
     def _batch(self, event: Mapping[str, Any]) -> None:

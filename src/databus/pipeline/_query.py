@@ -1,6 +1,6 @@
 """One query's life: built, started, waited for, started again; in a thread of its own, so that no other waits for it.
 
-build ──► run ──► ends: done (`once`), stopped (by us)
+build ──► run ──► ends: done (`once`), stopped (by us), at rest (by us, at the end of a batch)
   ▲        │
   │        ├─ SchemaChanged ────────────► at once, with the new schema; where that got no further, as below
   └────────┼─ TransientError, unknown ──► after a back-off that grows, and forgets where a batch was done
@@ -42,6 +42,7 @@ from databus.pipeline._offsets import Offsets
 from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_named, check_tables, filters_over, typed_steps
+from databus.pipeline._stopping import in_background
 from databus.pipeline._typed_steps import first_lines
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
 
@@ -114,7 +115,10 @@ class RunSettings:
 
 
 class QueryThread(threading.Thread):
-    """Runs one query until it is done, stopped or failed; `on_end` is told. `error` says what it failed with."""
+    """Runs one query until it is done, stopped or failed; `on_end` is told. `error` says what it failed with.
+
+    once: it ends where the relay's log ended when it began. is_resting: it was asked to end between two batches.
+    """
 
     def __init__(
         self,
@@ -129,6 +133,10 @@ class QueryThread(threading.Thread):
         self._settings = settings
         self._feeds = feeds
         self._on_end = on_end
+        self.once = settings.once
+        self.is_resting = False
+        self._ends_batch = threading.Event()
+        self._is_ending = threading.Event()
         self._query: StreamingQuery | None = None
         self._after: Checkpoint | None = None
         self._writer: Writer | None = None
@@ -147,7 +155,7 @@ class QueryThread(threading.Thread):
     def is_writing(self) -> bool:
         """Whether a batch is being written now."""
         writer = self._writer
-        return writer is not None and writer.is_writing
+        return writer is not None and not writer.is_idle.is_set()
 
     @property
     def checkpoint(self) -> Path:
@@ -157,7 +165,7 @@ class QueryThread(threading.Thread):
     def run(self) -> None:
         """See the class."""
         try:
-            while not self._settings.is_stopping.is_set():
+            while not self._ends:
                 error = self._round()
                 if error is None:
                     return
@@ -179,12 +187,32 @@ class QueryThread(threading.Thread):
         self.error = ServiceUnavailable(why)
         self._say("failed", self.error)
 
+    @property
+    def _ends(self) -> bool:
+        return self._is_ending.is_set() or self._settings.is_stopping.is_set()
+
     def stop(self) -> None:
         """End it, from another thread: what is being written is not waited for, and comes again."""
+        self._is_ending.set()
         with self._lock:
             query = self._query
         if query is not None:
             query.stop()
+
+    def rest(self) -> None:
+        """End it once the batch that is being written, if any, is in the targets. Never blocks; callable twice."""
+        if self.is_resting:
+            return
+        self.is_resting = True
+        self._ends_batch.set()  # from here on no batch begins
+        self._is_ending.set()
+        in_background(f"rest {self.plan.name}", self._stop_between_batches)
+
+    def _stop_between_batches(self) -> None:
+        writer = self._writer
+        if writer is not None:
+            writer.is_idle.wait()
+        self.stop()
 
     def _round(self) -> DatabusError | None:
         """Build, start and wait; returns what it failed with, None if it ended as it should."""
@@ -193,7 +221,7 @@ class QueryThread(threading.Thread):
             for _, handle in self._feeds:
                 handle.open(self.plan.name)
             with self._settings.starting:
-                if self._settings.is_stopping.is_set():
+                if self._ends:
                     return None
                 rows, writer = self._build()
                 self._writer = writer
@@ -205,7 +233,7 @@ class QueryThread(threading.Thread):
             finally:
                 self._ended(writer.batches)
         except Exception as error:  # noqa: BLE001 - Spark raises many kinds; each becomes one of ours below
-            return None if self._settings.is_stopping.is_set() else self._named(error, writer)
+            return None if self._ends else self._named(error, writer)
         return None
 
     def _ended(self, batches: int) -> None:
@@ -224,7 +252,7 @@ class QueryThread(threading.Thread):
             stream = stream.trigger(processingTime=f"{run.trigger_ms} milliseconds")
         with self._lock:
             self._query = query = stream.start()
-        if self._settings.is_stopping.is_set():
+        if self._ends:
             query.stop()
         return query
 
@@ -232,7 +260,7 @@ class QueryThread(threading.Thread):
         """Wait until Spark has started what reads the source, or could not, or the time for it is over."""
         deadline = time.monotonic() + _START_S_MAX
         while query.isActive and str(query.status["message"]).startswith(_IS_STARTING):
-            if time.monotonic() > deadline or self._settings.is_stopping.wait(_ASK_S):
+            if time.monotonic() > deadline or self._is_ending.wait(_ASK_S):
                 return
 
     def _build(self) -> "tuple[DataFrame, Writer]":
@@ -252,6 +280,7 @@ class QueryThread(threading.Thread):
                 filters=filters,
                 read_anew=partial(origin.read_anew, context, plan.physical),
                 wants_stop=settings.is_stopping,
+                ends_batch=self._ends_batch,
             )
         refilled = [isinstance(each.output, Output) and each.output.is_refilled for _, each in self._feeds]
         context = replace(context, is_refilled=all(refilled))
@@ -266,7 +295,10 @@ class QueryThread(threading.Thread):
         for _, handle in self._feeds:
             if isinstance(handle.output, Output):
                 steps.check_key(handle.output.key.of(table.source), names)
-        return rows, TypedWriter(*self._written(offsets), table=result, after=after, lineage_of=steps.lineage)
+        written = self._written(offsets)
+        return rows, TypedWriter(
+            *written, table=result, after=after, lineage_of=steps.lineage, ends_batch=self._ends_batch
+        )
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:
         return self.plan.name, self._feeds, self._settings.report, offsets
@@ -307,7 +339,7 @@ class QueryThread(threading.Thread):
         self._retry_ms = min(self._retry_ms * 2, run.retry_ms_max)
         waits = f"; the pipeline's own relay may not have read that far yet, and gets {run.start_ms_max} ms for it"
         self._say("retry", error, wait_ms=round(wait_ms), message=f"{error}{waits if may_come else ''}")
-        self._settings.is_stopping.wait(wait_ms / 1e3)
+        self._is_ending.wait(wait_ms / 1e3)
         return True
 
     def _may_come(self, error: DatabusError) -> bool:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from databus.core import DatabusError, UnknownSource
+from databus.core import DatabusError
+from databus.pipeline._commands import Commands
 from databus.pipeline._config import PipelineConfig
+from databus.pipeline._control import ControlServer
 from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._handle import OutputHandle
 from databus.pipeline._own_relay import OwnRelay, states_of
 from databus.pipeline._physicals import Physicals
-from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._published import Published
+from databus.pipeline._queries import Queries
 from databus.pipeline._query import QueryThread, RunSettings
-from databus.pipeline._registry import Kind
+from databus.pipeline._resting import Resting
 from databus.pipeline._source_watch import SourceWatch, States
 from databus.pipeline._spark_start import OnProcess, SparkStart
 from databus.pipeline._state import StateLock
@@ -36,7 +38,6 @@ from databus.pipeline._stopping import (
     stopping,
 )
 from databus.pipeline._validate import load_pipeline
-from databus.pipeline._way import way_of
 from databus.tasks import full_pattern, patterns_meet
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _LET_GO_UNASKED_S_MAX: Final = 25.0
 """How long the end takes at most where nobody asked for it, as with `once`: the relay alone has twenty seconds."""
 _LOOK_S: Final = 0.5
 _RELAY_DIED: Final = "relay died"
+_LOOK: Final = "something else is wanted of the outputs"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,13 @@ class _Newcomers:
     """A relay elsewhere has these physical sources, more than before."""
 
     physicals: list[str]
+
+
+@dataclass(frozen=True)
+class _Retry:
+    """What has failed that writes to these outputs is to be tried again."""
+
+    outputs: Collection[str]
 
 
 OnSources = Callable[[States, str], None]
@@ -95,8 +104,11 @@ def run(
         published = Published(config, http)
         with reporting([published.take, on_event], events_file) as report, published:
             chosen = master or config.sections.spark.master
-            running = _Run(graph, chosen, report, published, on_sources, on_overdue, once=once)
-            with stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue):
+            resting = Resting(config.state)
+            running = _Run(graph, chosen, report, published, resting, on_sources, on_overdue, once=once)
+            commands = Commands(running, resting, lambda: published.status(asks_relay=False))
+            control = ControlServer(config.state, commands.answer)
+            with control, stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue):
                 code = running.run(session)
             is_abandoned = bool(running.abandoned)
             return code
@@ -139,25 +151,24 @@ class _Run:
         master: str,
         report: OnEvent,
         published: Published,
+        resting: Resting,
         on_sources: OnSources | None,
         on_overdue: OnOverdue | None,
         *,
         once: bool,
     ) -> None:
         self._graph = graph
-        self._config: PipelineConfig = graph.config
+        self._config = graph.config
         self._master = master
         self._report = report
-        self._published = published
         self._events: SimpleQueue[Any] = SimpleQueue()
         self._once = once
         self._is_stopping = threading.Event()
         self._is_asked_to_stop = False
         self._doing = ""
-        self._threads: list[QueryThread] = []
+        self._ends_when_drained = False
         self._hanging: set[str] = set()
         self._uncaptured_code = 0
-        self._unfed: UnknownSource | None = None
         self._cut_off: list[str] = []
         self.abandoned: list[str] = []
         self.overdue = Overdue(on_overdue, self._still_running, self._code)
@@ -170,7 +181,24 @@ class _Run:
         elsewhere = self._watch_of_elsewhere(on_sources)
         self._watches = [each for each in (self._sources, elsewhere) if each is not None]
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
-        self._handles = self._make_handles()
+        self._queries = Queries(graph, resting, published, self._say, self._events.put)
+
+    @property
+    def config(self) -> PipelineConfig:
+        """See `Run`."""
+        return self._config
+
+    def look(self) -> None:
+        """See `Run`."""
+        self._events.put(_LOOK)
+
+    def retry(self, outputs: Collection[str]) -> None:
+        """See `Run`."""
+        self._events.put(_Retry(outputs))
+
+    def end_when_drained(self) -> None:
+        """See `Run`."""
+        self._ends_when_drained = True
 
     def _watch_of_elsewhere(self, on_sources: OnSources | None) -> SourceWatch | None:
         """What shows the sources of a relay that runs elsewhere, as far as this pipeline reads them."""
@@ -185,18 +213,6 @@ class _Run:
 
         return SourceWatch(states, self._say_source, on_sources)
 
-    def _make_handles(self) -> dict[str, OutputHandle]:
-        config = self._config
-        return {
-            node.path: OutputHandle(
-                node.name,
-                node.plugin(node.config, config.context_of(node.name)),
-                config.state,
-            )
-            for node in config.nodes.values()
-            if node.kind is Kind.OUTPUT
-        }
-
     @property
     def _relay_url(self) -> str | None:
         return self._config.relay.url if self._relay is None else self._relay.url
@@ -210,8 +226,8 @@ class _Run:
             self._let_go(spark)
             self.overdue.end()
         code = self._code()
-        failed = {name for each in self._threads if each.error is not None for name in each.outputs}
-        failed.update(self._unfed_by([each.plan for each in self._threads]) if self._unfed in self._failures() else [])
+        failed = {name for each in self._queries.threads if each.error is not None for name in each.outputs}
+        failed.update(self._queries.unfed_names if self._queries.unfed in self._failures() else [])
         self._say("stopped", failed=sorted(failed), abandoned=self.abandoned, cut_off=self._cut_off, code=code)
         return code
 
@@ -256,9 +272,13 @@ class _Run:
 
     def _let_go(self, spark: SparkStart | None) -> None:
         """Stop everything that the queries needed, at once and within a bound."""
-        names = {each.name for each in self._handles.values()}.difference(self.abandoned)
+        names = {each.name for each in self._queries.handles.values()}.difference(self.abandoned)
         ends: dict[str, Callable[[], object]]
-        ends = {f"closing {each.name}": partial(_close, each) for each in self._handles.values() if each.name in names}
+        ends = {
+            f"closing {each.name}": partial(_close, each)
+            for each in self._queries.handles.values()
+            if each.name in names
+        }
         if self._relay is not None:
             ends["stopping the relay"] = self._relay.stop
         if spark is not None and (made := spark.end()) is not None:
@@ -306,66 +326,28 @@ class _Run:
         )
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
-        names = physicals.wait(lambda names: not (self._once and self._unfed_by(plan_queries(self._graph, names))))
+        names = physicals.wait(lambda names: not (self._once and self._queries.unfed_by(names)))
         if self._is_stopping.is_set():
             return
-        self._start(settings, names)
+        self._queries.begin(settings, names)
         self._begin("")
-        self._say("running", queries=[each.plan.name for each in self._threads])
         if not self._once:
             physicals.watch(names, lambda names: self._events.put(_Newcomers(names)))
         try:
-            self._watch(settings)
+            self._watch()
         finally:
             self._is_stopping.set()
             self._end_queries()
         if self._once and self._sources is not None:
             self._uncaptured_code = self._sources.exit_code()
 
-    def _start(self, settings: RunSettings, physicals: Sequence[str]) -> list[QueryThread]:
-        """Start the queries over these physical sources that do not run yet; returns them."""
-        plans = plan_queries(self._graph, physicals)
-        for path, handle in self._handles.items():
-            handle.bringing = {
-                plan.name: Bringing(plan.of, feed.selections, way_of(self._graph, plan, feed, handle.output))
-                for plan in plans
-                for feed in plan.feeds
-                if feed.output == path
-            }
-        self._look_for_unfed(plans, physicals)
-        running = {each.plan.name for each in self._threads}
-        new = [plan for plan in plans if plan.name not in running]
-        threads = [QueryThread(settings, plan, self._feeds(plan), self._events.put) for plan in new]
-        self._published.expect(new)
-        self._threads += threads
-        for each in threads:
-            each.start()
-        return threads
-
-    def _unfed_by(self, plans: Sequence[QueryPlan]) -> list[str]:
-        """The outputs that none of these queries writes to."""
-        fed = {feed.output for plan in plans for feed in plan.feeds}
-        return sorted(handle.name for path, handle in self._handles.items() if path not in fed)
-
-    def _look_for_unfed(self, plans: Sequence[QueryPlan], physicals: Sequence[str]) -> None:
-        """Say which outputs read no physical source that there is; a relay elsewhere may get one later."""
-        unfed, self._unfed = self._unfed_by(plans), None
-        if unfed:
-            places = ", ".join(f"outputs.{each}" for each in unfed)
-            self._unfed = UnknownSource(
-                f"{places}: no source to read; the relay at {self._relay_url} has {', '.join(physicals)}. See to "
-                "`tables` of the inputs, or have the relay capture what they name"
-            )
-            self._say("no_source", outputs=unfed, message=str(self._unfed))
-            self._logger.warning("no source to read", outputs=unfed, message=str(self._unfed))
-
     @property
     def _waits_for_sources(self) -> bool:
-        return self._unfed is not None and not self._once and self._relay is None
+        return self._queries.unfed is not None and not self._once and self._relay is None
 
     def _end_queries(self) -> None:
         """Stop the queries, all at once, and wait for them within a bound; says which of them are waited for."""
-        left = [each for each in self._threads if each.is_alive()]
+        left = [each for each in self._queries.threads if each.is_alive()]
         for each in left:
             in_background(f"stop {each.plan.name}", each.stop)
         try:
@@ -376,50 +358,58 @@ class _Run:
             self._logger.warning("not waited for any longer; it comes again", outputs=self.abandoned)
 
     def _failures(self) -> list[DatabusError]:
-        errors = [*(each.error for each in self._threads), None if self._waits_for_sources else self._unfed]
-        return [each for each in errors if each is not None]
+        unfed = None if self._waits_for_sources else self._queries.unfed
+        return [*self._queries.failures, *([] if unfed is None else [unfed])]
 
     def _code(self) -> int:
         return max((*(error.exit_code for error in self._failures()), self._uncaptured_code))
 
     def _still_running(self) -> str:
         """What an end by force would cut off."""
-        writing = {name for each in self._threads if each.is_alive() and each.is_writing for name in each.outputs}
+        writing = {
+            name for each in self._queries.threads if each.is_alive() and each.is_writing for name in each.outputs
+        }
         outputs = f"; still writing: {', '.join(sorted(writing))}, whose batches come again" if writing else ""
         return f"{self._doing or 'ending'}{outputs}"
 
-    def _feeds(self, plan: QueryPlan) -> list[tuple[Feed, OutputHandle]]:
-        return [(feed, self._handles[feed.output]) for feed in plan.feeds]
+    @property
+    def _has_to_do(self) -> bool:
+        rests = self._queries.rests and not self._once  # somebody may resume it
+        return bool(self._queries.left) or rests or self._waits_for_sources
 
-    def _watch(self, settings: RunSettings) -> None:
-        """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies, and start
-        queries over physical sources that come later.
+    def _watch(self) -> None:
+        """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies, and see to
+        physical sources that come later and to what is asked by commands.
         """
-        left = set(self._threads)
-        while (left or self._waits_for_sources) and not self._is_stopping.is_set():
+        while self._has_to_do and not self._is_stopping.is_set():
             try:
                 event = self._events.get(timeout=_LOOK_S)
             except Empty:
-                left -= self._look_for_hanging()
-                continue
-            if isinstance(event, QueryThread):
-                left.discard(event)
-                if event.error is None:
-                    self._say("ended", query=event.plan.name, outputs=event.outputs)
-            elif isinstance(event, _Newcomers):
-                new = self._start(settings, event.physicals)
-                self._say("running", queries=[each.plan.name for each in new])
-                left.update(new)
-            elif event is _RELAY_DIED and self._relay is not None and not self._is_stopping.is_set():
-                self._logger.warning("the pipeline's own relay died; it is started again")
-                self._say("relay_died")
-                self._relay.restart()
-                self._say("relay", url=self._relay.url, pid=self._relay.pid)
+                self._look_for_hanging()
+            else:
+                self._take(event)
+            if self._ends_when_drained and self._queries.is_drained:
+                self.ask_to_stop("drained")
 
-    def _look_for_hanging(self) -> set[QueryThread]:
-        """Say which outputs do not answer any longer, or again; returns the queries that are given up with `once`."""
+    def _take(self, event: Any) -> None:
+        if isinstance(event, QueryThread):
+            self._queries.ended(event)
+        elif isinstance(event, _Newcomers):
+            self._queries.found(event.physicals)
+        elif isinstance(event, _Retry):
+            self._queries.retry(event.outputs)
+        elif event is _LOOK:
+            self._queries.look()
+        elif event is _RELAY_DIED and self._relay is not None and not self._is_stopping.is_set():
+            self._logger.warning("the pipeline's own relay died; it is started again")
+            self._say("relay_died")
+            self._relay.restart()
+            self._say("relay", url=self._relay.url, pid=self._relay.pid)
+
+    def _look_for_hanging(self) -> None:
+        """Say which outputs do not answer any longer, or again; queries that were to end by themselves are given up."""
         limit_s = self._config.sections.run.write_ms_max / 1e3
-        for handle in self._handles.values():
+        for handle in self._queries.handles.values():
             busy_s = handle.busy_s
             if busy_s > limit_s and handle.name not in self._hanging:
                 self._hanging.add(handle.name)
@@ -429,13 +419,10 @@ class _Run:
                 self._hanging.discard(handle.name)
                 self._logger.info("an output answers again", output=handle.name)
                 self._say("answered", output=handle.name)
-        given_up = {each for each in self._threads if self._once and self._hanging.intersection(each.outputs)}
-        for each in given_up:
-            each.give_up(
-                f"{', '.join(each.outputs)}: did not answer within run.write_ms_max={limit_s * 1e3:.0f}; what it was "
-                "given comes again at the next start"
-            )
-        return given_up
+        for each in self._queries.left:
+            if each.once and self._hanging.intersection(each.outputs):
+                why = f"did not answer within run.write_ms_max={limit_s * 1e3:.0f}; what it was given comes again"
+                self._queries.give_up(each, f"{', '.join(each.outputs)}: {why} at the next start")
 
     def _say_source(self, told: Mapping[str, Any]) -> None:
         self._say("source", **told)

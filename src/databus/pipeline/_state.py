@@ -28,7 +28,7 @@ class StateLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(fd, _NOTE_BYTES_MAX, 0).decode(errors="replace").strip() or "another process"
+            holder = _noted(fd)
             os.close(fd)
             raise LockHeld(
                 f"{self._path.parent}: the pipeline {self._pipeline} runs already, as {holder}; stop that one, or give "
@@ -48,14 +48,23 @@ class StateLock:
 
 def is_held(folder: Path) -> bool:
     """Whether a pipeline with this state folder runs, here or, on a shared disk that knows locks, elsewhere."""
+    return holder_of(folder) is not None
+
+
+def holder_of(folder: Path) -> str | None:
+    """What the pipeline that runs with this state folder has noted of itself; None where none runs."""
     try:
         fd = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return _noted(fd)
     finally:
         os.close(fd)
-    return False
+    return None
+
+
+def _noted(fd: int) -> str:
+    return os.pread(fd, _NOTE_BYTES_MAX, 0).decode(errors="replace").strip() or "another process"

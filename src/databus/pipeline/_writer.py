@@ -73,7 +73,8 @@ class Writer:
     """Called by Spark for each micro-batch of one query, in a thread of Spark's. `error` is what it failed with.
 
     after: where the query's first batch begins. wants_stop: once it is set, the next change batch of a micro-batch is
-    not written. It comes again.
+    not written. It comes again. ends_batch: once it is set, no other micro-batch is begun. is_idle: none is being
+    written.
     """
 
     _staging: Staging
@@ -87,6 +88,7 @@ class Writer:
         *,
         after: Checkpoint | None = None,
         wants_stop: threading.Event | None = None,
+        ends_batch: threading.Event | None = None,
     ) -> None:
         self._query = query
         self._feeds = feeds
@@ -94,13 +96,15 @@ class Writer:
         self._offsets = offsets
         self._after = after
         self._wants_stop = wants_stop or threading.Event()
+        self._ends_batch = ends_batch or threading.Event()
         self.error: BaseException | None = None
         self.batches = 0
-        self.is_writing = False
+        self.is_idle = threading.Event()
+        self.is_idle.set()
 
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
         """Write one micro-batch everywhere; Spark takes note of it when this returns."""
-        self.is_writing = True
+        self.is_idle.clear()
         try:
             crash_point("pipeline.batch.before")
             self._write(rows, batch_id)
@@ -113,11 +117,14 @@ class Writer:
         except BaseException as error:
             self.error = error  # Spark keeps but its text
             raise
+        else:
+            self.batches += 1
         finally:
-            self.is_writing = False
-        self.batches += 1
+            self.is_idle.set()
 
     def _write(self, rows: "DataFrame", batch_id: int) -> None:
+        if self._ends_batch.is_set():
+            raise ServiceUnavailable(f"{self._query}: it ends between two batches; this one comes again")
         began = time.monotonic()
         in_spark = [handle for _, handle in self._feeds if isinstance(handle.output, SparkOutput)]
         in_driver = [(feed, handle) for feed, handle in self._feeds if isinstance(handle.output, Output)]

@@ -1,0 +1,102 @@
+"""`databus pause`, `resume`, `drain` and `stop`: what is asked of a running pipeline, by its control socket."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from databus.cli._app import app
+
+_ASK_S: Final = 0.2
+
+Outputs = Annotated[list[str] | None, typer.Argument(help="Names of outputs; all of them.")]
+File = Annotated[Path, typer.Option("--file", "-f", help="The pipeline's file.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0, max=86_400, help="How long to wait until it is done, in seconds.")
+]
+
+
+@app.command(epilog="Example: databus pause copy")
+def pause(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait = 60.0) -> None:
+    """Have outputs of a running pipeline rest, from the end of the batch that is being written.
+
+    They stay paused until `databus resume`, also when the pipeline is started again. Capture goes on, and so do the
+    other outputs; those of the same lane pause together.
+    """
+    found = _ask(file, "pause", outputs)
+    _wait_for(file, found, "paused", wait)
+
+
+@app.command(epilog="Example: databus resume copy")
+def resume(outputs: Outputs = None, file: File = Path("databus.yml")) -> None:
+    """Have outputs go on where their targets stand: after `pause`, `stop` or `drain`, or after they have failed."""
+    found = _ask(file, "resume", outputs)
+    typer.echo(f"{', '.join(found['outputs'])}: resumed")
+
+
+@app.command(epilog="Example: databus drain")
+def drain(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait = 3600.0) -> None:
+    """Have outputs write what the relay has now, and then stop; without OUTPUTS, the pipeline ends after that.
+
+    What is paused stays paused, and is not drained.
+    """
+    found = _ask(file, "drain", outputs)
+    if outputs:
+        _wait_for(file, found, "stopped", wait)
+    else:
+        _wait_for_end(file, found, wait)
+
+
+@app.command(epilog="Example: databus stop")
+def stop(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait = 60.0) -> None:
+    """End a running pipeline in order, as Ctrl-C does; or stop some of its outputs until it is started again."""
+    found = _ask(file, "stop", outputs)
+    if outputs:
+        _wait_for(file, found, "stopped", wait)
+    else:
+        _wait_for_end(file, found, wait)
+
+
+def _ask(file: Path, verb: str, outputs: list[str] | None) -> dict[str, Any]:
+    from databus.pipeline import ask, state_of
+
+    return ask(state_of(file), verb, outputs=outputs or [])
+
+
+def _wait_for(file: Path, found: Mapping[str, Any], state: str, seconds: float) -> None:
+    """Wait until outputs are in that state, and say so. Fails where one fails first, or the time is over."""
+    from databus.core import FatalError
+
+    deadline = time.monotonic() + seconds
+    names: list[str] = found["outputs"]
+    while True:
+        outputs = _ask(file, "status", None)["outputs"]
+        failed = [each for each in names if outputs[each]["state"] == "failed"]
+        left = [each for each in names if outputs[each]["state"] != state]
+        if failed and state != "paused":
+            raise FatalError(f"{failed[0]} has failed: {outputs[failed[0]]['message']}")
+        if not left:
+            typer.echo(f"{', '.join(names) or 'no output'}: {state}")
+            return
+        if time.monotonic() >= deadline:
+            _too_late(f"{', '.join(left)}: not {state} yet, {outputs[left[0]]['state']}")
+        time.sleep(_ASK_S)
+
+
+def _wait_for_end(file: Path, found: Mapping[str, Any], seconds: float) -> None:
+    from databus.pipeline import holder_of, state_of
+
+    deadline, state = time.monotonic() + seconds, state_of(file)
+    while holder_of(state) is not None:
+        if time.monotonic() >= deadline:
+            _too_late(f"the pipeline has not ended yet; it runs as process {found['pid']}")
+        time.sleep(_ASK_S)
+    typer.echo("the pipeline has ended")
+
+
+def _too_late(message: str) -> NoReturn:
+    from databus.core import ServiceUnavailable
+
+    raise ServiceUnavailable(f"{message}. It was asked to, and does so as soon as it can; see `databus status`")

@@ -1,0 +1,240 @@
+"""The queries of a run: those that are wanted run, the others rest. Start with `Queries.look`.
+
+What is wanted follows from the graph, the physical sources and what rests. `look` compares it with what runs, stops
+what is not wanted between two batches, and starts what is missing, once nothing that it would meet in a target is left.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import structlog
+
+from databus.core import DatabusError, UnknownSource
+from databus.pipeline._graph import Graph
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._plan import QueryPlan, plan_queries
+from databus.pipeline._published import Published
+from databus.pipeline._query import QueryThread, RunSettings
+from databus.pipeline._registry import Kind
+from databus.pipeline._resting import Rest, Resting
+from databus.pipeline._way import way_of
+
+Say = Callable[..., None]
+_EVENTS: Final = {Rest.PAUSED: "paused", Rest.STOPPED: "output_stopped"}
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A query that is to run. once: up to the relay's present end only."""
+
+    plan: QueryPlan
+    once: bool
+
+    @property
+    def outputs(self) -> list[str]:
+        return _names(self.plan)
+
+
+class Queries:
+    """Used by one thread, which `on_end` tells of each query that has ended, for `ended` to be called.
+
+    unfed: outputs that no query writes to, as an error; None where there are none.
+    """
+
+    def __init__(
+        self, graph: Graph, resting: Resting, published: Published, say: Say, on_end: Callable[[QueryThread], None]
+    ) -> None:
+        self._graph = graph
+        self._resting = resting
+        self._published = published
+        self._say = say
+        self._on_end = on_end
+        self._settings: RunSettings | None = None
+        self._physicals: Sequence[str] = ()
+        self._plans: list[QueryPlan] = []
+        self._threads: dict[str, QueryThread] = {}
+        self._ended: set[QueryThread] = set()
+        self._given_up: set[QueryThread] = set()
+        self._at_rest: dict[str, Rest] = {}
+        self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=graph.config.name)
+        self.unfed: UnknownSource | None = None
+        self.handles = {path: _handle(graph, path) for path in _outputs_of(graph)}
+
+    @property
+    def threads(self) -> list[QueryThread]:
+        """Those that run, and those that have ended by themselves."""
+        return [*self._threads.values()]
+
+    @property
+    def left(self) -> list[QueryThread]:
+        """Those that have not ended, and are not given up."""
+        return [each for each in self.threads if each not in self._ended and each not in self._given_up]
+
+    @property
+    def rests(self) -> bool:
+        """Whether an output waits for somebody to resume it."""
+        return bool(self._at_rest)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that is wanted has been started, and has ended."""
+        return self._settings is not None and not self.left and all(map(self._has, self._wanted().values()))
+
+    @property
+    def failures(self) -> list[DatabusError]:
+        """What queries have failed with."""
+        return [each.error for each in self.threads if each.error is not None]
+
+    def begin(self, settings: RunSettings, physicals: Sequence[str]) -> None:
+        """From now on queries can run over these physical sources."""
+        self._settings = settings
+        self.found(physicals)
+
+    def found(self, physicals: Sequence[str]) -> None:
+        """There are these physical sources."""
+        self._physicals = physicals
+        self._plans = plans = plan_queries(self._graph, physicals)
+        for path, handle in self.handles.items():
+            handle.bringing = {
+                plan.name: Bringing(plan.of, feed.selections, way_of(self._graph, plan, feed, handle.output))
+                for plan in plans
+                for feed in plan.feeds
+                if feed.output == path
+            }
+        self._look_for_unfed()
+        self.look()
+
+    def look(self) -> None:
+        """Have run what is wanted, and rest what is not; never blocks."""
+        if self._settings is None:
+            return
+        wanted = self._wanted()
+        for name, thread in self._threads.items():
+            if thread not in self._ended and not _is(thread, wanted.get(name)):
+                thread.rest()
+        self._forget(wanted)
+        busy = {output for each in self.threads if each.is_resting for output in each.outputs}
+        new = [each for each in wanted.values() if not self._has(each) and not busy.intersection(each.outputs)]
+        if new:
+            self._start(self._settings, new)
+        self._tell_rest()
+
+    def ended(self, thread: QueryThread) -> None:
+        """A query has ended; by itself, or as `look` had it."""
+        self._ended.add(thread)
+        if thread.error is None and not thread.is_resting:
+            self._say("ended", query=thread.plan.name, outputs=thread.outputs)
+            self._stop_what_is_drained()
+        self.look()
+
+    def retry(self, outputs: Collection[str]) -> None:
+        """Forget what has failed that writes to these outputs, so that it is started again."""
+        self._threads = {
+            name: each
+            for name, each in self._threads.items()
+            if each.error is None or each not in self._ended or not set(each.outputs).intersection(outputs)
+        }
+        self.look()
+
+    def give_up(self, thread: QueryThread, why: str) -> None:
+        """Have a query failed that does not end."""
+        self._given_up.add(thread)
+        thread.give_up(why)
+
+    def unfed_by(self, physicals: Sequence[str]) -> list[str]:
+        """The outputs that no query over these physical sources writes to."""
+        return _unfed_by(plan_queries(self._graph, physicals), self.handles)
+
+    @property
+    def unfed_names(self) -> list[str]:
+        """The outputs that no query writes to."""
+        return _unfed_by(self._plans, self.handles)
+
+    def _wanted(self) -> dict[str, _Wanted]:
+        assert self._settings is not None  # noqa: S101 - the caller looked
+        found = {}
+        for plan in self._plans:
+            rest = self._resting.of(_names(plan))
+            if rest in (None, Rest.DRAINING):
+                found[plan.name] = _Wanted(plan, once=self._settings.once or rest is Rest.DRAINING)
+        return found
+
+    def _has(self, wanted: _Wanted) -> bool:
+        thread = self._threads.get(wanted.plan.name)
+        return thread is not None and _is(thread, wanted)
+
+    def _forget(self, wanted: Mapping[str, _Wanted]) -> None:
+        """Forget what has ended and is not what is wanted under its name."""
+        gone = [name for name, each in self._threads.items() if each in self._ended and not _is(each, wanted.get(name))]
+        for name in gone:
+            self._ended.discard(self._threads.pop(name))
+
+    def _start(self, settings: RunSettings, wanted: Sequence[_Wanted]) -> None:
+        self._published.expect([each.plan for each in wanted])
+        for each in wanted:
+            feeds = [(feed, self.handles[feed.output]) for feed in each.plan.feeds]
+            thread = QueryThread(replace(settings, once=each.once), each.plan, feeds, self._on_end)
+            self._threads[each.plan.name] = thread
+            self._at_rest.pop(each.plan.name, None)
+            thread.start()
+        self._say("running", queries=[each.plan.name for each in wanted])
+
+    def _stop_what_is_drained(self) -> None:
+        """What was to go on up to the relay's end, and has come there, rests."""
+        busy = {output for each in self.left for output in each.outputs}
+        failed = {output for each in self.threads if each.error is not None for output in each.outputs}
+        draining = [each for each in _names_of(self.handles) if self._resting.of([each]) is Rest.DRAINING]
+        self._resting.stop([each for each in draining if each not in busy and each not in failed])
+
+    def _tell_rest(self) -> None:
+        """Say, once each, which queries rest."""
+        for plan in self._plans:
+            rest = self._resting.of(_names(plan))
+            event = None if rest is None else _EVENTS.get(rest)
+            if event is None or rest is None or plan.name in self._threads or self._at_rest.get(plan.name) is rest:
+                continue
+            self._at_rest[plan.name] = rest
+            self._published.expect([plan])
+            self._say(event, query=plan.name, outputs=_names(plan))
+            self._logger.info("query rests", query=plan.name, outputs=_names(plan), rest=rest.value)
+
+    def _look_for_unfed(self) -> None:
+        """Say which outputs read no physical source that there is; a relay elsewhere may get one later."""
+        unfed, self.unfed = self.unfed_names, None
+        if unfed and self._settings is not None:
+            places = ", ".join(f"outputs.{each}" for each in unfed)
+            self.unfed = UnknownSource(
+                f"{places}: no source to read; the relay at {self._settings.relay()} has {', '.join(self._physicals)}. "
+                "See to `tables` of the inputs, or have the relay capture what they name"
+            )
+            self._say("no_source", outputs=unfed, message=str(self.unfed))
+            self._logger.warning("no source to read", outputs=unfed, message=str(self.unfed))
+
+
+def _is(thread: QueryThread, wanted: _Wanted | None) -> bool:
+    """Whether a query is the one that is wanted."""
+    return wanted is not None and not thread.is_resting and thread.plan == wanted.plan and thread.once == wanted.once
+
+
+def _names(plan: QueryPlan) -> list[str]:
+    return [feed.output.partition(".")[2] for feed in plan.feeds]
+
+
+def _names_of(handles: Mapping[str, OutputHandle]) -> list[str]:
+    return [each.name for each in handles.values()]
+
+
+def _unfed_by(plans: Sequence[QueryPlan], handles: Mapping[str, OutputHandle]) -> list[str]:
+    fed = {feed.output for plan in plans for feed in plan.feeds}
+    return sorted(handle.name for path, handle in handles.items() if path not in fed)
+
+
+def _outputs_of(graph: Graph) -> list[str]:
+    return [path for path, node in graph.config.nodes.items() if node.kind is Kind.OUTPUT]
+
+
+def _handle(graph: Graph, path: str) -> OutputHandle:
+    node: Any = graph.config.nodes[path]
+    output = node.plugin(node.config, graph.config.context_of(node.name))
+    return OutputHandle(node.name, output, graph.config.state)
