@@ -15,6 +15,7 @@ from databus.testing import RelayProcess
 
 VERBS = ["init", "validate", "graph", "relay", "run", "status", "tail", "sources", "checkpoints", "compare"]
 RUNNING = ["pause", "resume", "drain", "stop"]
+KNOWING = ["plugins list", "plugins show", "schema"]
 TRIALS = ["demo", "bench"]
 REPAIRS = ["check-source", "prepare", "remove", "snapshot", "skip", "position show", "position set"]
 
@@ -38,7 +39,7 @@ def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "verb", [*VERBS, *RUNNING, *TRIALS, *REPAIRS, "sqlite install", "sqlite alter", "sqlite remove"]
+    "verb", [*VERBS, *RUNNING, *KNOWING, *TRIALS, *REPAIRS, "sqlite install", "sqlite alter", "sqlite remove"]
 )
 def test_each_verb_has_help_with_an_example(verb):
     assert re.search(rf"Example: databus\s+{verb}", databus(*verb.split(), "--help").stdout)

@@ -7,8 +7,10 @@ from databus.pipeline._config import PipelineConfig, Problem, state_of
 from databus.pipeline._contract import Filter, Input, RunContext, Shape
 from databus.pipeline._control import ask
 from databus.pipeline._graph import Graph
+from databus.pipeline._json_schema import pipeline_schema
 from databus.pipeline._node_config import FilterConfig, InputConfig, NodeConfig, OutputConfig
 from databus.pipeline._output_contract import Delivery, DirectOutput, Output, OutputContext, Place, SparkOutput
+from databus.pipeline._plugins import Plugin, plugin, plugins
 from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
 from databus.pipeline._published import status_of
@@ -40,6 +42,7 @@ __all__ = [
     "OutputPositions",
     "PipelineConfig",
     "Place",
+    "Plugin",
     "Problem",
     "Restage",
     "RunContext",
@@ -54,6 +57,9 @@ __all__ = [
     "decode_frames",
     "holder_of",
     "load_pipeline",
+    "pipeline_schema",
+    "plugin",
+    "plugins",
     "positions_of",
     "read_source",
     "rebuild",

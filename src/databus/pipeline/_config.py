@@ -112,7 +112,7 @@ def _as_text(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else str(value) if isinstance(value, int) else value
 
 
-StoreOptions = dict[str, Annotated[str, BeforeValidator(_as_text)]]
+StoreOptions = dict[str, Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | bool | int)]]
 
 
 class RunSection(BaseModel):

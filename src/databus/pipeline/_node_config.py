@@ -17,7 +17,7 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Names = Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
+Names = Annotated[list[str], BeforeValidator(_as_list, json_schema_input_type=str | list[str]), Field(min_length=1)]
 """One or more names; one may stand without brackets."""
 
 

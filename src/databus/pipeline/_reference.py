@@ -2,7 +2,8 @@
 
 import json
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -68,19 +69,32 @@ def _section(title: str, model: Any) -> Iterator[str]:
 def _table(model: type[BaseModel], skip: tuple[str, ...]) -> Iterator[str]:
     yield "| option | values | default | meaning |"
     yield "|---|---|---|---|"
-    for name, field in model.model_fields.items():
-        if name not in skip:
-            yield _row(field.alias or name, field)
+    for each in options_of(model, skip):
+        cells = (f"`{each.name}`", each.values, each.default, each.meaning)
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
 
 
-def _row(name: str, field: FieldInfo) -> str:
-    meaning = field.description or ""
-    if field.examples:
-        shown = " or ".join(f"`{_value(example)}`" for example in field.examples)
-        meaning = f"{meaning} Example: {shown}"
-    cells = (f"`{name}`", _values(field), _default(field), meaning)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+@dataclass(frozen=True)
+class Option:
+    """One option, in Markdown."""
+
+    name: str
+    values: str
+    default: str
+    meaning: str
+
+
+def options_of(model: type[BaseModel], skip: Sequence[str] = ()) -> Iterator[Option]:
+    """The options of a model, but those of these names."""
+    for name, field in model.model_fields.items():
+        if name in skip:
+            continue
+        meaning = field.description or ""
+        if field.examples:
+            shown = " or ".join(f"`{_value(example)}`" for example in field.examples)
+            meaning = f"{meaning} Example: {shown}"
+        yield Option(field.alias or name, _values(field), _default(field), meaning)
 
 
 def _values(field: FieldInfo) -> str:

@@ -10,7 +10,7 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
+from functools import lru_cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -23,6 +23,8 @@ from pydantic import BaseModel
 from databus.core import ConfigError
 from databus.pipeline._contract import Filter, Input
 from databus.pipeline._output_contract import Output, SparkOutput
+
+_CLASSES_MAX: Final = 1_000
 
 
 class Kind(StrEnum):
@@ -67,18 +69,37 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
 }
 
 
+def is_built_in(kind: Kind, type_name: str) -> bool:
+    """Whether a type comes with databus."""
+    return type_name in _BUILT_IN[kind]
+
+
 def plugin_types(kind: Kind) -> list[str]:
     """The names of all types of a kind."""
     return sorted({*_BUILT_IN[kind], *(entry.name for entry in entry_points(group=f"databus.{kind}"))})
 
 
-@cache
 def plugin_class(kind: Kind, type_name: str, folder: Path | None = None) -> Any:
-    """The class of a type. folder: where files of classes are looked for.
+    """The class of a type; another one when its file, if it is in one, has another text. folder: where files of classes
+    are looked for.
 
     Raises `ConfigError`, without a path, for a name that is none, one that does not load, and a class that is none of
     its kind.
     """
+    where = type_name.rpartition(":")[0]
+    return _class_of(kind, type_name, folder, _digest((folder or Path()) / where) if where.endswith(".py") else "")
+
+
+def _digest(path: Path) -> str:
+    try:
+        return sha256(path.read_bytes()).hexdigest()
+    except OSError:  # told when it is loaded
+        return ""
+
+
+@lru_cache(_CLASSES_MAX)
+def _class_of(kind: Kind, type_name: str, folder: Path | None, digest: str) -> Any:
+    del digest
     if type_name in _BUILT_IN[kind]:
         module, _, name = _BUILT_IN[kind][type_name].partition(":")
         return getattr(import_module(module), name)

@@ -21,7 +21,10 @@ from databus.tasks import Lineage, TableChoice
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+_Patterns = Annotated[
+    list[str],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+]
 _Branch = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
 
 

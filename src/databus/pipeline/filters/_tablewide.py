@@ -10,7 +10,10 @@ from databus.pipeline._contract import TablesFilter
 from databus.pipeline._node_config import FilterConfig, TablesFilterConfig
 from databus.tasks import Project, Rename, Where
 
-Columns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+Columns = Annotated[
+    list[str],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+]
 """One or more columns; one may stand without brackets."""
 
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 _STREAMS_MAX: Final = 64
 
-_Patterns = Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
+_Patterns = Annotated[
+    list[str],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]),
+]
 
 
 class DatabusInputConfig(InputConfig):

@@ -50,7 +50,7 @@ class MysqlConfig(SourceConfig):
     """A MySQL or MariaDB server, captured from its binary log as a replica does."""
 
     type: Literal["mysql"] = Field("mysql", description="`mysql`, for MariaDB too.")
-    hosts: Annotated[list[Address], BeforeValidator(_listed)] = Field(
+    hosts: Annotated[list[Address], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
         min_length=1,
         max_length=16,
         description="Servers that hold the same data, as `host` or `host:port` (one may stand without a list); the "
