@@ -30,6 +30,7 @@ if sys.platform == "linux":
 
 SHARES_SPARK = (
     "laws/test_whole_way.py",
+    "pipeline/test_change_filters_run.py",
     "pipeline/test_compare_mysql.py",
     "pipeline/test_direct.py",
     "pipeline/test_filtered_ddl.py",

@@ -152,10 +152,11 @@ class MadeTable:
         if number == 3:
             self.lossy.append(self.changed[-1][0])
             begin = (self._scn, BUS_SEQ_MIN + self._bus + 1)
-            self._group([], (ControlKind.SNAPSHOT_BEGIN, {}), bus=True)
+            self._group([], (ControlKind.SNAPSHOT_BEGIN, {"generation": 1}), bus=True)
             self.rows = {row_id: self._whole(row) for row_id, row in self.rows.items()}
             self._group([(ChangeType.INSERT, dict(row)) for row in self.rows.values()], bus=True)
-            self._group([], (ControlKind.SNAPSHOT_END, {"complete": True, "begin": list(begin)}), bus=True)
+            end = {"complete": True, "begin": list(begin), "generation": 1}
+            self._group([], (ControlKind.SNAPSHOT_END, end), bus=True)
 
     def _some(self, kinds: tuple[str, ...] = ("int32", "int64", "string")) -> int | None:
         found = [at for at, col in enumerate(self.columns) if col.number != ID and col.kind in kinds]

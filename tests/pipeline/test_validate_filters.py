@@ -81,6 +81,67 @@ MISTAKES = {
         ),
         'filters.f.where: main.orders has no column "status"; there are',
     ),
+    "a sample by a column that a table lacks": (
+        "filters: {f: {type: sample, from: shop, fraction: 0.1, by: custmer_id, tables: [main.orders]}}",
+        'filters.f.by: shop/main.orders has no column "custmer_id"; did you mean "customer_id"?',
+    ),
+    "a fraction of more than all": (
+        "filters: {f: {type: sample, from: shop, fraction: 10}}",
+        "filters.f.fraction: 10 is above 1",
+    ),
+    "columns that count and columns that do not": (
+        "filters: {f: {type: dedupe, from: shop, columns: id, ignore: name}}",
+        "filters.f: give `columns` or `ignore`, not both",
+    ),
+    "a column that does not count and is not there": (
+        "filters: {f: {type: dedupe, from: shop, ignore: [updated_at], tables: [main.orders]}}",
+        'filters.f.ignore: shop/main.orders has no column "updated_at"',
+    ),
+    "deletes of which nothing is said": (
+        "filters: {f: {type: tombstones, from: shop}}",
+        "filters.f.deletes: missing",
+    ),
+    "a mark where nothing is marked": (
+        "filters: {f: {type: tombstones, from: shop, deletes: drop, column: gone}}",
+        "filters.f: `column` and `time_column` go with `deletes: mark`",
+    ),
+    "a mark by the name of a column": (
+        "filters: {f: {type: tombstones, from: shop, deletes: mark, column: status, tables: [main.orders]}}",
+        "filters.f: shop/main.orders: it has a column status already",
+    ),
+    "rows chosen by the mark": (
+        (
+            "filters: {t: {type: tombstones, from: shop, deletes: mark, column: gone}, "
+            "f: {type: where, from: t, where: gone = FALSE}}"
+        ),
+        "filters.f: shop/main.customers: gone is made by `tombstones`",
+    ),
+    "an outbox of which no table is named": (
+        "filters: {f: {type: outbox, from: shop}}",
+        "filters.f.tables: missing",
+    ),
+    "an outbox without the columns of one": (
+        "filters: {f: {type: outbox, from: shop, tables: [main.orders], route: status, key: customer_id}}",
+        'filters.f.payload: shop/main.orders has no column "payload"',
+    ),
+    "an outbox whose route is a number": (
+        (
+            "filters: {f: {type: outbox, from: shop, tables: [main.orders], route: total_cents, key: customer_id, "
+            "payload: status}}"
+        ),
+        "filters.f: shop/main.orders: route: column total_cents is int64; a topic is named by text",
+    ),
+    "whole updates behind SQL": (
+        ("filters: {s: {type: sql, from: shop, table: main.orders, where: id > 1}, f: {type: dedupe, from: s}}"),
+        "filters.f.from: dedupe works between inputs and outputs that carry tables, and on the way to o another",
+    ),
+    "whole updates before SQL": (
+        (
+            "filters: {d: {type: tombstones, from: shop, deletes: drop}, "
+            "f: {type: sql, from: d, table: main.orders, where: id > 1}}"
+        ),
+        "filters.d.from: tombstones works between inputs and outputs that carry tables",
+    ),
     "one table by two ways": (
         (
             "filters: {f: {type: where, from: shop, where: 'id = 1', tables: orders}}\n"

@@ -31,12 +31,12 @@ from databus.pipeline._compare_source import oracle_of
 from databus.pipeline._config import NodeSpec
 from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Graph
-from databus.pipeline._plan import QueryPlan, plan_queries
+from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._query_filters import named
 from databus.pipeline._typed_steps import TypedSteps
 from databus.schema import TableSchema
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
-from databus.tasks import TableFilters, matches
+from databus.tasks import NamedFilter, TableFilters, matches
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,6 +127,16 @@ class _Copy:
         chosen = self.node.config.key
         found = chosen.get(source) if isinstance(chosen, dict) else chosen
         return tuple(found or key)
+
+    def not_a_copy(self, source: str) -> str:
+        """Why filters on the way have this hold something else than the source does; empty where it does not."""
+        name = f"{self.physical}/{source}"
+        over = [each for feed in self.plan.feeds if feed.output == self.node.path for each in self._over(feed, name)]
+        found = [f"{where} {each.not_a_copy}" for where, each in over if each.not_a_copy and each.is_about(name)]
+        return f"not compared: {found[0]}" if found else ""
+
+    def _over(self, feed: Feed, name: str) -> Sequence[NamedFilter]:
+        return named(self.graph, feed.filters_of(name)) if self.plan.shape is Shape.TABLES else ()
 
     def filtered(self, source: str, deadline: float) -> Filtered | FilteredTable | None:
         """The filters between the source's table and this copy; None where it is copied as it is."""
@@ -318,6 +328,8 @@ def _tables(copy: _Copy, reading: Reading) -> list[OracleTable]:
 def _compare_table(
     copy: _Copy, reading: Reading, table: OracleTable, keys_max: int, deadline: float
 ) -> TableDifference:
+    if why := copy.not_a_copy(table.source):
+        return TableDifference(table.source, 0, note=why)
     filtered = copy.filtered(table.source, deadline)
     names, key = (table.names, table.key) if filtered is None else (filtered.result.names, filtered.result.key)
     key = copy.key_of(table.source, key)

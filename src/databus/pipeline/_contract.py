@@ -244,7 +244,7 @@ class TablesFilter(Filter):
 
     def option_of(self, name: str) -> str:
         """The option that names a column, for messages."""
-        given = self.config.model_dump(include={"columns", "exclude", "hash", "redact", "truncate"})
+        given = self.config.model_dump(include={"columns", "exclude", "hash", "redact", "truncate", "by", "ignore"})
         return next((option for option, value in given.items() if name in (value or ())), "where")
 
     def choose(self, branch: str | None) -> TableChoice:

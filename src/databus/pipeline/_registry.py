@@ -51,12 +51,16 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "mock": "databus.pipeline.inputs:MockInput",
     },
     Kind.FILTER: {
+        "dedupe": "databus.pipeline.filters:DedupeFilter",
         "mask": "databus.pipeline.filters:MaskFilter",
+        "outbox": "databus.pipeline.filters:OutboxFilter",
         "project": "databus.pipeline.filters:ProjectFilter",
         "python": "databus.pipeline.filters:PythonFilter",
         "rename": "databus.pipeline.filters:RenameFilter",
         "route": "databus.pipeline.filters:RouteFilter",
+        "sample": "databus.pipeline.filters:SampleFilter",
         "sql": "databus.pipeline.filters:SqlFilter",
+        "tombstones": "databus.pipeline.filters:TombstonesFilter",
         "where": "databus.pipeline.filters:WhereFilter",
     },
     Kind.OUTPUT: {

@@ -295,6 +295,15 @@ def _check_branch(graph: Graph, node: NodeSpec, branch: Branch) -> Iterator[Prob
             f'"{branch.edge_name}" carries tables, and {node.type} takes typed rows of one table; put a filter between '
             "that names one, such as `type: sql` with `table` and `where`",
         )
+    for step in branch.steps:
+        this = graph.filters[step.node]
+        if isinstance(this, TablesFilter) and this.in_tasks.needs_tables:
+            yield Problem(
+                f"{step.node}.from",
+                f"{graph.config.nodes[step.node].type} works between inputs and outputs that carry tables, and on the "
+                f"way to {node.name} another filter is about the rows of one table; use `where`, `project` and "
+                "`rename` in the place of that one, or give it another way",
+            )
     if branch.table is None or not branch.steps:
         return
     if not may_select(branch.selection, branch.table):

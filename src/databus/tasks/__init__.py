@@ -6,6 +6,7 @@ with `ChangeBatch`, which is what outputs are given.
 
 from databus.tasks._at_once import KnownTable, MirrorWriter
 from databus.tasks._batch import AtOnce, Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._change_filters import Dedupe, Sample, Tombstones
 from databus.tasks._choice import (
     Selection,
     TableChoice,
@@ -54,6 +55,7 @@ from databus.tasks._lines import control_text, row_lines
 from databus.tasks._loose_files import LooseName, LooseWriter, first_staged, is_staged_file
 from databus.tasks._mapper import META_COLUMNS, Always, FilterMapper, Mapper, is_meta
 from databus.tasks._moves import Above, Move, Plan, SharedPlan, plan
+from databus.tasks._outbox import Outbox
 from databus.tasks._pairs import Int, Stored, first_pair, last_pair, log_number, pairs_of, rows_above, stored_at
 from databus.tasks._rewrite import Images, Rewritten, last_images, rewrite
 from databus.tasks._rewrite_job import (
@@ -104,6 +106,7 @@ __all__ = [
     "CopySteps",
     "DataFile",
     "Decode",
+    "Dedupe",
     "Definitions",
     "DirectFeed",
     "DirectTypedStage",
@@ -132,6 +135,7 @@ __all__ = [
     "Move",
     "Named",
     "NamedFilter",
+    "Outbox",
     "Part",
     "PartWriter",
     "Parts",
@@ -144,6 +148,7 @@ __all__ = [
     "Restage",
     "Rewritten",
     "RowsOutOfOrder",
+    "Sample",
     "SchemaAhead",
     "Selection",
     "SharedPlan",
@@ -160,6 +165,7 @@ __all__ = [
     "TableRows",
     "TableStep",
     "Tasks",
+    "Tombstones",
     "TypedStage",
     "Ways",
     "Where",

@@ -17,11 +17,13 @@ class TableRows:
     """Rows of one table in one schema, ordered by (`_commit_version`, `_seq`).
 
     rows: the table's columns in the types of `databus.schema.sink_schema`, then the bus's as users see them
-    (`_change_type` string, `_txid` string, the others as in a frame).
+    (`_change_type` string, `_txid` string, the others as in a frame). is_being_read: whether a snapshot of the table
+    was open when they were written; of those on typed edges nobody can tell.
     """
 
     table: TableSchema
     rows: pa.Table
+    is_being_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)

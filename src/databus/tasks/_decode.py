@@ -113,6 +113,7 @@ class _Run:
     """What is collected of one table in one schema between two controls."""
 
     table: TableSchema
+    is_being_read: bool
     batches: list[pa.RecordBatch] = field(default_factory=list)
 
 
@@ -157,7 +158,7 @@ class _Collector:
             return
         run = self.open.get(table.source)
         if run is None or run.table.fingerprint != header.fingerprint:
-            run = self.open[table.source] = _Run(table)
+            run = self.open[table.source] = _Run(table, table.source in self.snapshots)
             self.items.append(run)
         run.batches.append(batch)
 
@@ -168,7 +169,7 @@ class _Collector:
 def _closed(run: _Run) -> TableRows:
     rows = pa.Table.from_batches(run.batches)
     run.batches.clear()
-    return TableRows(run.table, to_user_rows(run.table, rows))
+    return TableRows(run.table, to_user_rows(run.table, rows), run.is_being_read)
 
 
 def _in_order(frames: Iterable[Frame]) -> list[Frame]:

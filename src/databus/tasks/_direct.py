@@ -138,7 +138,7 @@ class DirectFeed:
             if not self.ways.selects(name):
                 continue
             if isinstance(item, TableControl):
-                items.append(self.ways.control(name, item))
+                items += self.ways.controls(name, item)
                 continue
             for each in self.ways.filtered(name, item):
                 rows = _in_bucket(each, self.ways.key.of(each.table.source), number, self.writer.buckets)

@@ -7,12 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import ConfigError
+from databus.core import ConfigError, ControlKind
 from databus.schema import Column, Predicate, TableSchema, column_named, forms_of, sink_schema
 from databus.tasks._choice import matches
 from databus.tasks._hmac import hmac_hex
@@ -32,6 +32,14 @@ class TableFilter(ABC):
 
     tables: tuple[str, ...] = ("*",)
     missing: Literal["stop", "skip"] = "stop"
+
+    needs_tables: ClassVar[bool] = False
+    """Whether it works between tables edges only: it needs whole updates, controls, or gives the table another key."""
+
+    @property
+    def not_a_copy(self) -> str:
+        """Why a mirror behind it does not hold what the source holds, as the end of a sentence; empty where it does."""
+        return ""
 
     @property
     def hides(self) -> bool:
@@ -61,6 +69,14 @@ class TableFilter(ABC):
     @abstractmethod
     def _lineage(self, names: Sequence[str]) -> Lineage:
         """The same; columns that it names and that are not among these are left alone."""
+
+    def control(self, kind: ControlKind, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """What it makes of a control's body, other than of `schema`; None where it lets none pass.
+
+        Raises `UnsupportedFeature` for one that it cannot follow.
+        """
+        del kind
+        return body
 
     @abstractmethod
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:

@@ -61,7 +61,7 @@ class TableFilters:
         """Raises `ConfigError` where columns of what comes out, by which an output tells rows apart, are masked so that
         values which differ become one; that of the table itself is checked by each filter.
         """
-        names = list(key)
+        names = dict.fromkeys((*key, *self.result(table).key))
         for (where, _), step in reversed([*zip(self.filters, self.over(table), strict=True)]):
             for name in names:
                 if step.made_by.get(name, "hash") != "hash":
@@ -69,7 +69,7 @@ class TableFilters:
                         f"{where}: column {name} of {self.physical}/{table.source} is in the `key` by which the output "
                         "tells rows apart, and values that differ would become one; it can be hashed (`hash`)"
                     )
-            names = [step.made_of.get(name, name) for name in names]
+            names = dict.fromkeys(step.made_of[name] for name in names if name in step.made_of)
 
     def _step(
         self, where: str, each: TableFilter, name: str, table: TableSchema, before: tuple[TableStep, ...]
@@ -79,9 +79,11 @@ class TableFilters:
         lacking = [column for column in each.names if column_named(column, table.names) is None]
         missing = self._missing(where, each, name, table, lacking, len(before)) if lacking else {}
         try:
-            return each.over(table, missing)
+            step = each.over(table, missing)
+            _check_marks(step, before)
         except ConfigError as error:
             raise ConfigError(f"{where}: {name}: {error}") from error
+        return step
 
     def _missing(
         self, where: str, each: TableFilter, name: str, table: TableSchema, lacking: Sequence[str], depth: int
@@ -115,25 +117,41 @@ class TableFilters:
         """What is left of rows or a control of a table, and whether a copy can follow: else it is to be read anew."""
         if isinstance(item, TableRows):
             return self.rows(item), True
-        control, is_exact = self.control(item)
-        return [control], is_exact
+        return self.control(item)
 
     def rows(self, item: TableRows) -> list[TableRows]:
         """What is left of rows of a table."""
         steps = self.over(item.table)
         rows = item.rows
         for step in steps:
-            rows = step.apply(rows)
+            if not (step.rests_in_snapshots and item.is_being_read):
+                rows = step.apply(rows)
         if any(step.selects for step in steps):
             rows = whole_changes(rows)
         return [TableRows(steps[-1].after, rows)] if rows.num_rows else []
 
-    def control(self, item: TableControl) -> tuple[TableControl, bool]:
-        """A control of a table as it is behind the filters, and whether a copy can follow it."""
+    def control(self, item: TableControl) -> tuple[list[TableControl], bool]:
+        """A control of a table as it is behind the filters, if it passes, and whether a copy can follow it."""
+        if item.kind is not ControlKind.SCHEMA:
+            return self._passed(item), True
+        control, is_exact = self._schema_control(item)
+        return [control], is_exact
+
+    def _passed(self, item: TableControl) -> list[TableControl]:
+        """A control that says nothing of columns, as the filters let it pass."""
+        name = f"{self.physical}/{item.table.source}"
+        body: Mapping[str, Any] | None = item.body
+        for where, each in self.filters:
+            if body is not None and each.is_about(name):
+                try:
+                    body = each.control(item.kind, body)
+                except UnsupportedFeature as error:
+                    raise UnsupportedFeature(f"{where}: {name}: {error}") from error
+        return [] if body is None else [replace(item, table=self.result(item.table), body=body)]
+
+    def _schema_control(self, item: TableControl) -> tuple[TableControl, bool]:
         steps = self.over(item.table)
         result = steps[-1].after
-        if item.kind is not ControlKind.SCHEMA:
-            return replace(item, table=result), True
         before = self._before(item.body.get("previous"))
         change = SchemaChange.of_control(item.pair, item.body, before, item.table)
         olds: Sequence[TableStep | None] = [None] * len(steps) if before is None else self.over(before)
@@ -191,10 +209,10 @@ class Ways:
         """Whether a table of this full name goes to the output."""
         return not self.ways or any(selects(selection, name) for selection, _ in self.ways)
 
-    def control(self, name: str, control: TableControl) -> TableControl:
-        """What a control of such a table is behind its filters; see `TableFilters.item`."""
+    def controls(self, name: str, control: TableControl) -> Sequence[TableControl]:
+        """What a control of such a table is behind its filters, if it passes; see `TableFilters.item`."""
         chain = self._chain(name)
-        return control if chain is None else chain.control(control)[0]
+        return (control,) if chain is None else chain.control(control)[0]
 
     def _chain(self, name: str) -> TableFilters | None:
         return next((filters for selection, filters in self.ways if selects(selection, name)), None)
@@ -206,6 +224,20 @@ class Ways:
             return (rows,)
         chain.check_key(rows.table, self.key.of(rows.table.source))
         return chain.rows(rows)
+
+
+def _check_marks(step: TableStep, before: Sequence[TableStep]) -> None:
+    """Raises `ConfigError` where rows are chosen by what a filter before says of them: the row that is marked would not
+    pass, and nothing would say that the row of before is to go.
+    """
+    names = step.reads
+    for each in reversed(before):
+        if marks := sorted(names & each.marks):
+            raise ConfigError(
+                f"{marks[0]} is made by `tombstones` before it, and rows cannot be chosen by it: leave this filter out "
+                "and have deletes pass as they are, or choose in a query over the copy"
+            )
+        names = frozenset(each.made_of[name] for name in names if name in each.made_of)
 
 
 def _check_hidden(where: str, each: TableFilter, old: TableStep, new: TableStep) -> None:

@@ -18,7 +18,9 @@ class TableStep:
 
     made_of: by column of what comes out, the column that it is made of. made_by: how, for those that are not the
     column itself. reads: columns on which it depends whether a row passes. apply: makes rows, in sink types and with
-    the bus's columns, from such rows. selects: whether it drops rows.
+    the bus's columns, from such rows. selects: whether it drops rows. judged_by: what else that depends on.
+    rests_in_snapshots: whether rows pass as they are while a snapshot of the table is open. marks: columns that say
+    what happened to a row, by which rows may not be chosen.
     """
 
     before: TableSchema
@@ -28,6 +30,9 @@ class TableStep:
     made_by: Mapping[str, Any] = field(default_factory=dict)
     reads: frozenset[str] = frozenset()
     selects: bool = False
+    judged_by: Any = None
+    rests_in_snapshots: bool = False
+    marks: frozenset[str] = frozenset()
 
     @classmethod
     def unchanged(cls, table: TableSchema) -> "TableStep":
@@ -46,7 +51,8 @@ def changed_by(old: TableStep | None, new: TableStep, change: SchemaChange) -> t
     found = origins({column.name: column.type for column in old.before.columns}, [change])
     renamed: dict[str, str] = {}
     fill: dict[str, Any] = {}
-    is_exact = all(_is_judged_alike(name, found, old) for name in old.reads | new.reads)
+    is_exact = old.judged_by == new.judged_by
+    is_exact &= all(_is_judged_alike(name, found, old) for name in old.reads | new.reads)
     for name, column in new.made_of.items():
         origin = found[column]
         if origin.column is None:

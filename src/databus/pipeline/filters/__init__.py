@@ -1,5 +1,17 @@
-"""The built-in filters: `sql`, `python`, `route`; over whole tables `where`, `project`, `rename` and `mask`."""
+"""The built-in filters: `sql`, `python`, `route`; over whole tables `where`, `project`, `rename`, `mask`, `sample`,
+`dedupe`, `tombstones` and `outbox`.
+"""
 
+from databus.pipeline.filters._changes import (
+    DedupeConfig,
+    DedupeFilter,
+    OutboxConfig,
+    OutboxFilter,
+    SampleConfig,
+    SampleFilter,
+    TombstonesConfig,
+    TombstonesFilter,
+)
 from databus.pipeline.filters._mask import MaskConfig, MaskFilter
 from databus.pipeline.filters._python import PythonConfig, PythonFilter
 from databus.pipeline.filters._route import RouteConfig, RouteFilter
@@ -14,8 +26,12 @@ from databus.pipeline.filters._tablewide import (
 )
 
 __all__ = [
+    "DedupeConfig",
+    "DedupeFilter",
     "MaskConfig",
     "MaskFilter",
+    "OutboxConfig",
+    "OutboxFilter",
     "ProjectConfig",
     "ProjectFilter",
     "PythonConfig",
@@ -24,8 +40,12 @@ __all__ = [
     "RenameFilter",
     "RouteConfig",
     "RouteFilter",
+    "SampleConfig",
+    "SampleFilter",
     "SqlConfig",
     "SqlFilter",
+    "TombstonesConfig",
+    "TombstonesFilter",
     "WhereConfig",
     "WhereFilter",
 ]

@@ -1,0 +1,155 @@
+"""Filters over whole tables that choose among changes: `sample`, `dedupe`, `tombstones` and `outbox`."""
+
+from functools import cached_property
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from databus.pipeline._contract import TablesFilter
+from databus.pipeline._node_config import FilterConfig, Names, TablesFilterConfig
+from databus.pipeline.filters._tablewide import Columns
+from databus.tasks import Dedupe, Outbox, Sample, Tombstones
+
+
+class SampleConfig(TablesFilterConfig):
+    """A fraction of the rows of any number of tables, always the same ones: the key of a row decides."""
+
+    type: Literal["sample"] = "sample"
+    fraction: float = Field(gt=0, le=1, description="How much of all keys passes.", examples=[0.01])
+    by: Columns = Field(
+        default_factory=list,
+        description="Columns that decide in the place of the key. Rows of several tables go together where they agree "
+        "in them.",
+        examples=[["customer_id"]],
+    )
+
+
+class SampleFilter(TablesFilter):
+    """See `SampleConfig`."""
+
+    config_model: ClassVar[type[FilterConfig]] = SampleConfig
+    config: SampleConfig
+
+    @cached_property
+    def in_tasks(self) -> Sample:
+        """See `TablesFilter.in_tasks`."""
+        return Sample(**self.about, fraction=self.config.fraction, by=tuple(self.config.by))
+
+
+class DedupeConfig(TablesFilterConfig):
+    """Leaves out updates that change none of the columns that count. Inserts, deletes and changed keys always pass."""
+
+    type: Literal["dedupe"] = "dedupe"
+    columns: Columns | None = Field(
+        None, min_length=1, description="The columns that count; all by default.", examples=[["status", "total_cents"]]
+    )
+    ignore: Columns | None = Field(
+        None, min_length=1, description="Or those that do not.", examples=[["updated_at", "last_seen"]]
+    )
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.columns is not None and self.ignore is not None:
+            raise ValueError("give `columns` or `ignore`, not both")
+        return self
+
+
+class DedupeFilter(TablesFilter):
+    """See `DedupeConfig`."""
+
+    config_model: ClassVar[type[FilterConfig]] = DedupeConfig
+    config: DedupeConfig
+
+    @cached_property
+    def in_tasks(self) -> Dedupe:
+        """See `TablesFilter.in_tasks`."""
+        columns = None if self.config.columns is None else tuple(self.config.columns)
+        return Dedupe(**self.about, columns=columns, ignore=tuple(self.config.ignore or ()))
+
+
+class TombstonesConfig(TablesFilterConfig):
+    """What becomes of deletes: left out, or rows that are marked as deleted."""
+
+    type: Literal["tombstones"] = "tombstones"
+    deletes: Literal["mark", "drop"] = Field(
+        description="`mark`: the row stays, with its last values, and a column says that it was deleted. `drop`: no "
+        "delete passes.",
+    )
+    column: str = Field("__deleted", min_length=1, description="With `mark`: the column, true in rows that are gone.")
+    time_column: str | None = Field(
+        None, min_length=1, description="With `mark`: one more column, with the commit time of the delete.",
+        examples=["__deleted_at"],
+    )  # fmt: skip
+    truncate: Literal["stop", "ignore", "pass"] = Field(
+        "stop",
+        description="What happens when a table is emptied by TRUNCATE, or dropped, which names no row: the output "
+        "stops; its rows stay as they are; or the output does what it does without this filter.",
+    )
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> Self:
+        if self.deletes == "drop" and self.model_fields_set & {"column", "time_column"}:
+            raise ValueError("`column` and `time_column` go with `deletes: mark`")
+        if self.time_column is not None and self.time_column.lower() == self.column.lower():
+            raise ValueError("`column` and `time_column` are two columns")
+        return self
+
+
+class TombstonesFilter(TablesFilter):
+    """See `TombstonesConfig`."""
+
+    config_model: ClassVar[type[FilterConfig]] = TombstonesConfig
+    config: TombstonesConfig
+
+    @cached_property
+    def in_tasks(self) -> Tombstones:
+        """See `TablesFilter.in_tasks`."""
+        given = self.config
+        mark = given.column if given.deletes == "mark" else None
+        return Tombstones(**self.about, mark=mark, at=given.time_column, truncate=given.truncate)
+
+
+class OutboxConfig(TablesFilterConfig):
+    """Messages that an application writes into a table of their own: each row that is inserted is one.
+
+    What comes out has the columns `id`, `topic`, `key` and `payload`, and is keyed by `key`. Updates and deletes of the
+    outbox's rows never pass.
+    """
+
+    type: Literal["outbox"] = "outbox"
+    tables: Names = Field(
+        description="The outboxes, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of "
+        "characters. Others pass as they are.",
+        examples=[["main.outbox"]],
+    )
+    id: str = Field("id", min_length=1, description="Column by which a receiver tells that it has a message already.")
+    route: str = Field("aggregatetype", min_length=1, description="Column of text that says where a message goes.")
+    key: str = Field("aggregateid", min_length=1, description="Column of the key; one key's messages stay in order.")
+    payload: str = Field("payload", min_length=1, description="Column of the message itself.")
+    topic: str = Field(
+        "outbox.event.{route}",
+        min_length=1,
+        description="The topic; `{route}` stands for the value of the column that `route` names.",
+    )
+    keep: Columns = Field(
+        default_factory=list, description="More columns that go along, by their names.", examples=[["type"]]
+    )
+
+
+class OutboxFilter(TablesFilter):
+    """See `OutboxConfig`."""
+
+    config_model: ClassVar[type[FilterConfig]] = OutboxConfig
+    config: OutboxConfig
+
+    @cached_property
+    def in_tasks(self) -> Outbox:
+        """See `TablesFilter.in_tasks`."""
+        given = self.config
+        named = {name: getattr(given, name) for name in ("id", "route", "key", "payload", "topic")}
+        return Outbox(**self.about, **named, keep=tuple(given.keep))
+
+    def option_of(self, name: str) -> str:
+        """See `TablesFilter.option_of`."""
+        options = ("id", "route", "key", "payload")
+        return next((option for option in options if getattr(self.config, option) == name), "keep")
