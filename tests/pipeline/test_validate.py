@@ -43,7 +43,7 @@ MISTAKES = {
     ),
     "no type": (
         "filters: {f: {from: shop}}\n",
-        "filters.f.type: missing; there are mask, project, python, rename, route, sql, where",
+        "filters.f.type: missing; there are dedupe, mask, outbox, project, python, rename,",
     ),
     "no from": ("outputs: {n: {type: mock}}\n", "outputs.n.from: missing"),
     "a node that is no mapping": (

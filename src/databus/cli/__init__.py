@@ -27,6 +27,7 @@ _VERBS: Final = (
     "sqlite",
     "status",
     "tail",
+    "test",
     "validate",
     "warm_up",
 )

@@ -13,6 +13,7 @@ from databus.cli._app import app
 _SQLITE_PIPELINE: Final = """\
 # A pipeline of databus: what is captured, and where it goes. Reference: docs/reference.md.
 #   databus validate     finds every mistake in this file
+#   databus test         runs the tests at its end
 #   databus run          runs it until Ctrl-C
 name: shop
 
@@ -54,6 +55,16 @@ outputs:
     from: large
     format: json
     path: lake/large_orders
+
+tests:
+  a_small_order_is_no_large_one:
+    table: main.orders
+    to: large_orders
+    rows:
+      - {id: 1, total_cents: 20000}
+      - {id: 2, total_cents: 20001}
+    expect:
+      - {id: 2, total_cents: 20001}
 """
 
 _SQLITE_README: Final = """\

@@ -6,6 +6,7 @@ from databus.pipeline._compare_source import read_source
 from databus.pipeline._config import PipelineConfig, Problem, state_of
 from databus.pipeline._contract import Filter, Input, RunContext, Shape
 from databus.pipeline._control import ask
+from databus.pipeline._filter_tests import FilterTestResult, run_filter_tests
 from databus.pipeline._graph import Graph
 from databus.pipeline._json_schema import pipeline_schema
 from databus.pipeline._node_config import FilterConfig, InputConfig, NodeConfig, OutputConfig
@@ -31,6 +32,7 @@ __all__ = [
     "DirectOutput",
     "Filter",
     "FilterConfig",
+    "FilterTestResult",
     "Graph",
     "Input",
     "InputConfig",
@@ -66,6 +68,7 @@ __all__ = [
     "reference_markdown",
     "render",
     "run",
+    "run_filter_tests",
     "state_of",
     "status_of",
     "unwell",

@@ -8,10 +8,8 @@ a difference counts when a second look finds the same. Start with `compare`.
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from databus.core import (
@@ -33,6 +31,7 @@ from databus.pipeline._contract import Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._query_filters import named
+from databus.pipeline._spark_on_demand import spark_on_demand
 from databus.pipeline._typed_steps import TypedSteps
 from databus.schema import TableSchema
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
@@ -187,36 +186,12 @@ def compare(
     deadline = time.monotonic() + wait_ms_max / 1e3
     tables: list[TableDifference] = []
     positions: dict[str, int] = {}
-    with _spark(session) as spark:
+    with spark_on_demand("databus compare", session) as spark:
         for copy in _copies(graph, output, database, sources, spark):
             found, cut = _compare_physical(copy, deadline, keys_max, on_wait or _say_nothing)
             tables += found
             positions[copy.physical] = cut
     return Comparison(tuple(tables), positions)
-
-
-@contextmanager
-def _spark(given: "SparkSession | None") -> Iterator[Callable[[], "SparkSession"]]:
-    """A session when it is asked for, ended afterwards unless it was given."""
-    own: list[SparkSession] = []
-    with TemporaryDirectory(prefix="databus-compare-") as folder:
-
-        def session() -> "SparkSession":
-            from pyspark.sql import SparkSession
-
-            from databus.spark import tuned_session
-
-            active = given or SparkSession.getActiveSession()
-            if active is not None or own:
-                return active or own[0]
-            own.append(tuned_session("databus compare", "local[1]", folder=Path(folder)))
-            return own[0]
-
-        try:
-            yield session
-        finally:
-            for each in own:
-                each.stop()
 
 
 def _say_nothing(_: str) -> None:

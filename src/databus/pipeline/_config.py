@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from databus.core import ConfigError
 from databus.disk import SCHEMES, Storage
 from databus.formats import lines_of, load_yaml, path_of, substitute
+from databus.pipeline._filter_test_config import TESTS_MAX, FilterTest
 from databus.pipeline._output_contract import OutputContext
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
 from databus.sources import SourceConfig, parse_source
@@ -180,6 +181,9 @@ class PipelineSections(BaseModel):
     inputs: dict[str, Any] = Field(default_factory=dict, description="Where rows come from, by name.")
     filters: dict[str, Any] = Field(default_factory=dict, description="What is done to them, by name.")
     outputs: dict[str, Any] = Field(default_factory=dict, description="Where they go, by name.")
+    tests: dict[str, FilterTest] = Field(
+        default_factory=dict, max_length=TESTS_MAX, description="Tests of filters, by name; `databus test` runs them."
+    )
 
 
 @dataclass(frozen=True)

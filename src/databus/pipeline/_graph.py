@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final
 
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem
@@ -95,6 +96,11 @@ class Graph:
         )
         problems = [problem for node in nodes for problem in graph._join(node)]
         return graph, problems
+
+    @property
+    def referable(self) -> list[str]:
+        """What may stand in a `from`."""
+        return [*self._referable]
 
     @cached_property
     def _referable(self) -> dict[str, str]:
@@ -220,6 +226,15 @@ class Graph:
                 if len(found) > BRANCHES_MAX:
                     return found
         return found
+
+    def branches_behind(self, name: str) -> list[Branch] | None:
+        """Every way to what a filter, or a branch of one, gives, by what stands in a `from`; None if there is none."""
+        path = self._referable.get(name)
+        if path is None or path not in self.filters:
+            return None
+        branch = name.partition(".")[2] or None
+        edge = Edge(path, branch, "", 0, self.shape_out(path))
+        return [self._branch("", edge, way) for way in islice(self._ways(path, branch), BRANCHES_MAX)]
 
     def _ways(self, path: str, branch: str | None) -> Iterator[tuple[str, tuple[tuple[str, str | None], ...]]]:
         if path in self.inputs:

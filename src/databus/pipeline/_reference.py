@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from databus.pipeline._config import PipelineSections, RelaySection, RunSection, SparkSection
+from databus.pipeline._filter_test_config import FilterTest
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
 from databus.sources import source_model, source_types
 
@@ -44,6 +45,7 @@ def _lines() -> Iterator[str]:
             yield from _section(f"### {kind.word} `{type_name}`", plugin.config_model)
             if kind is Kind.OUTPUT:
                 yield f"Delivery: `{plugin.delivery}`. Runs in {plugin.runs}.\n"
+    yield from _section("## `tests`", FilterTest)
     yield "## `sources`\n"
     for type_name in source_types():
         yield from _section(f"### source `{type_name}`", source_model(type_name))

@@ -20,6 +20,7 @@ from databus.pipeline._check_stores import check_path, check_stores
 from databus.pipeline._check_targets import check_targets
 from databus.pipeline._config import NodeSpec, PipelineConfig, Problem, read_pipeline
 from databus.pipeline._contract import Shape, TablesFilter
+from databus.pipeline._filter_tests import check_filter_tests
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
 from databus.pipeline._output_contract import Delivery
 from databus.pipeline._registry import Kind
@@ -77,6 +78,8 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
         problems.append(Problem(cycle[0], f"a cycle: {' -> '.join(_name(each) for each in reversed(cycle))}"))
     else:
         problems += _check_edges(graph, is_whole=is_whole)
+        if is_whole:
+            problems += [Problem(where, message) for where, message in check_filter_tests(graph)]
     return graph, sorted(set(problems))
 
 

@@ -1,0 +1,37 @@
+"""`databus test`: the tests of filters that stand in a pipeline's file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json
+
+
+@app.command("test", epilog="Example: databus test databus.yml --only large_orders")
+def run_tests(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    only: Annotated[list[str] | None, typer.Option(help="Run this test alone; may be given several times.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the `tests` of a pipeline's file: rows of a table, and what is to come out of its filters.
+
+    No source, relay or target is touched. Spark is started, once, where a filter of typed rows is tested. Exits with 1
+    if a test fails, with 2 if the file has an error or no tests.
+    """
+    from databus.pipeline import load_pipeline, run_filter_tests
+
+    results = []
+    for each in run_filter_tests(load_pipeline(pipeline), only or ()):
+        results.append(each)
+        if not as_json:
+            typer.echo(f"{'passed' if each.is_passed else 'FAILED'}  {each.name}  ({each.table} to {each.to})")
+            for line in each.differences:
+                typer.echo(f"        {line}")
+    failed = sum(not each.is_passed for each in results)
+    if as_json:
+        say_json([each.to_json() for each in results])
+    else:
+        typer.echo(f"{pipeline}: {len(results) - failed} passed, {failed} failed")
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,34 @@
+"""A small Spark session for verbs that need one now and then: started when it is asked for, ended with the block."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def spark_on_demand(name: str, given: "SparkSession | None" = None) -> "Iterator[Callable[[], SparkSession]]":
+    """A session when it is asked for, ended afterwards unless it was given or was there already."""
+    own: list[SparkSession] = []
+    with TemporaryDirectory(prefix=name.replace(" ", "-")) as folder:
+
+        def session() -> "SparkSession":
+            from pyspark.sql import SparkSession
+
+            from databus.spark import tuned_session
+
+            active = given or SparkSession.getActiveSession()
+            if active is not None or own:
+                return active or own[0]
+            own.append(tuned_session(name, "local[1]", folder=Path(folder)))
+            return own[0]
+
+        try:
+            yield session
+        finally:
+            for each in own:
+                each.stop()
