@@ -47,6 +47,7 @@ SHARES_SPARK = (
     "pipeline/test_treatment.py",
     "pipeline/test_typed_steps.py",
     "pipeline/test_validate_and_run.py",
+    "search/test_search_runs.py",
     "spark/",
     "stores/test_runs.py",
 )
@@ -109,9 +110,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def scope_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, or all files that share a SparkSession."""
+    """What one worker runs as a whole: a file, or all files that share a SparkSession, or a server."""
     file = nodeid.partition("::")[0].removeprefix("tests/")
-    return "spark" if file.startswith(SHARES_SPARK) else file
+    if file.startswith(SHARES_SPARK):
+        return "spark"
+    return "search" if file.startswith("search/") else file
 
 
 class _Scheduling(LoadFileScheduling):

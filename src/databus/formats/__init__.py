@@ -21,6 +21,7 @@ from databus.formats._confluent import confluent_framed, confluent_unframed
 from databus.formats._debezium import debezium_messages
 from databus.formats._debezium_reader import debezium_rows
 from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedForm
+from databus.formats._documents import base64url_texts, documents, json_strings
 from databus.formats._json import from_json_value, scalar_of, to_json_value
 from databus.formats._maxwell import maxwell_messages
 from databus.formats._maxwell_reader import maxwell_rows
@@ -39,6 +40,7 @@ __all__ = [
     "Messages",
     "ReadRows",
     "UnsignedForm",
+    "base64url_texts",
     "canal_messages",
     "canal_rows",
     "change_lines",
@@ -56,9 +58,11 @@ __all__ = [
     "debezium_avro_schema",
     "debezium_messages",
     "debezium_rows",
+    "documents",
     "from_json_value",
     "has_reference",
     "json_line",
+    "json_strings",
     "line_of",
     "lines_in",
     "lines_of",

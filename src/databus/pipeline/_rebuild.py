@@ -29,7 +29,8 @@ def rebuild(
         names = ", ".join(each.name for each in config.nodes.values() if each.kind is Kind.OUTPUT)
         raise InputError(f"{config.name}: has no output {output!r}; there is {names}")
     target = node.plugin(node.config, config.context_of(node.name))
-    if not isinstance(target, Output) or target.ledger_folder() is None:
+    is_kept = isinstance(target, Output) and type(target).remove is not Output.remove
+    if not isinstance(target, Output) or not is_kept:
         raise InputError(f"outputs.{output}: keeps nothing that could be made anew")
     lock = StateLock(config.state, config.name)
     lock.take()

@@ -67,8 +67,10 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "console": "databus.pipeline.outputs:ConsoleOutput",
         "count": "databus.pipeline.outputs:CountOutput",
         "delta": "databus.pipeline.outputs:DeltaOutput",
+        "elasticsearch": "databus.pipeline.outputs:ElasticsearchOutput",
         "files": "databus.pipeline.outputs:FilesOutput",
         "mock": "databus.pipeline.outputs:MockOutput",
+        "opensearch": "databus.pipeline.outputs:OpenSearchOutput",
     },
 }
 

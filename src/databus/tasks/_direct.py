@@ -93,7 +93,9 @@ class DirectWriter(Protocol):
     (`_commit_version`, `_seq`), and no older row may take the place of a newer.
     """
 
-    buckets: int
+    @property
+    def buckets(self) -> int:
+        """How many buckets of keys there are."""
 
     def open(self, bucket: Bucket) -> AbstractContextManager[BucketWriter]:
         """Get ready to write a bucket; called in the task, once for all batches that it has."""

@@ -26,6 +26,7 @@ from databus.tasks import (
     joined_parts,
     last_pair,
     rows_above,
+    run_here,
 )
 
 _STAGES_MAX: Final = 100
@@ -36,9 +37,9 @@ def write_batch(output: Output, batch: ChangeBatch) -> None:
     """Have an output write a batch, by whichever way it has."""
     if isinstance(output, DirectOutput):
         context = output.context
-        write_buckets(
-            output, batch, Bucket(context.pipeline, context.output, "suite", 0, output.direct_writer().buckets)
-        )
+        bucket = Bucket(context.pipeline, context.output, "suite", 0, output.direct_writer().buckets)
+        for each in write_buckets(output, batch, bucket):
+            output.commit(each, run_here)
     elif output.part_writer() is None:
         output.write(batch)
     else:

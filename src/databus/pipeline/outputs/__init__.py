@@ -6,6 +6,8 @@ from databus.pipeline.outputs._delta_config import DeltaConfig
 from databus.pipeline.outputs._delta_read import delta_batches, read_delta
 from databus.pipeline.outputs._files import FilesConfig, FilesOutput
 from databus.pipeline.outputs._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
+from databus.pipeline.outputs._search import ElasticsearchOutput, OpenSearchOutput
+from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig
 
 __all__ = [
     "ConsoleConfig",
@@ -14,10 +16,14 @@ __all__ = [
     "CountOutputConfig",
     "DeltaConfig",
     "DeltaOutput",
+    "ElasticsearchConfig",
+    "ElasticsearchOutput",
     "FilesConfig",
     "FilesOutput",
     "MockOutput",
     "MockOutputConfig",
+    "OpenSearchConfig",
+    "OpenSearchOutput",
     "delta_batches",
     "read_delta",
 ]

@@ -1,0 +1,293 @@
+"""Search indices: the rows that each table has now, as documents of OpenSearch or Elasticsearch.
+
+Tasks put and delete documents, with the rows' SCNs as versions (`databus.tasks.search`). Once all
+buckets of a batch are there, the driver does what controls say of older documents, and notes in the control index how
+far each table has come and from which log.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Final
+from uuid import uuid4
+
+from databus.core import ConfigError, ControlKind, CorruptData, LimitExceeded, Pair, UnsupportedFeature
+from databus.disk import Location
+from databus.pipeline._node_config import OutputConfig
+from databus.pipeline._output_contract import Delivery, DirectOutput, OutputContext, Place
+from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
+from databus.schema import SchemaChange, TableSchema
+from databus.tasks import DirectWriter, KeyChoice, StagedBatch, TableControl, Tasks
+from databus.tasks.search import (
+    PLACE,
+    Cluster,
+    ControlIndex,
+    DocumentChange,
+    IndexPlan,
+    Indices,
+    SearchWriter,
+    Sweep,
+    as_json,
+    check_names,
+    pair_of,
+)
+
+_REFRESH: Final = {"none": "false", "wait": "wait_for", "force": "true"}
+_UNSIGNED_SINCE: Final = {"opensearch": (2, 8), "elasticsearch": (7, 10)}
+_TYPED_BELOW: Final = 7
+_OLDEST: Final = {"opensearch": (1, 0), "elasticsearch": (6, 0)}
+
+
+class SearchOutput(DirectOutput):
+    """Keeps one index a table, whose documents are the table's rows."""
+
+    product: ClassVar[str]
+    delivery: ClassVar[Delivery] = Delivery.REPEATS_HARMLESS
+    config: SearchConfig
+
+    def __init__(self, config: SearchConfig, context: OutputContext) -> None:
+        super().__init__(config, context)
+        self._cluster = Cluster(
+            tuple(config.url),
+            config.user,
+            None if config.password is None else config.password.get_secret_value(),
+            None if config.api_key is None else config.api_key.get_secret_value(),
+            config.ca_file,
+            connect_ms_max=config.connect_ms_max,
+            request_ms_max=config.request_ms_max,
+            retry_ms_max=config.retry_ms_max,
+        )
+        self._owner = f"{context.pipeline}/{context.output}"
+        self._known_plan: IndexPlan | None = None
+        self._uuids: dict[str, str | None] = {}  # by full name of a table, of its index
+
+    @property
+    def is_refilled(self) -> bool:
+        """See `Output.is_refilled`."""
+        return True
+
+    def form(self, source: str) -> Mapping[str, Any]:
+        """See `Output.form`."""
+        key = self.config.key.get(source) if isinstance(self.config.key, dict) else self.config.key
+        return {"index": self.config.index, "key": key, "deletes": self.config.deletes}
+
+    @property
+    def key(self) -> KeyChoice:
+        """See `Output.key`."""
+        return KeyChoice(self.config.key or ())
+
+    def check_table(self, table: TableSchema) -> None:
+        """See `Output.check_table`."""
+        IndexPlan(self._owner, key=self.key).key_of(table)
+        check_names(table)
+
+    def open(self) -> None:
+        """See `Output.open`. Raises `ConfigError` for a server of another kind."""
+        self._known_plan = self._plan_for_server()
+        self._control.make()
+
+    def close(self) -> None:
+        """See `Output.close`."""
+        self._known_plan = None
+        self._uuids.clear()
+
+    def _plan_for_server(self) -> IndexPlan:
+        told = self._cluster.client().ask("GET", "/")
+        version = told.get("version") or {}
+        product = str(version.get("distribution") or "elasticsearch")
+        number = tuple(int(each) for each in str(version.get("number", "0.0")).split(".")[:2])
+        if product != self.product or number < _OLDEST[product]:
+            raise ConfigError(
+                f"outputs.{self.context.output}: at {self._cluster.urls[0]} is {product} {version.get('number')}, and "
+                f"`type: {self.product}` is for {self.product} from {'.'.join(map(str, _OLDEST[self.product]))} on"
+            )
+        config = self.config
+        return IndexPlan(
+            self._owner,
+            template=config.index,
+            aliases=tuple(config.aliases),
+            settings=as_json(config.settings),
+            own=as_json(config.mapping),
+            key=self.key,
+            soft=config.deletes == "soft",
+            typed=product == "elasticsearch" and number[0] < _TYPED_BELOW,
+            has_unsigned=number >= _UNSIGNED_SINCE[product],
+            on_schema_change=config.on_schema_change,
+            gc_deletes_s=config.gc_deletes_s,
+            generation=uuid4().hex,
+        )
+
+    @property
+    def _plan(self) -> IndexPlan:
+        if self._known_plan is None:
+            self._known_plan = self._plan_for_server()
+        return self._known_plan
+
+    @property
+    def _control(self) -> ControlIndex:
+        return ControlIndex(self._cluster.client(), self._owner, typed=self._plan.typed)
+
+    @property
+    def _indices(self) -> Indices:
+        return Indices(self._cluster.client(), self._plan)
+
+    def _sweep(self, index: str) -> Sweep:
+        return Sweep(self._cluster.client(), index, typed=self._plan.typed, soft=self._plan.soft)
+
+    def direct_writer(self) -> DirectWriter:
+        """See `DirectOutput.direct_writer`."""
+        config = self.config
+        return SearchWriter(
+            config.buckets,
+            self._cluster,
+            self._plan,
+            _REFRESH[config.refresh],
+            config.bulk_bytes_max,
+            config.bulk_rows_max,
+            config.on_error,
+        )
+
+    def place(self, name: str) -> Place | None:
+        """See `Output.place`."""
+        physical, source = name.split("/", 1)
+        index = self._plan.name(physical, source)
+        uuid = self._indices.uuid(index)
+        noted = None if uuid is None else self._control.read(PLACE, name)
+        if noted is None or noted["uuid"] != uuid:
+            return None
+        return Place(pair_of(noted), str(uuid))
+
+    def holds(self, name: str, place: Place) -> bool:
+        """See `Output.holds`."""
+        found = self.place(name)
+        return found is not None and found.pair >= place.pair
+
+    def is_from(self, name: str, log: str) -> bool:
+        """See `Output.is_from`."""
+        noted = self._control.read(PLACE, name)
+        return noted is None or noted["log"] in (None, log)
+
+    def remove(self, tables: Collection[str]) -> list[Location]:
+        """See `Output.remove`."""
+        for name in tables:
+            self._remove(name)
+        return []
+
+    def _remove(self, name: str) -> None:
+        self._control.remove(PLACE, name)
+        self._indices.remove(self._plan.name(*name.split("/", 1)))
+        self._uuids.pop(name, None)
+        self._known_plan = None  # so that tasks look again which indices there are
+
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+        """See `Output.commit`: all rows are there; what controls say of older ones is done now."""
+        del tasks
+        for change in () if batch.ahead is None else batch.ahead.changes:
+            self._follow(f"{batch.physical}/{change.after.source}", change)
+        for item in batch.items:
+            if isinstance(item, TableControl):
+                self._apply(batch, item)
+        for source in dict.fromkeys(item.table.source for item in batch.items):
+            self._note(batch, source)
+
+    def _note(self, batch: StagedBatch, source: str) -> None:
+        """Note durably how far a table has come. Raises `CorruptData` if its index is another one than before."""
+        name, index = f"{batch.physical}/{source}", self._plan.name(batch.physical, source)
+        uuid = self._indices.uuid(index)
+        if name not in self._uuids:
+            before = self._control.read(PLACE, name)
+            self._uuids[name] = None if before is None else before["uuid"]
+        if self._uuids[name] not in (None, uuid):
+            raise CorruptData(
+                f"outputs.{self.context.output}: index {index} was removed, or made by somebody else, while it was "
+                f"written, so that documents of {name} are missing. {self._how_to_rebuild(name)}"
+            )
+        self._uuids[name] = uuid
+        if uuid is None:
+            return  # no row of it has come yet
+        scn, seq = batch.end.pair
+        place = {"index": index, "uuid": uuid, "log": batch.end.log, "scn": scn, "seq": seq}
+        self._control.write(PLACE, name, place)
+
+    def _apply(self, batch: StagedBatch, control: TableControl) -> None:
+        name = f"{batch.physical}/{control.table.source}"
+        if control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
+            self._delete_below(name, control.pair)
+        elif control.kind is ControlKind.SNAPSHOT_END:
+            if control.body.get("complete", False) and batch.has_begin_of(control):
+                scn, seq = control.body["begin"]
+                self._delete_below(name, (int(scn), int(seq)))
+        elif control.kind is ControlKind.SCHEMA:
+            self._follow(name, SchemaChange.of_control(control.pair, control.body, None, control.table))
+        elif control.kind is ControlKind.GAP:
+            self._pass_gap(name, control)
+
+    def _delete_below(self, name: str, pair: Pair) -> None:
+        sweep = self._sweep(self._plan.name(*name.split("/", 1)))
+        if sweep.refresh():
+            sweep.delete_below(pair)
+
+    def _pass_gap(self, name: str, control: TableControl) -> None:
+        if control.body.get("resnapshot") or self.config.on_gap == "continue":
+            return
+        told = ", ".join(f"{each} {control.body[each]}" for each in ("from", "to", "reason") if each in control.body)
+        raise UnsupportedFeature(
+            f"outputs.{self.context.output}: changes of {name} are missing ({told or 'no reason given'}), so that its "
+            f"index would be wrong. {self._how_to_rebuild(name)}. Or ask for a snapshot and say `on_gap: continue`: "
+            f"the index is right again when that snapshot has ended"
+        )
+
+    def _follow(self, name: str, change: SchemaChange) -> None:
+        """Give the index the fields of a changed table, and make its older documents into rows of today."""
+        index = self._plan.name(*name.split("/", 1))
+        mapping, key = self._indices.mapping(index), self._plan.key_of(change.after)
+        if mapping is None or self.config.on_schema_change == "ignore":
+            return
+        made = DocumentChange.of(change, mapping, self._plan.mapping(change.after), key)
+        if made.is_nothing:
+            return
+        if self.config.on_schema_change == "stop":
+            raise UnsupportedFeature(
+                f"outputs.{self.context.output}: the schema of {name} changed, and `on_schema_change` is stop. Say "
+                f"follow or ignore; or: {self._how_to_rebuild(name)}"
+            )
+        if made.conflicts and not change.needs_snapshot:
+            raise UnsupportedFeature(
+                f"outputs.{self.context.output}: {name} changed its key, or the type of a column "
+                f"({', '.join(made.conflicts)}), and documents keep their ids, fields their types. "
+                f"{self._how_to_rebuild(name)}"
+            )
+        sweep = self._sweep(index)
+        sweep.refresh()
+        if change.needs_snapshot:  # all rows come again
+            if made.conflicts:
+                self._remove(name)
+                return
+            sweep.delete_below(change.pair)
+        self._indices.ready(name.partition("/")[0], change.after)
+        if made.rewrites:
+            count, limit = sweep.count_below(change.pair), self.config.rewrite_documents_max
+            if count > limit:
+                raise LimitExceeded(
+                    f"outputs.{self.context.output}: the change of {name} needs {count} documents written anew, more "
+                    f"than rewrite_documents_max={limit}. Raise it and start again; or: {self._how_to_rebuild(name)}"
+                )
+            sweep.rewrite_below(change.pair, made)
+        self._indices.note_change(index, name, change.after, change.pair)
+
+    def _how_to_rebuild(self, name: str) -> str:
+        return (
+            f"Have the index made anew: `databus rebuild FILE {self.context.output} {name}`, FILE being the pipeline's"
+        )
+
+
+class OpenSearchOutput(SearchOutput):
+    """Keeps indices of OpenSearch."""
+
+    product: ClassVar[str] = "opensearch"
+    config_model: ClassVar[type[OutputConfig]] = OpenSearchConfig
+
+
+class ElasticsearchOutput(SearchOutput):
+    """Keeps indices of Elasticsearch."""
+
+    product: ClassVar[str] = "elasticsearch"
+    config_model: ClassVar[type[OutputConfig]] = ElasticsearchConfig

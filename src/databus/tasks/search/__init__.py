@@ -1,0 +1,33 @@
+"""What tasks and the driver do with a search index. Start with `SearchWriter`."""
+
+from databus.tasks.search._bulk import Operations, Refusal, Sorted, operations, sort_answer
+from databus.tasks.search._client import Client, Cluster
+from databus.tasks.search._control import CONTROL_INDEX, PLACE, ControlIndex
+from databus.tasks.search._document_change import DocumentChange
+from databus.tasks.search._indices import IndexPlan, Indices
+from databus.tasks.search._mapping import check_names, document_ids, index_name
+from databus.tasks.search._sweep import Sweep, as_json
+from databus.tasks.search._writer import SearchWriter, pair_of
+
+__all__ = [
+    "CONTROL_INDEX",
+    "PLACE",
+    "Client",
+    "Cluster",
+    "ControlIndex",
+    "DocumentChange",
+    "IndexPlan",
+    "Indices",
+    "Operations",
+    "Refusal",
+    "SearchWriter",
+    "Sorted",
+    "Sweep",
+    "as_json",
+    "check_names",
+    "document_ids",
+    "index_name",
+    "operations",
+    "pair_of",
+    "sort_answer",
+]

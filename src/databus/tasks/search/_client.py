@@ -1,0 +1,211 @@
+"""HTTP to a cluster of OpenSearch or Elasticsearch: one connection that is kept, every wait bounded.
+
+Whatever is sent may be sent again: documents carry versions, and all else is said once or twice to the same effect.
+"""
+
+import base64
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from databus.core import AccessDenied, ConfigError, DiskFull, FatalError, InputError, ServiceUnavailable
+
+_ANSWER_BYTES_MAX: Final = 256 << 20
+_WAIT_S_MIN: Final = 0.05
+_WAIT_S_MAX: Final = 5.0
+_BUSY: Final = frozenset({429, 502, 503, 504})
+_PORT: Final = 9200
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a cluster is and how it is asked; travels to tasks. urls: of its nodes, each tried in turn.
+
+    user, password, api_key: who we are; what is secret is shown nowhere. ca_file: of the authority that its
+    certificates come from. retry_ms_max: for how long a request is tried again that found nobody, or a busy node.
+    """
+
+    urls: tuple[str, ...]
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: str | None = None
+    connect_ms_max: int = 5_000
+    request_ms_max: int = 30_000
+    retry_ms_max: int = 30_000
+
+    def client(self) -> "Client":
+        """The one client that this process has for it."""
+        return _client(self)
+
+    def headers(self) -> dict[str, str]:
+        """What each request says of who we are."""
+        if self.api_key is not None:
+            return {"Authorization": f"ApiKey {self.api_key}"}
+        if self.user is None:
+            return {}
+        token = base64.b64encode(f"{self.user}:{self.password or ''}".encode()).decode()
+        return {"Authorization": f"Basic {token}"}
+
+
+@lru_cache(maxsize=16)
+def _client(cluster: Cluster) -> "Client":
+    return Client(cluster)
+
+
+class Answer(NamedTuple):
+    """What a request was answered."""
+
+    status: int
+    content: bytes
+
+    def json(self) -> Any:
+        """The content; `{}` if there is none."""
+        return json.loads(self.content) if self.content else {}
+
+
+class Client:
+    """Asks a cluster. One thread at a time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._nodes = [_Node(url, cluster) for url in cluster.urls]
+        self._at = 0
+
+    @property
+    def name(self) -> str:
+        """How errors call it."""
+        return self._nodes[self._at].name
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, may: tuple[int, ...] = ()) -> Any:
+        """Send JSON and return the answer's; None for a status of `may`, which are no errors.
+
+        Raises `ServiceUnavailable` if nobody answers for `retry_ms_max`, and what `error_of` says.
+        """
+        content = None if body is None else json.dumps(body).encode()
+        answer = self.send(method, path, content, "application/json")
+        if answer.status in may:
+            return None
+        if answer.status >= 300:
+            raise self.error_of(answer, f"{method} {path}")
+        return answer.json()
+
+    def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
+        """Send a body and return the answer, whatever its status, unless all nodes are gone or busy for too long."""
+        began = time.monotonic()
+        wait_s = _WAIT_S_MIN
+        while True:
+            why: str
+            try:
+                answer = self._nodes[self._at].send(method, path, content, kind)
+                if answer.status not in _BUSY:
+                    return answer
+                why = f"status {answer.status}: {reason_of(answer)}"
+            except _Gone as gone:
+                why = str(gone)
+            left_s = self.cluster.retry_ms_max / 1e3 - (time.monotonic() - began)
+            if left_s <= 0:
+                raise ServiceUnavailable(f"{self.name} does not take {method} {path.partition('?')[0]}: {why}")
+            self._at = (self._at + 1) % len(self._nodes)
+            time.sleep(min(wait_s, left_s))
+            wait_s = min(wait_s * 2, _WAIT_S_MAX)
+
+    def error_of(self, answer: Answer, what: str) -> Exception:
+        """What a status that is none of success means."""
+        told = f"{self.name}: {what.partition('?')[0]}: status {answer.status}: {reason_of(answer)}"
+        if answer.status in (401, 403) and "cluster_block" not in told:
+            return AccessDenied(f"{told}. Look at `user`, `password`, `api_key` and at what they may do")
+        if "cluster_block" in told or "disk" in told:
+            return DiskFull(f"{told}. It is tried again")
+        if answer.status >= 500:
+            return ServiceUnavailable(told)
+        return InputError(told) if answer.status in (400, 404, 405, 413) else FatalError(told)
+
+
+def reason_of(answer: Answer) -> str:
+    """What an answer says is wrong, in a line."""
+    try:
+        told = answer.json()["error"]
+        return told if isinstance(told, str) else f"{told['type']}: {told['reason']}"[:1000]
+    except (ValueError, KeyError, TypeError):
+        return answer.content[:200].decode(errors="replace") or "no reason given"
+
+
+class _Gone(Exception):
+    """Nobody answered; it may be tried again."""
+
+
+class _Node:
+    """One address and the connection to it."""
+
+    def __init__(self, url: str, cluster: Cluster) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+            raise ConfigError(
+                f"url {url!r}: expected http://host:port or https://host:port, without a name or password"
+            )
+        self.name = f"{parts.hostname}:{parts.port or _PORT}"
+        self._prefix = parts.path.rstrip("/")
+        self._cluster = cluster
+        self._address = parts.hostname, parts.port or _PORT
+        self._context = _tls(cluster) if parts.scheme == "https" else None
+        self._headers = cluster.headers()
+        self._connection: http.client.HTTPConnection | None = None
+
+    def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
+        """One request. Raises `_Gone`."""
+        is_kept = self._connection is not None
+        try:
+            return self._send(method, path, content, kind)
+        except (OSError, http.client.HTTPException) as error:
+            self._close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise ConfigError(
+                    f"{self.name}: its certificate is not trusted ({error.verify_message}); set `ca_file`"
+                ) from error
+            if is_kept and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
+                return self.send(method, path, content, kind)  # the server had closed what we kept
+            raise _Gone(f"no answer: {error or type(error).__name__}") from error
+
+    def _send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
+        if self._connection is None:
+            self._connection = self._connect()
+        headers = {**self._headers, "Accept": "application/json"}
+        if content is not None:
+            headers["Content-Type"] = kind
+        self._connection.request(method, f"{self._prefix}{path}", content, headers)
+        response = self._connection.getresponse()
+        found = response.read(_ANSWER_BYTES_MAX)
+        if not response.isclosed():
+            raise http.client.HTTPException(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+        return Answer(response.status, found)
+
+    def _connect(self) -> http.client.HTTPConnection:
+        cluster, (host, port) = self._cluster, self._address
+        wait_s = cluster.connect_ms_max / 1e3
+        connection = (
+            http.client.HTTPConnection(host, port, timeout=wait_s)
+            if self._context is None
+            else http.client.HTTPSConnection(host, port, timeout=wait_s, context=self._context)
+        )
+        connection.connect()
+        connection.sock.settimeout(cluster.request_ms_max / 1e3)
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _tls(cluster: Cluster) -> ssl.SSLContext:
+    if cluster.ca_file is not None and not Path(cluster.ca_file).is_file():
+        raise ConfigError(f"ca_file {cluster.ca_file}: there is no such file on this machine")
+    return ssl.create_default_context(cafile=cluster.ca_file)

@@ -1,0 +1,170 @@
+"""Indices: made for their tables when the first rows come, given the fields that new columns want, and told apart.
+
+An index that is made here says in its mapping whose it is. One that the user has made, with a mapping of his own, is
+taken as it is while it is empty; fields that it lacks are added.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
+
+from databus.core import InputError, Pair, UnsupportedFeature
+from databus.schema import TableSchema
+from databus.tasks._table_filters import KeyChoice
+from databus.tasks.search._client import Client
+from databus.tasks.search._document_change import META, meta_of
+from databus.tasks.search._mapping import check_names, index_name, mapping_of
+
+_EXISTS: Final = (400,)
+TYPE: Final = "_doc"
+
+
+@dataclass(frozen=True)
+class IndexPlan:
+    """How tables become indices; travels to tasks. owner: the output, as an index's mapping names it. template,
+    aliases: with `{physical}`, `{db}` and `{table}`. settings: of new indices. own: mappings of fields that the user
+    wants otherwise, by column or by `db.table` and column. soft: see `operations`. typed, has_unsigned: what the server
+    wants and has. on_schema_change: follow, ignore or stop. gc_deletes_s: for how long a server remembers what was
+    deleted. generation: another one where indices may be others than before.
+    """
+
+    owner: str
+    template: str = "{table}"
+    aliases: tuple[str, ...] = ()
+    settings: str = "{}"
+    own: str = "{}"
+    key: KeyChoice = field(default_factory=KeyChoice, hash=False)
+    soft: bool = False
+    typed: bool = False
+    has_unsigned: bool = False
+    on_schema_change: str = "follow"
+    gc_deletes_s: int = 3600
+    generation: str = ""
+
+    def name(self, physical: str, source: str) -> str:
+        """The index of a source. Raises `InputError`."""
+        return index_name(self.template, physical, source)
+
+    def key_of(self, table: TableSchema) -> tuple[str, ...]:
+        """The columns that tell its rows apart. Raises `InputError` for a table without any."""
+        key = tuple(self.key.of(table.source)) or table.key
+        if not key:
+            raise InputError(
+                f"{table.source}: has no key, by which its rows could be told apart. Name one with `key`, or leave "
+                f"the table out"
+            )
+        return key
+
+    def mapping(self, table: TableSchema) -> dict[str, Any]:
+        """The properties that its index has."""
+        own = json.loads(self.own)
+        mine = {**{name: each for name, each in own.items() if "type" in each}, **own.get(table.source, {})}
+        return mapping_of(table, self.key_of(table), mine, has_unsigned=self.has_unsigned, soft=self.soft)
+
+
+class Indices:
+    """Of a plan, in one process. It remembers which are ready."""
+
+    def __init__(self, client: Client, plan: IndexPlan) -> None:
+        self._client = client
+        self._plan = plan
+        self._ready: set[tuple[str, int]] = set()
+
+    def ready(self, physical: str, table: TableSchema) -> str:
+        """See to it that there is an index for rows of a table in this definition; returns its name.
+
+        Raises `InputError` for one that is another's, `UnsupportedFeature` for columns that cannot be fields, and for
+        new ones where these are not wanted.
+        """
+        name = self._plan.name(physical, table.source)
+        if (name, table.fingerprint) not in self._ready:
+            check_names(table)
+            self._make(name, f"{physical}/{table.source}", table)
+            self._ready.add((name, table.fingerprint))
+        return name
+
+    def _make(self, name: str, source: str, table: TableSchema) -> None:
+        plan, wanted = self._plan, self._plan.mapping(table)
+        made = self._client.ask("PUT", path_of(name), self._body(source, table, wanted), may=_EXISTS)
+        if made is not None:
+            return
+        found = self.mapping(name)
+        if found is None:  # it was not there and could not be made: say why
+            self._client.ask("PUT", path_of(name), self._body(source, table, wanted))
+            return
+        whose = (found.get("_meta") or {}).get(META)
+        if whose is None and self._client.ask("GET", f"{path_of(name)}/_count")["count"]:
+            raise InputError(
+                f"index {name} holds documents that this output has not written, and is to hold those of {source}. "
+                f"Remove it, or give the output another `index`"
+            )
+        if whose is not None and (whose.get("source"), whose.get("owner")) != (source, plan.owner):
+            raise InputError(
+                f"index {name} is of {whose.get('source')}, written by {whose.get('owner')}, and cannot be that of "
+                f"{source} of {plan.owner} as well. Give the output another `index`, such as `{{db}}-{{table}}`"
+            )
+        here = found.get("properties") or {}
+        missing = {name_: each for name_, each in wanted.items() if name_ not in here}
+        if missing and here and whose is not None:
+            if plan.on_schema_change == "stop":
+                raise UnsupportedFeature(
+                    f"index {name}: {source} has new columns: {', '.join(missing)}, and `on_schema_change` is stop. "
+                    f"Say follow or ignore; or have the index made anew with `databus rebuild`"
+                )
+            if plan.on_schema_change == "ignore":
+                missing = {}
+        if missing or whose is None:
+            meta = self._meta(source, table, (0, 0)) if whose is None else {}
+            self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", {"properties": missing, **meta})
+        self._client.ask("PUT", f"{path_of(name)}/_settings", {"index.gc_deletes": f"{plan.gc_deletes_s}s"})
+
+    def note_change(self, name: str, source: str, table: TableSchema, pair: Pair) -> None:
+        """Have the index say that it has followed the change of its table's schema at this pair."""
+        body = {"properties": {}, **self._meta(source, table, pair)}
+        self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", body)
+
+    def _meta(self, source: str, table: TableSchema, pair: Pair) -> dict[str, Any]:
+        return meta_of(self._plan.owner, source, table.names, self._plan.key_of(table), pair)
+
+    def _body(self, source: str, table: TableSchema, properties: Mapping[str, Any]) -> dict[str, Any]:
+        physical, _, short = source.partition("/")
+        mapping = {"dynamic": False, **self._meta(source, table, (0, 0)), "properties": properties}
+        aliases: dict[str, Any] = {index_name(each, physical, short): {} for each in self._plan.aliases}
+        return {
+            "settings": {"index.gc_deletes": f"{self._plan.gc_deletes_s}s", **json.loads(self._plan.settings)},
+            "mappings": {TYPE: mapping} if self._plan.typed else mapping,
+            "aliases": aliases,
+        }
+
+    @property
+    def _type(self) -> str:
+        return f"/{TYPE}" if self._plan.typed else ""
+
+    def mapping(self, name: str) -> dict[str, Any] | None:
+        """The mapping of an index; None if there is none."""
+        found = self._client.ask("GET", f"{path_of(name)}/_mapping", may=(404,))
+        if found is None:
+            return None
+        ((_, told),) = found.items()  # under another name, if `name` is an alias
+        mappings: dict[str, Any] = told["mappings"]
+        return next(iter(mappings.values()), {}) if self._plan.typed else mappings
+
+    def uuid(self, name: str) -> str | None:
+        """What tells an index from an earlier one of its name; None if there is none."""
+        found = self._client.ask("GET", f"{path_of(name)}/_settings/index.uuid", may=(404,))
+        if not found:
+            return None
+        ((_, told),) = found.items()
+        return str(told["settings"]["index"]["uuid"])
+
+    def remove(self, name: str) -> None:
+        """Remove an index, if it is there."""
+        self._client.ask("DELETE", path_of(name), may=(404,))
+        self._ready = {each for each in self._ready if each[0] != name}
+
+
+def path_of(name: str) -> str:
+    """The path of an index."""
+    return f"/{quote(name, safe='')}"

@@ -1,0 +1,246 @@
+"""What tasks do for a search output: the rows of a bucket of keys become documents, by bulk requests.
+
+`version` is the SCN of a row's image, `version_type` external_gte: what is older than what is there is left out,
+whoever sends it and whenever. Two images of one key and one SCN are told apart by nobody, so of a batch only the last
+is sent; where a transaction comes in parts, a fence keeps out whoever began before (`Fence`).
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from uuid import uuid4
+
+import numpy as np
+
+from databus.core import (
+    AccessDenied,
+    CorruptData,
+    LockHeld,
+    Pair,
+    ServiceUnavailable,
+    UnrepresentableValue,
+    UnsupportedFeature,
+)
+from databus.tasks._batch import ChangeBatch, TableRows
+from databus.tasks._direct import Bucket, BucketWriter
+from databus.tasks.search._bulk import FILTER, Operations, Refusal, operations, sort_answer
+from databus.tasks.search._client import Answer, Client, Cluster
+from databus.tasks.search._control import FENCE, PLACE, ControlIndex
+from databus.tasks.search._indices import IndexPlan, Indices
+from databus.wire import is_inside_transaction
+
+_NDJSON: Final = "application/x-ndjson"
+_WAIT_S_MIN: Final = 0.05
+_WAIT_S_MAX: Final = 5.0
+_TOO_LARGE: Final = 413
+
+
+@dataclass(frozen=True)
+class SearchWriter:
+    """Travels to tasks. refresh: `false`, `wait_for` or `true`, as a bulk request takes it. on_error: what to do with
+    rows that the server refuses.
+    """
+
+    buckets: int
+    cluster: Cluster
+    plan: IndexPlan
+    refresh: str = "false"
+    bulk_bytes_max: int = 5 << 20
+    bulk_rows_max: int = 10_000
+    on_error: str = "halt"
+
+    @contextmanager
+    def open(self, bucket: Bucket) -> Iterator[BucketWriter]:
+        """See `DirectWriter.open`."""
+        client = self.cluster.client()
+        control = ControlIndex(client, self.plan.owner, typed=self.plan.typed)
+        fence = Fence(control, f"{bucket.stream}:{bucket.number}", self.cluster.request_ms_max)
+        yield _BucketOfSearch(self, bucket, client, _indices(client, self.plan), fence, control)
+
+
+@lru_cache(maxsize=16)
+def _indices(client: Client, plan: IndexPlan) -> Indices:
+    """One for each process, which serves many batches."""
+    return Indices(client, plan)
+
+
+class Fence:
+    """Keeps those out who began before, where a transaction comes in parts: two rows of one key have one version then.
+
+    Whoever writes a part says so first, and looks before each request whether somebody has come after him. A request
+    that is on its way then ends, one way or the other, within `request_ms_max`, for which who comes after waits.
+    """
+
+    def __init__(self, control: ControlIndex, name: str, request_ms_max: int) -> None:
+        self._control = control
+        self._name = name
+        self._request_ms_max = request_ms_max
+        self._token = ""
+
+    def take(self) -> None:
+        """Before parts are written."""
+        before = self._control.read(FENCE, self._name)
+        self._token = uuid4().hex
+        self._control.write(FENCE, self._name, {"token": self._token, "ended": False})
+        if before is not None and not before["ended"]:
+            time.sleep(self._request_ms_max / 1e3)
+
+    def check(self) -> None:
+        """Before each request. Raises `LockHeld`."""
+        if not self._token:
+            return
+        found = self._control.read(FENCE, self._name)
+        if found is None or found["token"] != self._token:
+            raise LockHeld(f"{self._name}: another attempt of this task has begun to write; this one ends")
+
+    def end(self) -> None:
+        """After all requests were answered."""
+        if self._token:
+            self.check()
+            self._control.write(FENCE, self._name, {"token": self._token, "ended": True})
+            self._token = ""
+
+
+class _BucketOfSearch:
+    """Writes the rows of a bucket."""
+
+    def __init__(
+        self,
+        writer: SearchWriter,
+        bucket: Bucket,
+        client: Client,
+        indices: Indices,
+        fence: Fence,
+        control: ControlIndex,
+    ) -> None:
+        self._writer = writer
+        self._bucket = bucket
+        self._client = client
+        self._indices = indices
+        self._fence = fence
+        self._control = control
+        self._checked: set[str] = set()
+
+    def write(self, batch: ChangeBatch) -> Mapping[str, int]:
+        """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
+        rows = [item for item in batch.items if isinstance(item, TableRows)]
+        if not rows:
+            return {}
+        for source in {item.table.source for item in rows} - self._checked:
+            self._check_place(f"{batch.physical}/{source}", batch)
+            self._checked.add(source)
+        if any(at.scn and is_inside_transaction(at.pair) for at in (batch.start, batch.end)):
+            self._fence.take()
+        written: Counter[str] = Counter()
+        for item in rows:
+            written[item.table.source] += item.rows.num_rows - self._put(batch.physical, item)
+        self._fence.end()
+        return written
+
+    def _check_place(self, name: str, batch: ChangeBatch) -> None:
+        """Where the ledger says nothing, rows may be of another database, whose versions say nothing here."""
+        noted = None if self._bucket.known is not None else self._control.read(PLACE, name)
+        if noted is None or noted["log"] in (None, batch.end.log):
+            return
+        if self._indices.uuid(noted["index"]) == noted["uuid"]:
+            raise UnsupportedFeature(
+                f"outputs.{self._bucket.output}: index {noted['index']} holds {name} from log {noted['log']}, and the "
+                f"next changes come from {batch.end.log}: perhaps of another database. Restore the pipeline's state; "
+                f"or have the index made anew: `databus rebuild FILE {self._bucket.output} {name}`, FILE being the "
+                f"pipeline's"
+            )
+
+    def _put(self, physical: str, item: TableRows) -> int:
+        """Returns how many of the rows the server had something newer of."""
+        plan = self._writer.plan
+        index = self._indices.ready(physical, item.table)
+        made = operations(item.table, item.rows, plan.key_of(item.table), index, soft=plan.soft, typed=plan.typed)
+        bulk = BulkSender(self._client, self._writer, self._fence)
+        stale, refused = bulk.send(made)
+        if refused:
+            raise self._error(f"{physical}/{item.table.source}", index, made, refused)
+        return stale
+
+    def _error(self, source: str, index: str, made: Operations, refused: list[Refusal]) -> Exception:
+        first = refused[0]
+        told = (
+            f"{source}: index {index} refuses {len(refused)} rows of a batch; of them the row at "
+            f"{made.pair(first.place)} (SCN, _seq), document {made.ids[first.place].as_py()}: status {first.status}: "
+            f"{first.reason}"
+        )
+        if first.status in (401, 403):
+            return AccessDenied(f"{told}. Look at `user`, `password`, `api_key` and at what they may do")
+        if first.status == 404:
+            return CorruptData(f"{told}. The index was removed while it was written: `databus rebuild` makes it anew")
+        if self._writer.on_error == "retry":
+            return ServiceUnavailable(f"{told}. It is tried again")
+        return UnrepresentableValue(
+            f"{told}. Give the column another `mapping` and have the index made anew with `databus rebuild`, or leave "
+            f"the column out with the filter `project`"
+        )
+
+
+class BulkSender:
+    """Sends operations until each row is in the index, stale or refused."""
+
+    def __init__(self, client: Client, writer: SearchWriter, fence: Fence | None) -> None:
+        self._client = client
+        self._writer = writer
+        self._fence = fence
+        self._path = f"/_bulk?{FILTER}" + ("" if writer.refresh == "false" else f"&refresh={writer.refresh}")
+
+    def send(self, made: Operations) -> tuple[int, list[Refusal]]:
+        """Returns how many were stale, and those refused, by their places in `made`.
+
+        Raises `ServiceUnavailable` if rows are turned away for want of room for `retry_ms_max`.
+        """
+        stale, refused = 0, []
+        for begin, end, body in made.requests(self._writer.bulk_bytes_max, self._writer.bulk_rows_max):
+            some, found = self._send(made, np.arange(begin, end), body)
+            stale += some
+            refused += found
+        return stale, refused
+
+    def _send(
+        self, made: Operations, places: "np.ndarray[tuple[int], np.dtype[np.int64]]", body: bytes
+    ) -> tuple[int, list[Refusal]]:
+        stale, refused = 0, []
+        wait_s, busy_since_s = _WAIT_S_MIN, time.monotonic()
+        while True:
+            found = sort_answer(self._answer(body, len(places)).content)
+            stale += found.stale
+            refused += [each._replace(place=int(places[each.place])) for each in found.refused]
+            if not found.busy:
+                return stale, refused
+            if len(found.busy) < len(places):
+                busy_since_s = time.monotonic()
+            elif time.monotonic() - busy_since_s > self._client.cluster.retry_ms_max / 1e3:
+                raise ServiceUnavailable(
+                    f"{self._client.name} takes no rows ({found.why}). Those that it took are no loss: all come again"
+                )
+            places = places[list(found.busy)]
+            time.sleep(wait_s)
+            wait_s = min(wait_s * 2, _WAIT_S_MAX)
+            again = made.take(places)
+            body = b"".join(each for _, _, each in again.requests(1 << 62, len(places)))
+
+    def _answer(self, body: bytes, rows: int) -> Answer:
+        if self._fence is not None:
+            self._fence.check()
+        answer = self._client.send("POST", self._path, body, _NDJSON)
+        if answer.status == _TOO_LARGE and rows == 1:
+            reason = '{"type":"too_large","reason":"the document is larger than http.max_content_length"}'
+            refused = f'{{"errors":true,"items":[{{"index":{{"status":{_TOO_LARGE},"error":{reason}}}}}]}}'
+            return Answer(200, refused.encode())
+        if answer.status >= 300:
+            raise self._client.error_of(answer, "POST /_bulk")
+        return answer
+
+
+def pair_of(document: Mapping[str, int]) -> Pair:
+    """The pair of a document of the control index."""
+    return int(document["scn"]), int(document["seq"])

@@ -1,0 +1,177 @@
+"""What goes wrong with an index and with those who write it."""
+
+from contextlib import contextmanager
+
+import pytest
+
+from databus.core import ControlKind, CorruptData, InputError, LockHeld, ServiceUnavailable, UnrepresentableValue
+from databus.tasks import Bucket
+from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._staged_writes import write_batch
+from tests.outputs.harnesses import log_of, order
+from tests.search.proxy import SearchProxy
+from tests.search.support import OUTPUTS, output_of
+
+
+@pytest.fixture
+def opensearch(search_servers):
+    found = search_servers("opensearch-2.19")
+    found.ask("DELETE", "/_all")
+    return found
+
+
+@contextmanager
+def opened(server, folder, **options):
+    output = output_of(server, folder, **options)
+    output.open()
+    try:
+        yield output
+    finally:
+        output.close()
+
+
+def all_of(log):
+    return log.batch(0, len(log.entries))
+
+
+def notes(server):
+    return {key: each["note"] for key, each in server.documents("orders").items()}
+
+
+def attempt(output, number=0):
+    return output.direct_writer().open(Bucket("shop", "index", "suite", number, 1))
+
+
+def test_a_task_given_up_for_dead_that_writes_an_older_batch_changes_nothing(server, tmp_path):
+    log = log_of(1, 2)
+    log.begin().update(ORDERS, order(1), order(1, "newer"))
+    log.begin().delete(ORDERS, order(2))
+    with opened(server, tmp_path, buckets=1) as output:
+        with attempt(output) as late:
+            late.write(log.batch(0, 1))
+            write_batch(output, all_of(log))
+            assert notes(server) == {"1": "newer"}
+            assert late.write(log.batch(0, 2)) == {"main.orders": 0}
+        assert notes(server) == {"1": "newer"}
+
+
+def test_an_older_attempt_at_a_part_of_a_transaction_is_kept_out(opensearch, tmp_path):
+    """Both parts have one version, by which the server cannot tell them apart."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, order(1, "first"))
+    log.update(ORDERS, order(1, "first"), order(1, "second"))
+    with opened(opensearch, tmp_path, buckets=1, request_ms_max=200) as output, attempt(output) as late:
+        late._fence.take()  # it has begun, and hangs
+        with attempt(output) as other:
+            other.write(log.batch(0, 1))
+            other.write(log.batch(1, 3))
+        with pytest.raises(LockHeld, match="another attempt"):
+            late._put("shop", log.batch(0, 1).items[0])
+    assert notes(opensearch) == {"1": "second"}
+
+
+TURNED_AWAY = {"index": {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue"}}}
+REFUSED = {"mapping": {"note": {"type": "integer"}}}
+
+
+def test_a_row_that_the_server_refuses_stops_the_output_and_is_named(server, tmp_path):
+    log = ChangeLog().begin()
+    log.insert(ORDERS, order(1, "12"))
+    log.begin().insert(ORDERS, order(2, "twelve"))
+    named = r"(?s)shop/main.orders.*\(2, 1\).*document 2.*note"
+    with opened(server, tmp_path, **REFUSED) as output, pytest.raises(UnrepresentableValue, match=named):
+        write_batch(output, all_of(log))
+    again = opened(server, tmp_path, on_error="retry", **REFUSED)
+    with again as output, pytest.raises(ServiceUnavailable, match="tried again"):
+        write_batch(output, all_of(log))
+
+
+def test_a_server_that_is_killed_is_waited_for_and_takes_the_batch_when_it_is_back(opensearch, tmp_path):
+    log = log_of(1, 2)
+    with opened(opensearch, tmp_path) as output:
+        write_batch(output, log.batch(0, 1))
+        opensearch.kill()
+        with pytest.raises(ServiceUnavailable, match="no answer"):
+            write_batch(output, log.batch(1, 2))
+        opensearch.start()
+        write_batch(output, log.batch(1, 2))
+    assert set(notes(opensearch)) == {"1", "2"}
+
+
+def test_rows_that_a_busy_server_turns_away_are_sent_again_and_no_others(opensearch, tmp_path):
+    """A whole request is turned away, then all rows of one but the first; what was taken is not sent again."""
+    log = log_of(*range(10))
+    bodies = []
+
+    def busy(content):
+        bodies.append(content)
+        if len(bodies) == 1:
+            return 429, {"error": {"type": "rejected", "reason": "busy"}}
+        rows = content.count(b'{"index":')
+        if len(bodies) == 2:
+            return 200, {"errors": True, "items": [{"index": {"status": 201}}, *[TURNED_AWAY] * (rows - 1)]}
+        return None
+
+    secret = {"user": "bus", "password": "hidden"}
+    with SearchProxy(opensearch, busy) as proxy, opened(proxy, tmp_path, buckets=1, **secret) as it:
+        with attempt(it) as writer:
+            writer.write(all_of(log))
+        seen = [headers.get("Authorization") for _, _, headers in proxy.seen]
+        assert set(seen) == {"Basic YnVzOmhpZGRlbg=="}
+        assert "hidden" not in repr(it.direct_writer()) + repr(it.config)
+    assert bodies[0] == bodies[1]
+    assert bodies[2].count(b'{"index":') == 9
+    assert set(notes(opensearch)) == {str(number) for number in range(1, 10)}
+
+
+def test_a_server_that_stays_busy_ends_the_batch_in_time(opensearch, tmp_path):
+    def busy(content):
+        return 200, {"errors": True, "items": [TURNED_AWAY] * content.count(b'{"index":')}
+
+    told = pytest.raises(ServiceUnavailable, match=r"takes no rows .*429.*queue")
+    with SearchProxy(opensearch, busy) as proxy, opened(proxy, tmp_path) as output, told:
+        write_batch(output, all_of(log_of(1)))
+
+
+def test_an_index_of_somebody_else_is_left_alone(server, tmp_path):
+    server.ask("PUT", "/orders/_doc/mine?refresh=true", {"note": "mine"})
+    with opened(server, tmp_path) as output, pytest.raises(InputError, match="has not written"):
+        write_batch(output, all_of(log_of(1)))
+    assert notes(server) == {"mine": "mine"}
+    server.ask("DELETE", "/orders")
+    with opened(server, tmp_path) as output:
+        write_batch(output, all_of(log_of(1)))
+    with opened(server, tmp_path, name="other") as other, pytest.raises(InputError, match="written by shop/index"):
+        write_batch(other, all_of(log_of(5)))
+
+
+def test_an_index_that_is_removed_while_it_is_written_is_missed(opensearch, tmp_path):
+    log = log_of(1, 2)
+    with opened(opensearch, tmp_path) as output:
+        write_batch(output, log.batch(0, 1))
+        opensearch.ask("DELETE", "/orders")
+        with pytest.raises(CorruptData, match="databus rebuild"):
+            write_batch(output, log.batch(1, 2))
+
+
+def test_soft_deletes_and_truncation_keep_documents_that_say_so(server, tmp_path):
+    log = log_of(1, 2)
+    log.begin().delete(ORDERS, order(1))
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    log.begin().insert(ORDERS, order(3))
+    with opened(server, tmp_path, deletes="soft", aliases=["all_{table}"]) as output:
+        write_batch(output, log.batch(0, 3))
+        assert {key: each["_deleted"] for key, each in server.documents("all_orders").items()} == {
+            "1": True,
+            "2": False,
+        }
+        write_batch(output, log.batch(3, 5))
+    found = server.documents("orders")
+    assert {key: each["_deleted"] for key, each in found.items()} == {"1": True, "2": True, "3": False}
+    assert (found["2"]["_commit_version"], found["1"]["_commit_version"]) == (4, 3)
+
+
+def test_a_server_of_the_other_product_is_refused(server, tmp_path):
+    kind = next(kind for kind in OUTPUTS if kind != server.kind)
+    with pytest.raises(InputError, match=f"is {OUTPUTS[server.kind].product}.*`type: {OUTPUTS[kind].product}`"):
+        output_of(server, tmp_path, kind=kind).open()

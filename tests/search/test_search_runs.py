@@ -1,0 +1,78 @@
+"""Pipelines into an index, as users run them: what is searched for is what SQL selects."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from databus.core import FatalError
+from databus.pipeline import load_pipeline
+from databus.pipeline._handle import OutputHandle
+from databus.pipeline._rebuild import rebuild
+from tests.pipeline.projects import HEAD, Project
+
+IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 2, max_rows_per_trigger: 300")
+TABLES = ("customers", "stock", "orders", "order_lines")
+
+
+@pytest.fixture
+def opensearch(search_servers):
+    found = search_servers("opensearch-2.19")
+    found.ask("DELETE", "/_all")
+    return found
+
+
+def died(*_: object) -> None:
+    raise FatalError("killed before the ledger")
+
+
+def sections(server, **options):
+    settings = {"number_of_shards": 1, "number_of_replicas": 0}
+    given = {"type": "opensearch", "from": "shop", "url": server.url, "settings": settings, **options}
+    return f"outputs: {{index: {json.dumps(given)}}}"
+
+
+def assert_is_what_sql_selects(project: Project, server: Any) -> None:
+    """Each table's documents, without the bus's fields, are its rows."""
+    for table in TABLES:
+        columns = [row[1] for row in project.select(f"SELECT cid, name FROM pragma_table_info('{table}')")]
+        found = [[each.get(name) for name in columns] for each in server.documents(table).values()]
+        rows = [[*map(as_json, row)] for row in project.select(f"SELECT {', '.join(columns)} FROM {table}")]
+        assert sorted(found, key=repr) == sorted(rows, key=repr), table
+
+
+def as_json(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def test_an_index_is_what_sql_selects_whatever_happens_to_rows_and_runs(
+    tmp_path: Any, spark: Any, opensearch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path, sections(opensearch), head=IN_PARTS)
+    project.work(80)
+    events = project.once(spark)
+    assert {event["driver_row_bytes"] for event in events if event["event"] == "batch"} == {0}
+    assert_is_what_sql_selects(project, opensearch)
+    project.work(60)
+    project.execute(
+        "UPDATE customers SET id = id + 100000 WHERE id IN (SELECT min(id) FROM customers)",
+        "DELETE FROM order_lines WHERE order_id IN (SELECT max(order_id) FROM order_lines)",
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputHandle, "advance", died)
+        with pytest.raises(AssertionError, match="killed before the ledger"):
+            project.once(spark)
+    project.work(20)
+    project.once(spark)
+    assert_is_what_sql_selects(project, opensearch)
+    project.execute("ALTER TABLE orders ADD COLUMN channel TEXT NOT NULL DEFAULT 'shop'")
+    more = "SELECT max(id), 'open', 5, 'app' FROM customers"
+    project.execute(f"INSERT INTO orders (customer_id, status, total_cents, channel) {more}")
+    project.once(spark)
+    assert_is_what_sql_selects(project, opensearch)
+    assert {each["channel"] for each in opensearch.documents("orders").values()} == {"shop", "app"}
+    rebuild(load_pipeline(project.path), "index", ["*orders"], confirm=lambda tables: True)
+    assert opensearch.documents("orders") == {}
+    project.once(spark)
+    assert_is_what_sql_selects(project, opensearch)
