@@ -6,7 +6,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-PAGES = [*(ROOT / name for name in TOP if (ROOT / name).is_file()), *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = ("docs", "examples")
+PAGES = [
+    *(ROOT / name for name in TOP if (ROOT / name).is_file()),
+    *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md"))),
+]
 
 _BLOCK = re.compile(r"^```(?P<language>\w*)(?P<words>[^\n]*)\n(?P<text>.*?)^```|^<!-- (?P<note>[\w-]+)(?P<rest>.*?)-->",
                     re.DOTALL | re.MULTILINE)  # fmt: skip

@@ -15,6 +15,7 @@ Only the port is another than the page's 11115, so that a relay which runs on th
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,11 +39,14 @@ set -eu
 
 
 class Reader:
-    """A context manager; what is still running at its end is killed."""
+    """A context manager; what is still running at its end is killed. copied: the folder in a copy of which it reads."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, copied: Path | None = None) -> None:
         self.folder = folder / "empty"
-        self.folder.mkdir()
+        if copied is None:
+            self.folder.mkdir()
+        else:
+            shutil.copytree(copied, self.folder)
         self._notes = folder / "notes"
         self._notes.mkdir()
         self._terminals: list[tuple[str, Path, subprocess.Popen[bytes]]] = []
