@@ -119,6 +119,15 @@ def test_keys_that_no_id_can_be_have_ids_of_their_own():
     assert len({*two}) == 2
 
 
+def test_unsigned_numbers_are_numbers_in_ids_and_documents():
+    """Outputs hold them as decimals, which are text in JSON."""
+    table = TableSchema("main.t", (Column("id", "uint64", nullable=False),), ("id",))
+    wide = pa.array([Decimal(2**64 - 1)], pa.decimal128(20, 0))
+    bus = {"_change_type": ["insert"], "_commit_version": [3], "_seq": [1]}
+    made = operations(table, pa.table({"id": wide, **bus}), ["id"], "orders")
+    assert lines_of(made) == [head("index", 2**64 - 1, 3), {"id": 2**64 - 1, "_commit_version": 3, "_seq": 1}]
+
+
 def answer(*items):
     told = [{action: {"status": status, **({"error": error} if error else {})}} for action, status, error in items]
     return json.dumps({"errors": True, "items": told}).encode()

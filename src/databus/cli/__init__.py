@@ -12,6 +12,7 @@ _VERBS: Final = (
     "checkpoints",
     "compare",
     "control",
+    "dead_letters",
     "demo",
     "graph",
     "init",

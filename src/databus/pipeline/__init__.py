@@ -6,6 +6,7 @@ from databus.pipeline._compare_source import read_source
 from databus.pipeline._config import PipelineConfig, Problem, state_of
 from databus.pipeline._contract import Filter, Input, RunContext, Shape
 from databus.pipeline._control import ask
+from databus.pipeline._dead_letters import OutputLetters, Replayed, outputs_with_letters
 from databus.pipeline._filter_tests import FilterTestResult, run_filter_tests
 from databus.pipeline._graph import Graph
 from databus.pipeline._json_schema import pipeline_schema
@@ -41,11 +42,13 @@ __all__ = [
     "Output",
     "OutputConfig",
     "OutputContext",
+    "OutputLetters",
     "OutputPositions",
     "PipelineConfig",
     "Place",
     "Plugin",
     "Problem",
+    "Replayed",
     "Restage",
     "RunContext",
     "Shape",
@@ -59,6 +62,7 @@ __all__ = [
     "decode_frames",
     "holder_of",
     "load_pipeline",
+    "outputs_with_letters",
     "pipeline_schema",
     "plugin",
     "plugins",

@@ -13,7 +13,17 @@ from databus.core import InputError, Pair
 from databus.disk import Location, Storage, locate
 from databus.pipeline._node_config import OutputConfig
 from databus.schema import TableSchema
-from databus.tasks import ChangeBatch, DirectWriter, KeyChoice, PartWriter, StagedBatch, Tasks
+from databus.tasks import (
+    ChangeBatch,
+    DeadLetters,
+    DirectWriter,
+    KeyChoice,
+    Letter,
+    Letters,
+    PartWriter,
+    StagedBatch,
+    Tasks,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -176,6 +186,15 @@ class DirectOutput(Output):
 
     What a batch brings is in the target when all of its buckets are. `commit` is told then; most have nothing to do.
     """
+
+    @property
+    def letters(self) -> DeadLetters | None:
+        """Where rows are kept that its target refuses; None for an output that keeps none."""
+        return None
+
+    def replay(self, letters: Letters) -> Sequence[Letter]:
+        """Write letters once more; returns those that are refused again. The pipeline may run meanwhile."""
+        raise NotImplementedError
 
     @abstractmethod
     def direct_writer(self) -> DirectWriter:

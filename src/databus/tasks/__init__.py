@@ -50,6 +50,7 @@ from databus.tasks._fetch import Definitions, RangeDecoder, RelayTables
 from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
 from databus.tasks._folders import Folders, FolderWriter, Named, quoted, spelled
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, live_files
+from databus.tasks._letters import DeadLetters, Letter, LetterFile, Letters
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.tasks._lines import control_text, row_lines
 from databus.tasks._loose_files import LooseName, LooseWriter, first_staged, is_staged_file
@@ -105,6 +106,7 @@ __all__ = [
     "ChangeBatch",
     "CopySteps",
     "DataFile",
+    "DeadLetters",
     "Decode",
     "Dedupe",
     "Definitions",
@@ -123,6 +125,9 @@ __all__ = [
     "KeyChoice",
     "KnownTable",
     "Layout",
+    "Letter",
+    "LetterFile",
+    "Letters",
     "Lineage",
     "LineageOf",
     "LiveFile",

@@ -16,7 +16,7 @@ def row_lines(
     source: str, table: TableSchema, rows: pa.Table, big_integers: BigIntegers = BigIntegers.NUMBER
 ) -> Iterator[str]:
     """Lines of rows as users see them, with their line feeds. source: `physical/db.table`."""
-    for part in _as_captured(table, rows).to_batches(max_chunksize=_ROWS_AT_ONCE):
+    for part in as_captured(table, rows).to_batches(max_chunksize=_ROWS_AT_ONCE):
         yield change_text([(source, part)], big_integers).decode()
 
 
@@ -25,7 +25,7 @@ def control_text(source: str, control: TableControl, big_integers: BigIntegers =
     return f"{control_line(source, control.body, control.pair, big_integers)}\n"
 
 
-def _as_captured(table: TableSchema, rows: pa.Table) -> pa.Table:
+def as_captured(table: TableSchema, rows: pa.Table) -> pa.Table:
     """Rows with the table's columns in the types of its frames: an unsigned 64-bit integer is no decimal in JSON."""
     for index, column in enumerate(table.columns):
         forms = forms_of(column.type)

@@ -5,7 +5,7 @@ buckets of a batch are there, the driver does what controls say of older documen
 far each table has come and from which log.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
@@ -15,7 +15,7 @@ from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, DirectOutput, OutputContext, Place
 from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
 from databus.schema import SchemaChange, TableSchema
-from databus.tasks import DirectWriter, KeyChoice, StagedBatch, TableControl, Tasks
+from databus.tasks import DeadLetters, KeyChoice, Letter, Letters, StagedBatch, TableControl, Tasks
 from databus.tasks.search import (
     PLACE,
     Cluster,
@@ -132,7 +132,7 @@ class SearchOutput(DirectOutput):
     def _sweep(self, index: str) -> Sweep:
         return Sweep(self._cluster.client(), index, typed=self._plan.typed, soft=self._plan.soft)
 
-    def direct_writer(self) -> DirectWriter:
+    def direct_writer(self) -> SearchWriter:
         """See `DirectOutput.direct_writer`."""
         config = self.config
         return SearchWriter(
@@ -143,7 +143,19 @@ class SearchOutput(DirectOutput):
             config.bulk_bytes_max,
             config.bulk_rows_max,
             config.on_error,
+            self.letters if config.on_error == "dead_letter" else None,
         )
+
+    @property
+    def letters(self) -> DeadLetters:
+        """See `DirectOutput.letters`."""
+        context = self.context
+        return DeadLetters(context.locate(self.config.dead_letters) / context.pipeline / context.output)
+
+    def replay(self, letters: Letters) -> Sequence[Letter]:
+        """See `DirectOutput.replay`."""
+        self.open()
+        return self.direct_writer().replay(letters)
 
     def place(self, name: str) -> Place | None:
         """See `Output.place`."""
@@ -187,6 +199,17 @@ class SearchOutput(DirectOutput):
                 self._apply(batch, item)
         for source in dict.fromkeys(item.table.source for item in batch.items):
             self._note(batch, source)
+        if self.config.on_error == "dead_letter":
+            self._check_letters()
+
+    def _check_letters(self) -> None:
+        count, limit = self.letters.count(), self.config.dead_letters_max
+        if count > limit:
+            raise LimitExceeded(
+                f"outputs.{self.context.output}: {count} rows were refused and are dead letters, more than "
+                f"dead_letters_max={limit}: `databus dead-letters list FILE`, FILE being the pipeline's, says why. "
+                f"Mend what they are refused for and have them replayed, drop them, or raise the limit"
+            )
 
     def _note(self, batch: StagedBatch, source: str) -> None:
         """Note durably how far a table has come. Raises `CorruptData` if its index is another one than before."""
@@ -221,6 +244,8 @@ class SearchOutput(DirectOutput):
             self._pass_gap(name, control)
 
     def _delete_below(self, name: str, pair: Pair) -> None:
+        if self.config.on_error == "dead_letter":
+            self.letters.release(name, pair)
         sweep = self._sweep(self._plan.name(*name.split("/", 1)))
         if sweep.refresh():
             sweep.delete_below(pair)

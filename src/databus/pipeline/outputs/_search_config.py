@@ -59,8 +59,17 @@ class SearchConfig(OutputConfig):
         "are there into rows of today; `ignore` writes new rows as they are now and leaves mapping and older documents "
         "alone; `stop`.",
     )
-    on_error: Literal["halt", "retry"] = Field(
-        "halt", description="What to do about a row that the server refuses: stop the output, or try the batch again."
+    on_error: Literal["halt", "retry", "dead_letter"] = Field(
+        "halt",
+        description="What to do about a row that the server refuses: stop the output; try the batch again; or keep the "
+        "row as a dead letter (`databus dead-letters`), and go on.",
+    )
+    dead_letters: str = Field(
+        ".databus/dead-letters",
+        description="Folder for dead letters, here or in an object store; one that all machines see which run tasks.",
+    )
+    dead_letters_max: int = Field(
+        10_000, ge=0, description="Most dead letters that there may be; with more, the output stops."
     )
     on_gap: Literal["stop", "continue"] = Field(
         "stop",

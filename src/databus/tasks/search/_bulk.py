@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair
 from databus.formats import documents, json_strings
 from databus.schema import TableSchema
+from databus.tasks._lines import as_captured
 from databus.tasks.search._mapping import DELETED, document_ids, last_rows
 
 _PUTS: Final = (ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label)
@@ -83,7 +84,7 @@ def operations(
     """The lines for rows of a table, which are in the order of their pairs. soft: whether a deleted row's document
     stays and says so. typed: whether the server wants a type with each.
     """
-    batch = _one_batch(rows)
+    batch = _one_batch(as_captured(table, rows))
     ids = document_ids([batch.column(name) for name in key])
     last = last_rows(ids)
     if len(last) < batch.num_rows:

@@ -5,18 +5,21 @@ whoever sends it and whenever. Two images of one key and one SCN are told apart 
 is sent; where a transaction comes in parts, a fence keeps out whoever began before (`Fence`).
 """
 
+import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 
 from databus.core import (
+    CHANGE_TYPE,
     AccessDenied,
     CorruptData,
     LockHeld,
@@ -25,8 +28,10 @@ from databus.core import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
+from databus.formats import own_rows
 from databus.tasks._batch import ChangeBatch, TableRows
 from databus.tasks._direct import Bucket, BucketWriter
+from databus.tasks._letters import DeadLetters, Letter, Letters
 from databus.tasks.search._bulk import FILTER, Operations, Refusal, operations, sort_answer
 from databus.tasks.search._client import Answer, Client, Cluster
 from databus.tasks.search._control import FENCE, PLACE, ControlIndex
@@ -37,12 +42,13 @@ _NDJSON: Final = "application/x-ndjson"
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
 _TOO_LARGE: Final = 413
+_NOT_THE_ROWS_FAULT: Final = frozenset({401, 403, 404})
 
 
 @dataclass(frozen=True)
 class SearchWriter:
     """Travels to tasks. refresh: `false`, `wait_for` or `true`, as a bulk request takes it. on_error: what to do with
-    rows that the server refuses.
+    rows that the server refuses; letters: where they are kept, with `dead_letter`.
     """
 
     buckets: int
@@ -52,6 +58,25 @@ class SearchWriter:
     bulk_bytes_max: int = 5 << 20
     bulk_rows_max: int = 10_000
     on_error: str = "halt"
+    letters: DeadLetters | None = None
+
+    def replay(self, given: Letters) -> list[Letter]:
+        """Send letters again; returns those that are refused again. What the index has newer of a row stays."""
+        client = self.cluster.client()
+        physical = given.source.partition("/")[0]
+        index = _indices(client, self.plan).ready(physical, given.table)
+        values = pa.array([each.row.encode() for each in given.letters], pa.large_binary())
+        rows = pa.Table.from_batches([own_rows(given.table, values).rows])
+        rows = rows.set_column(
+            rows.schema.get_field_index(CHANGE_TYPE),
+            CHANGE_TYPE,
+            pa.array([json.loads(each.row)[CHANGE_TYPE] for each in given.letters]),
+        )
+        plan = self.plan
+        made = operations(given.table, rows, plan.key_of(given.table), index, soft=plan.soft, typed=plan.typed)
+        _, refused = BulkSender(client, self, None).send(made)
+        again = {int(made.rows[each.place]): each.reason for each in refused}
+        return [replace(given.letters[place], reason=reason) for place, reason in sorted(again.items())]
 
     @contextmanager
     def open(self, bucket: Bucket) -> Iterator[BucketWriter]:
@@ -162,10 +187,21 @@ class _BucketOfSearch:
         bulk = BulkSender(self._client, self._writer, self._fence)
         stale, refused = bulk.send(made)
         if refused:
-            raise self._error(f"{physical}/{item.table.source}", index, made, refused)
+            self._refuse(f"{physical}/{item.table.source}", index, item, made, refused)
         return stale
 
-    def _error(self, source: str, index: str, made: Operations, refused: list[Refusal]) -> Exception:
+    def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
+        letters = self._writer.letters
+        if letters is None or any(each.status in _NOT_THE_ROWS_FAULT for each in refused):
+            raise self._error(source, index, made, refused)
+        places = [each.place for each in refused]
+        told = [
+            (name, f"status {each.status}: {each.reason}")
+            for name, each in zip(made.ids.take(places).to_pylist(), refused, strict=True)
+        ]
+        letters.put(source, item.table, item.rows.take(made.rows[places]), told)
+
+    def _error(self, source: str, index: str, made: Operations, refused: Sequence[Refusal]) -> Exception:
         first = refused[0]
         told = (
             f"{source}: index {index} refuses {len(refused)} rows of a batch; of them the row at "

@@ -1,0 +1,86 @@
+"""`databus dead-letters`: rows that targets refuse."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json
+
+letters = typer.Typer(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
+app.add_typer(letters, name="dead-letters")
+
+File = Annotated[Path, typer.Argument(help="The pipeline's file.")]
+OutputName = Annotated[str, typer.Argument(help="The output.")]
+Tables = Annotated[list[str] | None, typer.Argument(help="Tables, * standing for anything; all of them.")]
+
+
+@letters.command("list", epilog="Example: databus dead-letters list databus.yml")
+def list_letters(pipeline: File, as_json: AsJson = False) -> None:
+    """Say how many dead letters each table of each output has."""
+    from databus.pipeline import load_pipeline, outputs_with_letters
+
+    counts: dict[tuple[str, str], int] = {}
+    for output in outputs_with_letters(load_pipeline(pipeline)):
+        for file in output.files():
+            counts[output.name, file.source] = counts.get((output.name, file.source), 0) + file.count
+    if as_json:
+        say_json([{"output": name, "table": table, "letters": count} for (name, table), count in counts.items()])
+        return
+    for (name, table), count in counts.items():
+        typer.echo(f"{name}  {table}  {count}")
+    if not counts:
+        typer.echo("no dead letters")
+
+
+@letters.command(epilog="Example: databus dead-letters show databus.yml search main.orders")
+def show(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
+    """Show the dead letters of an output: the place of each, why it is one, and its row."""
+    from databus.pipeline import OutputLetters, load_pipeline
+
+    for found in OutputLetters(load_pipeline(pipeline), output).read(tables or ()):
+        for each in found.letters:
+            if as_json:
+                told = {"table": found.source, "pair": each.pair, "id": each.id, "reason": each.reason}
+                say_json({**told, "at_us": each.at_us, "row": json.loads(each.row)})
+                continue
+            at = datetime.fromtimestamp(each.at_us / 1e6, UTC).isoformat(timespec="seconds")
+            typer.echo(
+                f"{found.source} {each.id} at {each.pair[0]}/{each.pair[1]}, {at}\n  {each.reason}\n  {each.row}"
+            )
+
+
+@letters.command(epilog="Example: databus dead-letters replay databus.yml search")
+def replay(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
+    """Write dead letters once more. Those that are refused again stay; the pipeline may run meanwhile."""
+    from databus.pipeline import OutputLetters, load_pipeline
+
+    done = OutputLetters(load_pipeline(pipeline), output).replay(tables or ())
+    if as_json:
+        say_json({"output": output, "written": done.written, "refused": done.refused})
+        return
+    typer.echo(f"{output}: {done.written} written, {done.refused} refused again")
+
+
+@letters.command(epilog="Example: databus dead-letters drop databus.yml search main.orders")
+def drop(
+    pipeline: File,
+    output: OutputName,
+    tables: Tables = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Forget dead letters. Their rows stay missing, or old, in the target until they change again."""
+    from databus.pipeline import OutputLetters, load_pipeline
+
+    found = OutputLetters(load_pipeline(pipeline), output)
+    count = sum(file.count for file in found.files(tables or ()))
+    if count and not yes:
+        typer.confirm(f"{output}: drop {count} dead letters?", abort=True, err=True)
+    dropped = found.drop(tables or ())
+    if as_json:
+        say_json({"output": output, "dropped": dropped})
+        return
+    typer.echo(f"{output}: {dropped} dropped")

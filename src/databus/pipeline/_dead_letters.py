@@ -1,0 +1,76 @@
+"""Dead letters of a pipeline's outputs, for who looks after it: listed, shown, replayed and dropped."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from databus.core import InputError
+from databus.pipeline._graph import Graph
+from databus.pipeline._output_contract import DirectOutput
+from databus.pipeline._registry import Kind
+from databus.tasks import DeadLetters, LetterFile, Letters, matches
+
+
+class Replayed(NamedTuple):
+    """How many letters were written, and how many refused again."""
+
+    written: int
+    refused: int
+
+
+class OutputLetters:
+    """The letters of one output. Raises `InputError` for one that keeps none."""
+
+    def __init__(self, graph: Graph, output: str) -> None:
+        node = graph.config.nodes.get(f"outputs.{output}")
+        if node is None or node.kind is not Kind.OUTPUT:
+            names = ", ".join(each.name for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT)
+            raise InputError(f"{graph.config.name}: has no output {output!r}; there is {names}")
+        made = node.plugin(node.config, graph.config.context_of(node.name))
+        if not isinstance(made, DirectOutput) or made.letters is None:
+            raise InputError(f"outputs.{output}: keeps no dead letters")
+        self.name = output
+        self._output = made
+        self._letters: DeadLetters = made.letters
+
+    def files(self, patterns: Sequence[str] = ()) -> list[LetterFile]:
+        """Those of tables that match one of the patterns; of all tables without any."""
+        return self._letters.files(_wanted(patterns))
+
+    def read(self, patterns: Sequence[str] = ()) -> Iterator[Letters]:
+        """The letters themselves."""
+        return map(self._letters.read, self.files(patterns))
+
+    def replay(self, patterns: Sequence[str] = ()) -> Replayed:
+        """Write them once more; those that are refused again stay."""
+        written = refused = 0
+        try:
+            for file in self.files(patterns):
+                left = self._output.replay(self._letters.read(file))
+                self._letters.keep(file, left)
+                written, refused = written + file.count - len(left), refused + len(left)
+        finally:
+            self._output.close()
+        return Replayed(written, refused)
+
+    def drop(self, patterns: Sequence[str] = ()) -> int:
+        """Forget them; returns how many there were."""
+        files = self.files(patterns)
+        for file in files:
+            self._letters.keep(file, ())
+        return sum(file.count for file in files)
+
+
+def outputs_with_letters(graph: Graph) -> list[OutputLetters]:
+    """The outputs that may have any."""
+    found = []
+    for node in graph.config.nodes.values():
+        if node.kind is Kind.OUTPUT and issubclass(node.plugin, DirectOutput):
+            try:
+                found.append(OutputLetters(graph, node.name))
+            except InputError:
+                continue
+    return found
+
+
+def _wanted(patterns: Sequence[str]) -> Callable[[str], bool]:
+    return lambda name: not patterns or matches(name, patterns)

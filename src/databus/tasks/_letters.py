@@ -1,0 +1,142 @@
+"""Dead letters: rows that a target refuses, in files, until somebody has them replayed or drops them.
+
+    shop%2Fmain.orders.17.3-18.1.2.5feceb66ffc86f38.jsonl
+
+A task writes what was refused of a batch into a file, durably, before the position passes those rows. The name says of
+which table its rows are, the first and the last pair, how many, and what they are: the same again is the same file. Its
+first line is the table's definition; each other one a letter: `{"pair", "id", "reason", "at_us", "row"}`.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from databus.core import CorruptData, Pair
+from databus.disk import Location
+from databus.schema import TableSchema
+from databus.tasks._lines import row_lines
+from databus.tasks._pairs import pairs_of
+
+_NAME: Final = re.compile(r"(.+)\.(\d+)\.(\d+)-(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{16}\.jsonl")
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A row that was refused. id: what the target calls it. row: as our own line of JSON."""
+
+    pair: Pair
+    id: str
+    reason: str
+    at_us: int
+    row: str
+
+    def to_line(self) -> str:
+        """As it stands in the file."""
+        told = {"pair": [*self.pair], "id": self.id, "reason": self.reason, "at_us": self.at_us}
+        return f'{json.dumps(told, ensure_ascii=False)[:-1]}, "row": {self.row}}}\n'
+
+    @classmethod
+    def from_line(cls, line: str) -> "Letter":
+        """Read what `to_line` made. Raises `ValueError`, `KeyError`, `TypeError`."""
+        told = json.loads(line)
+        scn, seq = told["pair"]
+        row = json.dumps(told["row"], ensure_ascii=False, separators=(",", ":"))
+        return cls((scn, seq), told["id"], told["reason"], told["at_us"], row)
+
+
+@dataclass(frozen=True)
+class LetterFile:
+    """A file of letters, as its name tells. source: full name of the table."""
+
+    name: str
+    source: str
+    first: Pair
+    last: Pair
+    count: int
+
+
+@dataclass(frozen=True)
+class Letters:
+    """Letters of one table, in one definition."""
+
+    source: str
+    table: TableSchema
+    letters: tuple[Letter, ...]
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """The letters of an output, in a folder of their own; travels to tasks."""
+
+    folder: Location
+
+    def put(self, source: str, table: TableSchema, rows: pa.Table, told: Iterable[tuple[str, str]]) -> None:
+        """Keep refused rows, durably. told: the id and the reason of each."""
+        scns, seqs = pairs_of(rows)
+        lines = "".join(row_lines(source, table, rows)).splitlines()
+        now_us = time.time_ns() // 1000
+        letters = [
+            Letter((int(scn), int(seq)), name, reason, now_us, line)
+            for scn, seq, (name, reason), line in zip(scns, seqs, told, lines, strict=True)
+        ]
+        self._write(Letters(source, table, tuple(sorted(letters, key=lambda each: each.pair))))
+
+    def _write(self, letters: Letters) -> None:
+        found = letters.letters
+        head = {"v": _VERSION, "source": letters.source, "table": letters.table.to_json()}
+        rows = "".join(each.row for each in found)
+        place = "-".join(f"{scn}.{seq}" for scn, seq in (found[0].pair, found[-1].pair))
+        digest = sha256(f"{letters.table.fingerprint}{rows}".encode()).hexdigest()[:16]
+        self.folder.make()
+        file = self.folder / f"{quote(letters.source, safe='')}.{place}.{len(found)}.{digest}.jsonl"
+        file.write("".join([f"{json.dumps(head)}\n", *(each.to_line() for each in found)]).encode())
+
+    def files(self, is_wanted: Callable[[str], bool] = lambda _: True) -> list[LetterFile]:
+        """The files there are, in the order of their pairs, of tables whose full names are wanted."""
+        found = []
+        for name in self.folder.names():
+            match = _NAME.fullmatch(name)
+            if match is not None and is_wanted(source := unquote(match[1])):
+                numbers = [int(each) for each in match.groups()[1:]]
+                found.append(LetterFile(name, source, (numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4]))
+        return sorted(found, key=lambda each: (each.source, each.first))
+
+    def count(self) -> int:
+        """How many letters there are."""
+        return sum(each.count for each in self.files())
+
+    def read(self, file: LetterFile) -> Letters:
+        """What a file holds. Raises `CorruptData`."""
+        found = (self.folder / file.name).read()
+        try:
+            if found is None:
+                raise ValueError("it is gone")  # noqa: TRY301 - told like all that is wrong with it
+            head, *lines = found.content.decode().splitlines()
+            told: Any = json.loads(head)
+            letters = tuple(map(Letter.from_line, lines))
+            return Letters(str(told["source"]), TableSchema.from_json(told["table"]), letters)
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptData(f"{self.folder / file.name}: cannot be read as dead letters: {error!r}") from error
+
+    def keep(self, file: LetterFile, left: Sequence[Letter]) -> None:
+        """Have only these be left of a file."""
+        letters = self.read(file)
+        if len(left) == len(letters.letters):
+            return
+        if left:
+            self._write(replace(letters, letters=tuple(left)))
+        (self.folder / file.name).remove()
+
+    def release(self, source: str, pair: Pair) -> None:
+        """Forget letters of a table that are below a pair: a truncation or a whole snapshot has overtaken them."""
+        for file in self.files(lambda name: name == source):
+            if file.first < pair:
+                self.keep(file, [each for each in self.read(file).letters if each.pair >= pair])

@@ -1,0 +1,120 @@
+"""Rows that the server refuses, kept until somebody has mended what they were refused for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from databus.core import ControlKind, LimitExceeded
+from databus.disk import located
+from databus.pipeline import OutputLetters, load_pipeline
+from databus.tasks import DeadLetters
+from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._output_suite import EVERYTHING
+from databus.testing._staged_writes import write_batch
+from tests.cli.test_cli import databus
+from tests.outputs.harnesses import order
+from tests.search.support import output_of
+
+NUMBERS = {"note": {"type": "integer"}}
+
+
+@pytest.fixture
+def opensearch(search_servers):
+    found = search_servers("opensearch-2.19")
+    found.ask("DELETE", "/_all")
+    return found
+
+
+def output(server, folder, **options):
+    made = output_of(server, folder, mapping=NUMBERS, on_error="dead_letter", **options)
+    made.open()
+    return made
+
+
+def project(server, folder: Path) -> Path:
+    given = {"type": "opensearch", "from": "shop", "url": server.url, "mapping": NUMBERS, "on_error": "dead_letter"}
+    nodes = {"inputs": {"shop": {"type": "mock"}}, "outputs": {"index": given}}
+    path = folder / "databus.yml"
+    path.write_text(json.dumps({"name": "shop", **nodes}))
+    return path
+
+
+def log_of(*notes):
+    log = ChangeLog()
+    for number, note in enumerate(notes, 1):
+        log.begin().insert(ORDERS, order(number, note))
+    return log
+
+
+def notes(server):
+    return {key: each["note"] for key, each in server.documents("orders").items()}
+
+
+def test_a_refused_row_is_a_letter_and_is_written_once_what_it_was_refused_for_is_mended(server, tmp_path):
+    """A batch that comes again makes no second letter; and a letter never takes the place of a newer row."""
+    log = log_of("1", "two", "three", "4")
+    log.begin().update(ORDERS, order(3, "three"), order(3, "33"))
+    made = output(server, tmp_path)
+    for _ in range(2):
+        write_batch(made, log.batch(0, 4))
+    write_batch(made, log.batch(4, 6))
+    made.close()
+    assert notes(server) == {"1": "1", "3": "33", "4": "4"}
+    letters = [each for file in made.letters.files() for each in made.letters.read(file).letters]
+    assert sorted((each.id, each.pair) for each in letters) == [("2", (2, 1)), ("3", (3, 1))]
+    assert all("status 400" in each.reason and "note" in each.reason for each in letters)
+    assert [made.replay(made.letters.read(file))[0].id for file in made.letters.files()] == ["2", "3"]
+    kind = "/_doc" if server.kind.startswith("elastic") else ""
+    server.ask(
+        "PUT", f"/orders/_mapping{kind}", {"properties": {"note": {"type": "integer", "ignore_malformed": True}}}
+    )
+    for file in made.letters.files():
+        made.letters.keep(file, made.replay(made.letters.read(file)))
+    assert made.letters.count() == 0
+    assert notes(server) == {"1": "1", "2": "two", "3": "33", "4": "4"}
+
+
+def test_the_command_lists_shows_replays_and_drops(opensearch, tmp_path):
+    made = output(opensearch, tmp_path)
+    write_batch(made, log_of("one", "two").batch(0, 2))
+    made.close()
+    path = str(project(opensearch, tmp_path))
+    assert "index  shop/main.orders  2" in databus("dead-letters", "list", path).stdout
+    shown = databus("dead-letters", "show", path, "index", "main.orders").stdout
+    assert "shop/main.orders 2 at 2/1" in shown
+    assert '"note":"two"' in shown
+    assert "0 written, 2 refused again" in databus("dead-letters", "replay", path, "index").stdout
+    assert "2 dropped" in databus("dead-letters", "drop", path, "index", "--yes").stdout
+    assert OutputLetters(load_pipeline(Path(path)), "index").files() == []
+
+
+def test_a_truncation_forgets_letters_from_before_and_too_many_stop_the_output(opensearch, tmp_path):
+    log = log_of("one", "two")
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    log.begin().insert(ORDERS, order(5, "five"))
+    made = output(opensearch, tmp_path, dead_letters_max=1)
+    with pytest.raises(LimitExceeded, match="dead_letters_max=1"):
+        write_batch(made, log.batch(0, 2))
+    write_batch(made, log.batch(0, 4))
+    made.close()
+    (file,) = made.letters.files()
+    assert (file.source, file.first, file.count) == ("shop/main.orders", (4, 1), 1)
+
+
+def test_a_letter_holds_every_value_of_its_row(tmp_path):
+    log = ChangeLog().begin()
+    log.insert(EVERYTHING, {"id": 1, "c 8": 2**64 - 1, "c 17": b"\x00\n"})
+    log.insert(EVERYTHING, {"id": 2})
+    rows = log.batch(0, 2).items[0].rows
+    letters = DeadLetters(located(tmp_path / "letters"))
+    letters.put("shop/main.everything", EVERYTHING, rows, [("1", "no"), ("2", 'a "b"\n')])
+    (file,) = letters.files()
+    found = letters.read(file)
+    assert found.table == EVERYTHING
+    assert [each.reason for each in found.letters] == ["no", 'a "b"\n']
+    first = json.loads(found.letters[0].row)
+    assert (first["c 8"], first["_commit_version"], first["_seq"]) == (2**64 - 1, 1, 1)
+    letters.keep(file, found.letters[1:])
+    (left,) = letters.files()
+    assert letters.read(left).letters == found.letters[1:]
