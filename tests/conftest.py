@@ -13,6 +13,7 @@ from xdist.scheduler import LoadFileScheduling
 
 from databus.forks import Nursery
 from databus.testing import RelayProcess
+from databus.testing.servers import Kafka, ServerMissing
 from tests.seeds import seed_of
 from tests.spark_classes import java_options
 
@@ -114,7 +115,7 @@ def scope_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0].removeprefix("tests/")
     if file.startswith(SHARES_SPARK):
         return "spark"
-    return "search" if file.startswith("search/") else file
+    return next((folder for folder in ("search", "kafka") if file.startswith(f"{folder}/")), file)
 
 
 class _Scheduling(LoadFileScheduling):
@@ -151,3 +152,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     session = tuned_session("databus tests", "local[2]", folder=folder, settings=settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """The one Kafka of this test run, for tests that leave it as it was; each takes topics of names of its own."""
+    server = Kafka(tmp_path_factory.mktemp("kafka"))
+    try:
+        server.start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.close()

@@ -8,12 +8,14 @@ import time
 
 import pymysql
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from databus.core import ServiceUnavailable
 from databus.testing.servers import (
     KINDS,
     SEARCH_KINDS,
     SOAK_KINDS,
+    Kafka,
     ServerMissing,
     make_certificates,
     open_search_server,
@@ -214,3 +216,33 @@ def test_a_search_server_keeps_its_documents_and_port_over_stop_and_kill(kind, t
             server.ask("GET", "/", wait_s_max=0.2)
         server.resume()
         assert server.ask("GET", "/")["version"]["number"] in ("2.19.6", "6.8.23")
+
+
+def test_kafka_keeps_its_messages_and_port_over_stop_and_kill_and_hides_aborted_ones(tmp_path):
+    server = Kafka(tmp_path)
+    try:
+        server.start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    with server:
+        port = server.port
+        writer = Producer({"bootstrap.servers": server.bootstrap, "transactional.id": "t"})
+        writer.init_transactions(30)
+        for value, is_kept in (("one", True), ("two", False), ("three", True)):
+            writer.begin_transaction()
+            writer.produce("orders", value)
+            writer.flush(30)
+            (writer.commit_transaction if is_kept else writer.abort_transaction)(30)
+        server.stop()
+        assert not server.is_running
+        server.start()
+        server.kill()
+        server.start()
+        assert server.port == port
+        group = {"group.id": "g", "auto.offset.reset": "earliest", "isolation.level": "read_committed"}
+        reader = Consumer({"bootstrap.servers": server.bootstrap, **group})
+        reader.subscribe(["orders"])
+        try:
+            assert [each.value() for each in reader.consume(2, 60)] == [b"one", b"three"]
+        finally:
+            reader.close()

@@ -3,12 +3,13 @@
     with MariaDb(folder) as server:
         server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
 
-Databases have one face, `Server`; search engines another, `SearchServer`. What a machine cannot have raises
-`ServerMissing` with the reason.
+Databases have one face, `Server`; search engines another, `SearchServer`; `Kafka` has its own.
+What a machine cannot have raises `ServerMissing` with the reason.
 `python -m databus.testing.servers` fetches them all and says what is there.
 """
 
 from databus.testing.servers._fetch import ServerMissing, cache_folder
+from databus.testing.servers._kafka import Kafka
 from databus.testing.servers._kinds import KINDS, SOAK_KINDS, open_server
 from databus.testing.servers._mariadb import MariaDb
 from databus.testing.servers._mysql import MySql
@@ -21,6 +22,7 @@ __all__ = [
     "SEARCH_KINDS",
     "SOAK_KINDS",
     "Certificates",
+    "Kafka",
     "MariaDb",
     "MySql",
     "SearchServer",

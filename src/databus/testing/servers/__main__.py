@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Final
 
 from databus.core import DatabusError
-from databus.testing.servers import KINDS, SEARCH_KINDS, open_search_server, open_server
+from databus.testing.servers import KINDS, SEARCH_KINDS, Kafka, open_search_server, open_server
 
 _PLUGINS: Final = {"mariadb": "file_key_management.so"}  # what the tests of encryption load
 
 
 def main() -> None:
     """Prepare the servers named on the command line, or all."""
-    for kind in sys.argv[1:] or (*KINDS, *SEARCH_KINDS):
+    for kind in sys.argv[1:] or (*KINDS, *SEARCH_KINDS, Kafka.kind):
         with tempfile.TemporaryDirectory() as folder:
             if kind in SEARCH_KINDS:
                 _say(kind, open_search_server(kind, Path(folder)).prepare)
+                continue
+            if kind == Kafka.kind:
+                _say(kind, Kafka(Path(folder)).prepare)
                 continue
             server = open_server(kind, Path(folder))
             _say(kind, lambda: server.prepare().parent)  # noqa: B023 - called here
