@@ -30,6 +30,7 @@ if sys.platform == "linux":
     RelayProcess.nursery = _relays
 
 SHARES_SPARK = (
+    "http/test_http_runs.py",
     "laws/test_whole_way.py",
     "pipeline/test_change_filters_run.py",
     "pipeline/test_compare_mysql.py",

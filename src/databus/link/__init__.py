@@ -15,6 +15,7 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
+from databus.link._http import shut
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called
 from databus.link._relay import (
@@ -55,5 +56,6 @@ __all__ = [
     "any_of",
     "is_called",
     "patiently",
+    "shut",
     "travelling_name",
 ]

@@ -69,6 +69,7 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "delta": "databus.pipeline.outputs:DeltaOutput",
         "elasticsearch": "databus.pipeline.outputs:ElasticsearchOutput",
         "files": "databus.pipeline.outputs:FilesOutput",
+        "http": "databus.pipeline.outputs:HttpOutput",
         "mock": "databus.pipeline.outputs:MockOutput",
         "opensearch": "databus.pipeline.outputs:OpenSearchOutput",
     },

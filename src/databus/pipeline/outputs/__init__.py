@@ -5,6 +5,7 @@ from databus.pipeline.outputs._delta import DeltaOutput
 from databus.pipeline.outputs._delta_config import DeltaConfig
 from databus.pipeline.outputs._delta_read import delta_batches, read_delta
 from databus.pipeline.outputs._files import FilesConfig, FilesOutput
+from databus.pipeline.outputs._http import HttpConfig, HttpOutput
 from databus.pipeline.outputs._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
 from databus.pipeline.outputs._search import ElasticsearchOutput, OpenSearchOutput
 from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig
@@ -20,6 +21,8 @@ __all__ = [
     "ElasticsearchOutput",
     "FilesConfig",
     "FilesOutput",
+    "HttpConfig",
+    "HttpOutput",
     "MockOutput",
     "MockOutputConfig",
     "OpenSearchConfig",

@@ -1,0 +1,191 @@
+"""Bodies of requests: the changes of a batch as JSON, in commit order over all tables, cut by rows and bytes.
+
+The same batch makes the same bodies, to the byte: where a format says when a message was made, it is when the newest of
+its changes was committed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, ChangeType, Pair
+from databus.formats import (
+    BigIntegers,
+    DebeziumForm,
+    Messages,
+    canal_messages,
+    cloudevents_debezium_messages,
+    cloudevents_messages,
+    control_line,
+    debezium_messages,
+    maxwell_messages,
+    own_messages,
+)
+from databus.schema import TableSchema
+from databus.tasks._batch import ChangeBatch, TableControl, TableRows
+from databus.tasks._lines import as_captured
+from databus.tasks._pairs import Int
+
+_Make = Callable[[TableSchema, pa.RecordBatch, str, int, BigIntegers], Messages]
+_BODY_TYPES: Final = {"array": "application/json", "lines": "application/x-ndjson", "object": "application/json"}
+_EVENT_TYPES: Final = {
+    "array": "application/cloudevents-batch+json",
+    "lines": "application/x-ndjson",
+    "object": "application/cloudevents+json",
+}
+_NO_TOMBSTONES: Final = DebeziumForm(tombstones=False)
+
+_FORMATS: Final[Mapping[str, _Make]] = MappingProxyType(
+    {
+        "own": lambda table, rows, physical, _, big: own_messages(table, rows, physical=physical, big_integers=big),
+        "debezium": lambda table, rows, physical, us, _: debezium_messages(
+            table, rows, physical=physical, made_us=us, form=_NO_TOMBSTONES
+        ),
+        "maxwell": lambda table, rows, *_: maxwell_messages(table, rows),
+        "canal": lambda table, rows, _, us, __: canal_messages(table, rows, made_ms=us // 1_000),
+        "cloudevents": lambda table, rows, physical, _, big: cloudevents_messages(
+            table, rows, physical=physical, big_integers=big
+        ),
+        "cloudevents_debezium": lambda table, rows, physical, *_: cloudevents_debezium_messages(
+            table, rows, physical=physical, form=_NO_TOMBSTONES
+        ),
+    }
+)
+FORMATS: Final = tuple(_FORMATS)
+BODIES: Final = tuple(_BODY_TYPES)
+_BY_ROW: Final = frozenset({"own", "cloudevents"})  # the others make one message of the two rows of an update
+
+
+class Request(NamedTuple):
+    """What is sent at once. first, last: the pairs of its first and last message, of so many `messages`."""
+
+    url: str
+    body: bytes
+    first: Pair
+    last: Pair
+    messages: int
+
+
+@dataclass(frozen=True)
+class BodyForm:
+    """How changes become bodies; travels to tasks.
+
+    url: with `{physical}`, `{db}` and `{table}` for a table's names. controls: whether the lines of controls are among
+    the rows; in our own format alone. rows_max, bytes_max: of a body; a larger message has one of its own.
+    """
+
+    url: str
+    format: str = "own"
+    body: str = "array"
+    big_integers: BigIntegers = BigIntegers.NUMBER
+    controls: bool = False
+    rows_max: int = 1_000
+    bytes_max: int = 1 << 20
+
+    @property
+    def content_type(self) -> str:
+        """Of the requests."""
+        return (_EVENT_TYPES if self.format.startswith("cloudevents") else _BODY_TYPES)[self.body]
+
+    def requests(self, batch: ChangeBatch, takes_controls_of: Callable[[TableSchema], bool]) -> Iterator[Request]:
+        """The requests of a batch, in order."""
+        by_url: dict[str, list[_Part]] = {}
+        for item in batch.items:
+            source = item.table.source
+            if isinstance(item, TableRows):
+                part = self._rows(batch.physical, item)
+            elif self.controls and takes_controls_of(item.table):
+                part = self._control(f"{batch.physical}/{source}", item)
+            else:
+                continue
+            by_url.setdefault(self.url_of(batch.physical, source), []).append(part)
+        for url, parts in by_url.items():
+            yield from self._cut(url, _in_order(parts))
+
+    def url_of(self, physical: str, source: str) -> str:
+        """Where a table's changes are sent."""
+        database, _, table = source.rpartition(".")
+        url = self.url
+        for name, value in (("physical", physical), ("db", database), ("table", table)):
+            url = url.replace(f"{{{name}}}", quote(value, safe=""))
+        return url
+
+    def _rows(self, physical: str, item: TableRows) -> "_Part":
+        rows = as_captured(item.table, item.rows)
+        rows = rows if self.format in _BY_ROW else with_whole_updates(rows)
+        (batch,) = rows.combine_chunks().to_batches(max_chunksize=max(rows.num_rows, 1))
+        newest: int | None = pc.max(batch.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
+        made = _FORMATS[self.format](item.table, batch, physical, newest or 0, self.big_integers)
+        scns, seqs = (batch.column(name).take(made.rows).to_numpy() for name in (COMMIT_VERSION, SEQ))
+        return _Part(made.values, scns, seqs)
+
+    def _control(self, name: str, control: TableControl) -> "_Part":
+        line = control_line(name, control.body, control.pair, self.big_integers).encode()
+        scn, seq = (np.array([each], np.int64) for each in control.pair)
+        return _Part(pa.array([line], pa.large_binary()), scn, seq)
+
+    def _cut(self, url: str, part: "_Part") -> Iterator[Request]:
+        """Bodies of messages one after the other, which stand side by side in memory, a separator behind each."""
+        count = len(part.values)
+        if not count:
+            return
+        opens, between, closes = {"array": (b"[", b",", b"]"), "lines": (b"", b"\n", b"\n")}.get(
+            self.body, (b"", b" ", b"")
+        )
+        pieces = pc.binary_join_element_wise(
+            part.values, *(pa.scalar(each, pa.large_binary()) for each in (between, b""))
+        )
+        _, places, memory = pieces.buffers()
+        ends = np.frombuffer(places, np.int64)[pieces.offset : pieces.offset + count + 1]
+        rows_max = 1 if self.body == "object" else self.rows_max
+        begin = 0
+        while begin < count:
+            fits = int(np.searchsorted(ends, ends[begin] + self.bytes_max, "right")) - 1
+            end = min(max(fits, begin + 1), begin + rows_max, count)
+            inside = memory[ends[begin] : ends[end] - 1].to_pybytes()
+            yield Request(url, opens + inside + closes, part.pair(begin), part.pair(end - 1), end - begin)
+            begin = end
+
+
+class _Part(NamedTuple):
+    """Messages and their pairs."""
+
+    values: pa.LargeBinaryArray
+    scns: Int
+    seqs: Int
+
+    def pair(self, place: int) -> Pair:
+        """Of a message."""
+        return int(self.scns[place]), int(self.seqs[place])
+
+
+def _in_order(parts: Sequence[_Part]) -> _Part:
+    """All messages in the order of their pairs; two of one row stay as they stand."""
+    if len(parts) == 1:
+        return parts[0]
+    scns, seqs = (np.concatenate(each) for each in ([part.scns for part in parts], [part.seqs for part in parts]))
+    order = np.lexsort((seqs, scns))
+    values = pa.concat_arrays([part.values for part in parts]).take(pa.array(order))
+    return _Part(values, scns[order], seqs[order])
+
+
+def with_whole_updates(rows: pa.Table) -> pa.Table:
+    """Rows in which a row before an update is a delete where the row after it is in another bucket of keys."""
+    pre, post = ChangeType.UPDATE_PREIMAGE.label, ChangeType.UPDATE_POSTIMAGE.label
+    kinds = rows.column(CHANGE_TYPE)
+    is_pre = pc.equal(kinds, pre).to_numpy()
+    if not is_pre.any():
+        return rows
+    is_post, scns = pc.equal(kinds, post).to_numpy(), rows.column(COMMIT_VERSION).to_numpy()
+    followed = np.append(is_post[1:] & (scns[1:] == scns[:-1]), False)
+    alone = is_pre & ~followed
+    if not alone.any():
+        return rows
+    made = pc.if_else(pa.array(alone), ChangeType.DELETE.label, kinds)
+    return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, made)
