@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,17 +50,19 @@ def test_a_table_that_is_not_there_is_named_with_the_nearest_that_is(
 
 
 class Session:
-    """Counts the streams that are made; `refuses` as many first."""
+    """Counts the streams that are made; `refuses` as many first. cores: of its master, which is local."""
 
-    def __init__(self, refuses: int = 0) -> None:
+    def __init__(self, refuses: int = 0, cores: int = 2) -> None:
         self.made: list[object] = []
         self.refuses = refuses
         self.readStream = self
+        self.sparkContext = SimpleNamespace(master=f"local[{cores}]", defaultParallelism=cores)
 
     def format(self, name: str) -> "Session":
         return self
 
     def options(self, **options: str) -> "Session":
+        self.asked = options
         return self
 
     def load(self) -> object:
@@ -107,3 +110,20 @@ def test_what_a_shared_stream_reads_is_said_by_its_options_alone(context: RunCon
         planner.close()
     assert ends[0] == ends[1]
     assert ends[0][0].scn > 0
+
+
+@pytest.mark.parametrize(
+    ("written", "cores", "asked"),
+    [
+        ({}, 2, {"partitions": "1", "partitionBytesMin": "0"}),
+        ({}, 64, {"partitions": "32", "partitionBytesMin": str(4 << 20)}),
+        ({}, 1000, {"partitions": "256", "partitionBytesMin": str(4 << 20)}),
+        ({"partitions": 3}, 64, {"partitions": "3"}),
+    ],
+)
+def test_a_batch_is_divided_as_the_master_has_cores_unless_the_file_says_how(
+    context: RunContext, written: dict[str, int], cores: int, asked: dict[str, str]
+) -> None:
+    session = Session(cores=cores)
+    DatabusInput(DatabusInputConfig(**written)).tables(session, context, "shop", ["shop/*"])
+    assert {name: session.asked[name] for name in session.asked if name.startswith("partition")} == asked

@@ -110,6 +110,21 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
         yield relay
 
 
+@pytest.mark.parametrize(("divisor", "ranges"), [(1, 1), (2, 2), (5, 5), (8, 8), (100, 8)])
+def test_ranges_are_not_smaller_than_they_are_worth(busy: RelayProcess, divisor: int, ranges: int) -> None:
+    """Of eight that are wanted there are fewer where they would be too small; still of like size, and one whole."""
+    whole = Planner(options(busy.url), None)
+    start = whole.initial()
+    found = whole._range(start)
+    asked = options(busy.url, partitions=8, partitionBytesMin=found.bytes // divisor)
+    parts = Planner(asked, None).split_all()
+    assert len(parts) == ranges
+    assert [each.until for each in parts[:-1]] == [each.after for each in parts[1:]]
+    assert parts[-1].until == whole.split_all()[0].until
+    sizes = [whole._range(each.start, to=each.until).bytes for each in parts]
+    assert max(sizes) < 2.5 * min(sizes)
+
+
 def _plan(asked: DatabusOptions, schema_of: Any) -> tuple[PartitionReader, list[RangePartition], int]:
     planner = Planner(asked, None)
     partitions = planner.split_all()

@@ -7,6 +7,7 @@ from databus.spark._options import DatabusOptions
 from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
 from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, settle_session, tuned_session
 from databus.spark._shipping import SHIPPED, Shipment
+from databus.spark._slots import slots_of
 from databus.spark._source import DatabusSource
 from databus.spark._warm_up import make_class_file
 
@@ -28,6 +29,7 @@ __all__ = [
     "make_archive",
     "make_class_file",
     "settle_session",
+    "slots_of",
     "tuned_session",
     "typed_schema",
 ]

@@ -71,6 +71,13 @@ class DatabusOptions(BaseModel):
         description="Most bytes of frames in a micro-batch; where rows are limited too, both hold.",
     )
     partitions: int = Field(1, ge=1, le=1024, description="Into how many contiguous ranges a batch is cut.")
+    partition_bytes_min: int = Field(
+        0,
+        alias="partitionBytesMin",
+        ge=0,
+        le=2**31 - 1,
+        description="A batch is cut into fewer ranges where they would be smaller than this, in bytes of frames.",
+    )
     schema_fingerprint: str | None = Field(
         None,
         alias="schemaFingerprint",

@@ -4,6 +4,7 @@ A batch is a function of its two offsets alone, so a replay reads the same rows 
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -256,8 +257,9 @@ class Planner:
         found = found or self._whole_range(start, end)
         if not found.rows and not found.controls:
             return []
-        inner = [each for each in found.splits if start.pair < each.pair < end]
-        starts = [start, *sorted(inner, key=lambda each: each.pair)]
+        inner = sorted((each for each in found.splits if start.pair < each.pair < end), key=lambda each: each.pair)
+        least = self._options.partition_bytes_min
+        starts = [start, *(inner if least == 0 else _spread(inner, found.bytes // least))]
         ends = [*(each.pair for each in starts[1:]), end]
         changes = self._changes_after(start)
         bounds = [(each, max(each.pair, self._first), until) for each, until in zip(starts, ends, strict=True)]
@@ -283,6 +285,13 @@ class Planner:
                 break
             whole = whole.then(more)
         return whole
+
+
+def _spread(splits: Sequence[SourceCheckpoint], ranges: int) -> list[SourceCheckpoint]:
+    """Of the splits between ranges of like size, those that leave at most so many ranges of like size; one at least."""
+    now = len(splits) + 1
+    ranges = min(max(ranges, 1), now)
+    return [splits[now * number // ranges - 1] for number in range(1, ranges)]
 
 
 def _inside(window: "Window", rows_max: int, log: str) -> SourceCheckpoint:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _STREAMS_MAX: Final = 64
+_RANGES_MAX: Final = 256
+_RANGE_BYTES_MIN: Final = 4 << 20  # some 40 ms of a task, several times what starting it costs
 
 _Patterns = Annotated[
     list[str],
@@ -53,7 +55,14 @@ class DatabusInputConfig(InputConfig):
         description="Most bytes of frames in a micro-batch, to the precision of a group (4 MiB). An output in the "
         "driver holds a batch in memory.",
     )
-    partitions: int = Field(1, ge=1, le=1024, description="Into how many ranges a batch is cut for the executors.")
+    partitions: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="Into how many ranges, and so tasks, a micro-batch is cut. Default: as many as the master runs at "
+        "once when a query starts (of a local master's cores half, since the relay and the driver run there too), at "
+        "most 256, and fewer where a range would be smaller than 4 MiB.",
+    )
     wait_ms: int = Field(
         1_000,
         ge=0,
@@ -112,7 +121,7 @@ class DatabusInput(Input):
         after: Checkpoint | None = None,
     ) -> "tuple[DataFrame, Decode]":
         """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
-        options = {**self._options(context, after), "shape": "ranges", "physical": physical}
+        options = {**self._options(spark, context, after), "shape": "ranges", "physical": physical}
         names = [name_for_relay(pattern, physical) for pattern in patterns]
         if f"{physical}/*" not in names:
             options["sources"] = ",".join(dict.fromkeys(names))
@@ -141,7 +150,7 @@ class DatabusInput(Input):
         self, spark: "SparkSession", context: RunContext, table: str | None, after: Checkpoint | None = None
     ) -> "DataFrame":
         """Typed rows of one table, with everything that the bus adds."""
-        options = {**self._options(context, after), "shape": "typed", "meta": "full", "sources": table or ""}
+        options = {**self._options(spark, context, after), "shape": "typed", "meta": "full", "sources": table or ""}
         options |= {"schemaChanges": "ahead", "inexact": "leave_out" if context.is_refilled else "stop"}
         return spark.readStream.format("databus").options(**options).load()
 
@@ -219,10 +228,10 @@ class DatabusInput(Input):
         """Ask the relay for snapshots."""
         context.relay_client().request_snapshot(physical, tables)
 
-    def _options(self, context: RunContext, after: Checkpoint | None) -> dict[str, str]:
+    def _options(self, spark: "SparkSession", context: RunContext, after: Checkpoint | None) -> dict[str, str]:
         options = {
             "relay": context.relay_url,
-            "partitions": str(self.config.partitions),
+            **self._ranges(spark),
             "maxBytesPerTrigger": str(self.config.max_bytes_per_trigger),
             "waitMs": str(self.config.wait_ms),
             "retryMs": str(self.config.retry_ms),
@@ -237,3 +246,11 @@ class DatabusInput(Input):
         else:
             more["startingCheckpoint"] = after.dumps()
         return {**options, **{name: str(value) for name, value in more.items() if value is not None}}
+
+    def _ranges(self, spark: "SparkSession") -> dict[str, str]:
+        from databus.spark import slots_of
+
+        if self.config.partitions is not None:
+            return {"partitions": str(self.config.partitions)}
+        slots = min(slots_of(spark), _RANGES_MAX)
+        return {"partitions": str(slots), "partitionBytesMin": str(_RANGE_BYTES_MIN if slots > 1 else 0)}
