@@ -36,7 +36,7 @@ class RunView:
     def take(self, event: Mapping[str, Any]) -> str:
         """Take an event. Returns a line about it for people, empty for what the board shows anyway."""
         match event["event"]:
-            case "batch" | "doing" | "ended":
+            case "batch" | "doing" | "ended" | "reloaded":
                 self._quietly(event)
                 return ""
             case "hanging" | "answered":
@@ -56,13 +56,17 @@ class RunView:
                     parts.append(f"cut off: {', '.join(event['cut_off'])}")
                 return "; ".join(parts)
         self._query(event)
-        return _told(event)
+        return _reload(event) if event["event"] == "reload" else _told(event)
 
     def _quietly(self, event: Mapping[str, Any]) -> None:
         if event["event"] == "batch":
             self._batch(event)
         elif event["event"] == "doing":
             self._doing = event["what"]
+        elif event["event"] == "reloaded":
+            self._outputs = {name: each for name, each in self._outputs.items() if name not in event["removed"]}
+            for name in (*event["changed"], *event["added"]):
+                self._outputs.setdefault(name, _Output()).state = "waits to start"
         else:
             for name in event["outputs"]:
                 self._outputs.setdefault(name, _Output()).state = "has all that there was"
@@ -132,6 +136,14 @@ def source_line(state: Mapping[str, Any]) -> SourceLine:
     if state["status"] == "suspended":
         details.append("goes on after /controlSources/unpause, or a restart")
     return SourceLine(state["name"], state["status"], "; ".join(details))
+
+
+def _reload(event: Mapping[str, Any]) -> str:
+    if event["problem"]:
+        return f"the file was not taken ({event['by']}), and nothing has changed:\n{event['problem']}"
+    said = {"go on": "unchanged", "start again": "changed", "are new": "added", "end": "removed"}
+    parts = [f"{what}: {', '.join(event[name])}" for what, name in said.items() if event[name]]
+    return f"the file was taken ({event['by']}); {'; '.join(parts)}"
 
 
 def _told(event: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`databus pause`, `resume`, `drain` and `stop`: what is asked of a running pipeline, by its control socket."""
+"""`databus pause`, `resume`, `drain`, `stop` and `reload`: asked of a running pipeline, by its control socket."""
 
 import time
 from collections.abc import Mapping
@@ -59,6 +59,25 @@ def stop(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait =
         _wait_for_end(file, found, wait)
 
 
+@app.command(epilog="Example: databus reload")
+def reload(file: File = Path("databus.yml"), wait: Wait = 60.0) -> None:
+    """Have a running pipeline take its file as it is now; SIGHUP does the same.
+
+    The file is examined whole, as `databus validate` does; a file with a problem changes nothing. Outputs of which
+    nothing has changed go on untouched. What has changed ends with its batch, and goes on where its target stands.
+    """
+    from databus.pipeline import ask, state_of
+
+    found = ask(state_of(file), "reload")
+    for each in found["warnings"]:
+        typer.echo(each, err=True)
+    said = {"goes on": "unchanged", "starts again": "changed", "is new": "added", "has ended": "removed"}
+    for what, name in said.items():
+        for output in found[name]:
+            typer.echo(f"{output}: {what}")
+    _wait_for_start(file, [*found["changed"], *found["added"]], wait)
+
+
 def _ask(file: Path, verb: str, outputs: list[str] | None) -> dict[str, Any]:
     from databus.pipeline import ask, state_of
 
@@ -82,6 +101,26 @@ def _wait_for(file: Path, found: Mapping[str, Any], state: str, seconds: float) 
             return
         if time.monotonic() >= deadline:
             _too_late(f"{', '.join(left)}: not {state} yet, {outputs[left[0]]['state']}")
+        time.sleep(_ASK_S)
+
+
+def _wait_for_start(file: Path, names: list[str], seconds: float) -> None:
+    """Wait until outputs have started after a reload. Fails as `_wait_for` does."""
+    from databus.core import FatalError
+
+    deadline = time.monotonic() + seconds
+    while True:
+        outputs = _ask(file, "status", None)["outputs"]
+        there = {each: outputs[each] for each in names if each in outputs}  # another reload may have taken it out
+        failed = [name for name, each in there.items() if each["state"] in ("failed", "retrying")]
+        if failed:
+            raise FatalError(f"{failed[0]} does not start: {there[failed[0]]['message']}")
+        left = [name for name, each in there.items() if each["state"] in ("starting", "hanging")]
+        if not left:
+            return
+        if time.monotonic() >= deadline:
+            why = "its batch from before does not end" if there[left[0]]["state"] == "hanging" else "it is starting"
+            _too_late(f"{', '.join(left)}: not running yet; {why}")
         time.sleep(_ASK_S)
 
 

@@ -29,6 +29,8 @@ def status(
         say_json(found)
     else:
         typer.echo(_headline(found))
+        if (found.get("reload") or {}).get("problem"):
+            typer.secho(f"the file is not what runs; a reload was refused:\n{found['reload']['problem']}", err=True)
         say_table(["output", "state", "rows", "lag", "rows left", "relay holds"], _rows(found))
         for line in unwell(found):
             typer.secho(line, err=True)

@@ -9,7 +9,7 @@ from databus.pipeline._config import PipelineConfig
 from databus.pipeline._registry import Kind
 from databus.pipeline._resting import Rest, Resting
 
-VERBS: Final = ("pause", "resume", "drain", "stop", "status")
+VERBS: Final = ("pause", "resume", "drain", "stop", "reload", "status")
 _OUTPUTS_MAX: Final = 1_000
 
 
@@ -34,12 +34,21 @@ class Run(Protocol):
 
 
 class Commands:
-    """Called by several threads. status: what is published, without what takes seconds."""
+    """Called by several threads. status: what is published, without what takes seconds. reload: takes the file again,
+    and is told who asked.
+    """
 
-    def __init__(self, run: Run, resting: Resting, status: Callable[[], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        resting: Resting,
+        status: Callable[[], Mapping[str, Any]],
+        reload: Callable[[str], Mapping[str, Any]],
+    ) -> None:
         self._run = run
         self._resting = resting
         self._status = status
+        self._reload = reload
 
     def answer(self, verb: str, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Do it, and answer which outputs it is about. Raises `InputError` for what cannot be asked."""
@@ -47,6 +56,8 @@ class Commands:
             raise InputError(f"this pipeline knows no {verb!r}; it knows {', '.join(VERBS)}")
         if verb == "status":
             return self._status()
+        if verb == "reload":
+            return {**self._reload("databus reload"), "pid": self._status()["pid"]}
         given = request.get("outputs") or []
         if not isinstance(given, list) or len(given) > _OUTPUTS_MAX:
             raise InputError(f"`outputs`: expected at most {_OUTPUTS_MAX} names of outputs")

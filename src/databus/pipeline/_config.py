@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
@@ -136,6 +136,18 @@ class RunSection(BaseModel):
         le=86_400_000,
         description="How long an output may take for what it is given at once. After that it is shown as hanging; with "
         "`--once` it is given up.",
+    )
+    stop_batch_ms_max: int = Field(
+        60_000,
+        ge=1_000,
+        le=86_400_000,
+        description="How long the batch that is being written when a reload changes its output may take to end. After "
+        "that it is cut off, and comes again.",
+    )
+    reload: Literal["asked", "on_change"] = Field(
+        "asked",
+        description="When a running pipeline takes its file again: when it is asked to, by `databus reload` or SIGHUP, "
+        "or also when the file has changed and has not been written for a second.",
     )
     http: str | None = Field(
         None,

@@ -4,7 +4,7 @@ A query writes to one or more outputs, and an output may have several queries: i
 """
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -103,6 +103,14 @@ class Progress:
             for name in outputs:
                 self._outputs.setdefault(name, _Output()).queries[query] = made
 
+    def keep(self, outputs: Collection[str], queries: Collection[str]) -> None:
+        """There are these outputs and no others, and of the queries so far only these go on."""
+        with self._lock:
+            self._queries = {name: each for name, each in self._queries.items() if name in queries}
+            self._outputs = {name: self._outputs.get(name) or _Output() for name in outputs}
+            for output in self._outputs.values():
+                output.queries = {name: each for name, each in output.queries.items() if name in queries}
+
     def take(self, event: Mapping[str, Any]) -> None:
         """Take an event; one that says nothing about outputs changes nothing."""
         with self._lock:
@@ -111,19 +119,22 @@ class Progress:
                     self._batch(event)
                 case "hanging" | "answered":
                     since_us = event["since_us"] if event["event"] == "hanging" else 0
-                    self._outputs[event["output"]].hangs_since_us = since_us
+                    if event["output"] in self._outputs:  # else it is no longer in the file
+                        self._outputs[event["output"]].hangs_since_us = since_us
                 case said if said in _STATE_AFTER:
                     self._query(said, event)
 
     def _batch(self, event: Mapping[str, Any]) -> None:
-        output = self._outputs.setdefault(event["output"], _Output())
+        output = self._outputs.get(event["output"])
+        if output is None:  # it is no longer in the file
+            return
         output.batches += 1
         output.rows += event.get("rows") or 0
         output.last_batch_us = event["at_us"]
         query = self._queries.get(event["query"])
         if query is None:
             return
-        if query.state is not OutputState.RUNNING:
+        if query.state not in (OutputState.RUNNING, OutputState.STARTING):  # of the query before, perhaps
             query.state, query.since_us, query.error, query.message = OutputState.RUNNING, event["at_us"], "", ""
 
     def _query(self, said: str, event: Mapping[str, Any]) -> None:

@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from databus.core import CorruptData
+from databus.core import ConfigError, CorruptData
 from databus.pipeline._check_http import http_address
-from databus.pipeline._config import PipelineConfig
+from databus.pipeline._config import PipelineConfig, state_of
 from databus.pipeline._plan import QueryPlan
 from databus.pipeline._positions import positions_of, with_positions
 from databus.pipeline._progress import Progress
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _STOPPED: Final = dict.fromkeys(("starting", "running"), "stopped")
 """What is left, once a run has ended, of what an output did."""
+
+_ENVELOPE: Final = frozenset({"event", "pipeline"})
 
 _WELL: Final[Mapping[str, Any]] = {"is_well": True, "status": "", "message": ""}
 
@@ -56,7 +58,6 @@ class Published:
             self._server.stop()
 
     def _made(self, address: str) -> "HealthServer":
-        from databus.core import ConfigError
         from databus.pipeline._health import HealthServer
 
         where = "--http" if self._is_option else "run.http"
@@ -76,6 +77,12 @@ class Published:
                 tables = [name_for_relay(each, plan.physical) for each in plan.patterns]
             self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables)
 
+    def change(self, config: PipelineConfig, plans: Sequence[QueryPlan], new: Sequence[QueryPlan]) -> None:
+        """The file is another: there are no outputs but its, and no queries but these, of which some are new."""
+        self._config = config
+        self._progress.keep(sorted(config.sections.outputs), {plan.name for plan in plans if plan not in new})
+        self.expect(new)
+
     def take(self, event: Mapping[str, Any]) -> None:
         """Take an event."""
         match event["event"]:
@@ -86,6 +93,8 @@ class Published:
             case "source" if event["source"] in self._sources:
                 found = {name: event[name] for name in ("is_well", "status", "message")}
                 self._sources = {**self._sources, event["source"]: found}
+            case "reload":
+                self._about["reload"] = {name: each for name, each in event.items() if name not in _ENVELOPE}
             case "stopping":
                 self._about["state"] = "stopping"
             case "stopped":
@@ -106,9 +115,16 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     ran, and no target knows it.
 
     With the backlog, unless the relay ended with the run; `state` is `stopped` where it does not run, whatever it said
-    last.
+    last. Raises `ConfigError` for a file with problems; while it runs by what the file was before, only what it says
+    itself comes back.
     """
-    config = load_pipeline(path).config
+    try:
+        config = load_pipeline(path).config
+    except ConfigError:
+        state = state_of(path)
+        if not is_held(state):
+            raise
+        return read_status(state)
     status = read_status(config.state)
     is_running = is_held(config.state)
     if status is None:
@@ -135,5 +151,6 @@ def _about(config: PipelineConfig) -> dict[str, Any]:
         "doing": "",
         "relay": config.relay.url,
         "http": None,
+        "reload": None,
         "code": None,
     }

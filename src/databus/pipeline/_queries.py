@@ -4,23 +4,31 @@ What is wanted follows from the graph, the physical sources and what rests. `loo
 what is not wanted between two batches, and starts what is missing, once nothing that it would meet in a target is left.
 """
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
-from databus.core import DatabusError, UnknownSource
+from databus.core import DatabusError, ServiceUnavailable, UnknownSource
+from databus.pipeline._config import NodeSpec
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._plan import QueryPlan, plan_queries
 from databus.pipeline._published import Published
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
+from databus.pipeline._reload_changes import Changes, changes
 from databus.pipeline._resting import Rest, Resting
+from databus.pipeline._stopping import in_background
 from databus.pipeline._way import way_of
 
 Say = Callable[..., None]
+_CUT_S_MAX: Final = 10.0
+"""How long a query may take to end once its batch was cut off."""
 _EVENTS: Final = {Rest.PAUSED: "paused", Rest.STOPPED: "output_stopped"}
 
 
@@ -36,20 +44,49 @@ class _Wanted:
         return _names(self.plan)
 
 
+@dataclass(eq=False)
+class _Leaving:
+    """An output as it was before a reload, until its queries have ended and it is closed.
+
+    is_moved: none has its options now, so that what it writes to may be what another is to write to. cut_at_s: when
+    the batch that is being written is cut off.
+    """
+
+    handle: OutputHandle
+    is_moved: bool
+    cut_at_s: float
+    is_cut: bool = False
+    is_closing: bool = False
+    is_closed: bool = False
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it does not end although it was cut off."""
+        return time.monotonic() > self.cut_at_s + _CUT_S_MAX and not self.is_closed
+
+
 class Queries:
     """Used by one thread, which `on_end` tells of each query that has ended, for `ended` to be called.
 
-    unfed: outputs that no query writes to, as an error; None where there are none.
+    unfed: outputs that no query writes to, as an error; None where there are none. on_closed: is told, by any thread,
+    that `look` has something to do.
     """
 
     def __init__(
-        self, graph: Graph, resting: Resting, published: Published, say: Say, on_end: Callable[[QueryThread], None]
+        self,
+        graph: Graph,
+        resting: Resting,
+        published: Published,
+        say: Say,
+        on_end: Callable[[QueryThread], None],
+        on_closed: Callable[[], None],
     ) -> None:
         self._graph = graph
         self._resting = resting
         self._published = published
         self._say = say
         self._on_end = on_end
+        self._on_closed = on_closed
         self._settings: RunSettings | None = None
         self._physicals: Sequence[str] = ()
         self._plans: list[QueryPlan] = []
@@ -57,6 +94,8 @@ class Queries:
         self._ended: set[QueryThread] = set()
         self._given_up: set[QueryThread] = set()
         self._at_rest: dict[str, Rest] = {}
+        self._leaving: list[_Leaving] = []
+        self._waits: dict[str, list[_Leaving]] = {}  # by name of an output: what has to be closed before it starts
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=graph.config.name)
         self.unfed: UnknownSource | None = None
         self.handles = {path: _handle(graph, path) for path in _outputs_of(graph)}
@@ -65,6 +104,21 @@ class Queries:
     def threads(self) -> list[QueryThread]:
         """Those that run, and those that have ended by themselves."""
         return [*self._threads.values()]
+
+    @property
+    def all_handles(self) -> list[OutputHandle]:
+        """Those of now, and those that a reload has left behind and that are not closed yet."""
+        return [*self.handles.values(), *(each.handle for each in self._leaving)]
+
+    @property
+    def is_changing(self) -> bool:
+        """Whether something that a reload has left behind is not closed yet."""
+        return bool(self._leaving)
+
+    @property
+    def overdue_names(self) -> set[str]:
+        """Outputs that a reload is to change, and whose batch does not even end when it is cut off."""
+        return {each.handle.name for each in self._leaving if each.is_overdue}
 
     @property
     def left(self) -> list[QueryThread]:
@@ -94,16 +148,63 @@ class Queries:
     def found(self, physicals: Sequence[str]) -> None:
         """There are these physical sources."""
         self._physicals = physicals
-        self._plans = plans = plan_queries(self._graph, physicals)
-        for path, handle in self.handles.items():
-            handle.bringing = {
-                plan.name: Bringing(plan.of, feed.selections, way_of(self._graph, plan, feed, handle.output))
-                for plan in plans
-                for feed in plan.feeds
-                if feed.output == path
-            }
+        self._plans = plan_queries(self._graph, physicals)
+        for path in self.handles:
+            self._bring(path)
         self._look_for_unfed()
         self.look()
+
+    def _bring(self, path: str) -> None:
+        handle = self.handles[path]
+        handle.bringing = {
+            plan.name: Bringing(plan.of, feed.selections, way_of(self._graph, plan, feed, handle.output))
+            for plan in self._plans
+            for feed in plan.feeds
+            if feed.output == path
+        }
+
+    def change(self, graph: Graph) -> Changes:
+        """Go over to another graph, without waiting for what has to end first; what has not changed goes on untouched.
+
+        Raises `ServiceUnavailable` before `begin`, and changes nothing then.
+        """
+        if self._settings is None:
+            raise ServiceUnavailable("the pipeline is starting; ask again when `databus status` shows its outputs")
+        plans = plan_queries(graph, self._physicals)
+        found = changes(self._graph, self._plans, graph, plans)
+        made = {f"outputs.{name}": _handle(graph, f"outputs.{name}") for name in (*found.changed, *found.added)}
+        self._leave(found, graph)
+        self._graph, self._plans = graph, plans
+        self._settings = replace(self._settings, config=graph.config, graph=graph)
+        self.handles = {path: made.get(path) or self.handles[path] for path in _outputs_of(graph)}
+        for path in made:
+            self._bring(path)
+        new = [plan for plan in plans if any(feed.output in made for feed in plan.feeds)]
+        kept = {plan.name for plan in plans if plan not in new}
+        self._at_rest = {name: rest for name, rest in self._at_rest.items() if name in kept}
+        self._published.change(graph.config, plans, new)
+        self._say("reloaded", **found.to_json())
+        self._look_for_unfed()
+        self.look()
+        return found
+
+    def _leave(self, found: Changes, graph: Graph) -> None:
+        """Have what has changed or is gone closed once its queries have ended, and what is new wait for it."""
+        cut_at_s = time.monotonic() + graph.config.sections.run.stop_batch_ms_max / 1e3
+        old, new = self._graph.config.nodes, graph.config.nodes
+        moved = [name for name in found.changed if _options(old[f"outputs.{name}"]) != _options(new[f"outputs.{name}"])]
+        for name in (*found.changed, *found.removed):
+            handle = self.handles[f"outputs.{name}"]
+            self._leaving.append(_Leaving(handle, name in moved or name in found.removed, cut_at_s))
+        for name in (*found.changed, *found.added):
+            is_elsewhere = name in moved or name in found.added
+            plugin = new[f"outputs.{name}"].plugin
+            self._waits[name] = [
+                each
+                for each in self._leaving
+                if each.handle.name == name
+                or (is_elsewhere and each.is_moved and isinstance(each.handle.output, plugin))
+            ]
 
     def look(self) -> None:
         """Have run what is wanted, and rest what is not; never blocks."""
@@ -111,14 +212,37 @@ class Queries:
             return
         wanted = self._wanted()
         for name, thread in self._threads.items():
-            if thread not in self._ended and not _is(thread, wanted.get(name)):
+            if thread not in self._ended and not self._is(thread, wanted.get(name)):
                 thread.rest()
+        self._see_off()
         self._forget(wanted)
         busy = {output for each in self.threads if each.is_resting for output in each.outputs}
+        busy.update(self._waits)
         new = [each for each in wanted.values() if not self._has(each) and not busy.intersection(each.outputs)]
         if new:
             self._start(self._settings, new)
         self._tell_rest()
+
+    def _see_off(self) -> None:
+        """Close what a reload has left behind as soon as nothing writes to it; cut off what takes too long."""
+        self._leaving = [each for each in self._leaving if not each.is_closed]
+        self._waits = {name: left for name, each in self._waits.items() if (left := _open(each))}
+        for each in self._leaving:
+            mine = [thread for thread in self.threads if thread.writes_by(each.handle)]
+            if not each.is_closing and not any(thread not in self._ended or thread.is_writing for thread in mine):
+                each.is_closing = True
+                in_background(f"close {each.handle.name}", partial(self._close, each))
+            elif not each.is_cut and time.monotonic() > each.cut_at_s:
+                each.is_cut = True
+                self._logger.warning("a batch is cut off; it comes again", output=each.handle.name)
+                for thread in mine:
+                    in_background(f"stop {thread.plan.name}", thread.stop)
+
+    def _close(self, leaving: _Leaving) -> None:
+        with suppress(DatabusError):  # its query has told of it already
+            leaving.handle.close()
+        leaving.is_closed = True
+        self._on_closed()
 
     def ended(self, thread: QueryThread) -> None:
         """A query has ended; by itself, or as `look` had it."""
@@ -162,11 +286,18 @@ class Queries:
 
     def _has(self, wanted: _Wanted) -> bool:
         thread = self._threads.get(wanted.plan.name)
-        return thread is not None and _is(thread, wanted)
+        return thread is not None and self._is(thread, wanted)
+
+    def _is(self, thread: QueryThread, wanted: _Wanted | None) -> bool:
+        """Whether a query is the one that is wanted."""
+        if wanted is None or thread.is_resting or thread.plan != wanted.plan or thread.once != wanted.once:
+            return False
+        return all(thread.writes_by(self.handles[feed.output]) for feed in wanted.plan.feeds)
 
     def _forget(self, wanted: Mapping[str, _Wanted]) -> None:
         """Forget what has ended and is not what is wanted under its name."""
-        gone = [name for name, each in self._threads.items() if each in self._ended and not _is(each, wanted.get(name))]
+        ended = [(name, each) for name, each in self._threads.items() if each in self._ended and not each.is_writing]
+        gone = [name for name, each in ended if not self._is(each, wanted.get(name))]
         for name in gone:
             self._ended.discard(self._threads.pop(name))
 
@@ -212,9 +343,8 @@ class Queries:
             self._logger.warning("no source to read", outputs=unfed, message=str(self.unfed))
 
 
-def _is(thread: QueryThread, wanted: _Wanted | None) -> bool:
-    """Whether a query is the one that is wanted."""
-    return wanted is not None and not thread.is_resting and thread.plan == wanted.plan and thread.once == wanted.once
+def _open(leaving: Sequence[_Leaving]) -> list[_Leaving]:
+    return [each for each in leaving if not each.is_closed]
 
 
 def _names(plan: QueryPlan) -> list[str]:
@@ -232,6 +362,11 @@ def _unfed_by(plans: Sequence[QueryPlan], handles: Mapping[str, OutputHandle]) -
 
 def _outputs_of(graph: Graph) -> list[str]:
     return [path for path, node in graph.config.nodes.items() if node.kind is Kind.OUTPUT]
+
+
+def _options(node: NodeSpec) -> Any:
+    """What an output is by itself, whatever comes to it."""
+    return node.plugin, node.config.model_copy(update={"from_": [], "lane": None})
 
 
 def _handle(graph: Graph, path: str) -> OutputHandle:

@@ -151,6 +151,10 @@ class QueryThread(threading.Thread):
         """The names of the outputs that it writes to."""
         return [handle.name for _, handle in self._feeds]
 
+    def writes_by(self, handle: OutputHandle) -> bool:
+        """Whether it writes by this handle."""
+        return any(mine is handle for _, mine in self._feeds)
+
     @property
     def is_writing(self) -> bool:
         """Whether a batch is being written now."""

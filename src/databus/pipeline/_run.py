@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from databus.core import DatabusError
+from databus.core import DatabusError, InputError
 from databus.pipeline._commands import Commands
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._control import ControlServer
@@ -24,6 +24,8 @@ from databus.pipeline._physicals import Physicals
 from databus.pipeline._published import Published
 from databus.pipeline._queries import Queries
 from databus.pipeline._query import QueryThread, RunSettings
+from databus.pipeline._reload import Handed, Reloads
+from databus.pipeline._reload_changes import Changes
 from databus.pipeline._resting import Resting
 from databus.pipeline._source_watch import SourceWatch, States
 from databus.pipeline._spark_start import OnProcess, SparkStart
@@ -106,9 +108,11 @@ def run(
             chosen = master or config.sections.spark.master
             resting = Resting(config.state)
             running = _Run(graph, chosen, report, published, resting, on_sources, on_overdue, once=once)
-            commands = Commands(running, resting, lambda: published.status(asks_relay=False))
+            reloads = Reloads(Path(path), master, running)
+            commands = Commands(running, resting, lambda: published.status(asks_relay=False), reloads.reload)
             control = ControlServer(config.state, commands.answer)
-            with control, stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue):
+            asked = stopping(stop or SimpleQueue(), running.ask_to_stop, running.overdue, reloads.hangup)
+            with control, asked, reloads:
                 code = running.run(session)
             is_abandoned = bool(running.abandoned)
             return code
@@ -181,7 +185,7 @@ class _Run:
         elsewhere = self._watch_of_elsewhere(on_sources)
         self._watches = [each for each in (self._sources, elsewhere) if each is not None]
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
-        self._queries = Queries(graph, resting, published, self._say, self._events.put)
+        self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look)
 
     @property
     def config(self) -> PipelineConfig:
@@ -200,14 +204,38 @@ class _Run:
         """See `Run`."""
         self._ends_when_drained = True
 
+    def check_reloads(self) -> None:
+        """See `databus.pipeline._reload.Run`."""
+        if self._is_asked_to_stop or self._is_stopping.is_set() or self._ends_when_drained:
+            raise InputError("the pipeline is ending; its next start reads the file as it is then")
+        if self._once:
+            raise InputError("the pipeline runs with --once, and ends by itself; its next start reads the file")
+
+    def change(self, graph: Graph) -> Changes:
+        """See `databus.pipeline._reload.Run`."""
+        handed = Handed(partial(self._change, graph))
+        self._events.put(handed)
+        return handed.wait()
+
+    def _change(self, graph: Graph) -> Changes:
+        self.check_reloads()
+        changes = self._queries.change(graph)
+        self._graph, self._config = graph, graph.config
+        return changes
+
+    def tell_reload(self, told: Mapping[str, Any]) -> None:
+        """See `databus.pipeline._reload.Run`."""
+        self._say("reload", **told)
+
     def _watch_of_elsewhere(self, on_sources: OnSources | None) -> SourceWatch | None:
         """What shows the sources of a relay that runs elsewhere, as far as this pipeline reads them."""
         url = self._config.relay.url
         if url is None or on_sources is None:
             return None
-        patterns = [full_pattern(each) for node in self._graph.inputs.values() for each in node.choice().include]
 
         def states() -> States:
+            inputs = self._graph.inputs.values()  # those of the file as it was taken last
+            patterns = [full_pattern(each) for node in inputs for each in node.choice().include]
             asked = states_of(url, self._config.access)
             return [each for each in asked if any(patterns_meet(f"{each['name']}/*", other) for other in patterns)]
 
@@ -272,12 +300,10 @@ class _Run:
 
     def _let_go(self, spark: SparkStart | None) -> None:
         """Stop everything that the queries needed, at once and within a bound."""
-        names = {each.name for each in self._queries.handles.values()}.difference(self.abandoned)
+        names = {each.name for each in self._queries.all_handles}.difference(self.abandoned)
         ends: dict[str, Callable[[], object]]
         ends = {
-            f"closing {each.name}": partial(_close, each)
-            for each in self._queries.handles.values()
-            if each.name in names
+            f"closing {each.name}": partial(_close, each) for each in self._queries.all_handles if each.name in names
         }
         if self._relay is not None:
             ends["stopping the relay"] = self._relay.stop
@@ -375,7 +401,7 @@ class _Run:
     @property
     def _has_to_do(self) -> bool:
         rests = self._queries.rests and not self._once  # somebody may resume it
-        return bool(self._queries.left) or rests or self._waits_for_sources
+        return bool(self._queries.left) or self._queries.is_changing or rests or self._waits_for_sources
 
     def _watch(self) -> None:
         """Wait until all queries have ended or the run is to stop; restart the relay meanwhile when it dies, and see to
@@ -386,6 +412,8 @@ class _Run:
                 event = self._events.get(timeout=_LOOK_S)
             except Empty:
                 self._look_for_hanging()
+                if self._queries.is_changing:
+                    self._queries.look()
             else:
                 self._take(event)
             if self._ends_when_drained and self._queries.is_drained:
@@ -398,6 +426,8 @@ class _Run:
             self._queries.found(event.physicals)
         elif isinstance(event, _Retry):
             self._queries.retry(event.outputs)
+        elif isinstance(event, Handed):
+            event.take()
         elif event is _LOOK:
             self._queries.look()
         elif event is _RELAY_DIED and self._relay is not None and not self._is_stopping.is_set():
@@ -409,16 +439,20 @@ class _Run:
     def _look_for_hanging(self) -> None:
         """Say which outputs do not answer any longer, or again; queries that were to end by themselves are given up."""
         limit_s = self._config.sections.run.write_ms_max / 1e3
-        for handle in self._queries.handles.values():
-            busy_s = handle.busy_s
-            if busy_s > limit_s and handle.name not in self._hanging:
-                self._hanging.add(handle.name)
-                self._logger.error("an output does not answer", output=handle.name, seconds=round(busy_s))
-                self._say("hanging", output=handle.name, since_us=time.time_ns() // 1000 - round(busy_s * 1e6))
-            elif busy_s <= limit_s and handle.name in self._hanging:
-                self._hanging.discard(handle.name)
-                self._logger.info("an output answers again", output=handle.name)
-                self._say("answered", output=handle.name)
+        busy_s: dict[str, float] = {}
+        for handle in self._queries.all_handles:
+            busy_s[handle.name] = max(handle.busy_s, busy_s.get(handle.name, 0.0))
+        overdue = self._queries.overdue_names
+        for name, seconds in busy_s.items():
+            hangs = seconds > limit_s or name in overdue
+            if hangs and name not in self._hanging:
+                self._hanging.add(name)
+                self._logger.error("an output does not answer", output=name, seconds=round(seconds))
+                self._say("hanging", output=name, since_us=time.time_ns() // 1000 - round(seconds * 1e6))
+            elif not hangs and name in self._hanging:
+                self._hanging.discard(name)
+                self._logger.info("an output answers again", output=name)
+                self._say("answered", output=name)
         for each in self._queries.left:
             if each.once and self._hanging.intersection(each.outputs):
                 why = f"did not answer within run.write_ms_max={limit_s * 1e3:.0f}; what it was given comes again"

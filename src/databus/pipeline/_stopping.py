@@ -66,11 +66,25 @@ class Overdue:
 
 
 @contextmanager
-def stopping(asks: "SimpleQueue[Any]", ask_to_stop: Callable[[str], None], overdue: Overdue) -> Iterator[None]:
+def stopping(
+    asks: "SimpleQueue[Any]",
+    ask_to_stop: Callable[[str], None],
+    overdue: Overdue,
+    on_hangup: Callable[[], None] | None = None,
+) -> Iterator[None]:
     """Have `ask_to_stop` told of what is put into the queue; in the main thread of SIGINT and SIGTERM, too.
 
     A second signal hurries `overdue`; where nobody watches that, it raises `KeyboardInterrupt` in the main thread.
+    on_hangup: called at SIGHUP, in the main thread and unless that is ignored (`nohup`); where the terminal has gone
+    that this process had, SIGHUP asks to stop.
     """
+    had_terminal = _has_terminal()
+
+    def hang_up() -> None:
+        if on_hangup is not None and not (had_terminal and not _has_terminal()):
+            on_hangup()
+        else:
+            asks.put("the terminal has gone")
 
     def listen() -> None:
         signals = 0
@@ -84,7 +98,7 @@ def stopping(asks: "SimpleQueue[Any]", ask_to_stop: Callable[[str], None], overd
     in_background("stop-asked", listen)
     try:
         if threading.current_thread() is threading.main_thread():
-            with _signals_into(asks, raises_at_second=not overdue.is_watched):
+            with _signals_into(asks, hang_up, raises_at_second=not overdue.is_watched):
                 yield
         else:
             yield
@@ -93,7 +107,7 @@ def stopping(asks: "SimpleQueue[Any]", ask_to_stop: Callable[[str], None], overd
 
 
 @contextmanager
-def _signals_into(asks: "SimpleQueue[Any]", *, raises_at_second: bool) -> Iterator[None]:
+def _signals_into(asks: "SimpleQueue[Any]", hang_up: Callable[[], None], *, raises_at_second: bool) -> Iterator[None]:
     """Put signals into the queue, by a thread that the system wakes.
 
     The main thread may be where Python runs no handlers, such as in the lock of a file that another thread writes.
@@ -102,6 +116,8 @@ def _signals_into(asks: "SimpleQueue[Any]", *, raises_at_second: bool) -> Iterat
 
     def handle(number: int, frame: FrameType | None) -> None:
         del frame
+        if number == signal.SIGHUP:
+            return
         seen.append(number)
         if raises_at_second and len(seen) > 1:
             raise KeyboardInterrupt
@@ -110,13 +126,17 @@ def _signals_into(asks: "SimpleQueue[Any]", *, raises_at_second: bool) -> Iterat
         with os.fdopen(reading, "rb", buffering=0) as pipe:
             while numbers := pipe.read(64):
                 for number in numbers:
-                    if number in _SIGNALS:
+                    if number == signal.SIGHUP:
+                        hang_up()
+                    elif number in _SIGNALS:
                         asks.put(signal.Signals(number))
 
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     woken_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    handlers_before = {each: signal.signal(each, handle) for each in _SIGNALS}
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    taken = _SIGNALS if is_ignored else (*_SIGNALS, signal.SIGHUP)
+    handlers_before = {each: signal.signal(each, handle) for each in taken}
     in_background("signals", pass_on)
     try:
         yield
@@ -125,6 +145,15 @@ def _signals_into(asks: "SimpleQueue[Any]", *, raises_at_second: bool) -> Iterat
             signal.signal(each, handler)
         signal.set_wakeup_fd(woken_before)
         os.close(writing)
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal controls this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def left_after(seconds_max: float, threads: Iterable[T], say: Callable[[list[T]], None]) -> list[T]:

@@ -36,22 +36,39 @@ def validate(path: Path | str, *, master: str | None = None, offline: bool = Fal
 
     master: what `--master` says, instead of `spark.master` in the file. offline: ask no store.
     """
-    graph, problems = _read(Path(path), master)
-    if graph is not None and not graph.cycle():
-        stores = () if offline else check_stores(graph.config)
-        problems = sorted({*problems, *check_sources(graph), *stores})
-        if all(each.is_warning for each in problems):
-            problems = sorted({*problems, *check_targets(graph)})
+    _, problems = _examined(Path(path), master, offline=offline)
     return _placed(path, problems)
+
+
+def examined_pipeline(path: Path | str, *, master: str | None = None) -> tuple[Graph, list[Problem]]:
+    """A pipeline's graph, with the warnings, of a file that was read once and found right by all that `validate` looks
+    at. Raises `ConfigError` as `load_pipeline` does.
+    """
+    graph, problems = _examined(Path(path), master, offline=False)
+    return _right(path, graph, problems), _placed(path, problems)
 
 
 def load_pipeline(path: Path | str, *, master: str | None = None) -> Graph:
     """A pipeline's graph. Raises `ConfigError` with a line for each problem, beginning with the file's name."""
     graph, problems = _read(Path(path), master)
+    return _right(path, graph, problems)
+
+
+def _right(path: Path | str, graph: Graph | None, problems: list[Problem]) -> Graph:
     errors = [each for each in problems if not each.is_warning]
     if errors or graph is None:
         raise ConfigError("\n".join(each.in_file(path) for each in _placed(path, errors)))
     return graph
+
+
+def _examined(path: Path, master: str | None, *, offline: bool) -> tuple[Graph | None, list[Problem]]:
+    graph, problems = _read(path, master)
+    if graph is not None and not graph.cycle():
+        stores = () if offline else check_stores(graph.config)
+        problems = sorted({*problems, *check_sources(graph), *stores})
+        if all(each.is_warning for each in problems):
+            problems = sorted({*problems, *check_targets(graph)})
+    return graph, problems
 
 
 def _placed(path: Path | str, problems: list[Problem]) -> list[Problem]:
