@@ -53,15 +53,17 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
             delta, wanted = {}, max(int(DELTA_CHANGES * scale), 5) + WARM_UP
             for mode in ("mirror", "history"):
                 with RelayProcess(folder / f"relay-{mode}", {"shop": slower}) as relay:
-                    delta[mode] = sorted(_measure_delta(spark, relay.url, folder, mode, wanted)[WARM_UP:])
+                    file = folder / f"{mode}.yml"
+                    file.write_text(PIPELINE.format(mode=mode, url=relay.url))
+                    delta[mode] = sorted(measure_lag(spark, file, wanted)[WARM_UP:])
         finally:
             spark.stop()
-    yield from _percentiles("spark-latency", seen)
+    yield from percentiles("spark-latency", seen)
     for mode, seen in delta.items():
-        yield from _percentiles(f"spark-latency, Delta {mode}", seen)
+        yield from percentiles(f"spark-latency, Delta {mode}", seen)
 
 
-def _percentiles(name: str, seen: list[float]) -> Iterator[Figure]:
+def percentiles(name: str, seen: list[float]) -> Iterator[Figure]:
     yield Figure(f"{name}, p50", statistics.median(seen), "ms")
     yield Figure(f"{name}, p99", seen[int(len(seen) * 0.99) - 1], "ms")
 
@@ -94,8 +96,8 @@ def _measure(spark: Any, url: str, folder: Path, wanted: int) -> list[float]:
     return waited_ms
 
 
-def _measure_delta(spark: Any, url: str, folder: Path, mode: str, wanted: int) -> list[float]:
-    """Milliseconds from each commit until Delta has it."""
+def measure_lag(spark: Any, file: Path, wanted: int) -> list[float]:
+    """Milliseconds from each commit until the pipeline's output has it."""
     waited_ms: list[float] = []
     stop: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -107,12 +109,10 @@ def _measure_delta(spark: Any, url: str, folder: Path, mode: str, wanted: int) -
 
     timer = threading.Timer(S_MAX, stop.put, ["it takes too long"])
     timer.start()
-    file = folder / f"{mode}.yml"
-    file.write_text(PIPELINE.format(mode=mode, url=url))
     run(file, on_event=note, session=spark, stop=stop)
     timer.cancel()
     if len(waited_ms) < wanted:
-        raise RuntimeError(f"{len(waited_ms)} of {wanted} changes came to the {mode}")
+        raise RuntimeError(f"{len(waited_ms)} of {wanted} changes came to the output of {file.name}")
     return waited_ms
 
 

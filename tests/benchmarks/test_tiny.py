@@ -31,6 +31,7 @@ SMALLER = {
     "many_tables": {"WARM_UP": 2, "EVERY_S": 0.2},
     "run_start": {"CASES": [[2, 1]]},
     "relay": {"STARTS": 1, "IDLE_SECONDS_MIN": 0.2},
+    "search": {"RUNS": 1, "WARM_UP": 4},
     "spark_delta": {
         "MIRROR_ROWS": 2_000,
         "CHANGES_A_BATCH": 1_000,
@@ -46,7 +47,17 @@ SMALLER = {
 }
 """What else is smaller than at scale 1, by module: its own constants."""
 
-SPARK = {"dry_run", "many_tables", "run_start", "spark_delta", "spark_latency", "spark_read", "spark_tasks", "two_day"}
+SPARK = {
+    "dry_run",
+    "many_tables",
+    "run_start",
+    "search",
+    "spark_delta",
+    "spark_latency",
+    "spark_read",
+    "spark_tasks",
+    "two_day",
+}
 
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 NAMES = [name for name in NAMES if name != "figures"]
