@@ -30,6 +30,7 @@ if sys.platform == "linux":
     RelayProcess.nursery = _relays
 
 SHARES_SPARK = (
+    "streams/test_stream_runs.py",
     "http/test_http_runs.py",
     "laws/test_whole_way.py",
     "pipeline/test_change_filters_run.py",

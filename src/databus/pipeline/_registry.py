@@ -72,6 +72,7 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "http": "databus.pipeline.outputs:HttpOutput",
         "mock": "databus.pipeline.outputs:MockOutput",
         "opensearch": "databus.pipeline.outputs:OpenSearchOutput",
+        "stream": "databus.pipeline.outputs:StreamOutput",
     },
 }
 

@@ -9,6 +9,7 @@ from databus.pipeline.outputs._http import HttpConfig, HttpOutput
 from databus.pipeline.outputs._mock import CountOutput, CountOutputConfig, MockOutput, MockOutputConfig
 from databus.pipeline.outputs._search import ElasticsearchOutput, OpenSearchOutput
 from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig
+from databus.pipeline.outputs._stream import StreamConfig, StreamOutput
 
 __all__ = [
     "ConsoleConfig",
@@ -27,6 +28,8 @@ __all__ = [
     "MockOutputConfig",
     "OpenSearchConfig",
     "OpenSearchOutput",
+    "StreamConfig",
+    "StreamOutput",
     "delta_batches",
     "read_delta",
 ]

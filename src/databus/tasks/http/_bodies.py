@@ -14,7 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, ChangeType, Pair
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    SEQ,
+    ChangeType,
+    ConfigError,
+    Pair,
+    UnrepresentableValue,
+)
 from databus.formats import (
     BigIntegers,
     DebeziumForm,
@@ -30,7 +39,7 @@ from databus.formats import (
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lines import as_captured
-from databus.tasks._pairs import Int
+from databus.tasks._pairs import Int, pairs_of
 
 _Make = Callable[[TableSchema, pa.RecordBatch, str, int, BigIntegers], Messages]
 _BODY_TYPES: Final = {"array": "application/json", "lines": "application/x-ndjson", "object": "application/json"}
@@ -77,7 +86,8 @@ class BodyForm:
     """How changes become bodies; travels to tasks.
 
     url: with `{physical}`, `{db}` and `{table}` for a table's names. controls: whether the lines of controls are among
-    the rows; in our own format alone. rows_max, bytes_max: of a body; a larger message has one of its own.
+    the rows; in our own format alone. rows_max, bytes_max: of a body; a larger message has one of its own. column:
+    whose text is the message, in the place of JSON; in lines alone.
     """
 
     url: str
@@ -87,6 +97,7 @@ class BodyForm:
     controls: bool = False
     rows_max: int = 1_000
     bytes_max: int = 1 << 20
+    column: str | None = None
 
     @property
     def content_type(self) -> str:
@@ -117,6 +128,8 @@ class BodyForm:
         return url
 
     def _rows(self, physical: str, item: TableRows) -> "_Part":
+        if self.column is not None:
+            return _texts(item, self.column)
         rows = as_captured(item.table, item.rows)
         rows = rows if self.format in _BY_ROW else with_whole_updates(rows)
         (batch,) = rows.combine_chunks().to_batches(max_chunksize=max(rows.num_rows, 1))
@@ -163,6 +176,21 @@ class _Part(NamedTuple):
     def pair(self, place: int) -> Pair:
         """Of a message."""
         return int(self.scns[place]), int(self.seqs[place])
+
+
+def _texts(item: TableRows, name: str) -> _Part:
+    """A column's text, of all rows but those from before an update; empty where it is null."""
+    if name not in item.rows.column_names:
+        raise ConfigError(f"{item.table.source}: has no column {name}, which `column` names")
+    rows = item.rows.filter(pc.not_equal(item.rows.column(CHANGE_TYPE), ChangeType.UPDATE_PREIMAGE.label))
+    rows = rows.combine_chunks()
+    (text,) = rows.column(name).cast(pa.large_string()).chunks or [pa.array([], pa.large_string())]
+    if pc.any(pc.match_substring(text, "\n")).as_py():
+        raise UnrepresentableValue(
+            f"{item.table.source}: a text of column {name} has a line feed in it, so it is no line. Make another text "
+            f"of it by a filter (`sql`), or have lines of JSON"
+        )
+    return _Part(pc.fill_null(text, "").cast(pa.large_binary()), *pairs_of(rows))
 
 
 def _in_order(parts: Sequence[_Part]) -> _Part:
