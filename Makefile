@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing databus and what it needs into $(VENV) (some 500 MB the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[spark,mysql,store]" --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[kafka,spark,mysql,store]" --group dev
 	@echo "compiling the decoder of the mysql source, once"
 	@$(BIN)/python -m databus.sources.mysql._kernels || echo "that failed; its first start tries again"
 	@touch $@

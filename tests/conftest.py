@@ -117,7 +117,7 @@ def scope_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0].removeprefix("tests/")
     if file.startswith(SHARES_SPARK):
         return "spark"
-    return next((folder for folder in ("search", "kafka") if file.startswith(f"{folder}/")), file)
+    return next((name for name in ("search", "kafka") if file.startswith((f"{name}/", f"{name}_source/"))), file)
 
 
 class _Scheduling(LoadFileScheduling):

@@ -33,7 +33,7 @@ class Histories:
             rows=1,
             first=(scn, seq),
             commit=commit,
-            has_snapshot=snapshot,
+            needs_sync=snapshot,
             schemas=schemas,
         )
         self.ends.check_next("shop", group)

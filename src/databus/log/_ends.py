@@ -60,7 +60,7 @@ class Ends:
         """The group was written, up to `end`. Whether other schemas are in force now, behind a whole transaction."""
         self.tail = end
         self.forces.use(group.schemas)
-        if group.has_snapshot:
+        if group.needs_sync:
             self._snapshot_place = end.place
         if end.commit.continues:
             return False

@@ -249,7 +249,7 @@ class Log:
         now_at = End(number, end, end - encoded.commit_bytes, commit, max_commit_us)
         if self._ends.append(now_at, encoded):
             self.schemas.set_in_force(self._ends.forces.in_force)
-        self._is_sync_urgent |= encoded.has_snapshot
+        self._is_sync_urgent |= encoded.needs_sync
         self._publish()
         self._rows += encoded.rows
         self._groups += 1

@@ -19,13 +19,18 @@ from databus.sources._contract import Source
 
 _BUILT_IN: Final = {
     "binlog": "databus.sources.mysql:BinlogSource",
+    "kafka": "databus.sources.kafka:KafkaSource",
     "mock": "databus.sources.mock:MockSource",
     "mysql": "databus.sources.mysql:MysqlSource",
     "sqlite": "databus.sources.sqlite:SqliteSource",
 }
 _NEEDS_MYSQL: Final = {"pymysql": "PyMySQL", "numba": "numba"}
-_NEEDS: Final[Mapping[str, Mapping[str, str]]] = {"binlog": _NEEDS_MYSQL, "mysql": _NEEDS_MYSQL}
-"""Packages of the extra `mysql`, by the name that they are imported by."""
+_NEEDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    "binlog": ("mysql", _NEEDS_MYSQL),
+    "kafka": ("kafka", {"confluent_kafka": "confluent-kafka"}),
+    "mysql": ("mysql", _NEEDS_MYSQL),
+}
+"""By kind: its extra, and the packages of that by the name that they are imported by."""
 
 GROUP: Final = "databus.sources"
 
@@ -37,11 +42,12 @@ def source_types() -> list[str]:
 
 def _class_of(type_name: str, where: str) -> Any:
     if type_name in _BUILT_IN:
-        missing = [each for module, each in _NEEDS.get(type_name, {}).items() if find_spec(module) is None]
+        extra, needs = _NEEDS.get(type_name, ("", {}))
+        missing = [each for module, each in needs.items() if find_spec(module) is None]
         if missing:
             raise ConfigError(
                 f"{where}.type: {type_name} needs {' and '.join(missing)}, which this Python does not have: "
-                f"pip install 'databus-cdc[mysql]'"
+                f"pip install 'databus-cdc[{extra}]'"
             )
         module, _, name = _BUILT_IN[type_name].partition(":")
         return getattr(import_module(module), name)

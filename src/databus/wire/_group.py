@@ -176,12 +176,17 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What a source yields. `snapshot`: it holds what was read and not logged, so it is served only after fsync."""
+    """What a source yields. `snapshot`: it holds what was read and not logged, so it is served only after fsync.
+
+    unrepeatable: reading again may make another group of the same changes, as where the source says itself what is one
+    transaction; it is served only after fsync too.
+    """
 
     commit: Commit
     rows: tuple[Rows, ...] = ()
     control: Control | None = None
     snapshot: bool = False
+    unrepeatable: bool = False
 
 
 class Registry(Protocol):
@@ -197,7 +202,7 @@ class EncodedGroup:
     """A group as it goes into the log: buffers to write one after the other, and what the log must know of them.
 
     buffers: each frame's header and the pieces of its body, the commit frame's last. bytes_total: their length.
-    commit_bytes: that of the commit frame. first: the first pair. has_snapshot: serve only after fsync. schemas:
+    commit_bytes: that of the commit frame. first: the first pair. needs_sync: serve only after fsync. schemas:
     (source id, fingerprint) of each frame but the commit frame; 0 for the fingerprint where the frame says that the
     table is gone.
     """
@@ -208,7 +213,7 @@ class EncodedGroup:
     rows: int
     first: Pair
     commit: Commit
-    has_snapshot: bool
+    needs_sync: bool
     schemas: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -370,6 +375,6 @@ def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGr
         rows=row_count,
         first=first,
         commit=commit,
-        has_snapshot=group.snapshot,
+        needs_sync=group.snapshot or group.unrepeatable,
         schemas=tuple(schemas),
     )

@@ -1,0 +1,170 @@
+"""What a cluster says of itself: its id, its topics, and where their partitions begin and end."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable, time_us
+from databus.sources.kafka._config import KafkaConfig, is_pattern
+from databus.sources.kafka._places import TopicPlace, TopicState
+
+T = TypeVar("T")
+Client = TypeVar("Client")
+
+
+def own_error(name: str) -> int:
+    """The number of an error of the client's own; confluent-kafka names these with a leading underscore."""
+    return int(getattr(KafkaError, name))
+
+
+_DENIED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    own_error("_AUTHENTICATION"),
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+}
+_US_A_MS: Final = 1_000
+_Spec: Final[Any] = OffsetSpec
+_EARLIEST: Final = _Spec.earliest()
+_LATEST: Final = _Spec.latest()
+
+
+def made(config: KafkaConfig, make: Callable[[dict[str, Any]], Client], ours: Mapping[str, Any]) -> Client:
+    """A client of librdkafka's. Raises `ConfigError` for options that it does not take."""
+    try:
+        return make({**config.client_options(), **ours})
+    except (KafkaException, TypeError, ValueError) as error:
+        told = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        raise ConfigError(f"kafka: {told}") from error
+
+
+def as_ours(error: KafkaError, what: str) -> DatabusError:
+    """An error of Kafka's as one of ours. what: was being done, and where."""
+    if error.code() in _DENIED:
+        return AccessDenied(f"{what}: {error.str()}; see `kafka` in the options, and the cluster's ACLs")
+    return ServiceUnavailable(f"{what}: {error.str()}")
+
+
+class Cluster:
+    """One cluster; every answer is waited for at most `request_ms`, then `ServiceUnavailable` is raised."""
+
+    def __init__(self, physical: str, config: KafkaConfig) -> None:
+        self._where = f"{physical}: Kafka at {config.servers}"
+        self._config = config
+        self._wait_s = config.request_ms / 1e3
+        self._client = made(
+            config, AdminClient, {"error_cb": lambda _: None, "log_level": 0}
+        )  # what it meets is raised
+
+    def id(self) -> str:
+        """The cluster's own."""
+        return str(self._metadata().cluster_id)
+
+    def topics(self) -> dict[str, tuple[str, int]]:
+        """Id and number of partitions of each topic that is read and there."""
+        named = [each for each in self._config.topics if not is_pattern(each)]
+        if len(named) < len(self._config.topics):
+            named = [name for name in self._metadata().topics if self._config.reads(name)]
+        if not named:
+            return {}
+        found: dict[str, tuple[str, int]] = {}
+        asked = self._client.describe_topics(TopicCollection(sorted(set(named))), request_timeout=self._wait_s)
+        for name, future in asked.items():
+            described = self._answer(future, f"describing the topic {name}", absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if described is not None:
+                found[name] = str(described.topic_id or ""), len(described.partitions)
+        partitions = sum(count for _, count in found.values())
+        if partitions > self._config.partitions_max:
+            raise ConfigError(
+                f"{self._where}: `topics` selects {partitions} partitions, more than "
+                f"partitions_max={self._config.partitions_max}"
+            )
+        return found
+
+    def states(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, TopicState]:
+        """What topics hold. A topic that has gone meanwhile is left out."""
+        each = [(name, number) for name, (_, count) in topics.items() for number in range(count)]
+        earliest = self._offsets(dict.fromkeys(each, _EARLIEST))
+        latest = self._offsets(dict.fromkeys(each, _LATEST))
+        return {
+            name: TopicState(
+                id_,
+                tuple(earliest[name, number] for number in range(count)),
+                tuple(latest[name, number] for number in range(count)),
+            )
+            for name, (id_, count) in topics.items()
+            if all((name, number) in earliest and (name, number) in latest for number in range(count))
+        }
+
+    def started(self, states: Mapping[str, TopicState]) -> dict[str, TopicPlace]:
+        """Where a new log begins, by `start`."""
+        start = self._config.start
+        if start == "earliest":
+            return {name: TopicPlace(each.id, each.earliest) for name, each in states.items()}
+        if start == "latest":
+            return {name: TopicPlace(each.id, each.latest) for name, each in states.items()}
+        if isinstance(start, dict):
+            return {
+                name: TopicPlace(
+                    each.id,
+                    tuple(start.get(name, {}).get(number, first) for number, first in enumerate(each.earliest)),
+                )
+                for name, each in states.items()
+            }
+        spec = _Spec.for_timestamp(time_us(start) // _US_A_MS)
+        wanted = {(name, number): spec for name, each in states.items() for number in range(len(each.earliest))}
+        offsets = self._offsets(wanted)
+        return {
+            name: TopicPlace(  # -1: nothing is as late as that
+                each.id,
+                tuple(
+                    offset if (offset := offsets.get((name, number), -1)) >= 0 else last
+                    for number, last in enumerate(each.latest)
+                ),
+            )
+            for name, each in states.items()
+        }
+
+    def _offsets(self, wanted: Mapping[tuple[str, int], Any]) -> dict[tuple[str, int], int]:
+        if not wanted:
+            return {}
+        asked = self._client.list_offsets(
+            {TopicPartition(name, number): spec for (name, number), spec in wanted.items()},
+            request_timeout=self._wait_s,
+        )
+        found = {}
+        for place, future in asked.items():
+            what = f"asking for offsets of {place.topic}, partition {place.partition}"
+            answer = self._answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if answer is not None:
+                found[place.topic, place.partition] = int(answer.offset)
+        return found
+
+    def _metadata(self) -> Any:
+        try:
+            return self._client.list_topics(timeout=self._wait_s)
+        except KafkaException as error:
+            raise as_ours(error.args[0], f"{self._where}: asking for topics") from error
+
+    def _answer(self, future: "Future[T]", what: str, *, absent: int) -> T | None:
+        try:
+            return future.result(timeout=self._wait_s + 1)
+        except KafkaException as error:
+            if error.args[0].code() == absent:
+                return None
+            raise as_ours(error.args[0], f"{self._where}: {what}") from error
+        except TimeoutError as error:
+            raise ServiceUnavailable(f"{self._where}: {what}: no answer in {self._wait_s} s") from error
+
+
+def missing_topics(config: KafkaConfig, there: Sequence[str]) -> list[str]:
+    """What `topics` asks for and is not there: names, and patterns that no topic fits."""
+    known = set(there)
+    return [
+        each
+        for each in config.topics
+        if not (any(KafkaConfig.reads(config.model_copy(update={"topics": [each]}), name) for name in known))
+    ]

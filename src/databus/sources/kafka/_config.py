@@ -1,0 +1,162 @@
+"""Options of the Kafka source."""
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+
+from databus.core import time_us
+from databus.sources._config import SourceConfig
+
+SERVERS: Final = "bootstrap.servers"
+DATABASE: Final = "kafka"
+"""Tables of topics are called `kafka.<topic>`."""
+
+_OURS: Final[Mapping[str, str]] = {
+    "auto.offset.reset": "use `start` and `on_gap`",
+    "enable.auto.commit": "the relay's log keeps the position",
+    "enable.auto.offset.store": "the relay's log keeps the position",
+    "enable.partition.eof": "the relay needs it",
+    "group.id": "no group of consumers is used: `consumer_name` names us",
+    "isolation.level": "use `isolation_level`",
+    "queued.max.messages.kbytes": "use `queue_bytes_max`",
+}
+_REFUSED: Final = re.compile(r".*_cb|plugin\.library\.paths|interceptors|builtin\.features|opaque|.*partitioner.*")
+_INTERNAL: Final = "__"
+_PATTERN: Final = re.compile(r"[*?\[]")
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _as_text(value: object) -> object:
+    """Kafka's options are text; YAML makes numbers and booleans of some."""
+    if not isinstance(value, dict):
+        return value
+    return {name: str(each).lower() if isinstance(each, bool | int | float) else each for name, each in value.items()}
+
+
+def _check_options(options: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    if not options.get(SERVERS, SecretStr("")).get_secret_value():
+        raise ValueError(f"{SERVERS}: missing; it names the brokers to begin with, such as broker1:9092,broker2:9092")
+    for name in options:
+        if name in _OURS:
+            raise ValueError(f"{name}: not to be set here: {_OURS[name]}")
+        if _REFUSED.fullmatch(name):
+            raise ValueError(f"{name}: cannot be set in a configuration")
+    return options
+
+
+def _check_start(start: str | dict[str, dict[int, int]]) -> str | dict[str, dict[int, int]]:
+    if isinstance(start, str):
+        if start not in ("earliest", "latest"):
+            try:
+                time_us(start)
+            except ValueError:
+                raise ValueError(
+                    f"{start!r} is none of earliest, latest, a time (2026-11-21T12:00:00Z), or offsets by topic and "
+                    "partition ({orders: {0: 12, 1: 34}})"
+                ) from None
+    elif any(offset < 0 or partition < 0 for each in start.values() for partition, offset in each.items()):
+        raise ValueError("partitions and offsets are not negative")
+    return start
+
+
+def is_pattern(topic: str) -> bool:
+    """Whether it may stand for several topics."""
+    return _PATTERN.search(topic) is not None
+
+
+class KafkaConfig(SourceConfig):
+    """Topics of a Kafka cluster, read into the relay's log."""
+
+    type: Literal["kafka"] = "kafka"
+    kafka: Annotated[
+        dict[str, SecretStr],
+        BeforeValidator(_as_text, json_schema_input_type=dict[str, str | int | float | bool]),
+        AfterValidator(_check_options),
+    ] = Field(
+        description="Options of the Kafka client (librdkafka) by their own names, those of security included; "
+        "`bootstrap.servers` is needed. Give secrets by `${NAME}` or `${file:PATH}`.",
+        examples=[{SERVERS: "broker1:9092,broker2:9092", "security.protocol": "SASL_SSL"}],
+    )
+    topics: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
+        min_length=1,
+        description="Topics to read; `*` stands for any run of characters. Topics that begin with `__` are Kafka's own "
+        "and are read only where they are named without `*`.",
+        examples=[["orders", "shop.*"]],
+    )
+    format: Literal["raw", "json"] = Field(
+        "raw",
+        description="What messages are. `raw`: bytes; `json`: text that is checked to be JSON. Either makes a table "
+        "`kafka.<topic>` with the columns key, value, timestamp, partition, offset and headers.",
+    )
+    start: Annotated[str | dict[str, dict[int, int]], AfterValidator(_check_start)] = Field(
+        "earliest",
+        description="Where a new log begins: `earliest`, `latest`, a time in ISO form, or offsets by topic and "
+        "partition (the others begin at their earliest). Topics and partitions that appear later are read from their "
+        "first message.",
+        examples=["latest", "2026-11-21T12:00:00Z", {"orders": {0: 12, 1: 34}}],
+    )
+    isolation_level: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed", description="Whether messages of transactions that are open or were aborted are left out."
+    )
+    on_gap: Literal["stop", "continue"] = Field(
+        "stop",
+        description="When messages that were not read have left a topic, or it was deleted: stop, or record a gap in "
+        "the log and go on with what is there.",
+    )
+    on_poison: Literal["stop", "skip"] = Field(
+        "stop",
+        description="When a message is not what `format` says: stop and name its place, or record a gap in the log and "
+        "go on behind it.",
+    )
+    consumer_name: str = Field(
+        "databus",
+        min_length=1,
+        description="The group's id that the client shows to brokers; nothing is kept under it.",
+    )
+    discover_ms: int = Field(
+        10_000,
+        ge=100,
+        le=3_600_000,
+        description="How often new topics, new partitions and deleted topics are looked for.",
+    )
+    request_ms: int = Field(15_000, ge=100, le=300_000, description="How long a broker is waited for.")
+    group_bytes_max: int = Field(
+        4 << 20, ge=1024, le=64 << 20, description="Where a group of frames ends, in bytes of messages."
+    )
+    queue_bytes_max: int = Field(
+        32 << 20, ge=1 << 20, le=1 << 30, description="Bytes of messages that the client fetches ahead."
+    )
+    partitions_max: int = Field(10_000, ge=1, le=100_000, description="Most partitions that one source reads.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if isinstance(self.start, dict):
+            unknown = [topic for topic in self.start if not self.reads(topic)]
+            if unknown:
+                raise ValueError(f"start: {unknown[0]!r} is not among `topics`")
+        return self
+
+    @property
+    def servers(self) -> str:
+        """The brokers to begin with."""
+        return self.kafka[SERVERS].get_secret_value()
+
+    def reads(self, topic: str) -> bool:
+        """Whether the topic is among `topics`.
+
+        >>> KafkaConfig(kafka={"bootstrap.servers": "b:9092"}, topics=["shop.*"]).reads("shop.orders")
+        True
+        """
+        if topic.startswith(_INTERNAL):
+            return topic in self.topics
+        return any(fnmatchcase(topic, each) for each in self.topics)
+
+    def client_options(self) -> dict[str, Any]:
+        """What librdkafka is given, secrets in the clear: to be shown nowhere."""
+        return {name: value.get_secret_value() for name, value in self.kafka.items()}

@@ -1,0 +1,211 @@
+"""Messages as they come: fetched ahead by librdkafka in bounded memory, taken all at once, and made into columns.
+
+The consumer is assigned its partitions; it belongs to no group and commits nothing. confluent-kafka hands over an
+object for each message; that is the only place where this source has them.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from databus.core import AccessDenied, CorruptData
+from databus.sources.kafka._cluster import as_ours, made, own_error
+from databus.sources.kafka._config import KafkaConfig
+
+_SLICE: Final = 4_096
+_MESSAGES_MAX: Final = 1 << 20
+_FETCH_WAIT_MS: Final = 100
+_DOWN: Final = own_error("_ALL_BROKERS_DOWN")
+_REFUSED: Final = own_error("_AUTHENTICATION")
+_END: Final = own_error("_PARTITION_EOF")
+_MOVED: Final = {  # the place is not there any more: it is looked up what became of the partition
+    own_error("_AUTO_OFFSET_RESET"),
+    own_error("_LOG_TRUNCATION"),
+    own_error("_UNKNOWN_PARTITION"),
+    own_error("_UNKNOWN_TOPIC"),
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+_HARMLESS: Final = {
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    own_error("_TRANSPORT"),
+    own_error("_RESOLVE"),
+}
+_BROKEN: Final = {own_error("_BAD_MSG"), own_error("_BAD_COMPRESSION"), KafkaError.MSG_SIZE_TOO_LARGE}
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages of one topic in the order they came, which is that of each partition. Equal lengths.
+
+    timestamps: milliseconds since 1970, -1 where there is none. headers: of each message (name, value) in order.
+    """
+
+    topic: str
+    keys: pa.Array
+    values: pa.Array
+    timestamps: npt.NDArray[np.int64]
+    partitions: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    headers: Sequence[list[tuple[str, bytes | None]] | None]
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def chosen(self, places: npt.NDArray[np.intp]) -> "Messages":
+        """Those at these places."""
+        at = pa.array(places)
+        return Messages(
+            self.topic,
+            self.keys.take(at),
+            self.values.take(at),
+            self.timestamps[places],
+            self.partitions[places],
+            self.offsets[places],
+            [self.headers[each] for each in places],
+        )
+
+    def place(self, at: int) -> str:
+        """Where one of them stands, for people."""
+        return f"{self.topic}, partition {self.partitions[at]}, offset {self.offsets[at]}"
+
+
+@dataclass(slots=True)
+class Taken:
+    """What has come. ends: the next offset of each partition that moved. moved: a partition is not what it was."""
+
+    messages: list[Messages] = field(default_factory=list)
+    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    moved: str = ""
+
+
+class TopicConsumer:
+    """Reads the partitions that it is assigned, from the offsets that it is assigned."""
+
+    def __init__(self, physical: str, config: KafkaConfig) -> None:
+        self._where = f"{physical}: Kafka at {config.servers}"
+        self._config = config
+        self._is_down = ""
+        ours = {
+            "group.id": config.consumer_name,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "isolation.level": config.isolation_level,
+            "queued.max.messages.kbytes": config.queue_bytes_max >> 10,
+            "error_cb": self._noted,
+            "logger": logging.getLogger("databus.sources.kafka"),
+        }
+        if "fetch.wait.max.ms" not in config.kafka:
+            ours["fetch.wait.max.ms"] = _FETCH_WAIT_MS
+        self._consumer = made(config, Consumer, ours)
+
+    def assign(self, places: Sequence[tuple[str, int, int]]) -> None:
+        """Read on from these (topic, partition, offset), and nothing else."""
+        self._consumer.assign([TopicPartition(*each) for each in places])
+
+    def take(self, wait_ms: int) -> Taken:
+        """What has queued, up to `group_bytes_max`; waits for the first message. Raises `ServiceUnavailable` when no
+        broker answers, `AccessDenied`, and `CorruptData` for what cannot be unpacked.
+        """
+        found = self._consume(1, wait_ms / 1e3)
+        size = sum(map(len, found))
+        while found and size < self._config.group_bytes_max and len(found) < _MESSAGES_MAX:
+            more = self._consume(_SLICE, 0)
+            if not more:
+                break
+            size += sum(map(len, more))
+            found += more
+        taken = Taken()
+        messages: list[Any] = []
+        for each in found:
+            if each.error() is None:
+                messages.append(each)
+            else:
+                self._event(each, taken)
+        if not found and self._is_down:
+            told, self._is_down = self._is_down, ""
+            raise as_ours(KafkaError(_DOWN, told), self._where)
+        if messages:
+            self._is_down = ""
+            taken.ends |= {(each.topic(), each.partition()): each.offset() + 1 for each in messages}
+            taken.messages = [_columns(name, of) for name, of in _by_topic(messages).items()]
+        return taken
+
+    def waiting(self, places: Sequence[tuple[str, int, int]]) -> int | None:
+        """How many offsets are behind these places, as far as brokers have told; None where one has not."""
+        total = 0
+        for topic, partition, offset in places:
+            try:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+            except KafkaException:
+                return None
+            if high < 0:
+                return None
+            total += max(high - offset, 0)
+        return total
+
+    def close(self) -> None:
+        """Let go."""
+        self._consumer.close()
+
+    def _consume(self, count: int, wait_s: float) -> list[Any]:
+        try:
+            return self._consumer.consume(count, wait_s)
+        except KafkaException as error:
+            raise as_ours(error.args[0], self._where) from error
+
+    def _noted(self, error: KafkaError) -> None:
+        """The client's own thread tells what it meets, and tries again by itself."""
+        if error.code() in (_DOWN, _REFUSED):
+            self._is_down = error.str()
+
+    def _event(self, message: Any, taken: Taken) -> None:
+        error = message.error()
+        code, place = error.code(), f"{message.topic()}, partition {message.partition()}, offset {message.offset()}"
+        if code == _END:  # behind markers of transactions, which nobody gets
+            taken.ends[message.topic(), message.partition()] = message.offset()
+        elif code in _MOVED:
+            taken.moved = f"{place}: {error.str()}"
+        elif code in _BROKEN:
+            raise CorruptData(f"{self._where}: {place}: {error.str()}")
+        elif code == _DOWN:
+            self._is_down = error.str()
+        elif code not in _HARMLESS:
+            ours = as_ours(error, f"{self._where}: {place}")
+            if isinstance(ours, AccessDenied) or not error.retriable():
+                raise ours
+
+
+def _by_topic(messages: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+    topics = [each.topic() for each in messages]
+    names = dict.fromkeys(topics)
+    if len(names) == 1:
+        return {topics[0]: messages}
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for name, each in zip(topics, messages, strict=True):
+        found[name].append(each)
+    return found
+
+
+def _columns(topic: str, messages: Sequence[Any]) -> Messages:
+    def ints(values: list[Any], kind: Any) -> npt.NDArray[Any]:
+        return np.array(values, kind)
+
+    return Messages(
+        topic,
+        pa.array([each.key() for each in messages], pa.binary()),
+        pa.array([each.value() for each in messages], pa.binary()),
+        ints([each.timestamp()[1] for each in messages], np.int64),
+        ints([each.partition() for each in messages], np.int32),
+        ints([each.offset() for each in messages], np.int64),
+        [each.headers() for each in messages],
+    )

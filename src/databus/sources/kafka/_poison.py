@@ -1,0 +1,50 @@
+"""Messages that are not what the configuration says they are: found among the others, and named. No I/O."""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from databus.core import UnrepresentableValue
+from databus.sources.kafka._consumer import Messages
+
+T = TypeVar("T")
+Numbers = npt.NDArray[np.intp]
+
+
+class Poison(NamedTuple):
+    """A message that cannot be read. at: its number among those that were given."""
+
+    at: int
+    reason: str
+
+
+def sifted(messages: Messages, read: Callable[[Messages], T]) -> tuple[list[T], list[Poison]]:
+    """What `read` makes of all messages that it can read, in order, and the others.
+
+    `read` raises `UnrepresentableValue` for any of them; messages are halved until those that are wrong stand alone.
+    """
+    found: list[T] = []
+    poison: list[Poison] = []
+    waiting: list[Numbers] = [np.arange(len(messages))]
+    while waiting:
+        chosen = waiting.pop()
+        try:
+            found.append(read(messages if len(chosen) == len(messages) else messages.chosen(chosen)))
+        except UnrepresentableValue as error:
+            if len(chosen) == 1:
+                poison.append(Poison(int(chosen[0]), str(error)))
+            else:
+                half = len(chosen) // 2
+                waiting += [chosen[half:], chosen[:half]]
+    return found, poison
+
+
+def before(messages: Messages, poison: list[Poison]) -> Messages:
+    """The messages without those that are wrong, and without what comes behind them in their partitions."""
+    kept = np.ones(len(messages), bool)
+    for at, _ in poison:
+        behind = messages.offsets >= messages.offsets[at]
+        kept &= ~((messages.partitions == messages.partitions[at]) & behind)
+    return messages.chosen(np.flatnonzero(kept))

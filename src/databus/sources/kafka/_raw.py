@@ -1,0 +1,100 @@
+"""Messages as rows of their own topic's table: formats `raw` and `json`."""
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from databus.core import UnrepresentableValue
+from databus.schema import Column, TableSchema, user_schema
+from databus.sources.kafka._config import DATABASE, KafkaConfig
+from databus.sources.kafka._consumer import Messages
+
+KEY: Final = ("partition", "offset")
+_US_A_MS: Final = 1_000
+_to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def topic_table(topic: str, config: KafkaConfig) -> TableSchema:
+    """The table of a topic's messages. Raises `ConfigError` where a column of its key is left out."""
+    kind = "binary" if config.format == "raw" else "string"
+    columns = (
+        Column("key", kind),
+        Column("value", kind),
+        Column("timestamp", "timestamptz"),
+        Column("partition", "int32", nullable=False),
+        Column("offset", "int64", nullable=False),
+        Column("headers", "string"),
+    )
+    source = f"{DATABASE}.{topic}"
+    excluded = config.excluded_columns(source, KEY)
+    return TableSchema(source, tuple(column for column in columns if column.name not in excluded), KEY)
+
+
+def topic_columns(table: TableSchema, messages: Messages, config: KafkaConfig) -> list[pa.Array]:
+    """The columns of `table`, one element for each message.
+
+    Raises `UnrepresentableValue` where a message is not what the format says, without saying which.
+    """
+    keys, values = messages.keys, messages.values
+    if config.format == "json":
+        keys, values = _text(keys, "its key"), _text(values, "it")
+        _check_json(values)
+    is_timed = messages.timestamps >= 0
+    times = pa.array(messages.timestamps * _US_A_MS, mask=~is_timed).cast(pa.timestamp("us", "UTC"))
+    found = {
+        "key": keys,
+        "value": values,
+        "timestamp": times,
+        "partition": pa.array(messages.partitions),
+        "offset": pa.array(messages.offsets),
+        "headers": pa.array([header_text(each) for each in messages.headers], pa.string()),
+    }
+    return [found[field.name].cast(field.type) for field in user_schema(table)]
+
+
+def header_text(headers: Sequence[tuple[str, bytes | None]] | None) -> str | None:
+    """Headers as JSON, in their order: `[["name","base64 of the value"],...]`; None without any.
+
+    >>> header_text([("a", b"1"), ("a", None)])
+    '[["a","MQ=="],["a",null]]'
+    """
+    if not headers:
+        return None
+    return _to_json([[name, None if value is None else base64.b64encode(value).decode()] for name, value in headers])
+
+
+def _text(values: pa.Array, what: str) -> pa.Array:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise UnrepresentableValue(f"{what} is not text in UTF-8: {error}") from error
+
+
+def _check_json(values: pa.Array) -> None:
+    """Objects are looked at by Arrow, all at once; if one is none, or something else than an object, one by one."""
+    texts = values.drop_null()
+    if not len(texts):
+        return
+    if pc.all(pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))).as_py():
+        lines = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+        run = pc.binary_join(lines, "\n")[0].as_buffer()
+        try:
+            found = pj.read_json(
+                pa.BufferReader(run),
+                pj.ReadOptions(use_threads=False, block_size=run.size),
+                pj.ParseOptions(explicit_schema=pa.schema([]), unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowInvalid:
+            found = None
+        if found is not None and found.num_rows == len(texts):
+            return
+    for text in texts.to_pylist():
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UnrepresentableValue(f"it is not JSON: {error}") from error

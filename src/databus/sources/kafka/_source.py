@@ -1,0 +1,342 @@
+"""The Kafka source: topics become tables of the relay's log, and the log keeps how far each partition has been read.
+
+Kafka has no order between partitions. What has queued when the relay polls becomes one transaction of the bus, in which
+each partition's messages stand in their order. Reading again makes other transactions of the same messages, so the log
+serves them only once they are on the disk (`Group.unrepeatable`).
+"""
+
+import hashlib
+import json
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from databus.core import (
+    COUNTED,
+    ChangeType,
+    Clock,
+    ControlKind,
+    DatabusError,
+    Identity,
+    PositionPurged,
+    SourceChanged,
+    SystemClock,
+    UnknownSource,
+    UnrepresentableValue,
+    UnsupportedFeature,
+    next_bus_seq,
+)
+from databus.log import Resume
+from databus.schema import BUS_FIELDS, TableSchema, frame_schema
+from databus.sources._capabilities import Finding
+from databus.sources._contract import SourceLag
+from databus.sources._scn_counter import ScnCounter
+from databus.sources.kafka._check import check
+from databus.sources.kafka._cluster import Cluster
+from databus.sources.kafka._config import KafkaConfig
+from databus.sources.kafka._consumer import Messages, Taken, TopicConsumer
+from databus.sources.kafka._places import Loss, Places
+from databus.sources.kafka._poison import Poison, before, sifted
+from databus.sources.kafka._raw import topic_columns, topic_table
+from databus.wire import Commit, Control, Group, Rows
+
+_NAMESPACE: Final = uuid.UUID("0f0d8e0a-93b4-4c0c-8d4e-3a5b7c1f2d66")
+_PROGRESS_NS: Final = 1_000_000_000
+_TOLD_MAX: Final = 3
+
+
+class KafkaSource:
+    """Topics of one cluster."""
+
+    config_model: ClassVar = KafkaConfig
+
+    def __init__(self, physical: str, config: KafkaConfig, clock: Clock | None = None) -> None:
+        self.physical = physical
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._logger = structlog.get_logger("databus.sources").bind(physical=physical)
+        self._cluster: Cluster | None = None
+        self._consumer: TopicConsumer | None = None
+        self._cluster_id = ""
+        self._topics: dict[str, tuple[str, int]] = {}
+        self._places = Places("", {})
+        self._counter = ScnCounter(Resume())
+        self._seq = 0
+        self._txid = ""
+        self._commit_us = 0
+        self._waiting: deque[Group] = deque()
+        self._stopped: DatabusError | None = None
+        self._next_look_ns = 0
+        self._told_ns = 0
+        self._is_moved = False  # behind markers alone, since the last commit
+
+    # The contract
+
+    def identify(self) -> Identity:
+        """See `Source.identify`: a cluster knows its own id."""
+        self._cluster_id = self._connected().id()
+        description = f"Kafka at {self._config.servers}"
+        return Identity(str(uuid.uuid5(_NAMESPACE, self._cluster_id)), COUNTED, description)
+
+    def tables(self) -> Sequence[TableSchema]:
+        """See `Source.tables`: a table for each topic that is there."""
+        self._topics = self._connected().topics()
+        return [table for name in sorted(self._topics) if (table := self._table(name)) is not None]
+
+    def start(self, resume: Resume) -> None:
+        """See `Source.start`."""
+        cluster = self._connected()
+        self._cluster_id = self._cluster_id or cluster.id()
+        self._counter = ScnCounter(resume)
+        self._seq, self._txid = resume.seq, resume.txid
+        self._topics = self._selected(cluster.topics())
+        states = cluster.states(self._topics)
+        if resume.position is None:
+            self._places = Places(self._cluster_id, cluster.started(states))
+            self._waiting.append(self._progress())  # so that a restart begins at the same offsets
+        else:
+            held = Places.from_json(resume.position, self.physical)
+            if held.cluster != self._cluster_id:
+                raise SourceChanged(
+                    f"{self.physical}: the log is of the Kafka cluster {held.cluster}, and {self._config.servers} is "
+                    f"{self._cluster_id}. Name the brokers of that cluster, or capture this one under another name"
+                )
+            self._places = held
+            self._adopt(*held.reconciled(states))
+        self._consumer = TopicConsumer(self.physical, self._config)
+        self._consumer.assign(self._places.each())
+        self._next_look_ns = self._clock.monotonic_ns() + self._config.discover_ms * 1_000_000
+
+    def poll(self, wait_ms: int) -> Group | None:
+        """See `Source.poll`."""
+        if self._waiting:
+            return self._waiting.popleft()
+        if self._stopped is not None:
+            raise self._stopped
+        consumer = self._consumer
+        assert consumer is not None  # noqa: S101 - started
+        if self._clock.monotonic_ns() >= self._next_look_ns:
+            self._look()
+            if self._waiting:
+                return self._waiting.popleft()
+        taken = consumer.take(wait_ms)
+        self._take(taken)
+        if taken.moved:
+            self._look(taken.moved)
+        return self._waiting.popleft() if self._waiting else None
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """See `Source.durable`: Kafka is not told, so that its retention is the topic's own."""
+        del position
+
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
+        """See `Source.request_snapshot`: a topic has no rows to read, only messages."""
+        del where
+        known = {table.source for table in map(self._table, self._topics) if table is not None}
+        unknown = [each for each in sources if each not in known]
+        if unknown:
+            raise UnknownSource(
+                f"{self.physical}: no table {unknown[0]}; there are: {', '.join(sorted(known)) or 'none'}"
+            )
+        raise UnsupportedFeature(
+            f"{self.physical}: a topic cannot be read as a table; consumers get its messages from the log. To read it "
+            "again from its begin, capture it under another name with `start: earliest`"
+        )
+
+    def lag(self) -> SourceLag:
+        """See `Source.lag`. `behind_ms` is the age of the last message captured, and 0 where none waits."""
+        if self._consumer is None:
+            return SourceLag()
+        waiting = self._consumer.waiting(self._places.each())
+        if waiting == 0:
+            return SourceLag(behind_ms=0.0, changes=0)
+        behind_ms = max(self._clock.now_ns() / 1e6 - self._commit_us / 1e3, 0.0) if self._commit_us else None
+        return SourceLag(behind_ms=behind_ms, changes=waiting)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        consumer, self._consumer, self._cluster = self._consumer, None, None
+        if consumer is not None:
+            consumer.close()
+
+    # What `databus check-source` asks
+
+    @staticmethod
+    def check(config: KafkaConfig) -> Sequence[Finding]:
+        """See `Checkable.check`."""
+        return check(config)
+
+    @staticmethod
+    def warm_up(physical: str, say: Any) -> None:
+        """See `Checkable.warm_up`: there is nothing to do."""
+        del physical, say
+
+    # Topics
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self.physical, self._config)
+        return self._cluster
+
+    def _table(self, topic: str) -> TableSchema | None:
+        table = topic_table(topic, self._config)
+        return table if self._config.selects(table.source) else None
+
+    def _selected(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
+        return {name: each for name, each in topics.items() if self._table(name) is not None}
+
+    def _look(self, moved: str = "") -> None:
+        """See what became of topics. moved: why, where a partition is known not to be what it was."""
+        cluster, consumer = self._connected(), self._consumer
+        assert consumer is not None  # noqa: S101 - started
+        self._next_look_ns = self._clock.monotonic_ns() + self._config.discover_ms * 1_000_000
+        topics = self._selected(cluster.topics())
+        if not moved and not self._places.differs(topics):
+            return
+        self._logger.info("topics changed", why=moved or "looked for", topics=len(topics))
+        self._topics = topics
+        self._adopt(*self._places.reconciled(cluster.states(topics)))
+        consumer.assign(self._places.each())
+
+    def _adopt(self, places: Places, losses: Sequence[Loss]) -> None:
+        """Go on at these places; what has been lost is in the log before anything behind it."""
+        if losses and self._config.on_gap == "stop":
+            told = "; ".join(each.reason for each in losses[:_TOLD_MAX])
+            more = f"; and {len(losses) - _TOLD_MAX} more" if len(losses) > _TOLD_MAX else ""
+            raise PositionPurged(
+                f"{self.physical}: {told}{more}. Set `on_gap: continue` to record a gap and go on with what is there",
+                physical=self.physical,
+            )
+        is_other = places.to_json() != self._places.to_json()
+        self._places = places
+        by_topic: dict[str, list[str]] = {}
+        for loss in losses:
+            by_topic.setdefault(loss.topic, []).append(loss.reason)
+        if by_topic:
+            self._gaps(by_topic)
+        elif is_other:
+            self._waiting.append(self._progress())
+
+    # Groups
+
+    def _take(self, taken: Taken) -> None:
+        """Make what has come a transaction, with what is wrong in it before or behind it."""
+        ends, reasons = dict(taken.ends), dict[str, list[str]]()
+        columns: list[tuple[TableSchema, Messages, list[pa.Array]]] = []
+        for messages in taken.messages:
+            table = self._table(messages.topic)
+            if table is None:
+                continue
+            found, poison = sifted(messages, partial(self._read, table))
+            if poison and self._config.on_poison == "stop":
+                kept = before(messages, poison)
+                self._stop_at(messages, poison, ends)
+                found = [self._read(table, kept)] if len(kept) else []
+            elif poison:
+                reasons[messages.topic] = [self._skipped(messages, poison)]
+            columns += [(table, *each) for each in found]
+        moved = self._places.moved(ends)
+        if reasons:
+            self._gaps(reasons)  # at the position before: told again, rather than not, if we are killed in between
+        if columns:
+            self._places = moved
+            self._waiting.append(self._transaction(columns))
+        elif ends:
+            self._is_moved |= moved.to_json() != self._places.to_json()
+            self._places = moved
+        if self._is_moved and not self._waiting and self._clock.monotonic_ns() - self._told_ns >= _PROGRESS_NS:
+            self._waiting.append(self._progress())
+
+    def _read(self, table: TableSchema, messages: Messages) -> tuple[Messages, list[pa.Array]]:
+        return messages, topic_columns(table, messages, self._config)
+
+    def _stop_at(self, messages: Messages, poison: Sequence[Poison], ends: dict[tuple[str, int], int]) -> None:
+        """Have the next poll say what cannot be read, and the position stand before it."""
+        firsts: dict[int, Poison] = {}
+        for each in sorted(poison, key=lambda each: int(messages.offsets[each.at]), reverse=True):
+            firsts[int(messages.partitions[each.at])] = each
+        for partition, each in firsts.items():
+            ends[messages.topic, partition] = int(messages.offsets[each.at])
+        at, reason = next(iter(firsts.values()))
+        self._stopped = UnrepresentableValue(
+            f"{self.physical}: {messages.place(at)}: not what `format: {self._config.format}` means: {reason}. Set "
+            f"`on_poison: skip` to record a gap in the log and go on behind it"
+        )
+
+    def _skipped(self, messages: Messages, poison: Sequence[Poison]) -> str:
+        told = "; ".join(f"{messages.place(each.at)}: {each.reason}" for each in poison[:_TOLD_MAX])
+        more = f"; and {len(poison) - _TOLD_MAX} more" if len(poison) > _TOLD_MAX else ""
+        reason = f"{len(poison)} of the topic's messages are not what `format` says: {told}{more}"
+        self._logger.warning("messages passed over", topic=messages.topic, messages=len(poison), reason=reason)
+        return reason
+
+    def _transaction(self, columns: Sequence[tuple[TableSchema, Messages, list[pa.Array]]]) -> Group:
+        now_us = self._clock.now_ns() // 1000
+        scn, self._seq, self._txid = self._counter.next(), 0, self._new_txid()
+        batches: dict[TableSchema, list[pa.RecordBatch]] = {}
+        for table, messages, arrays in columns:
+            count = len(messages)
+            times = messages.timestamps * 1000
+            times = np.where((times < 0) | (times > now_us), now_us, times)
+            self._commit_us = int(times[-1])
+            seqs = np.arange(self._seq + 1, self._seq + count + 1, dtype=np.int64)
+            self._seq += count
+            bus = (
+                pa.array(np.full(count, ChangeType.INSERT, np.int8)),
+                pa.array(np.full(count, scn, np.int64)),
+                pa.array(seqs),
+                pa.array(times).cast(BUS_FIELDS[3].type),
+                pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [self._txid]),
+                pa.array(np.zeros(count, bool)),
+            )
+            batches.setdefault(table, []).append(
+                pa.RecordBatch.from_arrays([*arrays, *bus], schema=frame_schema(table))
+            )
+        rows = tuple(Rows(table, _as_one(each)) for table, each in batches.items())
+        return Group(self._commit(), rows, unrepeatable=True)
+
+    def _gaps(self, reasons: Mapping[str, Sequence[str]]) -> None:
+        """A gap in each of these topics' tables; they stand or fall together."""
+        tables = [(table, topic) for topic in reasons if (table := self._table(topic)) is not None]
+        for number, (table, topic) in enumerate(tables, 1):
+            self._seq = next_bus_seq(self._seq, self._clock.now_ns())
+            scn = self._counter.scn
+            body = {
+                "kind": ControlKind.GAP,
+                "source": table.source,
+                "from": scn,
+                "to": scn,
+                "reason": "; ".join(reasons[topic][:_TOLD_MAX]),
+                "resnapshot": False,
+            }
+            control = Control(ControlKind.GAP, table, scn, self._seq, body)
+            commit = self._commit(continues=number < len(tables))
+            self._waiting.append(Group(commit, (), control, unrepeatable=True))
+
+    def _progress(self) -> Group:
+        """A commit alone, which says how far partitions have been read."""
+        self._counter.next()
+        self._seq, self._txid = 0, self._new_txid()
+        return Group(self._commit(), unrepeatable=True)
+
+    def _commit(self, *, continues: bool = False) -> Commit:
+        self._told_ns, self._is_moved = self._clock.monotonic_ns(), False
+        commit_us = self._commit_us or self._clock.now_ns() // 1000
+        return Commit(self._counter.scn, self._seq, self._txid, self._places.to_json(), commit_us, continues=continues)
+
+    def _new_txid(self) -> str:
+        """Of the transaction that ends where the places are: another one at the same SCN has another id."""
+        told = json.dumps(self._places.to_json(), sort_keys=True)
+        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+def _as_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]

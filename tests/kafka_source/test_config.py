@@ -1,0 +1,44 @@
+"""Options of the client go by Kafka's names; those of ours are refused, and secrets are shown nowhere."""
+
+import pytest
+
+from databus.core import ConfigError
+from databus.sources import open_source, parse_source
+
+BASE = {"type": "kafka", "kafka": {"bootstrap.servers": "127.0.0.1:1"}, "topics": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kafka": {}}, "bootstrap.servers: missing"),
+        ({"kafka": {"bootstrap.servers": "b:1", "group.id": "x"}}, "consumer_name"),
+        ({"kafka": {"bootstrap.servers": "b:1", "isolation.level": "x"}}, "use `isolation_level`"),
+        ({"kafka": {"bootstrap.servers": "b:1", "plugin.library.paths": "x"}}, "cannot be set"),
+        ({"topics": []}, "topics"),
+        ({"start": "yesterday"}, "none of earliest, latest"),
+        ({"start": {"b": {0: 1}}}, "not among `topics`"),
+    ],
+)
+def test_what_is_wrong_is_said_by_its_path(options, said):
+    with pytest.raises(ConfigError, match=said):
+        parse_source({**BASE, **options}, "sources.events")
+
+
+def test_secrets_stand_in_no_error_and_no_printed_configuration():
+    secret = "shown-nowhere"  # noqa: S105 - of tests
+    options = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "sasl.password": secret,
+        "security.protocol": "sasl_ssl",
+        "no.such": 1,
+    }
+    config = parse_source({**BASE, "kafka": options}, "sources.events")
+    assert secret not in repr(config)
+    assert secret not in config.model_dump_json()
+    with pytest.raises(ConfigError, match=r"no\.such") as error:
+        open_source("events", config).identify()
+    assert secret not in str(error.value)
+    with pytest.raises(ConfigError) as error:
+        parse_source({**BASE, "kafka": {"sasl.password": secret}, "topics": 5}, "sources.events")
+    assert secret not in str(error.value)
