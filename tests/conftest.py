@@ -36,6 +36,7 @@ SHARES_SPARK = (
     "pipeline/test_change_filters_run.py",
     "pipeline/test_compare_mysql.py",
     "pipeline/test_direct.py",
+    "pipeline/test_failure_policy.py",
     "pipeline/test_filter_tests.py",
     "pipeline/test_filtered_ddl.py",
     "pipeline/test_json_lines.py",

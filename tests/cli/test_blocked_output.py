@@ -91,6 +91,35 @@ def test_it_delays_no_other_output_and_ctrl_c_ends_the_run(running, fifo, tmp_pa
     assert alive == []
 
 
+def test_a_reload_that_it_keeps_from_ending_is_answered_and_delays_nobody_else(running, tmp_path):
+    stderr, file = tmp_path / "stderr", tmp_path / "databus.yml"
+    wait_until(lambda: rows_of(tmp_path, "kept") == ROWS, stderr)
+    changed = PIPELINE.replace("rows_max: 100000", "rows_max: 7").replace("{write_ms_max: 2000}", "{0}")
+    more = "  more: {type: files, from: events, path: more, format: json}\n"
+    file.write_text(changed.replace("{0}", "{write_ms_max: 2000, stop_batch_ms_max: 1000}") + more)
+    two = [
+        subprocess.Popen(
+            [sys.executable, "-m", "databus.cli", "reload", "--wait", "8"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    said = [each.communicate(timeout=WAIT_S) for each in two]
+    assert sorted("shown: starts again" in out for out, _ in said) == [False, True], "the second has nothing to change"
+    assert sorted(each.returncode for each in two) == [0, ServiceUnavailable.exit_code], said
+    assert any("shown: not running yet" in error for _, error in said), said
+    wait_until(lambda: rows_of(tmp_path, "more") == ROWS, stderr)
+    wait_until(lambda: "shown: hanging" in databus("status", cwd=tmp_path).stderr, stderr)
+    running.send_signal(signal.SIGTERM)
+    wait_until(lambda: "stopping" in stderr.read_text(), stderr)
+    late = databus("reload", cwd=tmp_path)
+    assert late.returncode in (2, ServiceUnavailable.exit_code), late
+    assert running.wait(STOP_S_MAX + WAIT_S) == 0
+
+
 def test_a_second_ctrl_c_ends_the_run_at_once(running, tmp_path):
     stderr = tmp_path / "stderr"
     wait_until(lambda: rows_of(tmp_path, "kept") == ROWS, stderr)

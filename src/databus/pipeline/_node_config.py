@@ -59,7 +59,34 @@ class OutputConfig(NodeConfig):
         description="Names of the inputs and filters before it; `name.branch` for one branch of a route.",
         examples=["shop", ["shop", "split.large"]],
     )
-    lane: str | None = Field(None, description="Outputs of the same lane share one query, and wait for each other.")
+    lane: str | None = Field(
+        None,
+        description="Outputs of the same lane share one query, and wait for each other. What they say of the query "
+        "(`trigger_ms`, `max_rows_per_trigger`, `max_bytes_per_trigger`, `on_failure`) must be the same; it is enough "
+        "that one says it.",
+    )
+    trigger_ms: int | None = Field(
+        None,
+        ge=0,
+        le=3_600_000,
+        description="Least time between the starts of two of its micro-batches. Default: `run.trigger_ms`.",
+    )
+    max_rows_per_trigger: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="Most rows in one of its micro-batches. Default: as its input says."
+    )
+    max_bytes_per_trigger: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Most bytes of frames in one of its micro-batches. Default: as its input says.",
+    )
+    on_failure: Literal["stop", "retry", "halt"] = Field(
+        "stop",
+        description="What follows an error that does not pass by itself, such as a table that the target refuses: "
+        "`stop`, this output stays down and the others go on; `retry`, it is tried again for ever, with waits that "
+        "grow up to `run.retry_ms_max`; `halt`, the whole pipeline ends. What passes by itself, such as a target that "
+        "is away, is always tried again.",
+    )
     on_change: Literal["stop", "continue", "rebuild"] = Field(
         "stop",
         description="What to do with a table whose rows were written before its filters, or what else decides its rows "

@@ -38,10 +38,12 @@ from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import RunContext, Shape
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import OutputHandle
+from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_named, check_tables, filters_over, typed_steps
+from databus.pipeline._query_options import limited, on_failure_of, trigger_ms_of
 from databus.pipeline._stopping import in_background
 from databus.pipeline._typed_steps import first_lines
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
@@ -151,6 +153,15 @@ class QueryThread(threading.Thread):
         """The names of the outputs that it writes to."""
         return [handle.name for _, handle in self._feeds]
 
+    @property
+    def _output_configs(self) -> list[OutputConfig]:
+        return [handle.output.config for _, handle in self._feeds]
+
+    @property
+    def halts(self) -> bool:
+        """Whether the whole pipeline ends with what it has failed with."""
+        return self.error is not None and on_failure_of(self._output_configs) == "halt"
+
     def writes_by(self, handle: OutputHandle) -> bool:
         """Whether it writes by this handle."""
         return any(mine is handle for _, mine in self._feeds)
@@ -253,7 +264,8 @@ class QueryThread(threading.Thread):
         if self._settings.once:
             stream = stream.trigger(availableNow=True)
         else:
-            stream = stream.trigger(processingTime=f"{run.trigger_ms} milliseconds")
+            trigger_ms = trigger_ms_of(self._output_configs, run.trigger_ms)
+            stream = stream.trigger(processingTime=f"{trigger_ms} milliseconds")
         with self._lock:
             self._query = query = stream.start()
         if self._ends:
@@ -269,7 +281,7 @@ class QueryThread(threading.Thread):
 
     def _build(self) -> "tuple[DataFrame, Writer]":
         settings, plan = self._settings, self.plan
-        origin = settings.graph.inputs[plan.input]
+        origin = limited(settings.graph.inputs[plan.input], self._output_configs)
         context = settings.context_of(plan.input)
         if plan.shape is Shape.TABLES:
             assert plan.physical is not None  # noqa: S101 - the plan's promise
@@ -333,10 +345,11 @@ class QueryThread(threading.Thread):
         """Wait before another try; False if there is none to be."""
         run = self._settings.config.sections.run
         is_schema, may_come = isinstance(error, SchemaChanged), self._may_come(error)
-        if isinstance(error, FatalError | InputError) and not (is_schema or may_come):
+        is_retried = on_failure_of(self._output_configs) == "retry"
+        if isinstance(error, FatalError | InputError) and not (is_schema or may_come or is_retried):
             return False
         self._failures += 1
-        is_ours = type(error) is not TransientError and not is_schema
+        is_ours = (type(error) is not TransientError and not is_schema) or is_retried
         if self._failures > run.retries_max and (self._settings.once or not is_ours):
             return False
         wait_ms = self._retry_ms * (0.5 + random() / 2)

@@ -422,6 +422,8 @@ class _Run:
     def _take(self, event: Any) -> None:
         if isinstance(event, QueryThread):
             self._queries.ended(event)
+            if event.halts:
+                self.ask_to_stop(f"{', '.join(event.outputs)} has failed, and says `on_failure: halt`")
         elif isinstance(event, _Newcomers):
             self._queries.found(event.physicals)
         elif isinstance(event, _Retry):

@@ -23,6 +23,7 @@ from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._filter_tests import check_filter_tests
 from databus.pipeline._graph import BRANCHES_MAX, Branch, Graph, physicals_of
 from databus.pipeline._output_contract import Delivery
+from databus.pipeline._query_options import check_options
 from databus.pipeline._registry import Kind
 from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
 
@@ -193,6 +194,8 @@ def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
         yield from _check_output(graph, config.nodes[path], ways)
         yield from _check_keys(config.nodes[path], ways)
     yield from _check_paths(graph, branches)
+    origins = {path: [config.nodes[each.input] for each in ways] for path, ways in branches.items()}
+    yield from check_options(config, origins)
 
 
 def _check_tables(config: PipelineConfig, path: str, choice: TableChoice) -> Iterator[Problem]:
