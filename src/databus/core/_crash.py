@@ -37,6 +37,8 @@ CRASH_POINTS: Final = (
     "delta.mirror.after_commit",
     "files.before_rename",
     "files.after_rename",
+    "kafka.before_commit",
+    "kafka.after_commit",
     "pipeline.batch.before",
     "pipeline.batch.after",
     "pipeline.ledger.after",

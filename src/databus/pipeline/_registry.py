@@ -70,6 +70,7 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "elasticsearch": "databus.pipeline.outputs:ElasticsearchOutput",
         "files": "databus.pipeline.outputs:FilesOutput",
         "http": "databus.pipeline.outputs:HttpOutput",
+        "kafka": "databus.pipeline.outputs:KafkaOutput",
         "mock": "databus.pipeline.outputs:MockOutput",
         "opensearch": "databus.pipeline.outputs:OpenSearchOutput",
         "stream": "databus.pipeline.outputs:StreamOutput",

@@ -53,6 +53,8 @@ class Kafka(JavaServer):
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
             "log.flush.offset.checkpoint.interval.ms": 60_000,
+            "broker.heartbeat.interval.ms": 500,
+            "broker.session.timeout.ms": 3_000,  # so long a broker that was killed is not let in again
             "num.network.threads": 2,
             "num.io.threads": 4,
             "log.cleaner.dedupe.buffer.size": 4 << 20,

@@ -1,0 +1,118 @@
+"""Topics of Kafka: every change of a table, in the order of its keys.
+
+Tasks write messages, in transactions that bring their positions too (`databus.tasks.kafka`). The driver sees to the
+control topic and to what controls say that readers cannot be told.
+"""
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from databus.core import ConfigError, ControlKind, UnsupportedFeature
+from databus.pipeline._node_config import OutputConfig
+from databus.pipeline._output_contract import Delivery, DirectOutput, OutputContext
+from databus.pipeline.outputs._kafka_config import KafkaConfig
+from databus.schema import TableSchema
+from databus.tasks import KeyChoice, StagedBatch, TableControl, Tasks
+from databus.tasks.kafka import (
+    NO_CONTROLS,
+    Cluster,
+    Encoding,
+    KafkaWriter,
+    NewTopics,
+    TopicNames,
+    as_settings,
+    positions_of,
+    switch_buckets,
+)
+
+
+class KafkaOutput(DirectOutput):
+    """Writes each row of the log as a message."""
+
+    config_model: ClassVar[type[OutputConfig]] = KafkaConfig
+    delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
+    config: KafkaConfig
+
+    def __init__(self, config: KafkaConfig, context: OutputContext) -> None:
+        super().__init__(config, context)
+        self._cluster = Cluster(
+            as_settings({name: each.get_secret_value() for name, each in config.kafka.items()}),
+            config.request_ms_max,
+            config.transaction_ms_max,
+            config.buffer_bytes_max,
+        )
+
+    def form(self, source: str) -> Mapping[str, Any]:
+        """See `Output.form`."""
+        config = self.config
+        key = config.key.get(source) if isinstance(config.key, dict) else config.key
+        return {"topic": config.topics.get(source, config.topic), "key": key}
+
+    @property
+    def key(self) -> KeyChoice:
+        """See `Output.key`."""
+        return KeyChoice(self.config.key or ())
+
+    def check_table(self, table: TableSchema) -> None:
+        """See `Output.check_table`."""
+        self._topics.name("physical", table.source)
+
+    def open(self) -> None:
+        """See `Output.open`. Raises `ConfigError` without Kafka's client."""
+        if importlib.util.find_spec("confluent_kafka") is None:
+            raise ConfigError(
+                f"outputs.{self.context.output}: Kafka's client is missing: pip install 'databus-cdc[kafka]', here and "
+                f"wherever tasks run"
+            )
+        if self.config.transactions:
+            new = self.config.create_topics
+            positions = positions_of(self._cluster, self.config.control_topic)
+            positions.make(-1 if new is None or new.replication_factor is None else new.replication_factor)
+            switch_buckets(self.direct_writer(), self.context.pipeline, self.context.output)
+
+    @property
+    def _topics(self) -> TopicNames:
+        return TopicNames(self.config.topic, tuple(self.config.topics.items()))
+
+    def direct_writer(self) -> KafkaWriter:
+        """See `DirectOutput.direct_writer`."""
+        config, new = self.config, self.config.create_topics
+        return KafkaWriter(
+            config.buckets,
+            self._cluster,
+            self._topics,
+            Encoding(self.key, config.headers),
+            config.control_topic if config.transactions else None,
+            config.controls,
+            None
+            if new is None
+            else NewTopics(new.partitions or -1, new.replication_factor or -1, as_settings(new.config)),
+        )
+
+    def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
+        """See `Output.commit`: the rows are there; some controls stop."""
+        del tasks
+        for item in batch.items:
+            if isinstance(item, TableControl):
+                self._look_at(f"{batch.physical}/{item.table.source}", item)
+
+    def _look_at(self, name: str, control: TableControl) -> None:
+        config, where = self.config, f"outputs.{self.context.output}"
+        if control.kind is ControlKind.GAP and not control.body.get("resnapshot") and config.on_gap == "stop":
+            told = ", ".join(f"{at} {control.body[at]}" for at in ("from", "to", "reason") if at in control.body)
+            raise UnsupportedFeature(
+                f"{where}: changes of {name} are missing ({told or 'no reason given'}). Ask for a snapshot of it, and "
+                f"say `on_gap: continue`"
+            )
+        if control.kind is ControlKind.SCHEMA and config.on_schema_change == "stop":
+            raise UnsupportedFeature(
+                f"{where}: the schema of {name} changed at {control.pair} (SCN, _seq), and `on_schema_change` is stop. "
+                f"Say follow, once its readers are ready for the new columns"
+            )
+        is_emptied = control.kind in (ControlKind.TRUNCATE, ControlKind.DROP)
+        if is_emptied and config.controls == NO_CONTROLS and config.on_truncate == "stop":
+            raise UnsupportedFeature(
+                f"{where}: {name} had a {control.kind} at {control.pair} (SCN, _seq), and with `controls: none` its "
+                f"readers would keep its rows. Give `controls` a topic, or say `on_truncate: skip`"
+            )

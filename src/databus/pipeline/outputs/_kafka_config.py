@@ -1,0 +1,134 @@
+"""Options of the output `kafka`."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from databus.core import InputError
+from databus.pipeline._node_config import OutputConfig
+from databus.tasks import BUCKETS_MAX
+from databus.tasks.kafka import INLINE, NO_CONTROLS, OWN_SETTINGS, topic_name
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Setting = Annotated[SecretStr, BeforeValidator(_as_text, json_schema_input_type=str | int | float | bool)]
+"""A setting of Kafka's client, as it takes it: text. It may be a secret, so that none is shown."""
+PlainSetting = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | int | float | bool)]
+
+
+class CreateTopics(BaseModel):
+    """How topics are made that are not there."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    partitions: int | None = Field(None, ge=1, le=100_000, description="Number of partitions; else the broker's own.")
+    replication_factor: int | None = Field(None, ge=1, le=100, description="Copies of each; else the broker's own.")
+    config: dict[str, PlainSetting] = Field(
+        default_factory=dict, description="The topic's settings.", examples=[{"retention.ms": 604_800_000}]
+    )
+
+
+class KafkaConfig(OutputConfig):
+    """Options of the output `kafka`."""
+
+    type: Literal["kafka"] = "kafka"
+    kafka: dict[str, Setting] = Field(
+        description="Settings of Kafka's client (librdkafka), by their own names. Name secrets by reference.",
+        examples=[
+            {
+                "bootstrap.servers": "kafka-1:9092,kafka-2:9092",
+                "compression.type": "lz4",
+                "security.protocol": "SASL_SSL",
+                "sasl.password": "${file:/run/secrets/kafka}",
+            }
+        ],
+    )
+    topic: str = Field(
+        "{physical}.{db}.{table}",
+        description="Name of a table's topic. `{physical}`, `{db}` and `{table}` stand for the source's names; without "
+        "them all tables go to one topic.",
+        examples=["shop.{table}", "changes"],
+    )
+    topics: dict[str, str] = Field(
+        default_factory=dict,
+        description="Other names for the topics of some tables, by `db.table`; as `topic`.",
+        examples=[{"main.orders": "orders"}],
+    )
+    create_topics: CreateTopics | None = Field(
+        None, description="Make topics that are not there, so; without it, a topic that is missing stops the output."
+    )
+    key: list[str] | dict[str, list[str]] | None = Field(
+        None,
+        description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
+        examples=[["id"], {"main.log": ["host", "at"]}],
+    )
+    headers: bool = Field(
+        True, description="Whether each message has the headers `_commit_version`, `_seq` and `_txid`, as text."
+    )
+    controls: str = Field(
+        INLINE,
+        description="Where controls go (a changed schema, truncate, drop, begin and end of a snapshot, a gap): "
+        "`inline`, to each partition of the table's topic, without a key; `none`; or the name of a topic for them, as "
+        "`topic`.",
+        examples=["inline", "none", "shop.controls"],
+    )
+    on_truncate: Literal["stop", "skip"] = Field(
+        "stop",
+        description="With `controls: none`: what to do where a table is truncated or dropped, of which readers would "
+        "hear nothing.",
+    )
+    on_schema_change: Literal["follow", "stop"] = Field(
+        "follow", description="What a changed table does: its rows go on in their new form, or the output stops."
+    )
+    on_gap: Literal["stop", "continue"] = Field(
+        "stop",
+        description="What to do where changes are missing and no snapshot is said to follow: stop, or go on, because "
+        "you have asked for one or accept what readers see.",
+    )
+    transactions: bool = Field(
+        True,
+        description="Whether rows and the position in the log are written in one transaction: each row is then there "
+        "once for readers with `isolation.level=read_committed`. Without, a row may come twice.",
+    )
+    control_topic: str = Field(
+        "databus-control", description="Compacted topic for positions; any number of outputs may share it."
+    )
+    buckets: int = Field(
+        2, ge=1, le=BUCKETS_MAX, description="How many tasks write at a time, each the rows of some of the keys."
+    )
+    transaction_ms_max: int = Field(
+        60_000,
+        ge=1_000,
+        le=900_000,
+        description="Longest that one transaction, or one message without, may take, in milliseconds; at most the "
+        "brokers' `transaction.max.timeout.ms`. A reader may wait so long for one that was broken off.",
+    )
+    request_ms_max: int = Field(30_000, ge=100, le=600_000, description="Longest wait for an answer, in milliseconds.")
+    buffer_bytes_max: int = Field(
+        64 << 20, ge=1 << 20, le=2 << 30, description="Most bytes of messages that a task has not sent yet."
+    )
+
+    @field_validator("kafka")
+    @classmethod
+    def _are_the_users(cls, settings: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for name in settings:
+            if name in OWN_SETTINGS:
+                raise ValueError(f"`{name}` is not to be set: {OWN_SETTINGS[name]}")
+        if not settings.get("bootstrap.servers", SecretStr("")).get_secret_value():
+            raise ValueError("`bootstrap.servers` is missing: host:port of some brokers")
+        return settings
+
+    @model_validator(mode="after")
+    def _have_names(self) -> "KafkaConfig":
+        others = [] if self.controls in (INLINE, NO_CONTROLS) else [self.controls]
+        for template in (self.topic, *self.topics.values(), *others, self.control_topic):
+            try:
+                topic_name(template, "physical", "db.table")
+            except InputError as error:
+                raise ValueError(f"{template!r}: {str(error).partition(': ')[2]}") from error
+        return self

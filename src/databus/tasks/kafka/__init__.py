@@ -1,0 +1,32 @@
+"""What tasks and the driver do with topics of Kafka. Start with `KafkaWriter`.
+
+Kafka's client is imported only where it is used: other executors do without it.
+"""
+
+from databus.tasks.kafka._cluster import OWN_SETTINGS, Cluster, Fenced
+from databus.tasks.kafka._encoding import Encoding
+from databus.tasks.kafka._positions import BucketId, Position, Positions, positions_of
+from databus.tasks.kafka._topics import NewTopics, TopicNames, Topics, as_settings, topic_name, topics_of
+from databus.tasks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter, Session, switch_buckets
+
+__all__ = [
+    "INLINE",
+    "NO_CONTROLS",
+    "OWN_SETTINGS",
+    "BucketId",
+    "Cluster",
+    "Encoding",
+    "Fenced",
+    "KafkaWriter",
+    "NewTopics",
+    "Position",
+    "Positions",
+    "Session",
+    "TopicNames",
+    "Topics",
+    "as_settings",
+    "positions_of",
+    "switch_buckets",
+    "topic_name",
+    "topics_of",
+]

@@ -1,0 +1,189 @@
+"""A Kafka cluster: its clients, made with the user's own settings, and what their errors mean."""
+
+import logging
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from databus.core import (
+    AccessDenied,
+    ConfigError,
+    DatabusError,
+    FatalError,
+    LockHeld,
+    ServiceUnavailable,
+    UnrepresentableValue,
+)
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient
+
+_FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING")
+_DENIED: Final = (
+    "_AUTHENTICATION",
+    "SASL_AUTHENTICATION_FAILED",
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+)
+_TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+_MISSING: Final = ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION")
+_WRONG: Final = (
+    "INVALID_TRANSACTION_TIMEOUT",
+    "INVALID_REPLICATION_FACTOR",
+    "INVALID_PARTITIONS",
+    "INVALID_CONFIG",
+    "POLICY_VIOLATION",
+    "UNSUPPORTED_VERSION",
+    "_UNSUPPORTED_FEATURE",
+)
+_WAIT: Final = (
+    "_ALL_BROKERS_DOWN",
+    "_MSG_TIMED_OUT",
+    "_PURGE_INFLIGHT",
+    "_PURGE_QUEUE",
+    "_RESOLVE",
+    "_TIMED_OUT",
+    "_TIMED_OUT_QUEUE",
+    "_TRANSPORT",
+    "CONCURRENT_TRANSACTIONS",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND",
+    "REQUEST_TIMED_OUT",
+    "THROTTLING_QUOTA_EXCEEDED",
+)
+_MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = (
+    (_DENIED, AccessDenied, ". Look at the settings below `kafka`, and at what that user may do"),
+    (
+        _TOO_LARGE,
+        UnrepresentableValue,
+        ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`, or `project` columns away",
+    ),
+    (_MISSING, ConfigError, ". Make the topic, or say `create_topics`"),
+    (_WRONG, ConfigError, ""),
+    (_WAIT, ServiceUnavailable, ""),
+)
+OWN_SETTINGS: Final = {
+    "acks": "all in-sync replicas have each message before it counts as written",
+    "delivery.report.only.error": "all reports are looked at",
+    "delivery.timeout.ms": "it is `transaction_ms_max`",
+    "enable.auto.commit": "positions stand in `control_topic`",
+    "enable.idempotence": "it is always on, so that the client's own retries neither repeat nor reorder messages",
+    "group.id": "there is no group of consumers: positions stand in `control_topic`",
+    "isolation.level": "positions are read as committed",
+    "max.in.flight": "idempotence decides it",
+    "max.in.flight.requests.per.connection": "idempotence decides it",
+    "message.timeout.ms": "it is `transaction_ms_max`",
+    "partitioner": "it is `murmur2_random`, by which Kafka's own clients choose the partition of a key",
+    "queue.buffering.max.kbytes": "it is `buffer_bytes_max`",
+    "queue.buffering.max.messages": "`buffer_bytes_max` is the limit",
+    "request.required.acks": "all in-sync replicas have each message before it counts as written",
+    "transaction.timeout.ms": "it is `transaction_ms_max`",
+    "transactional.id": "each bucket of keys has one of its own, by which older attempts are shut out",
+}
+"""Settings of Kafka's client that are not the user's, with the reason."""
+
+
+class Fenced(LockHeld):
+    """Another attempt of this bucket has begun to write."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """How a cluster is reached; travels to tasks. settings: Kafka's own, by its names; secrets among them."""
+
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+    request_ms_max: int = 30_000
+    transaction_ms_max: int = 60_000
+    buffer_bytes_max: int = 64 << 20
+
+    @property
+    def name(self) -> str:
+        """As messages name it."""
+        return f"Kafka at {dict(self.settings).get('bootstrap.servers', '?')}"
+
+    @property
+    def request_s_max(self) -> float:
+        """Longest wait for an answer."""
+        return self.request_ms_max / 1e3
+
+    def producer(self, transactional_id: str | None) -> "Producer":
+        """A producer of its own. Raises `ConfigError`."""
+        from confluent_kafka import Producer
+
+        own: dict[str, Any] = {
+            "enable.idempotence": True,
+            "partitioner": "murmur2_random",
+            "delivery.report.only.error": True,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": max(self.buffer_bytes_max >> 10, 1),
+        }
+        if transactional_id is None:
+            own["message.timeout.ms"] = self.transaction_ms_max
+        else:
+            own |= {"transactional.id": transactional_id, "transaction.timeout.ms": self.transaction_ms_max}
+        made: Producer = self._made(Producer, own)
+        return made
+
+    def consumer(self) -> "Consumer":
+        """One that reads what is committed, and says where a partition ends."""
+        from confluent_kafka import Consumer
+
+        own = {
+            "group.id": "databus",  # it is never joined
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,  # so soon it is told where a partition ends
+        }
+        made: Consumer = self._made(Consumer, own)
+        return made
+
+    def admin(self) -> "AdminClient":
+        """The one for this process."""
+        made: AdminClient = _admin(self)
+        return made
+
+    def _made(self, kind: Any, own: dict[str, Any]) -> Any:
+        """Settings that are another kind of client's are left out by the client itself, with a word in its log."""
+        from confluent_kafka import KafkaException
+
+        logger = logging.getLogger("databus.kafka")
+        try:
+            return kind({**dict(self.settings), **own}, logger=logger)
+        except KafkaException as error:
+            raise ConfigError(f"`kafka`: {_text(error.args[0])}") from error
+
+    def error(self, error: BaseException, what: str) -> DatabusError:
+        """What an error of the client's means. what: what it was doing, such as `committing`."""
+        return self.error_of(error.args[0], what) if error.args else ServiceUnavailable(f"{self.name}: {what}: {error}")
+
+    def error_of(self, error: "KafkaError", what: str) -> DatabusError:
+        """See `error`."""
+        name = str(error.name())
+        told = f"{self.name}: {what}: {_text(error)}"
+        if name in _FENCED:
+            return Fenced(f"{told}. Another attempt of this bucket has begun to write; this one ends")
+        for names, kind, advice in _MEANINGS:
+            if name in names:
+                return kind(f"{told}{advice}")
+        if error.retriable() or error.txn_requires_abort():
+            return ServiceUnavailable(told)
+        return FatalError(told)
+
+
+@lru_cache(maxsize=8)
+def _admin(cluster: Cluster) -> Any:
+    from confluent_kafka.admin import AdminClient
+
+    return cluster._made(AdminClient, {})  # noqa: SLF001 - of this module
+
+
+def _text(error: Any) -> str:
+    return f"{error.str()} ({error.name()})" if hasattr(error, "str") else str(error)

@@ -1,0 +1,187 @@
+"""The control topic: how far each bucket has come, written in the transactions that bring its rows.
+
+A message for each bucket, whose key says which: `["pipeline", "output", "stream", number]`. The topic is compacted, so
+that the last one of each stays.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from databus.core import CorruptData, ServiceUnavailable, SourceCheckpoint
+from databus.tasks.kafka._cluster import Cluster
+from databus.tasks.kafka._topics import NewTopics, topics_of
+
+_VERSION: Final = 1
+_POLL_S: Final = 0.2
+CONTROL_CONFIG: Final = (
+    ("cleanup.policy", "compact"),
+    ("segment.bytes", str(4 << 20)),  # what is in the last segment is not compacted, and is read at each start
+    ("segment.ms", str(3_600_000)),
+)
+
+
+@dataclass(frozen=True)
+class BucketId:
+    """Which bucket it is, of which stream."""
+
+    pipeline: str
+    output: str
+    stream: str
+    number: int
+
+    @property
+    def key(self) -> bytes:
+        """Of its message."""
+        return json.dumps([self.pipeline, self.output, self.stream, self.number], ensure_ascii=False).encode()
+
+    @property
+    def transactional_id(self) -> str:
+        """By which Kafka shuts out whoever began before."""
+        return f"databus/{self.pipeline}/{self.output}/{self.stream}/{self.number}"
+
+
+@dataclass(frozen=True)
+class Position:
+    """at: all of the bucket up to here is in the topics. buckets: how many there were."""
+
+    at: SourceCheckpoint
+    buckets: int
+
+    @property
+    def value(self) -> bytes:
+        """Of its message."""
+        return json.dumps({"v": _VERSION, "buckets": self.buckets, "at": self.at.to_json()}).encode()
+
+
+class Positions:
+    """What a control topic says. It is read from its beginning once in a process, and then from where that ended."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._lock = threading.Lock()
+        self._consumer: Any = None
+        self._next: dict[int, int] = {}
+        self._known: dict[BucketId, Position] = {}
+
+    def make(self, replication_factor: int) -> int:
+        """See to it that the topic is there; returns the number of its partitions."""
+        new = NewTopics(1, replication_factor, CONTROL_CONFIG)
+        return topics_of(self._cluster).ready(self._topic, new)
+
+    def read(self) -> dict[BucketId, Position]:
+        """What is committed now: by whoever was shut out before this was called, too.
+
+        Raises `ServiceUnavailable` if some other writer's transaction stays open for longer than one may take.
+        """
+        with self._lock:
+            try:
+                self._read_on()
+            except BaseException:
+                self._forget()
+                raise
+            return dict(self._known)
+
+    def _forget(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = None
+        self._next.clear()
+        self._known.clear()
+
+    def _read_on(self) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+        ends = self._ends()
+        if any(end < self._next.get(number, 0) for number, end in ends.items()):
+            self._forget()  # it is another topic of that name
+        behind = {number for number, end in ends.items() if end > self._next.get(number, 0)}
+        if not behind:
+            return
+        if self._consumer is None:
+            self._consumer = self._cluster.consumer()
+        self._consumer.assign(
+            [TopicPartition(self._topic, number, self._next.get(number, OFFSET_BEGINNING)) for number in behind]
+        )
+        # What is read stops before the oldest open transaction, whoever's: those behind it may be ours.
+        deadline = time.monotonic() + (self._cluster.transaction_ms_max + self._cluster.request_ms_max) / 1e3
+        while behind:
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(
+                    f"{self._cluster.name}: control topic {self._topic} could not be read to its end: a transaction in "
+                    f"it is open, or its partitions have no leader"
+                )
+            for message in self._consumer.consume(1_000, _POLL_S):
+                self._take(message, ends, behind)
+        self._consumer.unassign()
+
+    def _take(self, message: Any, ends: dict[int, int], behind: set[int]) -> None:
+        number, error = message.partition(), message.error()
+        if error is None:
+            self._note(message.key(), message.value())
+            self._next[number] = message.offset() + 1
+        elif error.name() == "_PARTITION_EOF":
+            self._next[number] = max(message.offset(), self._next.get(number, 0))
+        elif not error.retriable() and error.name() not in ("_TRANSPORT", "_ALL_BROKERS_DOWN"):
+            raise self._cluster.error_of(error, f"reading control topic {self._topic}")
+        if self._next.get(number, 0) >= ends.get(number, 0):
+            behind.discard(number)
+
+    def _note(self, key: bytes, value: bytes | None) -> None:
+        try:
+            pipeline, output, stream, number = json.loads(key)
+            bucket = BucketId(pipeline, output, stream, int(number))
+            if value is None:
+                self._known.pop(bucket, None)
+                return
+            told = json.loads(value)
+            if told["v"] != _VERSION:
+                return  # of another version of databus, whose buckets are not ours
+            at = SourceCheckpoint.from_json(told["at"], f"{self._topic}: {key!r}")
+            self._known[bucket] = Position(at, int(told["buckets"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptData(
+                f"{self._cluster.name}: control topic {self._topic} holds a message that databus has not written, with "
+                f"key {key!r}. Give the output a `control_topic` of its own"
+            ) from error
+
+    def _ends(self) -> dict[int, int]:
+        """Where each partition ends now, with all that is not committed."""
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        count = self.make(-1)
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(self._topic, number): latest for number in range(count)}
+        try:
+            asked = self._cluster.admin().list_offsets(
+                wanted,
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=self._cluster.request_s_max,
+            )
+            return {at.partition: each.result(self._cluster.request_s_max).offset for at, each in asked.items()}
+        except KafkaException as error:
+            topics_of(self._cluster).forget()
+            raise self._cluster.error(error, f"looking for the end of control topic {self._topic}") from error
+        except TimeoutError as error:
+            raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+
+
+@lru_cache(maxsize=8)
+def positions_of(cluster: Cluster, topic: str) -> Positions:
+    """The one for this process."""
+    return Positions(cluster, topic)
+
+
+def of_output(known: dict[BucketId, Position], pipeline: str, output: str) -> Iterator[tuple[str, dict[int, Position]]]:
+    """The streams of an output, each with its buckets."""
+    streams: dict[str, dict[int, Position]] = {}
+    for bucket, position in known.items():
+        if (bucket.pipeline, bucket.output) == (pipeline, output):
+            streams.setdefault(bucket.stream, {})[bucket.number] = position
+    yield from streams.items()

@@ -1,0 +1,127 @@
+"""Topics: what a table's is called, and that it is there."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from databus.core import ConfigError, InputError, ServiceUnavailable
+from databus.tasks.kafka._cluster import Cluster
+
+_FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9._-]")
+_NAME_MAX: Final = 249
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True)
+class NewTopics:
+    """How topics are made. partitions, replication_factor: -1 for the broker's own default."""
+
+    partitions: int = -1
+    replication_factor: int = -1
+    config: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class TopicNames:
+    """What topics are called; travels to tasks. template: with `{physical}`, `{db}` and `{table}`. own: by `db.table`,
+    in the place of the template.
+    """
+
+    template: str = "{physical}.{db}.{table}"
+    own: tuple[tuple[str, str], ...] = ()
+
+    def name(self, physical: str, source: str) -> str:
+        """The topic of a source. Raises `InputError` for a name that no topic can have."""
+        return topic_name(dict(self.own).get(source, self.template), physical, source)
+
+
+def topic_name(template: str, physical: str, source: str) -> str:
+    """The topic of a source, by a template. Raises `InputError` for a name that no topic can have."""
+    db, _, table = source.partition(".")
+    name = template.replace("{physical}", physical).replace("{db}", db).replace("{table}", table)
+    if _FORBIDDEN.search(name) or name in ("", ".", "..") or len(name) > _NAME_MAX:
+        raise InputError(
+            f"{physical}/{source}: no topic can be called {name!r}: its name is of letters, digits, `.`, `_` and `-`, "
+            f"at most {_NAME_MAX}. Give the table one with `topics`"
+        )
+    return name
+
+
+class Topics:
+    """Of a cluster, in one process. It remembers which are there, and how many partitions they have."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._partitions: dict[str, int] = {}
+
+    def ready(self, name: str, new: NewTopics | None) -> int:
+        """See to it that a topic is there; returns the number of its partitions. new: None if it is not made here.
+
+        Raises `ConfigError` for one that is not there, and what `Cluster.error` says.
+        """
+        if name in self._partitions:
+            return self._partitions[name]
+        found = self._look(name)
+        if found is None:
+            if new is None:
+                raise ConfigError(
+                    f"{self._cluster.name} has no topic {name}: make it, or have it made with `create_topics`"
+                )
+            self._make(name, new)
+            found = self._wait_for(name)
+        self._partitions[name] = found
+        return found
+
+    def forget(self) -> None:
+        """Look again: something went wrong, and topics may be others."""
+        self._partitions.clear()
+
+    def _look(self, name: str) -> int | None:
+        from confluent_kafka import KafkaException, TopicCollection
+
+        asked = self._cluster.admin().describe_topics(
+            TopicCollection([name]), request_timeout=self._cluster.request_s_max
+        )
+        try:
+            return len(asked[name].result(self._cluster.request_s_max).partitions)
+        except KafkaException as error:
+            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
+                return None
+            raise self._cluster.error(error, f"looking for topic {name}") from error
+        except TimeoutError as error:
+            raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+
+    def _make(self, name: str, new: NewTopics) -> None:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+        topic = NewTopic(name, new.partitions, new.replication_factor, config=dict(new.config))
+        made = self._cluster.admin().create_topics([topic], request_timeout=self._cluster.request_s_max)
+        try:
+            made[name].result(self._cluster.request_s_max)
+        except KafkaException as error:
+            if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
+                raise self._cluster.error(error, f"making topic {name}") from error
+
+    def _wait_for(self, name: str) -> int:
+        """Brokers hear of a new topic one after the other."""
+        deadline = time.monotonic() + self._cluster.request_s_max
+        while (found := self._look(name)) is None:
+            if time.monotonic() > deadline:
+                raise ServiceUnavailable(f"{self._cluster.name}: topic {name} was made and is not there yet")
+            time.sleep(_POLL_S)
+        return found
+
+
+@lru_cache(maxsize=8)
+def topics_of(cluster: Cluster) -> Topics:
+    """The one for this process."""
+    return Topics(cluster)
+
+
+def as_settings(given: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """Settings as they travel."""
+    return tuple((name, str(value)) for name, value in given.items())

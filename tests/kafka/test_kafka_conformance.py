@@ -1,0 +1,11 @@
+"""Topics pass the suite that every output passes."""
+
+import pytest
+
+from databus.testing import OUTPUT_CHECKS
+from tests.kafka.support import KafkaHarness
+
+
+@pytest.mark.parametrize("check", OUTPUT_CHECKS, ids=lambda check: check.__name__)
+def test_topics_conform(kafka, check, tmp_path):
+    check(KafkaHarness(kafka, tmp_path))
