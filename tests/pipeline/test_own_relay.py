@@ -53,6 +53,31 @@ def wait_until(is_so):
         time.sleep(0.02)
 
 
+def test_a_database_that_another_log_owns_is_not_waited_for_as_one_that_is_away_is(tmp_path):
+    """`run --once` says whose it is, and how to take it over, in seconds: no waiting changes that."""
+    relays = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "databus.yml").write_text(
+            "{name: p, sources: {shop: {type: sqlite, path: ../shop.db}}, inputs: {i: {type: databus}}, "
+            "outputs: {n: {type: mock, from: i}}, run: {start_ms_max: 600_000}}"
+        )
+        relays.append(OwnRelay(load_pipeline(folder / "databus.yml").config, lambda: None))
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = wal")
+        db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    for relay in relays:
+        relay.start()
+        try:
+            relay.wait_until_caught_up(threading.Event())  # for ten minutes, and so for longer than a test may take
+            (state,) = relay.states()
+        finally:
+            relay.stop()
+    assert state["error"] == "LockHeld"
+    assert "--take-over" in state["message"]
+
+
 def test_it_has_caught_up_once_it_holds_what_was_committed_before(tmp_path):
     with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode = wal")

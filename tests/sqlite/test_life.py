@@ -167,6 +167,19 @@ def test_a_log_takes_no_place_but_that_of_one_in_its_own_folder_on_its_own_machi
         shop.start(Resume(log_id=now))
 
 
+def test_a_log_that_was_moved_is_known_by_its_new_folder_and_followed_there(shop: Shop) -> None:
+    """A project was moved; later its state was removed."""
+    shop.run(TABLE)
+    shop.log = ModelLog(log_id="log-1 at /a on here")
+    drain(shop.start(), shop.log)
+    shop.log.log_id = "log-1 at /b on here"
+    drain(shop.start(), shop.log)
+    assert status(shop.path)["log"] == "log-1 at /b on here"
+    shop.log = ModelLog(log_id="log-2 at /b on here")
+    drain(shop.start(), shop.log)
+    assert status(shop.path)["log"] == "log-2 at /b on here"
+
+
 def test_a_log_that_goes_on_does_not_take_the_place_of_a_newer_one(shop: Shop) -> None:
     """The folder was put back from a copy: its log was followed by another, which has trimmed what this one needs."""
     shop.run(TABLE)

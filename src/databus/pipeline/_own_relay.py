@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
-from databus.core import ConfigError, InputError, ServiceUnavailable, TransientError
+from databus.core import ConfigError, InputError, LockHeld, ServiceUnavailable, TransientError
 from databus.pipeline._config import PipelineConfig
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ _STOP_S_MAX: Final = 20.0
 _RESTART_S: Final = (0.05, 5.0)
 _SETTLED_S: Final = 10.0
 _LET_GO_S_MAX: Final = 5.0
-"""How long the relay before it may still own the log. A wrong option or a port in use is no better after that."""
+"""How long the relay before it may still own the log, or the database. A wrong option or a port in use is no better
+after that.
+"""
 _LAG_S: Final = 1.5
 _ANSWER_MS_MAX: Final = 10_000
 _LOG_TAIL_BYTES: Final = 3_000
@@ -223,7 +225,8 @@ class OwnRelay:
         rows_read = 0
         while time.monotonic() < deadline:
             states = self._states_if_there()
-            if states and all(map(_is_done, states)):
+            gave_up_on_owners = time.monotonic() - began > _LET_GO_S_MAX
+            if states and all(_is_done(each) or (gave_up_on_owners and _is_owned(each)) for each in states):
                 return
             waiting = any(_is_behind(each, scns) for each in states)
             scns = {each["name"]: each["SCN"] for each in states}
@@ -270,6 +273,11 @@ def _is_done(state: Mapping[str, Any]) -> bool:
         is_known = state["lagIsNew"] and state["SCN"] is not None and state["lagChanges"] == 0
         return bool(is_known and not state["snapshots"])
     return state["state"] in _CANNOT_GET_ON
+
+
+def _is_owned(state: Mapping[str, Any]) -> bool:
+    """Whether another log owns the database, which it does until somebody does what the error says."""
+    return bool(state["state"] == "ERROR_RETRY" and state["error"] == LockHeld.__name__)
 
 
 def _is_behind(state: Mapping[str, Any], scns: Mapping[str, Any]) -> bool:

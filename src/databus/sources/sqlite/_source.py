@@ -210,7 +210,7 @@ def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, resume: 
     """Record which log captures this database. Returns whether that is another than before. Raises `LockHeld`.
 
     A new log in the folder of the one before, on the same machine, takes its place: who owns the folder now knows that
-    the old log is gone, and that no relay writes it.
+    the old log is gone, and that no relay writes it. So the place is kept as it is now where the log was moved.
     """
     holder, log_id = get_state(db, "log") or "", resume.log_id
     is_in_its_place = resume.position is None and _place_of(holder) == _place_of(log_id) != ""
@@ -223,6 +223,8 @@ def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, resume: 
             f"relay per database, since it trims what it has. Stop the other one for good and run "
             f"`databus sqlite install {config.path} --take-over`, or follow that relay"
         )
+    if holder != log_id:
+        set_state(db, "log", log_id)
     return False
 
 
