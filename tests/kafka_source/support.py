@@ -9,6 +9,7 @@ from typing import Any, Self
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from databus.core import DatabusError
 from databus.sources.kafka import KafkaConfig, KafkaSource
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Kafka
@@ -24,7 +25,6 @@ class Topics:
         self.bootstrap = kafka.bootstrap
         self.prefix = f"t{uuid.uuid4().hex[:8]}"
         self._admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        self._producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})
 
     def create(self, name: str = "", partitions: int = 1, **settings: Any) -> str:
         """A new topic; returns its name."""
@@ -49,9 +49,10 @@ class Topics:
         done(self._admin.delete_records([TopicPartition(name, partition, before)]))
 
     def write(self, name: str, values: Sequence[bytes | str | None], partition: int = 0, **options: Any) -> None:
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0})  # one that knows new partitions
         for value in values:
-            self._producer.produce(name, value=value, partition=partition, **options)
-        assert self._producer.flush(WAIT_S) == 0
+            producer.produce(name, value=value, partition=partition, **options)
+        assert producer.flush(WAIT_S) == 0
 
     def config(self, *topics: str, **options: Any) -> KafkaConfig:
         settings = {
@@ -92,11 +93,16 @@ class Follower:
 
     def start(self) -> KafkaSource:
         self.kill()
-        self.source = KafkaSource("events", self.config)
-        self.source.identify()
-        self.source.tables()
-        self.source.start(self.tape.resume())
-        return self.source
+        source = KafkaSource("events", self.config)
+        try:
+            source.identify()
+            source.tables()
+            source.start(self.tape.resume())
+        except DatabusError:
+            source.close()
+            raise
+        self.source = source
+        return source
 
     def kill(self) -> None:
         """Without a word: all that stays is the tape."""

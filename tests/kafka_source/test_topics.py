@@ -1,0 +1,114 @@
+"""Topics change under the source: new ones are found, and what was lost is a gap, never silence."""
+
+import pytest
+
+from databus.core import PositionPurged, ServiceUnavailable, TransientError
+from databus.sources import offered
+from databus.sources._capabilities import Checkable
+from databus.testing.servers import Kafka
+from tests.kafka_source.support import Follower, Topics
+
+
+def test_new_topics_and_partitions_are_read_from_their_first_message_while_running_and_after_a_stop(topics: Topics):
+    first = topics.create(f"{topics.prefix}.a")
+    topics.write(first, [b"0"])
+    with Follower(topics.config(f"{topics.prefix}.*", start="latest")) as follower:
+        follower.start()
+        follower.poll()
+        topics.widen(first, 2)
+        topics.write(first, [b"1"], partition=1)
+        second = topics.create(f"{topics.prefix}.b")
+        topics.write(second, [b"2"])
+        follower.until(lambda: len(follower.rows()) == 2)
+        follower.kill()
+        third = topics.create(f"{topics.prefix}.c")
+        topics.write(third, [b"3"])
+        topics.widen(second, 3)
+        topics.write(second, [b"4"], partition=2)
+        follower.until(lambda: len(follower.rows()) == 4)
+    assert sorted(follower.values()) == [b"1", b"2", b"3", b"4"]
+    assert follower.gaps() == []
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_messages_that_left_a_topic_unread_stop_the_source_or_are_a_gap(topics: Topics, is_running: bool):
+    name = topics.create(partitions=2)
+    topics.write(name, [b"0", b"1"])
+    with Follower(topics.config(name)) as follower:
+        follower.until(lambda: len(follower.rows()) == 2)
+        if not is_running:
+            follower.kill()
+        topics.write(name, [b"2"], partition=1)
+        follower.until(lambda: not is_running or len(follower.rows()) == 3)
+        follower.kill()
+        topics.write(name, [b"x"] * 10)
+        topics.purge(name, 0, 7)
+        with pytest.raises(PositionPurged, match=f"offsets 2 to 6 of {name}, partition 0.*on_gap: continue"):
+            follower.start()
+        follower.config = topics.config(name, on_gap="continue")
+        follower.until(lambda: len(follower.rows()) == 8)
+    assert [row["offset"] for row in follower.rows() if row["partition"] == 0] == [0, 1, 7, 8, 9, 10, 11]
+    assert len(follower.gaps()) == 1
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_topic_that_was_created_again_is_read_from_its_first_message_behind_a_gap(topics: Topics, is_running: bool):
+    name = topics.create()
+    topics.write(name, [b"old"] * 5)
+    with Follower(topics.config(name, on_gap="continue")) as follower:
+        follower.until(lambda: len(follower.rows()) == 5)
+        if not is_running:
+            follower.kill()
+        topics.delete(name)
+        topics.create(name)
+        topics.write(name, [f"{i}".encode() for i in range(9)])  # more than the topic before had
+        follower.until(lambda: bool(follower.gaps()) and b"8" in follower.values())
+        follower.until(lambda: follower.values()[-9:] == [f"{i}".encode() for i in range(9)])
+    assert "created again" in follower.gaps()[0]
+    stopping = Follower(topics.config(name))
+    stopping.tape.groups = [group for group in follower.tape.groups if group.rows][:1]
+    with stopping, pytest.raises(PositionPurged, match="created again"):
+        stopping.start()
+
+
+def test_a_topic_that_is_deleted_is_a_gap_and_the_others_go_on(topics: Topics):
+    names = [topics.create(), topics.create()]
+    for name in names:
+        topics.write(name, [b"0"])
+    with Follower(topics.config(*names, on_gap="continue")) as follower:
+        follower.until(lambda: len(follower.rows()) == 2)
+        topics.delete(names[0])
+        follower.until(lambda: bool(follower.gaps()))
+        topics.write(names[1], [b"1"])
+        follower.until(lambda: len(follower.rows()) == 3)
+    assert "is gone" in follower.gaps()[0]
+
+
+def test_a_broker_that_is_gone_is_waited_for_and_nothing_is_lost(tmp_path):
+    with Kafka(tmp_path / "broker") as server:
+        topics = Topics(server)
+        name = topics.create()
+        topics.write(name, [b"0"])
+        with Follower(topics.config(name, request_ms=500)) as follower:
+            follower.until(lambda: len(follower.rows()) == 1)
+            server.kill()
+            with pytest.raises(ServiceUnavailable, match=server.bootstrap):
+                follower.until(lambda: False)
+            with pytest.raises(TransientError):
+                follower.start()
+            server.start()
+            topics.write(name, [b"1"])
+            follower.until(lambda: len(follower.rows()) == 2)
+        assert follower.values() == [b"0", b"1"]
+        assert follower.gaps() == []
+
+
+def test_check_source_says_what_topics_finds(topics: Topics):
+    name = topics.create(partitions=3)
+    check = offered(Checkable, topics.config(name), "events").check
+    found = check(topics.config(name, f"{topics.prefix}.none"))
+    assert [each.severity for each in found] == ["error", "info"]
+    assert f"{topics.prefix}.none" in found[0].what
+    assert "3 partitions" in found[1].what
+    nowhere = topics.config(name, kafka={"bootstrap.servers": "127.0.0.1:1"}, request_ms=300)
+    assert [each.name for each in check(nowhere)] == ["connect"]
