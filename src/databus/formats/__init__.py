@@ -27,6 +27,7 @@ from databus.formats._maxwell import maxwell_messages
 from databus.formats._maxwell_reader import maxwell_rows
 from databus.formats._messages import Messages
 from databus.formats._mistakes import lines_of, path_of
+from databus.formats._named_tables import TableWords, tables_named
 from databus.formats._own import own_messages
 from databus.formats._own_reader import own_rows
 from databus.formats._read import ReadRows
@@ -39,6 +40,7 @@ __all__ = [
     "DecimalForm",
     "Messages",
     "ReadRows",
+    "TableWords",
     "UnsignedForm",
     "base64url_texts",
     "canal_messages",
@@ -78,6 +80,7 @@ __all__ = [
     "path_of",
     "scalar_of",
     "substitute",
+    "tables_named",
     "to_json_value",
     "validated",
 ]

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from databus.core import time_us
+from databus.formats import DecimalForm, UnsignedForm
+from databus.schema import Column, TableSchema
 from databus.sources._config import SourceConfig
 
 SERVERS: Final = "bootstrap.servers"
@@ -70,6 +72,48 @@ def is_pattern(topic: str) -> bool:
     return _PATTERN.search(topic) is not None
 
 
+class MessageColumn(BaseModel):
+    """One column of a table that messages are changes of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: str = Field(description="Its type.", examples=["int64", "decimal(10,2)"])
+    db_type: str = Field(
+        "", description="The database's own words for it, where the format depends on them.", examples=["datetime(3)"]
+    )
+    nullable: bool = Field(True, description="Whether it may be null.")
+
+
+class MessageTable(BaseModel):
+    """One table that messages are changes of."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    columns: dict[
+        str,
+        Annotated[
+            MessageColumn,
+            BeforeValidator(
+                lambda value: {"type": value} if isinstance(value, str) else value,
+                json_schema_input_type=str | MessageColumn,
+            ),
+        ],
+    ] = Field(
+        min_length=1,
+        description="Name and type of each column, or its type, `db_type` and `nullable`.",
+        examples=[{"id": "int64", "at": {"type": "timestamp", "db_type": "datetime(3)"}}],
+    )
+    key: list[str] = Field(default_factory=list, description="The columns that identify a row.", examples=[["id"]])
+    topic: str | None = Field(
+        None, description="The topic that has its messages; without it, every topic of `topics` may have some."
+    )
+    schema_id: int | None = Field(
+        None,
+        ge=0,
+        description="Avro: the id of the writer's schema in its registry; messages with another are refused.",
+    )
+
+
 class KafkaConfig(SourceConfig):
     """Topics of a Kafka cluster, read into the relay's log."""
 
@@ -89,10 +133,43 @@ class KafkaConfig(SourceConfig):
         "and are read only where they are named without `*`.",
         examples=[["orders", "shop.*"]],
     )
-    format: Literal["raw", "json"] = Field(
+    format: Literal[
+        "raw",
+        "json",
+        "own",
+        "own-avro",
+        "debezium",
+        "debezium-avro",
+        "maxwell",
+        "canal",
+        "cloudevents",
+        "cloudevents-debezium",
+    ] = Field(
         "raw",
         description="What messages are. `raw`: bytes; `json`: text that is checked to be JSON. Either makes a table "
-        "`kafka.<topic>` with the columns key, value, timestamp, partition, offset and headers.",
+        "`kafka.<topic>` with the columns key, value, timestamp, partition, offset and headers. The others are changes "
+        "of rows, of the tables in `schemas`; see docs/formats.md.",
+    )
+    schemas: dict[str, MessageTable] = Field(
+        default_factory=dict,
+        description="The tables that messages are changes of, by `db.table` as messages name them.",
+    )
+    with_schema: bool = Field(
+        False, description="Debezium's JSON: each message has its schema beside it (`schemas.enable=true`)."
+    )
+    decimals: DecimalForm = Field(
+        DecimalForm.PRECISE, description="Debezium's `decimal.handling.mode`; its `double` loses digits."
+    )
+    unsigned: UnsignedForm = Field(UnsignedForm.LONG, description="Debezium's `bigint.unsigned.handling.mode`.")
+    origin_columns: bool = Field(
+        True,
+        description="Whether rows of changes have the columns origin_version, origin_seq, origin_txid and "
+        "origin_timestamp: their place in the database, as far as the message says it.",
+    )
+    skip_others: bool = Field(
+        False,
+        description="Whether messages are passed over that are no change of a row of `schemas`: of other tables, "
+        "changed schemas, truncations, heartbeats. Else they are treated as `on_poison` says.",
     )
     start: Annotated[str | dict[str, dict[int, int]], AfterValidator(_check_start)] = Field(
         "earliest",
@@ -113,6 +190,13 @@ class KafkaConfig(SourceConfig):
         "stop",
         description="When a message is not what `format` says: stop and name its place, or record a gap in the log and "
         "go on behind it.",
+    )
+    poison_max: int = Field(
+        1_000,
+        ge=1,
+        le=1_000_000,
+        description="Most messages of a topic that one poll may pass over; more stop the source: then `format` or "
+        "`schemas` is wrong.",
     )
     consumer_name: str = Field(
         "databus",
@@ -140,7 +224,36 @@ class KafkaConfig(SourceConfig):
             unknown = [topic for topic in self.start if not self.reads(topic)]
             if unknown:
                 raise ValueError(f"start: {unknown[0]!r} is not among `topics`")
+        if self.is_raw == bool(self.schemas):
+            raise ValueError(
+                f"schemas: format {self.format} "
+                + ("has none" if self.is_raw else "needs the tables, their columns and keys")
+            )
+        for name, table in self.schemas.items():
+            columns = tuple(Column(each, kind.type) for each, kind in table.columns.items())
+            TableSchema(name, columns, tuple(table.key))
+            if table.topic is not None and not self.reads(table.topic):
+                raise ValueError(f"schemas.{name}.topic: {table.topic!r} is not among `topics`")
+            if self.is_avro and (table.topic is None or table.schema_id is None):
+                raise ValueError(f"schemas.{name}: Avro needs `topic` and `schema_id`, since messages name no table")
+        topics = [table.topic for table in self.schemas.values()]
+        if self.is_avro and len(set(topics)) < len(topics):
+            raise ValueError("schemas: Avro has one table in a topic, since messages name none")
         return self
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether messages are rows of a table of their topic's."""
+        return self.format in ("raw", "json")
+
+    @property
+    def is_avro(self) -> bool:
+        """Whether messages are Avro, with the id of their schema before them."""
+        return self.format.endswith("-avro")
+
+    def holds(self, topic: str, table: str) -> bool:
+        """Whether the topic may have messages of a table of `schemas`."""
+        return self.schemas[table].topic in (None, topic)
 
     @property
     def servers(self) -> str:

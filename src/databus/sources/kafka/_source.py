@@ -10,16 +10,15 @@ import json
 import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import structlog
 
 from databus.core import (
     COUNTED,
-    ChangeType,
     Clock,
     ControlKind,
     DatabusError,
@@ -33,7 +32,7 @@ from databus.core import (
     next_bus_seq,
 )
 from databus.log import Resume
-from databus.schema import BUS_FIELDS, TableSchema, frame_schema
+from databus.schema import TableSchema, frame_schema
 from databus.sources._capabilities import Finding
 from databus.sources._contract import SourceLag
 from databus.sources._scn_counter import ScnCounter
@@ -43,7 +42,7 @@ from databus.sources.kafka._config import KafkaConfig
 from databus.sources.kafka._consumer import Messages, Taken, TopicConsumer
 from databus.sources.kafka._places import Loss, Places
 from databus.sources.kafka._poison import Poison, before, sifted
-from databus.sources.kafka._raw import topic_columns, topic_table
+from databus.sources.kafka._tables import Block, TopicTables
 from databus.wire import Commit, Control, Group, Rows
 
 _NAMESPACE: Final = uuid.UUID("0f0d8e0a-93b4-4c0c-8d4e-3a5b7c1f2d66")
@@ -61,6 +60,7 @@ class KafkaSource:
         self._config = config
         self._clock = clock or SystemClock()
         self._logger = structlog.get_logger("databus.sources").bind(physical=physical)
+        self._tables = TopicTables(config)
         self._cluster: Cluster | None = None
         self._consumer: TopicConsumer | None = None
         self._cluster_id = ""
@@ -87,7 +87,7 @@ class KafkaSource:
     def tables(self) -> Sequence[TableSchema]:
         """See `Source.tables`: a table for each topic that is there."""
         self._topics = self._connected().topics()
-        return [table for name in sorted(self._topics) if (table := self._table(name)) is not None]
+        return list(dict.fromkeys(table for name in sorted(self._topics) for table in self._tables.of(name)))
 
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
@@ -138,7 +138,7 @@ class KafkaSource:
     def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
         """See `Source.request_snapshot`: a topic has no rows to read, only messages."""
         del where
-        known = {table.source for table in map(self._table, self._topics) if table is not None}
+        known = {table.source for topic in self._topics for table in self._tables.of(topic)}
         unknown = [each for each in sources if each not in known]
         if unknown:
             raise UnknownSource(
@@ -184,12 +184,8 @@ class KafkaSource:
             self._cluster = Cluster(self.physical, self._config)
         return self._cluster
 
-    def _table(self, topic: str) -> TableSchema | None:
-        table = topic_table(topic, self._config)
-        return table if self._config.selects(table.source) else None
-
     def _selected(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
-        return {name: each for name, each in topics.items() if self._table(name) is not None}
+        return {name: each for name, each in topics.items() if self._tables.of(name)}
 
     def _look(self, moved: str = "") -> None:
         """See what became of topics. moved: why, where a partition is known not to be what it was."""
@@ -228,33 +224,28 @@ class KafkaSource:
     def _take(self, taken: Taken) -> None:
         """Make what has come a transaction, with what is wrong in it before or behind it."""
         ends, reasons = dict(taken.ends), dict[str, list[str]]()
-        columns: list[tuple[TableSchema, Messages, list[pa.Array]]] = []
+        blocks: list[Block] = []
         for messages in taken.messages:
-            table = self._table(messages.topic)
-            if table is None:
-                continue
-            found, poison = sifted(messages, partial(self._read, table))
-            if poison and self._config.on_poison == "stop":
+            is_json = self._config.format != "raw" and not self._config.is_avro
+            found, poison = sifted(messages, self._tables.read, is_json=is_json)
+            if poison and (self._config.on_poison == "stop" or len(poison) > self._config.poison_max):
                 kept = before(messages, poison)
                 self._stop_at(messages, poison, ends)
-                found = [self._read(table, kept)] if len(kept) else []
+                found = [self._tables.read(kept)] if len(kept) else []
             elif poison:
                 reasons[messages.topic] = [self._skipped(messages, poison)]
-            columns += [(table, *each) for each in found]
+            blocks += [block for each in found for block in each]
         moved = self._places.moved(ends)
         if reasons:
             self._gaps(reasons)  # at the position before: told again, rather than not, if we are killed in between
-        if columns:
+        if blocks:
             self._places = moved
-            self._waiting.append(self._transaction(columns))
+            self._waiting.append(self._transaction(blocks))
         elif ends:
             self._is_moved |= moved.to_json() != self._places.to_json()
             self._places = moved
         if self._is_moved and not self._waiting and self._clock.monotonic_ns() - self._told_ns >= _PROGRESS_NS:
             self._waiting.append(self._progress())
-
-    def _read(self, table: TableSchema, messages: Messages) -> tuple[Messages, list[pa.Array]]:
-        return messages, topic_columns(table, messages, self._config)
 
     def _stop_at(self, messages: Messages, poison: Sequence[Poison], ends: dict[tuple[str, int], int]) -> None:
         """Have the next poll say what cannot be read, and the position stand before it."""
@@ -267,6 +258,7 @@ class KafkaSource:
         self._stopped = UnrepresentableValue(
             f"{self.physical}: {messages.place(at)}: not what `format: {self._config.format}` means: {reason}. Set "
             f"`on_poison: skip` to record a gap in the log and go on behind it"
+            + (f", and no more than poison_max={self._config.poison_max}" if self._config.on_poison == "skip" else "")
         )
 
     def _skipped(self, messages: Messages, poison: Sequence[Poison]) -> str:
@@ -276,35 +268,27 @@ class KafkaSource:
         self._logger.warning("messages passed over", topic=messages.topic, messages=len(poison), reason=reason)
         return reason
 
-    def _transaction(self, columns: Sequence[tuple[TableSchema, Messages, list[pa.Array]]]) -> Group:
+    def _transaction(self, blocks: Sequence[Block]) -> Group:
         now_us = self._clock.now_ns() // 1000
         scn, self._seq, self._txid = self._counter.next(), 0, self._new_txid()
         batches: dict[TableSchema, list[pa.RecordBatch]] = {}
-        for table, messages, arrays in columns:
-            count = len(messages)
-            times = messages.timestamps * 1000
+        for block in blocks:
+            count = len(block.kinds)
+            times = block.timestamps * 1000
             times = np.where((times < 0) | (times > now_us), now_us, times)
             self._commit_us = int(times[-1])
             seqs = np.arange(self._seq + 1, self._seq + count + 1, dtype=np.int64)
             self._seq += count
-            bus = (
-                pa.array(np.full(count, ChangeType.INSERT, np.int8)),
-                pa.array(np.full(count, scn, np.int64)),
-                pa.array(seqs),
-                pa.array(times).cast(BUS_FIELDS[3].type),
-                pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [self._txid]),
-                pa.array(np.zeros(count, bool)),
-            )
-            batches.setdefault(table, []).append(
-                pa.RecordBatch.from_arrays([*arrays, *bus], schema=frame_schema(table))
-            )
+            bus = bus_columns(block.kinds, scn, seqs, times, self._txid)
+            batch = pa.RecordBatch.from_arrays([*block.columns, *bus], schema=frame_schema(block.table))
+            batches.setdefault(block.table, []).append(batch)
         rows = tuple(Rows(table, _as_one(each)) for table, each in batches.items())
         return Group(self._commit(), rows, unrepeatable=True)
 
     def _gaps(self, reasons: Mapping[str, Sequence[str]]) -> None:
         """A gap in each of these topics' tables; they stand or fall together."""
-        tables = [(table, topic) for topic in reasons if (table := self._table(topic)) is not None]
-        for number, (table, topic) in enumerate(tables, 1):
+        tables = {table: topic for topic in reasons for table in self._tables.of(topic)}
+        for number, (table, topic) in enumerate(tables.items(), 1):
             self._seq = next_bus_seq(self._seq, self._clock.now_ns())
             scn = self._counter.scn
             body = {
@@ -334,6 +318,21 @@ class KafkaSource:
         """Of the transaction that ends where the places are: another one at the same SCN has another id."""
         told = json.dumps(self._places.to_json(), sort_keys=True)
         return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+def bus_columns(
+    kinds: npt.NDArray[np.int8], scn: int, seqs: npt.NDArray[np.int64], times: npt.NDArray[np.int64], txid: str
+) -> list[pa.Array]:
+    """The bus's own columns of a frame of one transaction. times: microseconds since 1970."""
+    count = len(kinds)
+    return [
+        pa.array(kinds),
+        pa.array(np.full(count, scn, np.int64)),
+        pa.array(seqs),
+        pa.array(times).cast(pa.timestamp("us", "UTC")),
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [txid]),
+        pa.array(np.zeros(count, bool)),
+    ]
 
 
 def _as_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

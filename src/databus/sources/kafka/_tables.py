@@ -1,0 +1,162 @@
+"""Which tables a topic's messages are rows of, and those rows: the choice of `format`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import CHANGE_TYPE, ChangeType, UnrepresentableValue
+from databus.formats import (
+    DebeziumForm,
+    ReadRows,
+    TableWords,
+    canal_rows,
+    cloudevents_debezium_rows,
+    cloudevents_rows,
+    confluent_unframed,
+    debezium_avro_rows,
+    debezium_rows,
+    maxwell_rows,
+    own_avro_rows,
+    own_rows,
+    tables_named,
+)
+from databus.schema import Column, TableSchema
+from databus.sources.kafka._config import KafkaConfig
+from databus.sources.kafka._consumer import Messages
+from databus.sources.kafka._raw import topic_columns, topic_table
+
+_ORIGIN: Final = (
+    ("origin_version", "int64", "_commit_version"),
+    ("origin_seq", "int64", "_seq"),
+    ("origin_txid", "string", "_txid"),
+    ("origin_timestamp", "timestamptz", "_commit_timestamp"),
+)
+"""Columns that an envelope's own place gets, their types, and the bus's columns that its reader puts them in."""
+
+
+class Block(NamedTuple):
+    """Rows of one table in their order. kinds: numbers of change types. timestamps: of their messages, milliseconds."""
+
+    table: TableSchema
+    columns: Sequence[pa.Array]
+    kinds: npt.NDArray[np.int8]
+    timestamps: npt.NDArray[np.int64]
+
+
+class TopicTables:
+    """The tables of topics. Raw ones are made of the topic's name; those of envelopes stand in the configuration."""
+
+    def __init__(self, config: KafkaConfig) -> None:
+        self._config = config
+        self._form = DebeziumForm(config.decimals, config.unsigned, with_schema=config.with_schema)
+        self._declared = {name: _declared(name, config) for name in config.schemas}
+
+    def of(self, topic: str) -> list[TableSchema]:
+        """The captured tables that the topic's messages may be of; none of a topic that is not to be read."""
+        if self._config.is_raw:
+            found = [topic_table(topic, self._config)]
+        else:
+            found = [table for name, (table, _) in self._declared.items() if self._config.holds(topic, name)]
+        return [table for table in found if self._config.selects(table.source)]
+
+    def read(self, messages: Messages) -> list[Block]:
+        """The rows of messages, all of one topic.
+
+        Raises `UnrepresentableValue` where a message is not what the format says, without always saying which.
+        """
+        if self._config.is_raw:
+            (table,) = self.of(messages.topic)
+            kinds = np.full(len(messages), ChangeType.INSERT, np.int8)
+            columns = topic_columns(table, messages, self._config)
+            return [Block(table, columns, kinds, messages.timestamps)]
+        named = [name for name in self._declared if self._config.holds(messages.topic, name)]
+        if self._config.is_avro or (len(named) == 1 and not self._config.skip_others):
+            return self._blocks(named[0], messages)
+        says = tables_named(self._words, messages.values, with_schema=self._config.with_schema)
+        is_other = pc.and_(messages.values.is_valid(), pc.invert(pc.is_in(says, pa.array(named, pa.string()))))
+        if not self._config.skip_others and pc.any(is_other).as_py():
+            at = pc.index(is_other, True).as_py()
+            raise UnrepresentableValue(
+                f"it is of {says[at]}, which `schemas` does not have for this topic"
+                if says[at].is_valid
+                else _NO_CHANGE
+            )
+        blocks = []
+        for name in named:
+            chosen = np.flatnonzero(pc.equal(says, name).fill_null(False).to_numpy(zero_copy_only=False))
+            if len(chosen):
+                blocks += self._blocks(name, messages.chosen(chosen))
+        return blocks
+
+    @property
+    def _words(self) -> TableWords:
+        return cast(TableWords, self._config.format)
+
+    def _blocks(self, name: str, messages: Messages) -> list[Block]:
+        table, read_as = self._declared[name]
+        if not self._config.selects(name):
+            return []
+        read = self._reader(name)(read_as, messages.values)
+        if len(read.others) and not self._config.skip_others:
+            raise UnrepresentableValue(_NO_CHANGE)
+        if not read.rows.num_rows:
+            return []
+        kinds = read.rows.column(CHANGE_TYPE).to_numpy().copy()
+        is_alone = (kinds == ChangeType.UPDATE_POSTIMAGE) & (np.append(0, kinds[:-1]) != ChangeType.UPDATE_PREIMAGE)
+        kinds[is_alone] = ChangeType.INSERT  # a second image without the first puts the row, as an insert does
+        columns = [read.rows.column(column.name) for column in read_as.columns if column.name in table.names]
+        if self._config.origin_columns:
+            columns += [_plain(read.rows.column(column)) for _, _, column in _ORIGIN]
+        return [Block(table, columns, kinds, messages.timestamps[read.messages.to_numpy()])]
+
+    def _reader(self, name: str) -> Callable[[TableSchema, pa.Array], ReadRows]:
+        form = self._form
+        if self._config.is_avro:
+            schema_id = self._config.schemas[name].schema_id
+            read = own_avro_rows if self._config.format == "own-avro" else partial(debezium_avro_rows, form=form)
+            return lambda table, values: read(table, _unframed(values, schema_id))
+        readers: Mapping[str, Callable[[TableSchema, pa.Array], ReadRows]] = {
+            "own": own_rows,
+            "debezium": partial(debezium_rows, form=form),
+            "maxwell": maxwell_rows,
+            "canal": canal_rows,
+            "cloudevents": cloudevents_rows,
+            "cloudevents-debezium": partial(cloudevents_debezium_rows, form=form),
+        }
+        return readers[self._config.format]
+
+
+_NO_CHANGE: Final = (
+    "it is no change of a row (a changed schema, a truncation, a heartbeat); `skip_others: true` passes over such"
+)
+
+
+def _unframed(values: pa.Array, schema_id: int | None) -> pa.Array:
+    ids, bodies = confluent_unframed(values)
+    wrong = np.flatnonzero((ids != schema_id) & (ids >= 0))
+    if len(wrong):
+        raise UnrepresentableValue(f"it is written in the schema {ids[wrong[0]]} of the registry, not in {schema_id}")
+    return bodies
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+
+
+def _declared(name: str, config: KafkaConfig) -> tuple[TableSchema, TableSchema]:
+    """The table as it is captured, and as its messages are read."""
+    given = config.schemas[name]
+    columns = tuple(
+        Column(each, kind.type, kind.nullable and each not in given.key, kind.db_type)
+        for each, kind in given.columns.items()
+    )
+    read_as = TableSchema(name, columns, tuple(given.key))
+    excluded = config.excluded_columns(name, given.key)
+    kept = tuple(column for column in columns if column.name not in excluded)
+    origin = tuple(Column(each, kind) for each, kind, _ in _ORIGIN) if config.origin_columns else ()
+    return TableSchema(name, (*kept, *origin), tuple(given.key)), read_as
