@@ -1,0 +1,14 @@
+BEGIN;
+INSERT INTO orders VALUES (1, 'Ann', 'open');
+INSERT INTO outbox VALUES ('m1', 'orders', '1', '{"order": 1, "status": "open"}');
+COMMIT;
+BEGIN;
+UPDATE orders SET status = 'paid' WHERE id = 1;
+INSERT INTO outbox VALUES ('m2', 'orders', '1', '{"order": 1, "status": "paid"}');
+INSERT INTO outbox VALUES ('m3', 'mails', 'Ann', '{"to": "Ann", "text": "Thank you!"}');
+COMMIT;
+BEGIN;
+INSERT INTO orders VALUES (2, 'Bob', 'open');
+INSERT INTO outbox VALUES ('m4', 'orders', '2', '{"order": 2, "status": "open"}');
+ROLLBACK;
+DELETE FROM outbox;

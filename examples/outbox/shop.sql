@@ -1,0 +1,4 @@
+CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT NOT NULL, status TEXT NOT NULL);
+CREATE TABLE outbox (
+  id TEXT NOT NULL PRIMARY KEY, aggregatetype TEXT NOT NULL, aggregateid TEXT NOT NULL, payload TEXT NOT NULL
+);
