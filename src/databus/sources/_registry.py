@@ -23,6 +23,7 @@ _BUILT_IN: Final = {
     "mock": "databus.sources.mock:MockSource",
     "mysql": "databus.sources.mysql:MysqlSource",
     "sqlite": "databus.sources.sqlite:SqliteSource",
+    "stream": "databus.sources.stream:StreamSource",
 }
 _NEEDS_MYSQL: Final = {"pymysql": "PyMySQL", "numba": "numba"}
 _NEEDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {

@@ -1,0 +1,189 @@
+"""A file that is followed: read as it grows, and found again after rotation, truncation and restarts.
+
+A file is known by its inode and by what is in it (`mark_of`). Rotated by rename, it is read to its end under its new
+name before the next one is begun. Copied and truncated, the copy is read on where the file was left.
+"""
+
+import os
+import time
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+from databus.sources.stream._places import Place, mark_of
+
+_COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+
+
+class FollowedFile:
+    """One file at a time. place: up to where it has been taken; read: up to where it has been given out."""
+
+    def __init__(self, path: Path, rotated: list[str], rotate_wait_ms: int, place: Place) -> None:
+        self._path = path
+        self._patterns = [each.replace("{name}", path.name) for each in rotated]
+        self._wait_s = rotate_wait_ms / 1e3
+        self.place = place
+        self.read_to = place.offset
+        self._file: int | None = None
+        self._quiet_since = 0.0
+        self._size_seen = place.offset
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a file."""
+        return self._file is not None
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def waiting_bytes(self) -> int | None:
+        """How many bytes have not been taken; None without a file."""
+        return None if self._file is None else max(os.fstat(self._file).st_size - self.place.offset, 0)
+
+    def begin(self, *, at_end: bool) -> bool:
+        """Open the file from its begin, or at its end, as the next one. Returns whether it is there."""
+        return self._open_next(self._path, at_end=at_end)
+
+    def find(self) -> str | None:
+        """Open the file that `place` is in, whatever it is called now; returns why not, if it is lost."""
+        if self.place.number == 0:
+            return None
+        candidates = [self._path, *self._siblings()]
+        same = [each for each in candidates if _inode(each) == self.place.inode]
+        for each in [*same, *(each for each in candidates if each not in same and self.place.offset)]:
+            if self._is_here(each):
+                self._open(each, self._place_in(each))
+                return None
+        if not self.place.offset and not same:
+            return f"the file that took the place of the last one is gone, unread: inode {self.place.inode}"
+        return (
+            f"{self._path}: what was read of it up to byte {self.place.offset} is not in it, nor in any file that it "
+            f"may have been rotated to ({', '.join(self._patterns)})"
+        )
+
+    def read(self, size: int) -> bytes:
+        """More of it, as much as there is."""
+        if self._file is None:
+            return b""
+        content = os.pread(self._file, size, self.read_to)
+        if content and self._has_other_content():
+            return b""
+        self.read_to += len(content)
+        self._size_seen = max(self._size_seen, self.read_to)
+        if content:
+            self._quiet_since = time.monotonic()
+        return content
+
+    def take(self, offset: int) -> None:
+        """Have its bytes be taken up to here."""
+        assert self._file is not None  # noqa: S101 - they came from it
+        mark = mark_of(lambda count, at: os.pread(self._file or 0, count, at), offset)
+        self.place = replace(self.place, offset=offset, mark=mark)
+
+    def has_ended(self) -> bool:
+        """Whether another file has its name, and it has not grown for a while: what it holds is all."""
+        if self._file is None or os.fstat(self._file).st_size > self.read_to:
+            return False
+        is_other = _inode(self._path) not in (None, self.place.inode)
+        return is_other and time.monotonic() - self._quiet_since >= self._wait_s
+
+    def is_truncated(self) -> bool:
+        """Whether it holds no longer what was read of it."""
+        return self._file is not None and (os.fstat(self._file).st_size < self.read_to or self._has_other_content())
+
+    def next(self) -> str | None:
+        """Begin the file that follows. Returns what is missing between the two, if anything is."""
+        assert self._file is not None  # noqa: S101 - it has ended
+        ended = os.fstat(self._file)
+        later = sorted(
+            (stat.st_mtime_ns, each)
+            for each in self._siblings(compressed=True)
+            if (stat := _stat(each)) is not None and stat.st_mtime_ns > ended.st_mtime_ns
+            if stat.st_ino not in (ended.st_ino, _inode(self._path))
+        )
+        lost = [each for _, each in later if each.suffix in _COMPRESSED]
+        whole = [each for _, each in later if each.suffix not in _COMPRESSED]
+        self._open_next(whole[0] if whole else self._path, at_end=False)
+        return f"{', '.join(map(str, lost))}: compressed before it was read" if lost else None
+
+    def recover(self) -> str | None:
+        """After a truncation: go on in the copy that was made before it, or begin anew. Returns what is missing."""
+        unread = self._size_seen - self.place.offset
+        for each in self._siblings():
+            if _inode(each) != self.place.inode and self.place.offset and self._is_here(each):
+                self._open(each, self._place_in(each))
+                return None
+        self._open_next(self._path, at_end=False)
+        if unread:
+            return f"{self._path}: it was truncated, and {unread} bytes of it, known to have been there, were not read"
+        return None
+
+    def _place_in(self, path: Path) -> Place:
+        """The place, in a file that may be a copy of the one that it was noted in."""
+        return replace(self.place, inode=_inode(path) or 0)
+
+    def _has_other_content(self) -> bool:
+        file, place = self._file, self.place
+        return file is not None and mark_of(lambda count, at: os.pread(file, count, at), place.offset) != place.mark
+
+    def _is_here(self, path: Path) -> bool:
+        """Whether this file holds what was read up to the place."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            is_long = os.fstat(file).st_size >= self.place.offset
+            return (
+                is_long and mark_of(lambda count, at: os.pread(file, count, at), self.place.offset) == self.place.mark
+            )
+        finally:
+            os.close(file)
+
+    def _open_next(self, path: Path, *, at_end: bool) -> bool:
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        stat = os.fstat(file)
+        offset = stat.st_size if at_end else 0
+        mark = mark_of(lambda count, at: os.pread(file, count, at), offset)
+        os.close(file)
+        self._open(path, Place(self.place.origin, self.place.number + 1, offset, stat.st_ino, mark))
+        return True
+
+    def _open(self, path: Path, place: Place) -> None:
+        self.close()
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.place, self.read_to = place, place.offset
+        self._size_seen = place.offset
+        self._quiet_since = time.monotonic()
+
+    def _siblings(self, *, compressed: bool = False) -> list[Path]:
+        """The files that it may have been rotated to."""
+        try:
+            found = [each for each in self._path.parent.iterdir() if each != self._path and each.is_file()]
+        except OSError:
+            return []
+        return [
+            each
+            for each in sorted(found)
+            if any(fnmatchcase(each.name, pattern) for pattern in self._patterns)
+            and (compressed or each.suffix not in _COMPRESSED)
+        ]
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _inode(path: Path) -> int | None:
+    found = _stat(path)
+    return None if found is None else found.st_ino

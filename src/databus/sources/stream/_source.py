@@ -1,0 +1,344 @@
+"""The stream source: lines become rows of one table, and the log keeps how far they have been read.
+
+What has queued when the relay polls becomes one transaction. Reading again makes other transactions of the same lines,
+so the log serves them only once they are on the disk (`Group.unrepeatable`).
+"""
+
+import hashlib
+import json
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import pyarrow as pa
+import structlog
+
+from databus.core import (
+    COUNTED,
+    ChangeType,
+    Clock,
+    ControlKind,
+    DatabusError,
+    FatalError,
+    Identity,
+    PositionPurged,
+    SystemClock,
+    UnknownSource,
+    UnrepresentableValue,
+    UnsupportedFeature,
+    next_bus_seq,
+)
+from databus.log import Resume
+from databus.schema import BUS_FIELDS, Column, TableSchema, frame_schema
+from databus.sources._contract import SourceLag
+from databus.sources._scn_counter import ScnCounter
+from databus.sources.stream._config import StreamConfig
+from databus.sources.stream._follow import FollowedFile
+from databus.sources.stream._lines import LineBuffer, Lines, Texts, texts_of
+from databus.sources.stream._places import Place
+from databus.sources.stream._process import Process
+from databus.wire import Commit, Control, Group, Rows
+
+_NAMESPACE: Final = uuid.UUID("8d0f4f0b-6f0c-4d07-8a35-0b6f2f7a4c51")
+_KEY: Final = ("stream", "offset")
+_TOLD_MAX: Final = 3
+_END_S: Final = 2.0
+
+
+class StreamSource:
+    """Lines of one file, or of one command's runs."""
+
+    config_model: ClassVar = StreamConfig
+
+    def __init__(self, physical: str, config: StreamConfig, clock: Clock | None = None) -> None:
+        self.physical = physical
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._logger = structlog.get_logger("databus.sources").bind(physical=physical)
+        self._origin = str(Path(config.path).absolute()) if config.path is not None else json.dumps(config.command)
+        self._table = _table_of(config)
+        self._counter = ScnCounter(Resume())
+        self._seq = 0
+        self._txid = ""
+        self._commit_us = 0
+        self._waiting: deque[Group] = deque()
+        self._stopped: DatabusError | None = None
+        self._place = Place(self._origin)
+        self._buffer = LineBuffer(0, config.line_bytes_max)
+        self._followed: FollowedFile | None = None
+        self._process: Process | None = None
+        self._restart_ms = config.restart_ms_min
+        self._began_s = self._start_s = 0.0
+
+    def identify(self) -> Identity:
+        """See `Source.identify`: a path, or a command, on this machine."""
+        return Identity(str(uuid.uuid5(_NAMESPACE, self._origin)), COUNTED, self._origin)
+
+    def tables(self) -> Sequence[TableSchema]:
+        """See `Source.tables`."""
+        return [self._table]
+
+    def start(self, resume: Resume) -> None:
+        """See `Source.start`."""
+        self._counter = ScnCounter(resume)
+        self._seq, self._txid = resume.seq, resume.txid
+        if resume.position is not None:
+            self._place = Place.from_json(resume.position, self._origin, self.physical)
+        config = self._config
+        if config.path is None:
+            if resume.position is None:
+                self._waiting.append(self._progress())
+            return
+        self._followed = FollowedFile(Path(config.path), config.rotated, config.rotate_wait_ms, self._place)
+        if self._place.number == 0:
+            if self._followed.begin(at_end=config.start == "end" and resume.position is None):
+                self._moved()
+            if resume.position is None:
+                self._waiting.append(self._progress())
+        elif (lost := self._followed.find()) is not None:
+            self._lose(lost)
+            self._begin_anew()
+        else:
+            self._moved()
+
+    def poll(self, wait_ms: int) -> Group | None:
+        """See `Source.poll`."""
+        deadline = time.monotonic() + wait_ms / 1e3
+        while not self._waiting:
+            if self._stopped is not None:
+                raise self._stopped
+            left_s = deadline - time.monotonic()
+            if self._config.path is not None:
+                if not self._look_at_file() and not self._waiting and left_s > 0:
+                    time.sleep(min(self._config.poll_ms / 1e3, left_s))
+            else:
+                self._look_at_process(max(left_s, 0))
+            if not self._waiting and left_s <= 0:
+                return None
+        return self._waiting.popleft()
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """See `Source.durable`: nobody is told."""
+        del position
+
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
+        """See `Source.request_snapshot`: lines are read once."""
+        del where
+        if unknown := [each for each in sources if each != self._table.source]:
+            raise UnknownSource(f"{self.physical}: no table {unknown[0]}; there is {self._table.source}")
+        raise UnsupportedFeature(
+            f"{self.physical}: a stream cannot be read as a table; consumers get its lines from the log. To read a "
+            f"file again from its begin, capture it under another name"
+        )
+
+    def lag(self) -> SourceLag:
+        """See `Source.lag`."""
+        return SourceLag(bytes=None if self._followed is None else self._followed.waiting_bytes())
+
+    def close(self) -> None:
+        """See `Source.close`. A process is ended."""
+        if self._followed is not None:
+            self._followed.close()
+            self._followed = None
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.end()
+
+    # A file
+
+    def _look_at_file(self) -> bool:
+        """Returns whether there was something of it."""
+        file = self._followed
+        assert file is not None  # noqa: S101 - started
+        if not file.is_open:
+            if file.begin(at_end=False):
+                self._moved()
+            return file.is_open
+        content = file.read(self._config.group_bytes_max)
+        if content:
+            self._take(self._buffer.feed(content))
+        elif file.is_truncated():
+            lost = file.recover()
+            if lost is not None:
+                self._lose(lost)
+            self._moved()
+            if not self._waiting:
+                self._waiting.append(self._progress())
+        elif file.has_ended():
+            self._take(self._buffer.finish())
+            if self._stopped is None:
+                lost = file.next()
+                if lost is not None:
+                    self._lose(lost)
+                self._moved()
+                self._waiting.append(self._progress())
+        return bool(content)
+
+    def _begin_anew(self) -> None:
+        file = self._followed
+        assert file is not None  # noqa: S101 - started
+        if file.begin(at_end=False):
+            self._moved()
+        if not self._waiting:
+            self._waiting.append(self._progress())
+
+    def _moved(self) -> None:
+        """The file is another one, or read from somewhere else."""
+        assert self._followed is not None  # noqa: S101 - started
+        self._place = self._followed.place
+        self._buffer = LineBuffer(self._place.offset, self._config.line_bytes_max)
+
+    def _lose(self, reason: str) -> None:
+        if self._config.on_gap == "stop":
+            raise PositionPurged(
+                f"{self.physical}: {reason}. Set `on_gap: continue` to record a gap and go on at the begin of the file "
+                f"that is there",
+                physical=self.physical,
+            )
+        self._gap(reason)
+
+    # A process
+
+    def _look_at_process(self, wait_s: float) -> None:
+        if self._process is None:
+            until_s = self._start_s - time.monotonic()
+            if until_s > 0:
+                time.sleep(min(until_s, wait_s))
+                return
+            self._begin_run()
+            return
+        content = self._process.read(self._config.group_bytes_max, wait_s)
+        if content is None:
+            self._take(self._buffer.finish())
+            self._end_run()
+        elif content:
+            self._take(self._buffer.feed(content))
+
+    def _begin_run(self) -> None:
+        command = self._config.command
+        assert command is not None  # noqa: S101 - checked by the options
+        environment = {name: value.get_secret_value() for name, value in self._config.environment.items()}
+        self._process = Process(self.physical, command, environment)
+        self._place = Place(self._origin, self._place.number + 1)
+        self._buffer = LineBuffer(0, self._config.line_bytes_max)
+        self._began_s = time.monotonic()
+
+    def _end_run(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None  # noqa: S101 - it has ended
+        process.wait(_END_S)
+        how, config = process.end(), self._config
+        if config.on_exit == "stop":
+            self._stopped = self._stopped or FatalError(f"{self.physical}: the process {how}; `on_exit` is stop")
+            return
+        if (time.monotonic() - self._began_s) * 1e3 >= config.restart_ms_max:
+            self._restart_ms = config.restart_ms_min
+        self._start_s = time.monotonic() + self._restart_ms / 1e3
+        self._logger.warning("the process has ended and is started again", how=how, wait_ms=self._restart_ms)
+        self._restart_ms = min(self._restart_ms * 2, config.restart_ms_max)
+
+    # Groups
+
+    def _take(self, lines: Lines) -> None:
+        """Make whole lines a transaction, with what is wrong in them."""
+        if not len(lines.starts):
+            return
+        found, end = texts_of(lines, self._config.format), lines.end
+        policy = self._config.on_poison
+        if found.problems and policy == "stop":
+            first = min(found.problems)
+            end = int(found.starts[first])
+            self._stopped = UnrepresentableValue(
+                f"{self.physical}: {self._table.source}: the line at byte {end} of {self._stream}: "
+                f"{found.problems[first]}. Set `on_poison` to skip, which records a gap in the log and goes on behind "
+                f"it, or to text, which makes it a row"
+            )
+            found = found.chosen(np.arange(first))
+        elif found.problems and policy == "skip":
+            told = [f"byte {found.starts[at]}: {reason}" for at, reason in sorted(found.problems.items())]
+            more = f"; and {len(told) - _TOLD_MAX} more" if len(told) > _TOLD_MAX else ""
+            self._gap(f"{len(told)} lines of {self._stream} are passed over: {'; '.join(told[:_TOLD_MAX])}{more}")
+            found = found.chosen(
+                np.array([at for at in range(len(found.starts)) if at not in found.problems], np.int64)
+            )
+        if end == self._place.offset:
+            return
+        if self._followed is not None:
+            self._followed.take(end)
+            self._place = self._followed.place
+        else:
+            self._place = Place(self._origin, self._place.number, end)
+        self._waiting.append(self._transaction(found) if len(found.starts) else self._progress())
+
+    @property
+    def _stream(self) -> str:
+        return f"{'file' if self._config.path is not None else 'run'}-{self._place.number}"
+
+    def _transaction(self, lines: Texts) -> Group:
+        count = len(lines.starts)
+        self._commit_us = self._clock.now_ns() // 1000
+        scn, self._seq, self._txid = self._counter.next(), count, self._new_txid()
+        problems = pa.array([lines.problems.get(at) for at in range(count)], pa.string()) if lines.problems else None
+        values = {
+            "stream": pa.array(np.full(count, self._stream), pa.string()),
+            "offset": pa.array(lines.starts),
+            "line": lines.texts,
+            "problem": pa.nulls(count, pa.string()) if problems is None else problems,
+        }
+        columns = [values[name].cast(frame_schema(self._table).field(name).type) for name in self._table.names]
+        columns += [
+            pa.array(np.full(count, ChangeType.INSERT, np.int8)),
+            pa.array(np.full(count, scn, np.int64)),
+            pa.array(np.arange(1, count + 1, dtype=np.int64)),
+            pa.array(np.full(count, self._commit_us, np.int64)).cast(BUS_FIELDS[3].type),
+            pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), [self._txid]),
+            pa.array(np.zeros(count, bool)),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=frame_schema(self._table))
+        return Group(self._commit(), (Rows(self._table, batch),), unrepeatable=True)
+
+    def _gap(self, reason: str) -> None:
+        """Lines are missing here, at the position before: told again, rather than not, if we are killed in between."""
+        self._logger.warning("lines are missing", reason=reason)
+        self._seq = next_bus_seq(self._seq, self._clock.now_ns())
+        scn = self._counter.scn
+        body = {
+            "kind": ControlKind.GAP,
+            "source": self._table.source,
+            "from": scn,
+            "to": scn,
+            "reason": reason,
+            "resnapshot": False,
+        }
+        control = Control(ControlKind.GAP, self._table, scn, self._seq, body)
+        self._waiting.append(Group(self._commit(), (), control, unrepeatable=True))
+
+    def _progress(self) -> Group:
+        """A commit alone, which says how far the stream has been read."""
+        self._counter.next()
+        self._seq, self._txid = 0, self._new_txid()
+        return Group(self._commit(), unrepeatable=True)
+
+    def _commit(self) -> Commit:
+        commit_us = self._commit_us or self._clock.now_ns() // 1000
+        return Commit(self._counter.scn, self._seq, self._txid, self._place.to_json(), commit_us)
+
+    def _new_txid(self) -> str:
+        """Of the transaction that ends at the place: another one at the same SCN has another id."""
+        told = json.dumps(self._place.to_json(), sort_keys=True)
+        return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+
+
+def _table_of(config: StreamConfig) -> TableSchema:
+    columns = (
+        Column("stream", "string", nullable=False),
+        Column("offset", "int64", nullable=False),
+        Column("line", "string"),
+        Column("problem", "string"),
+    )
+    excluded = config.excluded_columns(config.table, _KEY)
+    return TableSchema(config.table, tuple(each for each in columns if each.name not in excluded), _KEY)
