@@ -1,6 +1,8 @@
-"""`databus init`: a project that runs as it is, or as soon as a server is prepared."""
+"""`databus init`: a project that runs as it is, or as soon as a server is prepared; or a package with a plugin."""
 
+import re
 import socket
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from textwrap import indent
@@ -9,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from databus.cli._app import app
+from databus.cli._plugin_texts import plugin_files
 
 _SQLITE_PIPELINE: Final = """\
 # A pipeline of databus: what is captured, and where it goes. Reference: docs/reference.md.
@@ -211,6 +214,14 @@ _PORTS: Final = {"relay": 11115, "sqlite": 11115, "mysql": 11116, "mariadb": 111
 _PORTS_TRIED: Final = 100
 
 
+class Plugin(StrEnum):
+    """What a package is to bring."""
+
+    output = "output"
+    input = "input"
+    filter = "filter"
+
+
 class Source(StrEnum):
     """What is captured."""
 
@@ -228,23 +239,20 @@ def init(
     relay: Annotated[
         bool, typer.Option("--relay", help="A relay of its own, which pipelines and programs elsewhere read.")
     ] = False,
+    plugin: Annotated[
+        Plugin | None,
+        typer.Option(help="A package with a plugin instead, and tests that pass; FOLDER is its name, such as my-sink."),
+    ] = None,
 ) -> None:
-    """Write a project: a source and a pipeline that copies it, or a relay. With SQLite it runs as it is."""
-    from databus.core import InputError
-
+    """Write a project: a source and a pipeline that copies it, a relay, or a plugin. With SQLite it runs as it is."""
+    if plugin is not None:
+        _write_plugin(plugin.value, folder)
+        return
     port = free_port(_PORTS["relay" if relay else source.value])
     texts = _relay_files(source) if relay else _files(source)
     written = {name: text.replace("@PORT@", str(port)) for name, text in texts.items()}
     names = [*written, "shop.db"] if source is Source.sqlite else [*written]
-    there = [name for name in names if (folder / name).exists()]
-    if there:
-        raise InputError(f"{folder}: {', '.join(there)} is already there; choose an empty folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InputError(f"{folder}: there is a file of that name; choose a folder") from error
-    for name, text in written.items():
-        (folder / name).write_text(text)
+    _write(folder, written, names)
     into = "" if folder == Path() else f"cd {folder} && "
     typer.echo(f"wrote {', '.join(names)}")
     file = "relay.yml" if relay else "databus.yml"
@@ -262,6 +270,38 @@ def init(
             f"      export MYSQL_PASSWORD=...\n"
             f"      {checks} && {runs}"
         )
+
+
+def _write(folder: Path, texts: Mapping[str, str], names: Sequence[str]) -> None:
+    """Write files into a folder where none of these names is taken. Raises `InputError`."""
+    from databus.core import InputError
+
+    there = [name for name in names if (folder / name).exists()]
+    if there:
+        raise InputError(f"{folder}: {', '.join(there)} is already there; choose an empty folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"{folder}: there is a file of that name; choose a folder") from error
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def _write_plugin(kind: str, folder: Path) -> None:
+    """Write a package into a folder that has the plugin's name."""
+    from databus.core import InputError
+
+    name = folder.name
+    if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
+        raise InputError(
+            f"{name or folder}: a plugin's name, and that of its folder, has small letters, digits, - and _ only, such "
+            f"as `databus init --plugin {kind} my-{kind}`"
+        )
+    texts = plugin_files(kind, name)
+    _write(folder, texts, [*texts])
+    typer.echo(f"wrote {', '.join(f'{folder}/{each}' for each in texts)}")
+    typer.echo(f"next: cd {folder} && pip install -e '.[test]' && pytest")
 
 
 def free_port(first: int) -> int:
