@@ -139,7 +139,7 @@ class OutputHandle:
             found = output.place(table)
             has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
             if found is not None and found.pair >= place.pair:
-                has = "was put back to how it was before"
+                has = "was put back to how it was before, or another program has changed its rows"
             raise CorruptData(
                 f"outputs.{self.name}: its copy of {table} {has}; it had come to {place.pair}, says "
                 f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "

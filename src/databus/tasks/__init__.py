@@ -58,6 +58,7 @@ from databus.tasks._mapper import META_COLUMNS, Always, FilterMapper, Mapper, is
 from databus.tasks._moves import Above, Move, Plan, SharedPlan, plan
 from databus.tasks._outbox import Outbox
 from databus.tasks._pairs import Int, Stored, first_pair, last_pair, log_number, pairs_of, rows_above, stored_at
+from databus.tasks._restage import Restage
 from databus.tasks._rewrite import Images, Rewritten, last_images, rewrite
 from databus.tasks._rewrite_job import (
     Change,
@@ -78,7 +79,6 @@ from databus.tasks._stage import (
     RECEIPTS,
     Decode,
     PartWriter,
-    Restage,
     Stage,
     StagedFeed,
     joined,

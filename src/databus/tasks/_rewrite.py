@@ -314,7 +314,8 @@ def opened(table: Location, name: str, *, packs: pa.Schema | None = None) -> "It
         with (table / name).reading() as file:
             found = pq.read_metadata(file)
             packed = [] if packs is None else packed_columns(found, packs)
-            yield pq.ParquetFile(file, metadata=found, read_dictionary=packed)
+            # Spark's older form of times is nanoseconds to Arrow, into which not every year fits
+            yield pq.ParquetFile(file, metadata=found, read_dictionary=packed, coerce_int96_timestamp_unit="us")
     except (FileNotFoundError, pa.ArrowInvalid) as error:
         raise CorruptData(
             f"{table}: could not read {name}, which is part of the table: {error}. Nothing was committed. Restore the "

@@ -15,6 +15,7 @@ from databus.disk import Location
 from databus.tasks._data_file import read_passing_file, write_data_pieces, write_marked_file
 from databus.tasks._decode import fitted_rows
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, mark_of
+from databus.tasks._restage import Restage
 from databus.tasks._rewrite import GROUP_BYTES_MAX, Rewritten, last_images, opened, rewrite
 
 _PART_BYTES_MIN: Final = 64 << 20  # of files, of which less is not worth a task
@@ -65,11 +66,30 @@ Work = Generator[Job, Rewritten, T]
 """What there is to do for one table: yields jobs, one after another, and is sent what each came to."""
 
 
-def run_all(works: Sequence[Work[T]], tasks: Tasks) -> list[T]:
+def run_all(works: Sequence[Work[T]], tasks: Tasks, *, side_by_side: bool = True) -> list[T]:
     """Do the work of several tables; jobs that stand at the same time are run together. Returns what each returns.
 
-    What needs no job is done first, of all of them.
+    What needs no job is done first, of all of them. side_by_side: otherwise each sees what the one before has done.
+    Raises one `Restage` for all of those that raised it, after the others have been done.
     """
+    again: list[Restage] = []
+    mine = [_asking_later(work, again) for work in works]
+    turns = [mine] if side_by_side else [[work] for work in mine]
+    found = [each for turn in turns for each in _run_together(turn, tasks)]
+    if again:
+        raise Restage.of_all(again)
+    return [each for each in found if each is not None]
+
+
+def _asking_later(work: Work[T], again: list[Restage]) -> Work[T | None]:
+    try:
+        return (yield from work)
+    except Restage as asked:
+        again.append(asked)
+        return None
+
+
+def _run_together(works: Sequence[Work[T]], tasks: Tasks) -> list[T]:
     found: dict[int, T] = {}
     standing: list[tuple[int, Job]] = []
 

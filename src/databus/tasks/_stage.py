@@ -29,18 +29,6 @@ Decode = Callable[[pa.Table], Iterable[ChangeBatch]]
 """Makes change batches of a collected micro-batch, in order, each small enough to be held."""
 
 
-class Restage(Exception):
-    """Tasks are to write the rows of some tables again, in another way.
-
-    above: by full name of a table, the pair up to which the target has it. fits: the schema in which it wants its rows.
-    """
-
-    def __init__(self, *, above: Mapping[str, Pair] | None = None, fits: Mapping[str, pa.Schema] | None = None) -> None:
-        super().__init__(f"rows of {', '.join([*(above or ()), *(fits or ())])} are to be written again")
-        self.above = above or {}
-        self.fits = fits or {}
-
-
 class PartWriter(Protocol):
     """An output's half in a task; travels there as it is."""
 

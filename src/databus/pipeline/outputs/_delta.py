@@ -198,7 +198,7 @@ class DeltaOutput(Output):
         works = [self._write_source(known, batch, source, items) for source, items in by_source.items()]
         self._written = {}
         if self.config.merge:  # each is to see what the one before it has done to their table
-            counts = [count for work in works for count in run_all([work], tasks)]
+            counts = run_all(works, tasks, side_by_side=False)
             self._maintain_shared(batch, by_source, tasks)
         else:
             counts = run_all(works, tasks)

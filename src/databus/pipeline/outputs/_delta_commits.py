@@ -5,9 +5,9 @@ wrong of its place from then on, and only its commits, or what is left of its ro
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,20 +25,36 @@ def commit_path(table: Location, version: int) -> Location:
     return table / "_delta_log" / f"{version:020d}.json"
 
 
-def was_put_back(table: Location, since: int) -> bool:
-    """Whether somebody has restored the table to a version before `since`, after it had that one.
+def was_put_back(table: Location, since: int, *, may_change: bool = True) -> bool:
+    """Whether somebody has restored the table to a version before `since`, after it had that one; or, unless they may,
+    has changed its rows by another program, and has not put them back.
 
     As far as the commits after `since` are there without a gap.
     """
-    version = since + 1
+    version, is_changed = since + 1, {since: False}
     while (found := commit_path(table, version).read()) is not None:
-        for line in found.content.splitlines():
-            info = json.loads(line).get("commitInfo") or {}
+        actions = _actions(found.content)
+        is_changed[version] = is_changed[version - 1] or _is_foreign(actions)
+        for action in actions:
+            info = action.get("commitInfo") or {}
             to = (info.get("operationParameters") or {}).get("version")
-            if info.get("operation") == "RESTORE" and (to is None or int(to) < since):
-                return True
+            if info.get("operation") == "RESTORE":
+                if to is None or int(to) < since:
+                    return True
+                is_changed[version] = is_changed.get(int(to), True)
         version += 1
-    return False
+    return is_changed[version - 1] and not may_change
+
+
+def _actions(content: bytes) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in content.splitlines() if line.strip()]
+
+
+def _is_foreign(actions: Sequence[dict[str, Any]]) -> bool:
+    """Whether a commit changes rows, and is not ours."""
+    files = [action.get("add") or action.get("remove") or {"dataChange": False} for action in actions]
+    is_ours = any(action.get("txn", {}).get("appId", "").startswith(_OURS) for action in actions)
+    return not is_ours and any(file.get("dataChange", True) for file in files)
 
 
 @dataclass
@@ -65,10 +81,8 @@ def _foreign_commit(table: Location, after: int, through: int) -> str | None:
         found = commit_path(table, version).read()
         if found is None:
             return f"version {version}, which is no longer in its log"
-        actions = [json.loads(line) for line in found.content.splitlines() if line.strip()]
-        files = [action.get("add") or action.get("remove") or {"dataChange": False} for action in actions]
-        is_ours = any(action.get("txn", {}).get("appId", "").startswith(_OURS) for action in actions)
-        if not is_ours and any(file.get("dataChange", True) for file in files):
+        actions = _actions(found.content)
+        if _is_foreign(actions):
             told = [action["commitInfo"].get("operation", "") for action in actions if "commitInfo" in action]
             return f"version {version} ({', '.join(told) or 'of an unknown operation'})"
     return None
@@ -119,10 +133,10 @@ class Mark:
 
 def still_holds(table: Location, place: Place, find: Callable[[], Place | None], *, appends_only: bool) -> bool:
     """Whether a table has what it had at `place`. find: opens it, and says how far it is now; called only where the
-    commit of that time is no longer in its log. appends_only: whether it is a history.
+    commit of that time is no longer in its log. appends_only: whether it is a history, of which others may remove rows.
     """
     before = Mark.parse(place.mark) if place.mark else None
-    if before is not None and was_put_back(table, before.version):
+    if before is not None and was_put_back(table, before.version, may_change=appends_only):
         return False
     if before is not None and commit_path(table, before.version).exists():
         return True

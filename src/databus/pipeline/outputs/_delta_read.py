@@ -25,7 +25,10 @@ def opened_delta(path: Location) -> "DeltaTable":
 
 def dataset_of(table: "DeltaTable", path: Location, schema: pa.Schema | None = None) -> Any:
     """Its files, for Arrow to read. schema: of the rows that are to come."""
-    return table.to_pyarrow_dataset(filesystem=path.arrow_files, schema=schema)
+    from pyarrow.dataset import ParquetReadOptions
+
+    options = ParquetReadOptions(coerce_int96_timestamp_unit="us")  # as `databus.tasks` reads them
+    return table.to_pyarrow_dataset(filesystem=path.arrow_files, schema=schema, parquet_read_options=options)
 
 
 def read_delta(path: Location | Path, columns: Sequence[str] | None = None, *, source: str | None = None) -> pa.Table:

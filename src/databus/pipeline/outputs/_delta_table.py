@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from databus.core import COMMIT_VERSION, SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.disk import Location, finished_name
 from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits
+from databus.pipeline.outputs._delta_features import check_features, check_may_remove
 from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
 from databus.tasks import (
     Change,
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
 _OWNER: Final = "databus.source"
-_FEATURES: Final = frozenset({"timestampNtz"})
-"""Features of Delta that readers must have, and that our tables may."""
-
 _AHEAD: Final = ("schema", "schema/seq")
 
 
@@ -118,7 +116,7 @@ class DeltaTarget:
             self._version_seen = self._table.version()
             if self._seen.version < 0:
                 self._seen.version = self._version_seen
-            self._check_features(self._table)
+            check_features(self.path, self._table)
             self._check_owner(self._table)
 
     def _was_begun(self) -> bool:
@@ -138,20 +136,8 @@ class DeltaTarget:
                 self._table.update_incremental()
         if self._table is None or self._table.version() <= self._seen.version:
             return
-        self._check_features(self._table)
+        check_features(self.path, self._table)
         check_commits(self.path, self._seen, self._table.version())
-
-    def _check_features(self, table: "DeltaTable") -> None:
-        """Refuse what we do not look for in a table's files and log: rows that are marked as deleted, other names."""
-        found = set(table.protocol().reader_features or ()) - _FEATURES
-        mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
-        if mapping != "none":
-            found.add("columnMapping")
-        if found:
-            raise UnsupportedFeature(
-                f"{self.path}: somebody has given the table {', '.join(sorted(found))}, which databus does not write. "
-                f"Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by `databus rebuild`"
-            )
 
     def _check_owner(self, table: "DeltaTable") -> None:
         found = table.metadata().configuration.get(_OWNER)
@@ -265,6 +251,8 @@ class DeltaTarget:
         gone = [
             RemoveAction(each.name, is_data, now_ms, partition_values=values, size=each.size_bytes) for each in removes
         ]
+        if gone and is_data:
+            check_may_remove(self.path, self.table)
         with self._committing("write to"):
             added = self._added(files, values, now_ms, is_data=is_data)
             self._transact([*added, *gone], "append", self.table.schema(), stored)
@@ -275,6 +263,7 @@ class DeltaTarget:
 
         now_ms = time.time_ns() // 1_000_000
         actions = [action for each, values in files for action in self._added([each], values, now_ms)]
+        check_may_remove(self.path, self.table)
         with self._committing("rewrite"):
             self._transact(actions, "overwrite", Schema.from_arrow(schema), stored)
         self._check_schema(schema)

@@ -174,6 +174,7 @@ class FilesOutput(Output):
         for item in batch.items:
             by_source.setdefault(item.table.source, []).append(item)
         self.written = written = dict.fromkeys(by_source, 0)
+        self._check_parts(batch)
         for source, items in by_source.items():
             staged = {file.name for item in items if isinstance(item, StagedRows) for file in item.files}
             folder = self._folder(batch.physical, source, staged)
@@ -183,6 +184,18 @@ class FilesOutput(Output):
                 end = batch.end.pair if index == len(items) - 1 else None
                 full_name = f"{batch.physical}/{source}"
                 written[source] += self._put(folder, full_name, item, before, end, log_number(batch.end.log))
+
+    def _check_parts(self, batch: Batch) -> None:
+        """Raises `Restage` for all tables that have a part of the rows that tasks have written."""
+        rows = [item for item in batch.items if isinstance(item, StagedRows)]
+        pairs = {name: self._stored(name).pair for name in {f"{batch.physical}/{each.table.source}" for each in rows}}
+        above = {
+            name: pairs[name]
+            for each in rows
+            if each.first <= pairs[name := f"{batch.physical}/{each.table.source}"] < each.last
+        }
+        if above:
+            raise Restage(above=above)
 
     def _put(self, folder: _Folder, name: str, item: Item, before: Pair, end: Pair | None, log: int) -> int:
         """Returns how many rows were new."""
@@ -194,8 +207,6 @@ class FilesOutput(Output):
         rows = self._staged_here(name, item, before) if isinstance(item, TableRows) else item
         if rows is None:
             return 0
-        if rows.first <= before < rows.last:
-            raise Restage(above={name: before})
         if rows.last <= before:
             folder.remove(file.name for file in rows.files)
             return 0
