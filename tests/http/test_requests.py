@@ -214,6 +214,22 @@ def test_a_refusal_is_told_with_its_changes_and_what_to_do(tmp_path, status, on_
         assert len(receiver.seen) == 1
 
 
+def test_what_is_too_large_for_the_target_goes_in_smaller_requests_in_order(tmp_path):
+    with Receiver(lambda request: 413 if len(request.body) > 700 else None) as receiver:
+        written(output_of(receiver, tmp_path), all_of(log_of(*range(20))))
+        taken = [row["id"] for request in receiver.seen if len(request.body) <= 700 for row in request.changes]
+    assert taken == list(range(20))
+    with Receiver(lambda request: 413) as receiver, pytest.raises(UnrepresentableValue, match=r"the 1 changes.*413"):
+        written(output_of(receiver, tmp_path), all_of(log_of(1, 2)))
+
+
+def test_a_body_is_never_larger_than_the_limit(receiver, tmp_path):
+    written(output_of(receiver, tmp_path, request_bytes_max=1_024), all_of(log_of(*range(50))))
+    sizes = [len(request.body) for request in receiver.seen]
+    assert max(sizes) <= 1_024
+    assert len(sizes) < 20
+
+
 def test_a_connection_that_the_target_has_closed_meanwhile_is_made_again(tmp_path):
     with Receiver(lambda request: (200, {"Connection": "close"}, "done")) as receiver:
         output = output_of(receiver, tmp_path)

@@ -77,7 +77,7 @@ class HttpConfig(OutputConfig):
     )
     on_error: Literal["halt", "retry"] = Field(
         "halt",
-        description="What to do about a request that the target refuses (400, 404, 409, 413, 422 and the like): stop "
+        description="What to do about a request that the target refuses (400, 404, 409, 422 and the like): stop "
         "the output, or try the batch again until it is taken. 401, 403 and redirects always stop it.",
     )
     on_gap: Literal["stop", "continue"] = Field(

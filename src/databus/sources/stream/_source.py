@@ -284,7 +284,7 @@ class StreamSource:
         scn, self._seq, self._txid = self._counter.next(), count, self._new_txid()
         problems = pa.array([lines.problems.get(at) for at in range(count)], pa.string()) if lines.problems else None
         values = {
-            "stream": pa.array(np.full(count, self._stream), pa.string()),
+            "stream": pa.repeat(pa.scalar(self._stream), count),
             "offset": pa.array(lines.starts),
             "line": lines.texts,
             "problem": pa.nulls(count, pa.string()) if problems is None else problems,

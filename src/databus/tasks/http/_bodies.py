@@ -5,7 +5,7 @@ its changes was committed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -71,14 +71,43 @@ BODIES: Final = tuple(_BODY_TYPES)
 _BY_ROW: Final = frozenset({"own", "cloudevents"})  # the others make one message of the two rows of an update
 
 
-class Request(NamedTuple):
-    """What is sent at once. first, last: the pairs of its first and last message, of so many `messages`."""
+@dataclass(frozen=True)
+class Request:
+    """What is sent at once: some of the messages that go to an address."""
 
-    url: str
-    body: bytes
-    first: Pair
-    last: Pair
-    messages: int
+    bodies: "_Bodies"
+    begin: int
+    end: int
+
+    @property
+    def url(self) -> str:
+        """Where it goes."""
+        return self.bodies.url
+
+    @property
+    def body(self) -> bytes:
+        """The messages, in their form."""
+        return self.bodies.body(self.begin, self.end)
+
+    @property
+    def first(self) -> Pair:
+        """The pair of its first message."""
+        return self.bodies.part.pair(self.begin)
+
+    @property
+    def last(self) -> Pair:
+        """The pair of its last message."""
+        return self.bodies.part.pair(self.end - 1)
+
+    @property
+    def messages(self) -> int:
+        """How many it has."""
+        return self.end - self.begin
+
+    def halves(self) -> "tuple[Request, Request]":
+        """Two in its place; of more than one message."""
+        middle = (self.begin + self.end) // 2
+        return replace(self, end=middle), replace(self, begin=middle)
 
 
 @dataclass(frozen=True)
@@ -144,26 +173,46 @@ class BodyForm:
         return _Part(pa.array([line], pa.large_binary()), scn, seq)
 
     def _cut(self, url: str, part: "_Part") -> Iterator[Request]:
-        """Bodies of messages one after the other, which stand side by side in memory, a separator behind each."""
+        """Requests of messages one after the other."""
         count = len(part.values)
         if not count:
             return
-        opens, between, closes = {"array": (b"[", b",", b"]"), "lines": (b"", b"\n", b"\n")}.get(
-            self.body, (b"", b" ", b"")
-        )
+        bodies = _Bodies.of(url, part, self.body)
+        rows_max = 1 if self.body == "object" else self.rows_max
+        begin = 0
+        while begin < count:
+            fits = int(np.searchsorted(bodies.ends, bodies.ends[begin] + self.bytes_max - 1, "right")) - 1
+            end = min(max(fits, begin + 1), begin + rows_max, count)
+            yield Request(bodies, begin, end)
+            begin = end
+
+
+@dataclass(frozen=True)
+class _Bodies:
+    """Messages side by side in memory, a separator of one byte behind each. ends: where each begins, and the end."""
+
+    url: str
+    part: "_Part"
+    opens: bytes
+    closes: bytes
+    ends: Int
+    memory: pa.Buffer
+
+    @classmethod
+    def of(cls, url: str, part: "_Part", form: str) -> "_Bodies":
+        """The bodies of messages, in the form of this name."""
+        opens, between, closes = {"array": (b"[", b",", b"]"), "lines": (b"", b"\n", b"\n")}.get(form, (b"", b" ", b""))
         pieces = pc.binary_join_element_wise(
             part.values, *(pa.scalar(each, pa.large_binary()) for each in (between, b""))
         )
         _, places, memory = pieces.buffers()
-        ends = np.frombuffer(places, np.int64)[pieces.offset : pieces.offset + count + 1]
-        rows_max = 1 if self.body == "object" else self.rows_max
-        begin = 0
-        while begin < count:
-            fits = int(np.searchsorted(ends, ends[begin] + self.bytes_max, "right")) - 1
-            end = min(max(fits, begin + 1), begin + rows_max, count)
-            inside = memory[ends[begin] : ends[end] - 1].to_pybytes()
-            yield Request(url, opens + inside + closes, part.pair(begin), part.pair(end - 1), end - begin)
-            begin = end
+        ends = np.frombuffer(places, np.int64)[pieces.offset : pieces.offset + len(pieces) + 1]
+        return cls(url, part, opens, closes, ends, memory)
+
+    def body(self, begin: int, end: int) -> bytes:
+        """Of these messages."""
+        inside: bytes = self.memory[self.ends[begin] : self.ends[end] - 1].to_pybytes()
+        return self.opens + inside + self.closes
 
 
 class _Part(NamedTuple):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from databus.core import AccessDenied, DatabusError, InputError, ServiceUnavailable, UnrepresentableValue
 from databus.tasks._batch import ChangeBatch, TableRows
@@ -19,7 +20,8 @@ from databus.tasks.http._bodies import BodyForm, Request
 from databus.tasks.http._client import Answer, Target
 from databus.tasks.http._signature import headers_of_request
 
-_NOT_THE_ROWS_FAULT = frozenset({404, 405, 407, 410})
+_NOT_THE_ROWS_FAULT: Final = frozenset({404, 405, 407, 410})
+_TOO_LARGE: Final = 413
 
 
 @dataclass(frozen=True)
@@ -49,29 +51,39 @@ class _BucketOfRequests:
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`."""
         for request in self._writer.form.requests(batch, self._bucket.takes_controls_of):
-            answer = self._send(batch, request)
-            if not 200 <= answer.status < 300:
-                raise self._error(request, answer)
+            self._deliver(batch, request)
         written: Counter[str] = Counter()
         for item in batch.items:
             if isinstance(item, TableRows):
                 written[item.table.source] += item.rows.num_rows
         return written
 
+    def _deliver(self, batch: ChangeBatch, request: Request) -> None:
+        """Send a request until it is taken; what is too large for the target goes in smaller ones."""
+        left = [request]
+        while left:
+            each = left.pop()
+            answer = self._send(batch, each)
+            if answer.status == _TOO_LARGE and each.messages > 1:
+                left += reversed(each.halves())
+            elif not 200 <= answer.status < 300:
+                raise self._error(each, answer)
+
     def _send(self, batch: ChangeBatch, request: Request) -> Answer:
-        writer, request_id = self._writer, self._id_of(batch, request)
+        writer, body = self._writer, request.body
+        request_id = self._id_of(batch, request, body)
 
         def headers() -> Mapping[str, str]:
-            return headers_of_request(request_id, int(time.time()), request.body, writer.keys)
+            return headers_of_request(request_id, int(time.time()), body, writer.keys)
 
-        return self._client.post(request.url, request.body, writer.form.content_type, headers)
+        return self._client.post(request.url, body, writer.form.content_type, headers)
 
-    def _id_of(self, batch: ChangeBatch, request: Request) -> str:
+    def _id_of(self, batch: ChangeBatch, request: Request, body: bytes) -> str:
         """The same for the same bytes from the same place, and another for all else."""
         bucket = self._bucket
         place = [bucket.pipeline, bucket.output, batch.physical, batch.end.log, bucket.number, bucket.buckets]
         told = json.dumps([*place, request.first, request.last]).encode()
-        return hashlib.sha256(told + b"\n" + request.body).hexdigest()[:32]
+        return hashlib.sha256(told + b"\n" + body).hexdigest()[:32]
 
     def _error(self, request: Request, answer: Answer) -> DatabusError:
         output = self._bucket.output
