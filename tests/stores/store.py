@@ -120,7 +120,8 @@ def denied():
 class LateStore:
     """Hands requests on to a store. While `holds` is set, commits of Delta tables wait in it, whoever gives them up.
 
-    without: a header that it does not hand on.
+    without: a header that it does not hand on. fails: so many commits are carried out, and answered by an error of the
+    store's, after which who asked asks again.
     """
 
     def __init__(self, endpoint: str, without: str = "") -> None:
@@ -129,6 +130,7 @@ class LateStore:
         self.holds = threading.Event()
         self._released = threading.Event()
         self.endpoint = ""
+        self.fails = 0
 
     def release(self) -> None:
         """Have the store carry out what it was asked for."""
@@ -147,6 +149,13 @@ class LateStore:
         to.endheaders(body)
         answer = to.getresponse()
         content = answer.read()
+        if request.command == "PUT" and "/_delta_log/" in request.path and self.fails:
+            self.fails -= 1
+            to.close()
+            request.send_response_only(500)
+            request.send_header("Content-Length", "0")
+            request.end_headers()
+            return
         request.send_response_only(answer.status)
         for name, value in answer.getheaders():
             if name.lower() not in ("connection", "content-length", "transfer-encoding"):

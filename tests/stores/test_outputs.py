@@ -196,6 +196,22 @@ def test_commit_that_the_store_carries_out_after_its_error_names_files_that_are_
     assert sorted(row["id"] for row in rows) == [*range(6)]
 
 
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_a_commit_that_is_carried_out_and_answered_by_an_error_is_no_other_writer(mode, tmp_path, store, prefix):
+    """Who asks once more finds a commit there, which is its own."""
+    log = log_of(1, 2, 3)
+    with late(store.endpoint) as failing:
+        there = Storage({"s3": {**store.options, "endpoint": failing.endpoint}})
+        output = ByTasks(DeltaConfig(mode=mode, path=f"s3://{BUCKET}/{prefix}", **FROM), context(tmp_path, there))
+        for at in range(2):  # the table is made, too
+            failing.fails = 1
+            output.write(log.batch(at, at + 1))
+            assert failing.fails == 0
+        output.write(log.batch(2, 3))
+    rows = DeltaInStore(tmp_path, store, prefix, mode).read("shop", ORDERS)
+    assert sorted(row["id"] for row in rows) == [1, 2, 3]
+
+
 def test_upkeep_removes_what_tasks_have_left_and_nothing_below_the_table(store, prefix):
     place = context(None, store.storage).locate(f"s3://{BUCKET}/{prefix}/t")
     target = DeltaTarget(place, "shop/main.t", "a", Upkeep(compact_every_commits=1, vacuum_hours=0), ("x", "y"))

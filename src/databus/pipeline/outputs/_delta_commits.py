@@ -5,7 +5,7 @@ wrong of its place from then on, and only its commits, or what is left of its ro
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from databus.core import COMMIT_VERSION, LockHeld
 from databus.disk import Location
 from databus.pipeline._output_contract import Place
+from databus.tasks import Stored
 
 _OURS: Final = "databus/"
 """What the ids begin with under which our commits store their pairs."""
@@ -44,6 +45,19 @@ def was_put_back(table: Location, since: int, *, may_change: bool = True) -> boo
                 is_changed[version] = is_changed.get(int(to), True)
         version += 1
     return is_changed[version - 1] and not may_change
+
+
+def is_commit(table: Location, version: int, application: str, stored: Stored, added: Collection[str]) -> bool:
+    """Whether the commit of a version is the one that stores this pair of an application, and adds these files, whose
+    names nobody else gives.
+    """
+    found = commit_path(table, version).read()
+    if found is None:
+        return False
+    actions = _actions(found.content)
+    pairs = {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
+    names = {action["add"]["path"] for action in actions if "add" in action}
+    return (pairs.get(application), pairs.get(f"{application}/seq")) == stored.pair and names == {*added}
 
 
 def _actions(content: bytes) -> list[dict[str, Any]]:

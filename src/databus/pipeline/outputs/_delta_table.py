@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
 from databus.disk import Location, finished_name
-from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits
+from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits, is_commit
 from databus.pipeline.outputs._delta_features import check_features, check_may_remove
 from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
 from databus.tasks import (
@@ -106,6 +106,7 @@ class DeltaTarget:
         self._stored: Stored | None = None
         self._stored_of: int | None = None  # version
         self._next: Stored | None = None  # what the commit that is being made stores
+        self._adding: frozenset[str] = frozenset()  # the files that it adds
         self._live: tuple[object, list[LiveFile]] | None = None  # as asked for last
         self._open()
 
@@ -291,8 +292,11 @@ class DeltaTarget:
         ]
 
     def _transact(self, actions: list[Any], mode: Any, schema: Any, stored: Stored) -> None:
+        from deltalake.transaction import AddAction
+
         partition_by = [SOURCE] if self._is_shared else None
         self._named |= dict.fromkeys((each.path for each in actions), self.table.version() + 1)
+        self._adding = frozenset(each.path for each in actions if isinstance(each, AddAction))
         self.table.create_write_transaction(
             actions, mode, schema, partition_by=partition_by, commit_properties=self.commit(stored)
         )
@@ -423,8 +427,15 @@ class DeltaTarget:
     def _committing(self, verb: str) -> Iterator[None]:
         crash_point(self._crash_points[0])
         known, before = self.stored(), self.table.version()
-        with self._errors(verb):
-            yield
+        self._adding = frozenset()
+        try:
+            with self._errors(verb):
+                yield
+        except LockHeld:
+            if self._next is None or not is_commit(self.path, before + 1, self._application, self._next, self._adding):
+                raise
+            with self._errors(verb):  # the store carried it out, said that it had not, and was asked once more
+                self.table.update_incremental()
         if self.table.version() == before + 1 and self._next is not None:
             self._stored, self._stored_of = self._next.over(known), before + 1
             self._seen.version += self._seen.version == before
