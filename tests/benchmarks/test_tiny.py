@@ -21,6 +21,7 @@ SMALLER = {
     "crowd": {"CROWDS": [[3, 100, 25.0]], "JSON_RATE": 100, "SECONDS_MIN": 1.0},
     "decode": {"NAMES": ["mixed"]},
     "dry_run": {"ROWS_A_BATCH": 20_000},
+    "fifty": {"OUTPUTS": 3, "LANES": 2, "TABLES": 1, "SETTLE_S": 0.5, "IDLE_S": 1.0},
     "latency": {"RATE": 100, "RATES": [200], "RATE_SECONDS": 1},
     "latency_mysql": {"RATE": 100},
     "live_mysql": {"RATES": [200]},
@@ -49,6 +50,7 @@ SMALLER = {
 
 SPARK = {
     "dry_run",
+    "fifty",
     "many_tables",
     "run_start",
     "search",

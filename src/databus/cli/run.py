@@ -2,15 +2,20 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from databus.cli._app import LogFormat, LogLevel, app
+from databus.cli._app import LogFormat, LogLevel, app, say_table
 from databus.cli._screen import in_time
 from databus.core import DatabusError
+
+if TYPE_CHECKING:
+    from databus.pipeline import EdgeRates
 
 
 @app.command(epilog="Example: databus run databus.yml --once")
@@ -22,23 +27,34 @@ def run(
     http: Annotated[
         str | None, typer.Option(help="HOST:PORT for health, metrics and status, such as 127.0.0.1:11116.")
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Count what goes over each edge of the graph; touch neither targets nor state."),
+    ] = False,
     log_level: LogLevel = "info",
     log_format: LogFormat = "auto",
 ) -> None:
-    """Run a pipeline until Ctrl-C; the sources in its file are captured by a relay of its own."""
+    """Run a pipeline until Ctrl-C; the sources in its file are captured by a relay of its own.
+
+    A dry run reads from the oldest that the relay has, unless the inputs say from where, and prints the rates at its
+    end: at Ctrl-C, or with --once when it has read what is there. A relay of its own captures as always.
+    """
     from databus.cli._run_view import RunView
     from databus.cli._screen import Screen
     from databus.operate import configure_logs
-    from databus.pipeline import load_pipeline
+    from databus.pipeline import EdgeRates, edge_name, load_pipeline
     from databus.pipeline import run as run_pipeline
 
-    config = load_pipeline(pipeline, master=master).config
-    view = RunView(sorted(config.sections.outputs))
+    graph = load_pipeline(pipeline, master=master)
+    config, rates = graph.config, EdgeRates(graph)
+    names = {True: [edge_name(each) for each in graph.edges], False: sorted(config.sections.outputs)}
+    view = RunView(names[dry_run])
     screen = Screen(view.board)
     log_file = config.state / "pipeline.log" if screen.is_live else None
     configure_logs(level=log_level, style=log_format, file=log_file, pipeline=pipeline.stem)
 
     def show(event: Mapping[str, Any]) -> None:
+        rates.take(event)
         said = view.take(event)
         if said:
             screen.say(said)
@@ -53,7 +69,7 @@ def run(
         _end_now(code)
 
     try:
-        with screen:
+        with screen, _state_for_once(dry_run) as dry_in:
             if log_file is not None:
                 screen.say(f"logs go to {log_file}; Ctrl-C stops")
             code = run_pipeline(
@@ -65,6 +81,7 @@ def run(
                 events_file=progress,
                 on_overdue=cut_off,
                 http=http,
+                dry_in=dry_in,
             )
     except DatabusError as error:
         if screen.is_shown:
@@ -72,9 +89,25 @@ def run(
         said = f"databus: {error}\n"
         in_time(lambda: sys.stderr.write(said))
         _end_now(error.exit_code)
+    _say_rates(rates if dry_run else None)
     if view.cut_off or not screen.is_shown:
         _end_now(code)
     raise typer.Exit(code)
+
+
+def _say_rates(rates: "EdgeRates | None") -> None:
+    if rates is not None:
+        say_table(["from", "to", "rows", "batches", "rows_per_s"], rates.to_json())
+
+
+@contextmanager
+def _state_for_once(is_wanted: bool) -> Iterator[Path | None]:
+    """A folder that is removed afterwards, for the state of a dry run."""
+    if not is_wanted:
+        yield None
+        return
+    with TemporaryDirectory(prefix="databus-dry-run-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _end_now(code: int) -> NoReturn:

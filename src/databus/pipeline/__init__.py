@@ -7,6 +7,7 @@ from databus.pipeline._config import PipelineConfig, Problem, state_of
 from databus.pipeline._contract import Filter, Input, RunContext, Shape
 from databus.pipeline._control import ask
 from databus.pipeline._dead_letters import OutputLetters, Replayed, outputs_with_letters
+from databus.pipeline._dry_run import EdgeRates, edge_name
 from databus.pipeline._filter_tests import FilterTestResult, run_filter_tests
 from databus.pipeline._graph import Graph
 from databus.pipeline._json_schema import pipeline_schema
@@ -31,6 +32,7 @@ __all__ = [
     "Comparison",
     "Delivery",
     "DirectOutput",
+    "EdgeRates",
     "Filter",
     "FilterConfig",
     "FilterTestResult",
@@ -60,6 +62,7 @@ __all__ = [
     "ask",
     "compare",
     "decode_frames",
+    "edge_name",
     "holder_of",
     "load_pipeline",
     "outputs_with_letters",

@@ -16,6 +16,7 @@ from databus.core import DatabusError, InputError
 from databus.pipeline._commands import Commands
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._control import ControlServer
+from databus.pipeline._dry_run import dry
 from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import OutputHandle
@@ -81,6 +82,7 @@ def run(
     stop: "SimpleQueue[Any] | None" = None,
     on_overdue: OnOverdue | None = None,
     http: str | None = None,
+    dry_in: Path | None = None,
 ) -> int:
     """Run a pipeline until a signal, or, with `once`, until what is there now has been written. Returns an exit code.
 
@@ -92,12 +94,16 @@ def run(
     again at the next start. What is not stopped in time itself, such as Spark, is named as `cut_off`.
     on_overdue: told where the run has not ended `STOP_S_MAX` after it was asked to, and of a second signal, which
     without it raises `KeyboardInterrupt`.
+    dry_in: a folder for the state of a dry run: outputs are replaced by counters, one for each edge of the graph, whose
+    names are those of outputs in events; neither targets nor the pipeline's own state are touched.
     http: HOST:PORT where health, metrics and status are served meanwhile; instead of `run.http` in the file.
     An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
     `once` may be that of a source that its own relay cannot capture. Raises `ConfigError` for a file with problems,
     `LockHeld` where the pipeline runs already, `ServiceUnavailable` if its own relay does not start.
     """
     graph = load_pipeline(path, master=master)
+    if dry_in is not None:
+        graph = dry(graph, dry_in)
     config = graph.config
     lock = StateLock(config.state, config.name)
     lock.take()
@@ -108,6 +114,7 @@ def run(
             chosen = master or config.sections.spark.master
             resting = Resting(config.state)
             running = _Run(graph, chosen, report, published, resting, on_sources, on_overdue, once=once)
+            running.is_dry = dry_in is not None
             reloads = Reloads(Path(path), master, running)
             commands = Commands(running, resting, lambda: published.status(asks_relay=False), reloads.reload)
             control = ControlServer(config.state, commands.answer)
@@ -173,6 +180,7 @@ class _Run:
         self._ends_when_drained = False
         self._hanging: set[str] = set()
         self._uncaptured_code = 0
+        self.is_dry = False
         self._cut_off: list[str] = []
         self.abandoned: list[str] = []
         self.overdue = Overdue(on_overdue, self._still_running, self._code)
@@ -208,6 +216,8 @@ class _Run:
         """See `databus.pipeline._reload.Run`."""
         if self._is_asked_to_stop or self._is_stopping.is_set() or self._ends_when_drained:
             raise InputError("the pipeline is ending; its next start reads the file as it is then")
+        if self.is_dry:
+            raise InputError("this is a dry run; end it, and start another")
         if self._once:
             raise InputError("the pipeline runs with --once, and ends by itself; its next start reads the file")
 
