@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from databus.core import ServiceUnavailable
+from databus.core import FatalError, ServiceUnavailable
 from databus.pipeline import _reload, load_pipeline
 from databus.pipeline._plan import plan_queries
 from databus.pipeline._reload import Handed
@@ -91,6 +91,16 @@ def test_work_that_nobody_takes_in_time_is_withdrawn_and_never_done(monkeypatch)
         handed.wait()
     handed.take()
     assert not done.is_set()
+
+
+def test_a_defect_in_what_is_handed_over_is_an_answer_and_does_not_end_who_takes_it():
+    def do() -> Changes:
+        raise ValueError("a plugin's own")
+
+    handed = Handed(do)
+    handed.take()
+    with pytest.raises(FatalError, match="ValueError: a plugin's own"):
+        handed.wait()
 
 
 def _graph(folder, name, text):

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from databus.core import ConfigError, DatabusError, ServiceUnavailable
+from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._graph import Graph
 from databus.pipeline._reload_changes import Changes, refusals
@@ -65,6 +65,9 @@ class Handed:
             self._changes = self._do()
         except DatabusError as error:
             self._error = error
+        except Exception as error:  # such as of a plugin's class; what runs goes on
+            _logger.exception("a reload ended by a defect")
+            self._error = FatalError(f"a defect: {type(error).__name__}: {error}; see the pipeline's log")
         finally:
             self._has_ended.set()
 
