@@ -7,9 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class SearchProxy:
-    """before: takes a bulk request's lines and returns None, to pass it on, or a status and an answer."""
+    """before: takes a bulk request's lines and returns None, to pass it on, or a status and an answer; an answer of
+    bytes is sent as it is. instead: the same for all requests, given the method and the path. after: takes a path
+    and what the server answered; where it is true, the connection is closed in the place of an answer.
+    """
 
-    def __init__(self, server, before):
+    def __init__(self, server, before=lambda _: None, *, instead=lambda *_: None, after=lambda *_: False):
         self.seen = []
         proxy = self
 
@@ -23,6 +26,7 @@ class SearchProxy:
                 content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 proxy.seen.append((self.command, self.path, dict(self.headers)))
                 told = before(content) if self.path.startswith("/_bulk") else None
+                told = told or instead(self.command, self.path)
                 if told is None:
                     connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
                     kept = {k: v for k, v in self.headers.items() if k in ("Content-Type", "Accept")}
@@ -30,8 +34,12 @@ class SearchProxy:
                     response = connection.getresponse()
                     status, found = response.status, response.read()
                     connection.close()
+                    if after(self.path, found):
+                        self.close_connection = True
+                        return
                 else:
-                    status, found = told[0], json.dumps(told[1]).encode()
+                    status, found = told
+                    found = found if isinstance(found, bytes) else json.dumps(found).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(found)))

@@ -146,12 +146,33 @@ def test_an_answer_is_sorted_row_by_row():
             ("index", 403, {"type": "cluster_block_exception", "reason": "read-only"}),
             ("index", 400, {"type": "mapper_parsing_exception", "reason": "x", "caused_by": {"reason": "no number"}}),
             ("index", 404, {"type": "index_not_found_exception", "reason": "gone"}),
-        )
+        ),
+        10,
     )
     assert (found.stale, found.busy) == (2, (5, 6, 7))
     assert [(each.place, each.status) for each in found.refused] == [(8, 400), (9, 404)]
     assert found.refused[0].reason == "mapper_parsing_exception: x: no number"
-    assert sort_answer(b'{"errors":false,"items":[{"index":{"status":201}}]}') == (0, (), (), "")
+    assert sort_answer(b'{"errors":false,"items":[{"index":{"status":201}}]}', 1) == (0, (), (), "")
+
+
+NOT_ALL_ROWS = [
+    b'{"errors":false}',
+    b'{"errors":false,"items":[]}',
+    b'{"errors":false,"items":[{"index":{"status":201}}]}',
+    b'{"errors":false,"items":[{"index":{"status":201}},{"index":{"sta',
+    b'{"errors":false,"items":[{"index":{"status":201}},{"index":{"status":201}}',
+    b'{"errors":true,"items":[{"index":{"status":201}}]}',
+    b'{"acknowledged":true}',
+    b"[]",
+    b"<html><body>It works!</body></html>",
+    b"",
+]
+
+
+@pytest.mark.parametrize("content", NOT_ALL_ROWS)
+def test_an_answer_that_says_nothing_of_some_rows_is_no_success(content):
+    with pytest.raises(ValueError, match="no answer to a bulk request of 2 rows"):
+        sort_answer(content, 2)
 
 
 def test_names_that_no_index_or_field_can_have_are_refused():

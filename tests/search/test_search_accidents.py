@@ -175,3 +175,96 @@ def test_a_server_of_the_other_product_is_refused(server, tmp_path):
     kind = next(kind for kind in OUTPUTS if kind != server.kind)
     with pytest.raises(InputError, match=f"is {OUTPUTS[server.kind].product}.*`type: {OUTPUTS[kind].product}`"):
         output_of(server, tmp_path, kind=kind).open()
+
+
+def truncated_after(*keys):
+    log = log_of(*keys)
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    return log
+
+
+PAGES = [
+    b"<html><body>Welcome</body></html>",
+    b'{"errors":false,"items":[{"index":{"status":201}}]}',
+    b'{"took":3,"errors":false}',
+    b"",
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_proxy_that_answers_for_the_server_has_all_rows_sent_again(opensearch, tmp_path, page):
+    """A page of its own, an answer that was cut short, one about other rows, an empty one; each with status 200."""
+    told = [page]
+    log = log_of(1, 2)
+    with (
+        SearchProxy(opensearch, lambda _: (200, told.pop()) if told else None) as proxy,
+        opened(proxy, tmp_path, buckets=1) as output,
+    ):
+        with pytest.raises(ServiceUnavailable, match="no answer to a bulk request of 2 rows"):
+            write_batch(output, all_of(log))
+        write_batch(output, all_of(log))
+    assert set(notes(opensearch)) == {"1", "2"}
+
+
+@pytest.mark.parametrize("page", [b"default backend - 404", b'{"message":"no Route matched with those values"}'])
+def test_a_proxy_that_knows_of_no_server_does_not_say_that_an_index_is_missing(opensearch, tmp_path, page):
+    """As while a cluster behind it is being moved; documents of a truncated table would stay for ever."""
+    log = truncated_after(1, 2)
+    away = [True]
+
+    def instead(_method, path):
+        return (404, page) if away and not path.startswith("/_bulk") else None
+
+    with opened(opensearch, tmp_path) as output:
+        write_batch(output, log.batch(0, 2))
+    away.clear()
+    with SearchProxy(opensearch, instead=instead) as proxy, opened(proxy, tmp_path) as output:
+        away.append(True)
+        with pytest.raises(ServiceUnavailable, match="perhaps of a proxy"):
+            write_batch(output, log.batch(2, 3))
+        away.clear()
+        write_batch(output, log.batch(2, 3))
+    assert notes(opensearch) == {}
+
+
+def test_a_truncation_waits_for_shards_that_are_not_there(opensearch, tmp_path):
+    """A search passes over the documents of a shard that no node has, and is no error. The proxy says what a cluster
+    without one of two nodes says.
+    """
+    log = truncated_after(1, 2)
+    part = {"total": 2, "successful": 1, "skipped": 0, "failed": 0}
+    found = {"_scroll_id": "x", "timed_out": False, "_shards": part, "hits": {"total": 0, "hits": []}}
+    missing = [True]
+
+    def instead(_method, path):
+        return (200, found) if missing and "_search?scroll" in path else None
+
+    with opened(opensearch, tmp_path) as output:
+        write_batch(output, log.batch(0, 2))
+    with SearchProxy(opensearch, instead=instead) as proxy, opened(proxy, tmp_path) as output:
+        with pytest.raises(ServiceUnavailable, match="not all of its shards answer"):
+            write_batch(output, log.batch(2, 3))
+        missing.clear()
+        write_batch(output, log.batch(2, 3))
+    assert notes(opensearch) == {}
+
+
+def test_a_page_whose_answer_is_lost_is_not_passed_over(server, tmp_path, monkeypatch):
+    """The request for it, sent again, gets the page behind it."""
+    monkeypatch.setattr("databus.tasks.search._sweep._PAGE", 5)
+    log = truncated_after(*range(1, 21))
+    lost = []
+
+    def after(path, _answer):
+        if path == "/_search/scroll" and len(lost) < 1:
+            lost.append(path)
+            return True
+        return False
+
+    with opened(server, tmp_path) as output:
+        write_batch(output, log.batch(0, 20))
+    with SearchProxy(server, after=after) as proxy, opened(proxy, tmp_path) as output:
+        with pytest.raises(ServiceUnavailable, match="pages with 5 documents were lost"):
+            write_batch(output, log.batch(20, 21))
+        write_batch(output, log.batch(20, 21))
+    assert notes(server) == {}

@@ -29,6 +29,7 @@ _NO_ERRORS: Final = b'{"errors":false'
 FILTER: Final = (
     "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
 )
+_STATUS: Final = b'"status":'
 _BUSY: Final = frozenset({429, 500, 502, 503, 504})
 _STALE: Final = 409
 _MISSING: Final = 404
@@ -192,26 +193,33 @@ class Sorted(NamedTuple):
 ALL_DONE: Final = Sorted()
 
 
-def sort_answer(content: bytes) -> Sorted:
-    """What the answer to a bulk request says of its rows. Raises `ValueError`, `KeyError` for what is none."""
-    if content.startswith(_NO_ERRORS):
+def sort_answer(content: bytes, rows: int) -> Sorted:
+    """What the answer to a bulk request of so many rows says of them. Raises `ValueError` for what is no such answer,
+    is cut off, or says nothing of some rows: these may not have been written.
+    """
+    if content.startswith(_NO_ERRORS) and content.rstrip().endswith(b"]}") and content.count(_STATUS) == rows:
         return ALL_DONE
-    items = json.loads(content)["items"]
     stale, busy, refused, why = 0, [], [], ""
-    for place, item in enumerate(items):
-        ((action, found),) = item.items()
-        status = int(found["status"])
-        if status < 300 or (status == _MISSING and action == "delete" and "error" not in found):
-            continue
-        if status == _STALE:
-            stale += 1
-            continue
-        reason = _reason(found.get("error") or {})
-        if status in _BUSY or "cluster_block" in reason:
-            busy.append(place)
-            why = f"status {status}: {reason}"
-        else:
-            refused.append(Refusal(place, status, reason))
+    try:
+        items = json.loads(content)["items"]
+        if len(items) != rows:
+            raise ValueError(f"it speaks of {len(items)} rows of {rows}")  # noqa: TRY301 - told as all that is wrong
+        for place, item in enumerate(items):
+            ((action, found),) = item.items()
+            status = int(found["status"])
+            if status < 300 or (status == _MISSING and action == "delete" and "error" not in found):
+                continue
+            if status == _STALE:
+                stale += 1
+                continue
+            reason = _reason(found.get("error") or {})
+            if status in _BUSY or "cluster_block" in reason:
+                busy.append(place)
+                why = f"status {status}: {reason}"
+            else:
+                refused.append(Refusal(place, status, reason))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no answer to a bulk request of {rows} rows ({error!r}): {content[:200]!r}") from error
     return Sorted(stale, tuple(busy), tuple(refused), why)
 
 

@@ -21,6 +21,8 @@ _ANSWER_BYTES_MAX: Final = 256 << 20
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
 _BUSY: Final = frozenset({429, 502, 503, 504})
+_OF_SERVER: Final = frozenset({"_index", "succeeded"})
+"""Members of answers without an error: about a document, about a scroll."""
 _PORT: Final = 9200
 
 
@@ -67,8 +69,22 @@ class Answer(NamedTuple):
     content: bytes
 
     def json(self) -> Any:
-        """The content; `{}` if there is none."""
-        return json.loads(self.content) if self.content else {}
+        """The content. Raises `ValueError` where it is no JSON, cut off or empty."""
+        return json.loads(self.content)
+
+    @property
+    def is_of_server(self) -> bool:
+        """Whether a search server says this itself. That there is no such index is not a proxy's to say, and proxies
+        answer 404 for as long as they know of no server behind them.
+        """
+        try:
+            found = self.json()
+        except ValueError:
+            return False
+        if not isinstance(found, dict):
+            return False
+        error = found.get("error")
+        return "type" in error if isinstance(error, dict) else not found.keys().isdisjoint(_OF_SERVER)
 
 
 class Client:
@@ -87,15 +103,22 @@ class Client:
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, may: tuple[int, ...] = ()) -> Any:
         """Send JSON and return the answer's; None for a status of `may`, which are no errors.
 
-        Raises `ServiceUnavailable` if nobody answers for `retry_ms_max`, and what `error_of` says.
+        Raises `ServiceUnavailable` if nobody answers for `retry_ms_max`, or somebody else does, and what `error_of`
+        says.
         """
         content = None if body is None else json.dumps(body).encode()
         answer = self.send(method, path, content, "application/json")
-        if answer.status in may:
+        if answer.status in may and answer.is_of_server:
             return None
         if answer.status >= 300:
             raise self.error_of(answer, f"{method} {path}")
-        return answer.json()
+        try:
+            found = answer.json()
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise self.error_of(answer, f"{method} {path}")
+        return found
 
     def send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
         """Send a body and return the answer, whatever its status, unless all nodes are gone or busy for too long."""
@@ -124,6 +147,8 @@ class Client:
             return AccessDenied(f"{told}. Look at `user`, `password`, `api_key` and at what they may do")
         if "cluster_block" in told or "disk" in told:
             return DiskFull(f"{told}. It is tried again")
+        if answer.status < 300 or (answer.status == 404 and not answer.is_of_server):
+            return ServiceUnavailable(f"{told}. This is no answer of a search server: perhaps of a proxy before it")
         if answer.status >= 500:
             return ServiceUnavailable(told)
         return InputError(told) if answer.status in (400, 404, 405, 413) else FatalError(told)

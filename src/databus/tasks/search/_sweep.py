@@ -4,18 +4,21 @@ A document is named with the version of what it becomes, so that one which becam
 """
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from databus.core import COMMIT_VERSION, SEQ, FatalError, Pair, ServiceUnavailable
-from databus.tasks.search._bulk import FILTER, line, sort_answer
+from databus.tasks.search._bulk import FILTER, Sorted, line, sort_answer
 from databus.tasks.search._client import Client
 from databus.tasks.search._indices import path_of
 from databus.tasks.search._mapping import DELETED, below
 
 _PAGE: Final = 1_000
 _KEPT_OPEN: Final = "2m"
+_REQUEST_CHARS_MAX: Final = 5 << 20
 _TRIES_MAX: Final = 10
+_WAIT_S_MIN: Final = 0.02
 
 
 class Hit(NamedTuple):
@@ -36,18 +39,21 @@ class Sweep:
 
     def refresh(self) -> bool:
         """Have searches find all that was written. Returns whether there is such an index."""
-        return self._client.ask("POST", f"{path_of(self._index)}/_refresh", may=(404,)) is not None
+        found = self._client.ask("POST", f"{path_of(self._index)}/_refresh", may=(404,))
+        if found is not None and found["_shards"]["failed"]:
+            raise ServiceUnavailable(f"index {self._index}: shards were not refreshed: {found['_shards']}")
+        return found is not None
 
     def count_below(self, pair: Pair) -> int:
         """How many documents there are whose pair is below this one."""
         found = self._client.ask("GET", f"{path_of(self._index)}/_count", {"query": below(pair)})
-        return int(found["count"])
+        return int(self._whole(found)["count"])
 
     def newest(self) -> Pair:
         """The greatest pair of a document; (0, 0) if there is none."""
         order = [{COMMIT_VERSION: "desc"}, {SEQ: "desc"}]
         body = {"size": 1, "sort": order, "_source": [COMMIT_VERSION, SEQ]}
-        hits = self._client.ask("POST", f"{path_of(self._index)}/_search", body)["hits"]["hits"]
+        hits = self._whole(self._client.ask("POST", f"{path_of(self._index)}/_search", body))["hits"]["hits"]
         return (int(hits[0]["_source"][COMMIT_VERSION]), int(hits[0]["_source"][SEQ])) if hits else (0, 0)
 
     def delete_below(self, pair: Pair) -> int:
@@ -92,28 +98,76 @@ class Sweep:
         if fields is not None and not fields:
             body["_source"] = False
         found = self._client.ask("POST", f"{path_of(self._index)}/_search?scroll={_KEPT_OPEN}", body)
+        total = self._whole(found)["hits"]["total"]
+        left = int(total["value"] if isinstance(total, dict) else total)
         scroll = found["_scroll_id"]
         try:
-            while hits := found["hits"]["hits"]:
+            while hits := self._whole(found)["hits"]["hits"]:
+                left -= len(hits)
                 yield [Hit(each["_id"], each.get("_source") or {}) for each in hits]
-                found = self._client.ask("POST", "/_search/scroll", {"scroll": _KEPT_OPEN, "scroll_id": scroll})
+                asked = {"scroll": _KEPT_OPEN, "scroll_id": scroll}
+                found = self._client.ask("POST", "/_search/scroll", asked, may=(404,))
+                if found is None:
+                    raise ServiceUnavailable(f"index {self._index}: a page took longer than {_KEPT_OPEN}; begun again")
                 scroll = found["_scroll_id"]
         finally:
             self._client.ask("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, may=(404,))
+        if left:  # a page whose answer was lost is not told again: the request for it, sent again, gets the next
+            raise ServiceUnavailable(f"index {self._index}: pages with {left} documents were lost; begun again")
+
+    def _whole(self, found: dict[str, Any]) -> dict[str, Any]:
+        """An answer of a search; it leaves out what stands in shards that are not there, and is no error."""
+        shards = found["_shards"]
+        if found.get("timed_out") or shards["failed"] or shards["successful"] < shards["total"]:
+            told = {name: shards[name] for name in ("total", "successful", "failed")}
+            raise ServiceUnavailable(
+                f"index {self._index}: not all of its shards answer ({told}), and documents in the others would be "
+                f"passed over. It is tried again"
+            )
+        return found
 
     def _send(self, lines: list[str]) -> None:
+        wait_s = _WAIT_S_MIN
         for _ in range(_TRIES_MAX):
-            if not lines:
+            busy: list[str] = []
+            for some in _requests(lines):
+                found = self._sent(some)
+                busy += [some[place] for place in found.busy]
+            if not busy:
                 return
-            answer = self._client.send("POST", f"/_bulk?{FILTER}", "".join(lines).encode(), "application/x-ndjson")
-            if answer.status >= 300:
-                raise self._client.error_of(answer, "POST /_bulk")
-            found = sort_answer(answer.content)
-            if found.refused:
-                reason = found.refused[0].reason
-                raise FatalError(f"index {self._index}: refuses what it held itself: {reason}: {lines[0][:200]}")
-            lines = [lines[place] for place in found.busy]
+            lines = busy
+            time.sleep(wait_s)
+            wait_s *= 2
         raise ServiceUnavailable(f"{self._client.name} takes no rows of a sweep over {self._index}")
+
+    def _sent(self, lines: list[str]) -> Sorted:
+        answer = self._client.send("POST", f"/_bulk?{FILTER}", "".join(lines).encode(), "application/x-ndjson")
+        if answer.status >= 300:
+            raise self._client.error_of(answer, "POST /_bulk")
+        try:
+            found = sort_answer(answer.content, len(lines))
+        except ValueError as error:
+            raise ServiceUnavailable(f"{self._client.name}: {error}. The sweep is begun again") from error
+        if found.refused:
+            first = found.refused[0]
+            raise FatalError(
+                f"index {self._index}: refuses what it held itself: {first.reason}: {lines[first.place][:200]}"
+            )
+        return found
+
+
+def _requests(lines: list[str]) -> Iterator[list[str]]:
+    """Of some bytes each; a document that alone is longer has one of its own."""
+    some: list[str] = []
+    size = 0
+    for text in lines:
+        if some and size + len(text) > _REQUEST_CHARS_MAX:
+            yield some
+            some, size = [], 0
+        some.append(text)
+        size += len(text)
+    if some:
+        yield some
 
 
 def as_json(value: Any) -> str:

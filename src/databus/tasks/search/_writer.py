@@ -32,7 +32,7 @@ from databus.formats import own_rows
 from databus.tasks._batch import ChangeBatch, TableRows
 from databus.tasks._direct import Bucket, BucketWriter
 from databus.tasks._letters import DeadLetters, Letter, Letters
-from databus.tasks.search._bulk import FILTER, Operations, Refusal, operations, sort_answer
+from databus.tasks.search._bulk import FILTER, Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import Answer, Client, Cluster
 from databus.tasks.search._control import FENCE, PLACE, ControlIndex
 from databus.tasks.search._indices import IndexPlan, Indices
@@ -247,7 +247,7 @@ class BulkSender:
         stale, refused = 0, []
         wait_s, busy_since_s = _WAIT_S_MIN, time.monotonic()
         while True:
-            found = sort_answer(self._answer(body, len(places)).content)
+            found = self._sorted(body, len(places))
             stale += found.stale
             refused += [each._replace(place=int(places[each.place])) for each in found.refused]
             if not found.busy:
@@ -263,6 +263,12 @@ class BulkSender:
             wait_s = min(wait_s * 2, _WAIT_S_MAX)
             again = made.take(places)
             body = b"".join(each for _, _, each in again.requests(1 << 62, len(places)))
+
+    def _sorted(self, body: bytes, rows: int) -> Sorted:
+        try:
+            return sort_answer(self._answer(body, rows).content, rows)
+        except ValueError as error:
+            raise ServiceUnavailable(f"{self._client.name}: {error}. All rows are sent again") from error
 
     def _answer(self, body: bytes, rows: int) -> Answer:
         if self._fence is not None:
