@@ -118,3 +118,13 @@ def test_a_letter_holds_every_value_of_its_row(tmp_path):
     letters.keep(file, found.letters[1:])
     (left,) = letters.files()
     assert letters.read(left).letters == found.letters[1:]
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c", "\r", "\n"])
+def test_a_letter_may_hold_what_some_take_for_the_end_of_a_line(tmp_path, mark):
+    log = log_of(f"a{mark}b", "two")
+    rows = log.batch(0, 1).items[0].rows
+    letters = DeadLetters(located(tmp_path / "letters"))
+    letters.put("shop/main.orders", ORDERS, rows, [(f"1{mark}", f"no{mark}")])
+    (found,) = letters.read(letters.files()[0]).letters
+    assert (found.id, found.reason, json.loads(found.row)["note"]) == (f"1{mark}", f"no{mark}", f"a{mark}b")

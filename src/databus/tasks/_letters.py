@@ -81,7 +81,7 @@ class DeadLetters:
     def put(self, source: str, table: TableSchema, rows: pa.Table, told: Iterable[tuple[str, str]]) -> None:
         """Keep refused rows, durably. told: the id and the reason of each."""
         scns, seqs = pairs_of(rows)
-        lines = "".join(row_lines(source, table, rows)).splitlines()
+        lines = _lines("".join(row_lines(source, table, rows)))
         now_us = time.time_ns() // 1000
         letters = [
             Letter((int(scn), int(seq)), name, reason, now_us, line)
@@ -119,7 +119,7 @@ class DeadLetters:
         try:
             if found is None:
                 raise ValueError("it is gone")  # noqa: TRY301 - told like all that is wrong with it
-            head, *lines = found.content.decode().splitlines()
+            head, *lines = _lines(found.content.decode())
             told: Any = json.loads(head)
             letters = tuple(map(Letter.from_line, lines))
             return Letters(str(told["source"]), TableSchema.from_json(told["table"]), letters)
@@ -140,3 +140,8 @@ class DeadLetters:
         for file in self.files(lambda name: name == source):
             if file.first < pair:
                 self.keep(file, [each for each in self.read(file).letters if each.pair >= pair])
+
+
+def _lines(text: str) -> list[str]:
+    """Split at line feeds alone: `str.splitlines` does at U+2028 and others too, which JSON may hold as they are."""
+    return text.removesuffix("\n").split("\n")
