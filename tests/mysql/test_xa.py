@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from databus.core import PositionPurged
+from databus.core import PositionPurged, UnsupportedFeature
 from databus.testing.servers import Server
 from tests.mysql.following import Follower, purge
 
@@ -192,3 +192,21 @@ def test_a_prepared_transaction_that_the_log_has_no_more_is_a_gap(server, databa
         follower.check(server, database)
         assert "gap" in follower.copy().kinds()
     assert (ids(follower, database) == [901]) == (on_gap == "resnapshot")
+
+
+@pytest.mark.parametrize("how", ["TRUNCATE TABLE a", "DROP TABLE a", "RENAME TABLE a TO was_a"])
+def test_rows_that_were_prepared_before_a_statement_changed_their_table_stop_capture(
+    server, database, busy, follow, how
+) -> None:
+    """MySQL 5.7 lets go of a prepared transaction's locks when its session ends."""
+    if server.kind != "mysql-5.7":
+        pytest.skip("this server has such statements wait until the transaction is decided")
+    follower = follow(database, server)
+    follower.check(server, database)
+    Branch(server, database, "'early'").run(insert(901)).prepare(leaves=True)
+    server.run(f"USE {database}", "SET SESSION lock_wait_timeout = 10", how)
+    follower.catch_up(server, database)
+    follower.kill()
+    server.run("XA COMMIT 'early'")
+    with pytest.raises(UnsupportedFeature, match=r"prepared before a statement changed that table"):
+        follower.catch_up(server, database)

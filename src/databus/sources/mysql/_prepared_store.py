@@ -12,7 +12,7 @@ import struct
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from databus.log import Resume
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._rolled_back_rows import selection_of
 from databus.sources.mysql.binlog._compressed import whole_events
+from databus.sources.mysql.binlog._prepared import tables_in
 from databus.sources.mysql.snapshot import XaHistory
 
 _FILE: Final = "prepared"
@@ -31,7 +32,7 @@ _MAGIC: Final = b"databus prepared 1\n"
 # mark, kind, is whole, bytes of the id, SCN, selection, CRC of the events, their bytes, CRC of all this and the id
 _HEAD: Final = struct.Struct("<4sBBHQIIQI")
 _MARK: Final = b"xa\r\n"
-_PREPARED, _ENDED = 1, 2
+_PREPARED, _ENDED, _ALTERED = 1, 2, 3
 _MEMORY_BYTES_MAX: Final = 1 << 20  # of one transaction that is not in the file yet
 _PIECE_BYTES: Final = 1 << 20
 _OPEN_MAX: Final = 1 << 16
@@ -42,7 +43,8 @@ _GARBAGE_BYTES_MAX: Final = 16 << 20
 class _Entry:
     """One prepared transaction. data: its events, while they are not in the file; else `offset` is where they begin.
 
-    ended: the SCN of its commit or rollback, 0 while there is none.
+    ended: the SCN of its commit or rollback, 0 while there is none. altered: one of its tables, once a statement has
+    changed that; altered_scn: where.
     """
 
     xid: str
@@ -53,6 +55,8 @@ class _Entry:
     data: bytes | None = None
     offset: int = -1
     ended: int = 0
+    altered: str = ""
+    altered_scn: int = 0
 
 
 class PreparedStore:
@@ -157,11 +161,32 @@ class PreparedStore:
         entry = self._end(xid, scn)
         return None if entry is None else self._pieces(entry)
 
+    def altered(self, xid: str) -> str:
+        """See `Prepared.altered`."""
+        return next((each.altered for each in self._entries.get(xid, ()) if each.altered and not each.ended), "")
+
     def forget(self, xid: str, ordinal: int) -> None:
         """See `Prepared.forget`."""
         self._end(xid, make_scn(self._timeline, ordinal))
 
     # What the session calls
+
+    @property
+    def has_open(self) -> bool:
+        """Whether anything is prepared and not decided."""
+        return bool(self._open_count)
+
+    def alter(self, tables: Collection[tuple[str, str]], scn: int) -> None:
+        """A statement changes these tables, (database, name), while what is prepared may have rows of them."""
+        names = {(database.casefold(), name.casefold()) for database, name in tables}
+        for entry in (each for entries in self._entries.values() for each in entries):
+            if entry.ended or entry.altered:
+                continue
+            met = [each for each in tables_in(self._pieces(entry)) if (each[0].casefold(), each[1].casefold()) in names]
+            if met:
+                entry.altered, entry.altered_scn = ".".join(min(met)), scn
+                if entry.offset >= 0:
+                    self._append_altered(entry)
 
     def sync(self, scn: int) -> None:
         """Have everything on disk that is open at `scn`. Raises `DiskFull`."""
@@ -283,6 +308,11 @@ class PreparedStore:
                 for each in found.values():
                     if each.xid == entry.xid and each.scn <= entry.scn and not each.ended:
                         each.ended = entry.scn
+            elif kind == _ALTERED:
+                for each in found.values():
+                    if each.xid == entry.xid and each.scn <= entry.scn and not each.ended:
+                        each.altered = os.pread(self._file.fileno(), entry.size_bytes, entry.offset).decode()
+                        each.altered_scn = entry.scn
             elif entry.is_whole or selection == self._selection:
                 found[entry.xid, entry.scn] = entry
         return list(found.values()), at
@@ -319,6 +349,21 @@ class PreparedStore:
                 self._file.write(piece)
         self._size += entry.size_bytes
         entry.data = None
+        if entry.altered:
+            self._append_altered(entry)
+
+    def _append_altered(self, entry: _Entry) -> None:
+        record = self._altered_record(entry)
+        with self._telling():
+            self._file.seek(self._size)
+            self._file.write(record)
+        self._size += len(record)
+        self._is_unsynced = True
+
+    def _altered_record(self, entry: _Entry) -> bytes:
+        name = entry.altered.encode()
+        head = self._head(_ALTERED, entry.xid, entry.altered_scn, is_whole=True, crc=zlib.crc32(name), size=len(name))
+        return head + name
 
     def _append(self, kind: int, xid: str, scn: int, *, is_whole: bool, crc: int, size: int) -> None:
         record = self._head(kind, xid, scn, is_whole=is_whole, crc=crc, size=size)
@@ -355,6 +400,8 @@ class PreparedStore:
                 moved.append((entry, file.tell()))
                 for piece in self._read(entry):
                     file.write(piece)
+                if entry.altered:
+                    file.write(self._altered_record(entry))
                 if entry.ended:
                     file.write(self._head(_ENDED, entry.xid, entry.ended, is_whole=True, crc=0, size=0))
             size = file.tell()

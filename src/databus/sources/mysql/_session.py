@@ -44,7 +44,7 @@ from databus.sources.mysql.binlog import (
 from databus.sources.mysql.binlog import ordinal_of as ordinal_at
 from databus.sources.mysql.rows import Plan
 from databus.sources.mysql.snapshot import SnapshotReader
-from databus.sources.mysql.tables import TableState
+from databus.sources.mysql.tables import TableState, altered_names
 from databus.sources.snapshots import Progress
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
@@ -423,6 +423,9 @@ class Session:
 
     def _statement(self, statement: Statement) -> list[Group]:
         scn = make_scn(self._position.place.timeline, statement.scn)
+        if self._prepared is not None and self._prepared.has_open:
+            mode = statement.query.sql_mode or 0
+            self._prepared.alter(altered_names(statement.text, self._history.server, mode, statement.database), scn)
         events = [event for event in self._history.apply(statement, scn) if is_captured(event, self._tables.selection)]
         seq = self._assembler.seq
         groups: list[Group] = []

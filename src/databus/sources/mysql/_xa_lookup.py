@@ -85,6 +85,11 @@ class _Seen:
         self.forget(xid, ordinal)
         return iter(())
 
+    def altered(self, xid: str) -> str:
+        """Nothing is kept."""
+        del xid
+        return ""
+
     def forget(self, xid: str, ordinal: int) -> None:
         """See `Prepared.forget`."""
         if ordinal < self._below:

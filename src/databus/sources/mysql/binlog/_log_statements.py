@@ -239,6 +239,14 @@ class StatementWalk(Walk):
         if self._prepared is not None and not self._is_replayed:
             xid, ordinal = xid_of(query.text), int(state[s.TX_ORDINAL])
             if not state[s.TX_SKIP]:
+                table = self._prepared.altered(xid)
+                if table:
+                    raise UnsupportedFeature(
+                        f"{self._where()}: {query.text[:200]!r} commits rows of {table} that were prepared before a "
+                        f"statement changed that table, which servers should not let happen (MySQL 5.7 does, once the "
+                        f"session that prepared has ended): the log does not say what became of them. Pass over it by "
+                        f"`databus skip`, and have the transaction's tables read again by `databus snapshot`"
+                    )
                 pieces = self._prepared.commit(xid, ordinal)
                 if pieces is None:
                     raise PreparedMissing(

@@ -9,7 +9,9 @@ from typing import Final, Protocol
 
 from databus.core import UnsupportedFeature
 from databus.sources.mysql.binlog._byte_reader import Reader
+from databus.sources.mysql.binlog._event_types import HEADER_BYTES, EventType
 
+_TABLE_ID_AND_FLAGS_BYTES: Final = 8
 _XID: Final = re.compile(r"X'([0-9A-Fa-f]*)'\s*,\s*X'([0-9A-Fa-f]*)'\s*,\s*(\d+)")
 
 
@@ -48,6 +50,10 @@ class Prepared(Protocol):
         """The events of a prepared transaction in pieces of whole events. None: nothing is known of it."""
         ...
 
+    def altered(self, xid: str) -> str:
+        """A table of the prepared transaction of that id that a statement has changed since its prepare, or nothing."""
+        ...
+
     def forget(self, xid: str, ordinal: int) -> None:
         """It was rolled back, or its commit is passed over."""
         ...
@@ -63,6 +69,24 @@ def xid_of(statement: str) -> str:
     if found is None:
         raise ValueError(f"{statement[:200]!r} names no XA transaction")
     return f"{found[1].lower()},{found[2].lower()},{int(found[3])}"
+
+
+def tables_in(pieces: Iterator[bytes]) -> frozenset[tuple[str, str]]:
+    """(database, name) of the tables that pieces of whole events say they have rows of."""
+    found = set()
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            size = int.from_bytes(piece[at + 9 : at + 13], "little")
+            if piece[at + 4] == EventType.TABLE_MAP:
+                reader = Reader(piece[at + HEADER_BYTES + _TABLE_ID_AND_FLAGS_BYTES : at + size])
+                names = []
+                for _ in range(2):
+                    names.append(reader.take(reader.integer(1)).decode())
+                    reader.take(1)
+                found.add((names[0], names[1]))
+            at += size
+    return frozenset(found)
 
 
 def parse_xa_prepare(body: bytes) -> tuple[str, bool]:

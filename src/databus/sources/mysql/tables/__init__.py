@@ -12,7 +12,7 @@ from databus.sources.mysql.tables._map_check import check_agreement
 from databus.sources.mysql.tables._pending_changes import Changes
 from databus.sources.mysql.tables._table_events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.tables._table_state import TableState
-from databus.sources.mysql.tables._touched_tables import touched_names
+from databus.sources.mysql.tables._touched_tables import altered_names, touched_names
 
 __all__ = [
     "Altered",
@@ -30,6 +30,7 @@ __all__ = [
     "Truncated",
     "Unknown",
     "UnreadableStatement",
+    "altered_names",
     "charset_of_number",
     "check_agreement",
     "from_table_map",

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
@@ -16,6 +17,7 @@ _BEFORE_NAME: Final = {
 }
 """By a statement's first word: after which words, besides TABLE, a table's name follows."""
 
+_ALTERING: Final = frozenset({"ALTER", "DROP", "OPTIMIZE", "RENAME", "REPAIR", "TRUNCATE"})
 _LISTS: Final = frozenset({"DROP", "RENAME"})
 _PASSED: Final = frozenset({"IF", "NOT", "EXISTS", "TO", "AS", "INTO", "TABLE", "IGNORE", "LOW_PRIORITY", "DELAYED"})
 _ANY_NAME: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010FFFF]+")
@@ -48,6 +50,18 @@ def touched_names(text: str, server: Server, sql_mode: int, database: str) -> To
         elif token.upper == "ON":
             _add(tokens, index + 1, database, found.possible)
     return found
+
+
+def altered_names(text: str, server: Server, sql_mode: int, database: str) -> list[tuple[str, str]]:
+    """The tables that a statement makes others of or empties, as far as tokens can be told; none of temporary ones."""
+    try:
+        first = [token.upper for token in islice(tokens_of(text, server, sql_mode), 2)]
+    except UnreadableStatement:
+        first = text.upper().split(maxsplit=2)[:2]
+    if not first or first[0] not in _ALTERING or first[1:] == ["TEMPORARY"]:
+        return []
+    found = touched_names(text, server, sql_mode, database)
+    return found.certain or found.possible
 
 
 def _add(tokens: list[Token], index: int, database: str, names: list[tuple[str, str]]) -> None:
