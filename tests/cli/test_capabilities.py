@@ -60,7 +60,7 @@ def test_check_source_asks_every_source_that_can_be_asked_a_plugin_s_too(relay_c
 @pytest.mark.parametrize(
     ("command", "source", "kind", "can"),
     [
-        (("check-source",), "m", "checkable", "mysql, queue"),
+        (("check-source",), "m", "checkable", "kafka, mysql, queue"),
         (("prepare",), "q", "preparable", "sqlite"),
         (("remove",), "q", "preparable", "sqlite"),
     ],
