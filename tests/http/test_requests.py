@@ -264,6 +264,9 @@ def test_changes_that_are_missing_stop_the_output_unless_told_otherwise(receiver
     [
         ({"url": "shop.internal/x"}, "expected http://"),
         ({"url": "http://{table}.internal/"}, "in the path alone"),
+        ({"url": "http://shop.internal/{tabel}"}, "none of {physical}, {db} and {table}"),
+        ({"url": "http://shop.internal:99999/"}, "the port from 1 to 65535"),
+        ({"url": "http://name:hidden@shop.internal/"}, "give them in `headers`"),
         ({"headers": {"Content-Type": "x"}}, "set by the output itself"),
         ({"headers": {"X": "a\nb"}}, "printable ASCII"),
         ({"secret": "whsec_?"}, "no base64"),

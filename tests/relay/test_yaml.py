@@ -12,6 +12,8 @@ from databus.formats import load_yaml, parse_yaml, substitute
         ("a: 1\nb:\n  c: 1\n  c: 2", "f.yml:4:3: key 'c' stands twice"),
         ("on: 1", 'f.yml:1:1: a key must be a string; write "on" with quotes'),
         ("a: [", "f.yml:1:5: expected the node content"),
+        ("a:\n  b: 1\n\tc: 2", "f.yml:3:1: a tab; YAML takes blanks alone"),
+        ("a:\n  - b:\n    c: 1\n  d:\n    e: 1", "f.yml:4:3: does not fit what stands above it"),
         ("- 1", "f.yml: expected keys and values at the top, found list"),
         ("a: !!python/object:os.system x", "f.yml:1:4: could not determine a constructor"),
         ("a: &a [*a]", "f.yml:1:4: nested deeper than 64"),

@@ -56,7 +56,7 @@ def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
             _check(node, where, 0)
         value = None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(f"{_place(error.problem_mark, where)}: {error.problem or error.context}") from error
+        raise ConfigError(f"{_place(error.problem_mark, where)}: {_said(error)}") from error
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{where}: not YAML: {error}") from error
     if value is None:
@@ -108,6 +108,16 @@ def line_of(where: str, lines: Mapping[str, int]) -> int | None:
 
 def _place(mark: "yaml.Mark | None", where: str) -> str:
     return where if mark is None else f"{where}:{mark.line + 1}:{mark.column + 1}"
+
+
+def _said(error: "yaml.MarkedYAMLError") -> str:
+    """What is wrong, in the words of those who write the file where PyYAML's are those of its parser."""
+    problem = error.problem or error.context or "not YAML"
+    if "found character '\\t'" in problem:
+        return "a tab; YAML takes blanks alone in front of a key"
+    if problem.startswith("expected <block end>, but found"):
+        return "does not fit what stands above it: lines of one level begin in one column, and have all `- ` or none"
+    return problem
 
 
 def _check(node: "yaml.Node", where: str, depth: int) -> None:

@@ -153,8 +153,8 @@ def _check_over(where: str, each: TablesFilter, name: str, columns: Sequence[str
     if lacking and each.in_tasks.missing == "stop":
         yield Problem(
             f"{where}.{each.option_of(lacking[0])}",
-            f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} Or leave the table out of '
-            "`tables`, or say `missing: skip`",
+            f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} Leave the table out '
+            "of `tables`, or say `missing: skip`, if that is meant",
         )
 
 

@@ -20,7 +20,7 @@ _OURS: Final = frozenset(
     {"connection", "content-length", "content-type", "host", "idempotency-key", "te", "transfer-encoding", "upgrade"}
 )
 _PLACES: Final = re.compile(r"\{(physical|db|table)\}")
-_NO_URL: Final = "expected http://host:port/path or https://host:port/path, without a name or password in it"
+_NO_URL: Final = "expected http://host:port/path or https://host:port/path"
 
 
 def _as_list(value: Any) -> Any:
@@ -119,9 +119,13 @@ class HttpConfig(OutputConfig):
             parts = urlsplit(text)
             known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         except ValueError:
-            raise ValueError(_NO_URL) from None
+            raise ValueError(f"{_NO_URL}, the port from 1 to 65535") from None
         is_plain = text.isascii() and text.isprintable() and " " not in text and "{" not in text
-        if not known or parts.username is not None or parts.fragment or not is_plain:
+        if known and parts.username is not None:
+            raise ValueError("a name or password stands in it; give them in `headers`, as `Authorization`")
+        if known and "{" in text:
+            raise ValueError("what stands in braces is none of {physical}, {db} and {table}")
+        if not known or parts.fragment or not is_plain:
             raise ValueError(_NO_URL)
         if _PLACES.search(urlsplit(url.get_secret_value()).netloc):
             raise ValueError("a table's names may stand in the path alone")
