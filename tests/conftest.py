@@ -32,6 +32,7 @@ if sys.platform == "linux":
 SHARES_SPARK = (
     "streams/test_stream_runs.py",
     "http/test_http_runs.py",
+    "kafka/test_kafka_runs.py",
     "laws/test_whole_way.py",
     "pipeline/test_change_filters_run.py",
     "pipeline/test_compare_mysql.py",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from databus.core import ConfigError, ControlKind, UnsupportedFeature
+from databus.formats import DebeziumForm, DecimalForm, UnsignedForm
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, DirectOutput, OutputContext
 from databus.pipeline.outputs._kafka_config import KafkaConfig
@@ -36,6 +37,8 @@ class KafkaOutput(DirectOutput):
 
     def __init__(self, config: KafkaConfig, context: OutputContext) -> None:
         super().__init__(config, context)
+        if not config.transactions:
+            self.delivery = Delivery.AT_LEAST_ONCE  # type: ignore[misc]  # the class says what it does by default
         self._cluster = Cluster(
             as_settings({name: each.get_secret_value() for name, each in config.kafka.items()}),
             config.request_ms_max,
@@ -47,7 +50,7 @@ class KafkaOutput(DirectOutput):
         """See `Output.form`."""
         config = self.config
         key = config.key.get(source) if isinstance(config.key, dict) else config.key
-        return {"topic": config.topics.get(source, config.topic), "key": key}
+        return {"topic": config.topics.get(source, config.topic), "key": key, "format": config.format}
 
     @property
     def key(self) -> KeyChoice:
@@ -75,6 +78,17 @@ class KafkaOutput(DirectOutput):
     def _topics(self) -> TopicNames:
         return TopicNames(self.config.topic, tuple(self.config.topics.items()))
 
+    @property
+    def _encoding(self) -> Encoding:
+        config, chosen = self.config, self.config.debezium
+        form = DebeziumForm(
+            decimals=DecimalForm(chosen.decimals),
+            unsigned=UnsignedForm(chosen.unsigned),
+            with_schema=chosen.with_schema,
+            tombstones=False,  # they are made for all formats alike
+        )
+        return Encoding(self.key, config.headers, config.format, form, config.how_rows_go)
+
     def direct_writer(self) -> KafkaWriter:
         """See `DirectOutput.direct_writer`."""
         config, new = self.config, self.config.create_topics
@@ -82,9 +96,9 @@ class KafkaOutput(DirectOutput):
             config.buckets,
             self._cluster,
             self._topics,
-            Encoding(self.key, config.headers),
+            self._encoding,
             config.control_topic if config.transactions else None,
-            config.controls,
+            config.where_controls_go,
             None
             if new is None
             else NewTopics(new.partitions or -1, new.replication_factor or -1, as_settings(new.config)),
@@ -111,7 +125,7 @@ class KafkaOutput(DirectOutput):
                 f"Say follow, once its readers are ready for the new columns"
             )
         is_emptied = control.kind in (ControlKind.TRUNCATE, ControlKind.DROP)
-        if is_emptied and config.controls == NO_CONTROLS and config.on_truncate == "stop":
+        if is_emptied and config.where_controls_go == NO_CONTROLS and config.on_truncate == "stop":
             raise UnsupportedFeature(
                 f"{where}: {name} had a {control.kind} at {control.pair} (SCN, _seq), and with `controls: none` its "
                 f"readers would keep its rows. Give `controls` a topic, or say `on_truncate: skip`"

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 from databus.core import InputError
 from databus.pipeline._node_config import OutputConfig
 from databus.tasks import BUCKETS_MAX
-from databus.tasks.kafka import INLINE, NO_CONTROLS, OWN_SETTINGS, topic_name
+from databus.tasks.kafka import BOTH, ENVELOPE, INLINE, NO_CONTROLS, OWN_FORMAT, OWN_SETTINGS, topic_name
 
 
 def _as_text(value: Any) -> Any:
@@ -31,6 +31,16 @@ class CreateTopics(BaseModel):
     config: dict[str, PlainSetting] = Field(
         default_factory=dict, description="The topic's settings.", examples=[{"retention.ms": 604_800_000}]
     )
+
+
+class DebeziumOptions(BaseModel):
+    """The choices of Debezium's envelope."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    with_schema: bool = Field(False, description="Whether each message says its schema, as with `schemas.enable`.")
+    decimals: Literal["precise", "string"] = Field("precise", description="Debezium's `decimal.handling.mode`.")
+    unsigned: Literal["long", "precise"] = Field("long", description="Debezium's `bigint.unsigned.handling.mode`.")
 
 
 class KafkaConfig(OutputConfig):
@@ -62,6 +72,20 @@ class KafkaConfig(OutputConfig):
     create_topics: CreateTopics | None = Field(
         None, description="Make topics that are not there, so; without it, a topic that is missing stops the output."
     )
+    format: Literal["json", "debezium", "maxwell", "canal", "cloudevents", "cloudevents_debezium"] = Field(
+        "json",
+        description="Whose words the messages are in: our own JSON, Debezium's envelope, Maxwell's JSON, Canal's flat "
+        "messages, or CloudEvents around our own JSON or around Debezium's images.",
+    )
+    debezium: DebeziumOptions = Field(
+        default_factory=DebeziumOptions, description="The choices of Debezium's envelope and images."
+    )
+    deletes: Literal["envelope", "tombstone", "both"] | None = Field(
+        None,
+        description="What says that a row is gone: a message with its last values, a tombstone (a key without a value, "
+        "by which a compacted topic forgets it), or first the one, then the other. By default `both` for `debezium` "
+        "and `cloudevents_debezium`, `envelope` for the others.",
+    )
     key: list[str] | dict[str, list[str]] | None = Field(
         None,
         description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
@@ -70,11 +94,11 @@ class KafkaConfig(OutputConfig):
     headers: bool = Field(
         True, description="Whether each message has the headers `_commit_version`, `_seq` and `_txid`, as text."
     )
-    controls: str = Field(
-        INLINE,
-        description="Where controls go (a changed schema, truncate, drop, begin and end of a snapshot, a gap): "
-        "`inline`, to each partition of the table's topic, without a key; `none`; or the name of a topic for them, as "
-        "`topic`.",
+    controls: str | None = Field(
+        None,
+        description="Where controls go (a changed schema, truncate, drop, begin and end of a snapshot, a gap), as "
+        "lines of our own JSON: `inline`, to each partition of the table's topic, without a key; `none`; or the "
+        "name of a topic for them, as `topic`. By default `inline` for `json`, `none` for other formats.",
         examples=["inline", "none", "shop.controls"],
     )
     on_truncate: Literal["stop", "skip"] = Field(
@@ -125,10 +149,23 @@ class KafkaConfig(OutputConfig):
 
     @model_validator(mode="after")
     def _have_names(self) -> "KafkaConfig":
-        others = [] if self.controls in (INLINE, NO_CONTROLS) else [self.controls]
+        where = self.where_controls_go
+        if where == INLINE and self.format != OWN_FORMAT:
+            raise ValueError(f"`controls: inline` goes with `format: {OWN_FORMAT}`; give them a topic of their own")
+        others = [] if where in (INLINE, NO_CONTROLS) else [where]
         for template in (self.topic, *self.topics.values(), *others, self.control_topic):
             try:
                 topic_name(template, "physical", "db.table")
             except InputError as error:
                 raise ValueError(f"{template!r}: {str(error).partition(': ')[2]}") from error
         return self
+
+    @property
+    def where_controls_go(self) -> str:
+        """`inline`, `none`, or a topic."""
+        return self.controls or (INLINE if self.format == OWN_FORMAT else NO_CONTROLS)
+
+    @property
+    def how_rows_go(self) -> str:
+        """`deletes`, with its default."""
+        return self.deletes or (BOTH if "debezium" in self.format else ENVELOPE)

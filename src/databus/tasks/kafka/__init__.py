@@ -4,15 +4,19 @@ Kafka's client is imported only where it is used: other executors do without it.
 """
 
 from databus.tasks.kafka._cluster import OWN_SETTINGS, Cluster, Fenced
-from databus.tasks.kafka._encoding import Encoding
+from databus.tasks.kafka._encoding import BOTH, ENVELOPE, OWN_FORMAT, TOMBSTONE, Encoding
 from databus.tasks.kafka._positions import BucketId, Position, Positions, positions_of
 from databus.tasks.kafka._topics import NewTopics, TopicNames, Topics, as_settings, topic_name, topics_of
 from databus.tasks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter, Session, switch_buckets
 
 __all__ = [
+    "BOTH",
+    "ENVELOPE",
     "INLINE",
     "NO_CONTROLS",
+    "OWN_FORMAT",
     "OWN_SETTINGS",
+    "TOMBSTONE",
     "BucketId",
     "Cluster",
     "Encoding",

@@ -1,39 +1,104 @@
-"""Rows and controls as Kafka's messages: bytes, keys and headers."""
+"""Rows and controls as Kafka's messages: bytes, keys and headers, in the words of some format."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from databus.core import COMMIT_VERSION, SEQ, TXID
-from databus.formats import Messages, control_line, own_messages
-from databus.schema import TableSchema
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, TXID, ChangeType
+from databus.formats import (
+    DebeziumForm,
+    Messages,
+    canal_messages,
+    cloudevents_debezium_messages,
+    cloudevents_messages,
+    control_line,
+    debezium_messages,
+    maxwell_messages,
+    own_messages,
+)
+from databus.schema import TableSchema, key_buckets, key_bytes
 from databus.tasks._batch import TableControl, TableRows
 from databus.tasks._lines import as_captured
 from databus.tasks._table_filters import KeyChoice
 
-ROWS_AT_ONCE: Final = 8_192
+OWN_FORMAT: Final = "json"
+ENVELOPE: Final = "envelope"
+TOMBSTONE: Final = "tombstone"
+BOTH: Final = "both"
+_ROWS_AT_ONCE: Final = 8_192
+_ROWS_ALONE: Final = ("json", "cloudevents")  # formats in which each row is a message
+_WITHOUT_KEYS: Final = ("canal",)
+_DELETE: Final = ChangeType.DELETE.label
+_HEADERS: Final = 3
 Header = list[tuple[str, "str | bytes | None"]]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Encoding:
     """How rows become messages; travels to tasks. key: by which rows are told apart. headers: whether each message says
-    the place of its row in the log.
+    the place of its row in the log. deletes: what says that a row is gone: its message, a tombstone, or both.
     """
 
     key: KeyChoice
     headers: bool = True
+    format: str = OWN_FORMAT
+    form: DebeziumForm = field(default_factory=DebeziumForm)
+    deletes: str = ENVELOPE
 
     def chunks(self, physical: str, item: TableRows) -> Iterator["Chunk"]:
-        """Some rows at a time."""
+        """Some rows at a time; an update is in one piece."""
         table = self._table(item.table)
-        for rows in as_captured(item.table, item.rows).to_batches(max_chunksize=ROWS_AT_ONCE):
-            yield Chunk(own_messages(table, rows, physical=physical), rows, self.headers)
+        captured = as_captured(item.table, item.rows).combine_chunks()
+        images = _Images.of(table, captured)
+        begin = 0
+        while begin < captured.num_rows:
+            end = min(begin + _ROWS_AT_ONCE, captured.num_rows)
+            end += int(end < captured.num_rows and images.is_second[end])
+            (rows,) = captured.slice(begin, end - begin).combine_chunks().to_batches()
+            yield self._chunk(physical, table, rows, images.slice(begin, end))
+            begin = end
+
+    def _chunk(self, physical: str, table: TableSchema, rows: pa.RecordBatch, images: "_Images") -> "Chunk":
+        if self.format not in _ROWS_ALONE and (images.is_left.any() or images.is_entered.any()):
+            labels = rows.column(CHANGE_TYPE).cast(pa.string())
+            labels = pc.if_else(pa.array(images.is_left), _DELETE, labels)
+            labels = pc.if_else(pa.array(images.is_entered), ChangeType.INSERT.label, labels)
+            rows = rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, labels)
+        messages = _MAKERS[self.format](table, rows, physical, self.form)
+        keys = _keys(table, rows) if self.format in _WITHOUT_KEYS and table.key else None
+        is_gone = images.is_left | _is(rows, _DELETE)
+        return Chunk(self._with_deletes(messages, is_gone), rows, keys, self.headers)
+
+    def _with_deletes(self, messages: Messages, is_gone: Mask) -> Messages:
+        """With tombstones behind, or in the place of, the messages of rows that are gone."""
+        if self.deletes == ENVELOPE:
+            return messages
+        rows = messages.rows.to_numpy()
+        gone = is_gone[rows] & messages.keys.is_valid().to_numpy(zero_copy_only=False)
+        if not gone.any():
+            return messages
+        if self.deletes == TOMBSTONE:
+            return messages._replace(values=_without(messages.values, gone))
+        places = np.repeat(np.arange(len(rows)), 1 + gone.astype(np.int64))
+        is_tombstone = np.zeros(len(places), np.bool_)
+        is_tombstone[1:] = places[1:] == places[:-1]
+        taken = pa.array(places)
+        return Messages(
+            _without(messages.values.take(taken), is_tombstone),
+            messages.keys.take(taken),
+            messages.rows.take(taken),
+            {name: each.take(taken) for name, each in messages.headers.items()},
+        )
 
     def control(self, physical: str, control: TableControl) -> bytes:
-        """A control as a message."""
+        """A control as a message: a line of our own JSON."""
         return control_line(f"{physical}/{control.table.source}", control.body, control.pair).encode()
 
     def _table(self, table: TableSchema) -> TableSchema:
@@ -43,21 +108,31 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some messages, and the rows that they are of. has_headers: whether they get the bus's own."""
+    """Some messages, and the rows that they are of. row_keys: canonical, for formats without keys. has_headers: whether
+    they get the bus's own.
+    """
 
     messages: Messages
     rows: pa.RecordBatch
+    row_keys: pa.LargeBinaryArray | None
     has_headers: bool
 
     @property
     def values(self) -> Sequence[bytes | None]:
-        """Their bytes."""
+        """Their bytes; None is a tombstone."""
         return _objects(self.messages.values)
 
     @property
     def keys(self) -> Sequence[bytes | None]:
         """Of each; None where there is none."""
         return _objects(self.messages.keys)
+
+    def partitions(self, count: int) -> list[int] | None:
+        """Of each, where its format has no keys: where its row's canonical key would go. None: Kafka chooses."""
+        if self.row_keys is None:
+            return None
+        found: list[int] = key_buckets(self.row_keys.take(self.messages.rows), count).tolist()
+        return found
 
     @property
     def headers(self) -> Iterator[Header | None]:
@@ -69,7 +144,7 @@ class Chunk:
             return iter([None] * len(self.messages.values))
         names = [name for name, _ in named]
         columns = [column for _, column in named]
-        if len(names) == 3:  # as it is with our own, unrolled: this is done for each message
+        if len(names) == _HEADERS:  # as it is with our own, unrolled: this is done for each message
             one, two, three = names
             return ([(one, a), (two, b), (three, c)] for a, b, c in zip(*columns, strict=True))
         return (list(zip(names, each, strict=True)) for each in zip(*columns, strict=True))
@@ -81,11 +156,94 @@ class Chunk:
 
     def _texts(self, name: str) -> Sequence[bytes | None]:
         column = self.rows.column(name)
-        if len(self.messages.rows) != len(column):
+        if len(self.messages.rows) != len(column) or self.rows.num_rows != len(self.messages.values):
             column = column.take(self.messages.rows)
         return _objects(column.cast(pa.string()))
 
 
-def _objects(column: pa.Array) -> Sequence[bytes | None]:
-    found: Sequence[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
+def _own(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    del form
+    return own_messages(table, rows, physical=physical)
+
+
+def _debezium(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    return debezium_messages(table, rows, physical=physical, made_us=time.time_ns() // 1_000, form=form)
+
+
+def _maxwell(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    del physical, form
+    return maxwell_messages(table, rows)
+
+
+def _canal(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    del physical, form
+    return canal_messages(table, rows, made_ms=time.time_ns() // 1_000_000)
+
+
+def _cloudevents(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    del form
+    return cloudevents_messages(table, rows, physical=physical)
+
+
+def _cloudevents_debezium(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    return cloudevents_debezium_messages(table, rows, physical=physical, form=form)
+
+
+_MAKERS: Final[dict[str, Callable[[TableSchema, pa.RecordBatch, str, DebeziumForm], Messages]]] = {
+    "json": _own,
+    "debezium": _debezium,
+    "maxwell": _maxwell,
+    "canal": _canal,
+    "cloudevents": _cloudevents,
+    "cloudevents_debezium": _cloudevents_debezium,
+}
+
+
+@dataclass(frozen=True)
+class _Images:
+    """The images of updates. is_second: whether a row is the other image of the row before it. is_left, is_entered:
+    those, before or after an update, whose other image has another key, and may be in another bucket.
+    """
+
+    is_second: Mask
+    is_left: Mask
+    is_entered: Mask
+
+    @classmethod
+    def of(cls, table: TableSchema, rows: pa.Table) -> "_Images":
+        """Of all rows of a batch."""
+        is_pre, is_post = _is(rows, ChangeType.UPDATE_PREIMAGE.label), _is(rows, ChangeType.UPDATE_POSTIMAGE.label)
+        is_second = np.zeros(rows.num_rows, np.bool_)
+        if not (is_pre.any() or is_post.any()):
+            return cls(is_second, is_second, is_second)
+        scns, seqs = (rows.column(name).to_numpy() for name in (COMMIT_VERSION, SEQ))
+        is_second[1:] = is_pre[:-1] & is_post[1:] & (scns[1:] == scns[:-1]) & (seqs[1:] == seqs[:-1] + 1)
+        together = is_second.copy()
+        if table.key and rows.num_rows > 1:
+            keys = _keys(table, rows)
+            equal = pc.equal(keys.slice(0, len(keys) - 1), keys.slice(1)).fill_null(True)  # null is one key's too
+            together[1:] &= equal.to_numpy(zero_copy_only=False)
+        is_first = np.append(together[1:], False)
+        return cls(is_second, is_pre & ~is_first, is_post & ~together)
+
+    def slice(self, begin: int, end: int) -> "_Images":
+        """Of some rows."""
+        return _Images(self.is_second[begin:end], self.is_left[begin:end], self.is_entered[begin:end])
+
+
+def _is(rows: "pa.Table | pa.RecordBatch", label: str) -> Mask:
+    found: Mask = pc.equal(rows.column(CHANGE_TYPE).cast(pa.string()), label).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _keys(table: TableSchema, rows: "pa.Table | pa.RecordBatch") -> pa.LargeBinaryArray:
+    return key_bytes([rows.column(name) for name in table.key]).cast(pa.large_binary())
+
+
+def _without(values: pa.LargeBinaryArray, where: Mask) -> pa.LargeBinaryArray:
+    return pc.if_else(pa.array(where), pa.scalar(None, pa.large_binary()), values)
+
+
+def _objects(column: pa.Array) -> Sequence[Any]:
+    found: Sequence[Any] = column.to_numpy(zero_copy_only=False).tolist()
     return found

@@ -97,7 +97,7 @@ class Positions:
     def _read_on(self) -> None:
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-        ends = self._ends()
+        ends = self._ends_with_patience()
         if any(end < self._next.get(number, 0) for number, end in ends.items()):
             self._forget()  # it is another topic of that name
         behind = {number for number, end in ends.items() if end > self._next.get(number, 0)}
@@ -149,6 +149,17 @@ class Positions:
                 f"{self._cluster.name}: control topic {self._topic} holds a message that databus has not written, with "
                 f"key {key!r}. Give the output a `control_topic` of its own"
             ) from error
+
+    def _ends_with_patience(self) -> dict[int, int]:
+        """A leader that has just changed is found when it is asked once more."""
+        deadline = time.monotonic() + self._cluster.request_s_max
+        while True:
+            try:
+                return self._ends()
+            except ServiceUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
 
     def _ends(self) -> dict[int, int]:
         """Where each partition ends now, with all that is not committed."""

@@ -71,6 +71,7 @@ class Topics:
                     f"{self._cluster.name} has no topic {name}: make it, or have it made with `create_topics`"
                 )
             self._make(name, new)
+        if not found:
             found = self._wait_for(name)
         self._partitions[name] = found
         return found
@@ -80,13 +81,15 @@ class Topics:
         self._partitions.clear()
 
     def _look(self, name: str) -> int | None:
+        """How many partitions it has; 0 while one has no leader, None without a topic."""
         from confluent_kafka import KafkaException, TopicCollection
 
         asked = self._cluster.admin().describe_topics(
             TopicCollection([name]), request_timeout=self._cluster.request_s_max
         )
         try:
-            return len(asked[name].result(self._cluster.request_s_max).partitions)
+            partitions = asked[name].result(self._cluster.request_s_max).partitions
+            return len(partitions) if all(each.leader is not None for each in partitions) else 0
         except KafkaException as error:
             if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 return None
@@ -107,11 +110,11 @@ class Topics:
                 raise self._cluster.error(error, f"making topic {name}") from error
 
     def _wait_for(self, name: str) -> int:
-        """Brokers hear of a new topic one after the other."""
+        """Brokers hear of a new topic one after the other; after an accident, of new leaders."""
         deadline = time.monotonic() + self._cluster.request_s_max
-        while (found := self._look(name)) is None:
+        while not (found := self._look(name)):
             if time.monotonic() > deadline:
-                raise ServiceUnavailable(f"{self._cluster.name}: topic {name} was made and is not there yet")
+                raise ServiceUnavailable(f"{self._cluster.name}: topic {name} is not there yet, or has no leader")
             time.sleep(_POLL_S)
         return found
 

@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import ServiceUnavailable, SourceCheckpoint, UnsupportedFeature, crash_point
@@ -163,12 +164,12 @@ class _BucketOfKafka:
         """See `BucketWriter.write`."""
         try:
             return self._write(batch)
-        except Fenced:
+        except (Fenced, UnsupportedFeature):  # what an inherited session knows may be out of date
             if not self._is_inherited:
                 raise
         finally:
             self._is_inherited = False
-        self.session.close()  # an attempt in another process was between; this one is later
+        self.session.close()  # somebody was between: an attempt in another process, or the driver; this one is later
         return self._write(batch)
 
     def _write(self, batch: ChangeBatch) -> Mapping[str, int]:
@@ -253,23 +254,24 @@ class _BucketOfKafka:
     def _put_rows(self, physical: str, item: TableRows) -> None:
         writer = self._writer
         topic = writer.topics.name(physical, item.table.source)
-        topics_of(writer.cluster).ready(topic, writer.new)
+        partitions = topics_of(writer.cluster).ready(topic, writer.new)
         for chunk in writer.encoding.chunks(physical, item):
-            self._put_chunk(topic, chunk, f"{physical}/{item.table.source}")
+            self._put_chunk(topic, partitions, chunk, f"{physical}/{item.table.source}")
 
-    def _put_chunk(self, topic: str, chunk: Chunk, source: str) -> None:
+    def _put_chunk(self, topic: str, partitions: int, chunk: Chunk, source: str) -> None:
         """The only work that is done message by message."""
         from confluent_kafka import KafkaException
 
         produce, failed = self._producer.produce, self.session.note_failure
         place = 0
-        messages = zip(chunk.values, chunk.keys, chunk.headers, strict=True)
+        numbers = chunk.partitions(partitions) or repeat(_ANY_PARTITION)
+        messages = zip(chunk.values, chunk.keys, chunk.headers, numbers, strict=False)
         try:
-            for place, (value, key, headers) in enumerate(messages):  # noqa: B007 - an error names it
+            for place, (value, key, headers, number) in enumerate(messages):  # noqa: B007 - an error names it
                 try:
-                    produce(topic, value, key, _ANY_PARTITION, failed, None, 0, headers)
+                    produce(topic, value, key, number, failed, None, 0, headers)
                 except BufferError:
-                    self._produce(topic, value, key, _ANY_PARTITION, headers)
+                    self._produce(topic, value, key, number, headers)
         except KafkaException as error:
             told = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
             raise self._writer.cluster.error(error, told) from error

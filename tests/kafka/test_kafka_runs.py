@@ -1,0 +1,96 @@
+"""Pipelines into topics, as users run them: what a reader makes of them is what SQL selects."""
+
+import base64
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from databus.core import FatalError
+from databus.pipeline._handle import OutputHandle
+from tests.kafka.support import new_prefix, rows_in
+from tests.pipeline.projects import HEAD, Project
+
+IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 2, max_rows_per_trigger: 300")
+TABLES = ("customers", "stock", "orders", "order_lines")
+
+
+def died(*_: object) -> None:
+    raise FatalError("killed before the ledger")
+
+
+def sections(server: Any, prefix: str, **options: Any) -> str:
+    given = {
+        "type": "kafka",
+        "from": "shop",
+        "kafka": {"bootstrap.servers": server.bootstrap},
+        "topic": f"{prefix}.{{table}}",
+        "control_topic": f"{prefix}.control",
+        "create_topics": {"partitions": 3},
+        **options,
+    }
+    return f"outputs: {{topics: {json.dumps(given)}}}"
+
+
+def key_of(project: Project, table: str) -> list[str]:
+    return [
+        name for (name,) in project.select(f"SELECT name FROM pragma_table_info('{table}') WHERE pk > 0 ORDER BY pk")
+    ]
+
+
+def assert_readers_see_what_sql_selects(project: Project, server: Any, prefix: str) -> None:
+    """Nothing twice; each key in one partition, in order; what is left of each key is its row."""
+    for table in TABLES:
+        key = key_of(project, table)
+        parts = rows_in(server, f"{prefix}.{table}")
+        pairs = [(row["_commit_version"], row["_seq"]) for part in parts for row in part]
+        assert len(set(pairs)) == len(pairs), table
+        alive: dict[Any, Any] = {}
+        for part in parts:
+            last: dict[Any, Any] = {}
+            for row in part:
+                name = tuple(row[each] for each in key)
+                pair = row["_commit_version"], row["_seq"]
+                assert last.get(name, (0, 0)) < pair, table
+                last[name] = pair
+                if row["_change_type"] in ("insert", "update_postimage"):
+                    alive[name] = row
+                else:
+                    alive.pop(name, None)
+        columns = [name for _, name in project.select(f"SELECT cid, name FROM pragma_table_info('{table}')")]
+        found = [[row.get(name) for name in columns] for row in alive.values()]
+        rows = [[*map(as_json, row)] for row in project.select(f"SELECT {', '.join(columns)} FROM {table}")]
+        assert sorted(found, key=repr) == sorted(rows, key=repr), table
+
+
+def as_json(value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def test_topics_hold_what_happened_whatever_becomes_of_rows_and_runs(
+    tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the ledger; its ledger and all checkpoints lost; another number of buckets."""
+    prefix = new_prefix()
+    project = Project(tmp_path, sections(kafka, prefix), head=IN_PARTS)
+    project.work(80)
+    events = project.once(spark)
+    assert {event["driver_row_bytes"] for event in events if event["event"] == "batch"} == {0}
+    assert_readers_see_what_sql_selects(project, kafka, prefix)
+    project.work(60)
+    project.execute("UPDATE customers SET id = id + 100000 WHERE id IN (SELECT min(id) FROM customers)")
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputHandle, "advance", died)
+        with pytest.raises(AssertionError, match="killed before the ledger"):
+            project.once(spark)
+    project.work(20)
+    project.once(spark)
+    assert_readers_see_what_sql_selects(project, kafka, prefix)
+    for name in ("ledgers", "queries"):
+        shutil.rmtree(project.state / name)
+    project.work(20)
+    text = project.path.read_text()
+    project.path.write_text(text.replace('"create_topics"', '"buckets": 3, "create_topics"'))
+    project.once(spark)
+    assert_readers_see_what_sql_selects(project, kafka, prefix)
