@@ -47,6 +47,7 @@ class Copy:
     position: Pair = (0, 0)
     seen: TableSchema | None = None
     numbers: dict[str, int] = field(default_factory=dict)
+    snapshots: dict[str, int] = field(default_factory=dict)
 
     @property
     def sql(self) -> str:
@@ -78,11 +79,24 @@ class Copy:
                 break
             rows = self._decoded(made, groups, end, leaves_out=output.is_refilled)
             result, table = self._filtered(rows, made)
-            stands = [SourceCheckpoint(scn=scn, seq=seq, log="log") for scn, seq in (self.position, end)]
+            stands = [self._place(self.position)]
+            for group in groups:
+                self._note_snapshot(group)
+            stands.append(self._place(end))
             output.write(decode_typed(result, table, "shop", *stands, lambda names: spark.lineage(names, None)))
             self.position = end
             self.numbers = {col.name: col.number for col in made.columns}
         output.close()
+
+    def _place(self, pair: Pair) -> SourceCheckpoint:
+        return SourceCheckpoint(scn=pair[0], seq=pair[1], log="log", snapshots=dict(self.snapshots))
+
+    def _note_snapshot(self, group: FrameGroup) -> None:
+        told = {} if group.control is None else group.control.control
+        if told.get("kind") == "snapshot_begin":
+            self.snapshots[SOURCE] = told["generation"]
+        elif told.get("kind") == "snapshot_end":
+            self.snapshots.pop(SOURCE, None)
 
     def _decoded(self, made: MadeTable, groups: list[FrameGroup], end: Pair, *, leaves_out: bool) -> pa.Table:
         changes = tuple(each for each in changes_of(made) if each.pair > self.position)
