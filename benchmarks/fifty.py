@@ -21,8 +21,8 @@ from benchmarks.figures import Figure
 OUTPUTS = 50
 LANES = 5
 TABLES = 5
-SETTLE_S = 10.0
-IDLE_S = 30.0
+SETTLE_S = 10.0  # what starts leaves behind, such as compiling, is over
+IDLE_S = 30.0  # for which processor time is counted
 START_S_MAX = 600.0
 
 
@@ -104,7 +104,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
             while len(_written(events)) < OUTPUTS:
                 if running.poll() is not None or time.perf_counter() - began > START_S_MAX:
                     raise RuntimeError(f"not all have written: {(folder / 'said').read_text()[-2000:]}")
-                time.sleep(0.2)
+                time.sleep(0.2)  # the events are a file of another process
             yield Figure(f"{what}, from the start to a batch of each", time.perf_counter() - began, "s")
             time.sleep(SETTLE_S)
             before, at = _cpu_s(process), time.perf_counter()

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import socket
 import stat
 import threading
@@ -131,6 +132,30 @@ def test_requests_are_bounded_and_many_that_say_nothing_keep_nobody_out_for_long
         assert ask(tmp_path, "status")["verb"] == "status"
         for each in silent:
             each.close()
+
+
+def test_a_process_that_may_open_no_more_files_takes_commands_again_when_it_may(tmp_path, monkeypatch):
+    was_refused = threading.Event()
+    monkeypatch.setattr(_control._logger, "warning", lambda *_, **__: was_refused.set())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    path = str(tmp_path / "control.sock")
+    with (
+        ControlServer(tmp_path, echo),
+        socket.socket(socket.AF_UNIX) as silent,
+        socket.socket(socket.AF_UNIX) as asking,
+    ):
+        silent.connect(path)  # takes the file that the accepting thread had already
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            asking.connect(path)
+            asking.sendall(b'{"verb": "status"}\n')
+            assert was_refused.wait(WAIT_S)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        asking.settimeout(WAIT_S)
+        assert json.loads(asking.recv(1 << 16))["verb"] == "status"
 
 
 def test_what_is_paused_is_known_to_the_next_process_and_what_is_stopped_is_not(tmp_path):

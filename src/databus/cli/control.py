@@ -9,7 +9,7 @@ import typer
 
 from databus.cli._app import app
 
-_ASK_S: Final = 0.2
+_ASK_S: Final = 0.2  # a pipeline answers what it is asked, and tells nothing by itself
 
 Outputs = Annotated[list[str] | None, typer.Argument(help="Names of outputs; all of them.")]
 File = Annotated[Path, typer.Option("--file", "-f", help="The pipeline's file.")]

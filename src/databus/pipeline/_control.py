@@ -31,6 +31,7 @@ _ANSWER_BYTES_MAX: Final = 1 << 24
 _REQUEST_S_MAX: Final = 5.0
 _ANSWER_S_MAX: Final = 120.0
 _ASK_AGAIN_S: Final = 0.05
+_ACCEPT_AGAIN_S: Final = 1.0  # where no file may be opened any more, for one
 _AT_ONCE: Final = 8
 _CREDENTIALS: Final = struct.Struct("3i")
 _KINDS: Final[Mapping[str, type[DatabusError]]] = {
@@ -51,6 +52,7 @@ class ControlServer:
         self._handle = handle
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
         self._listener: socket.socket | None = None
+        self._ending = threading.Event()
 
     def __enter__(self) -> None:
         """Listen; whoever holds the state's lock may remove what a killed process has left."""
@@ -70,6 +72,7 @@ class ControlServer:
         in_background("control", lambda: self._accept(listener))
 
     def __exit__(self, *_: object) -> None:
+        self._ending.set()
         if self._listener is not None:
             with suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # which wakes the thread that accepts
@@ -82,8 +85,12 @@ class ControlServer:
             self._slots.acquire()
             try:
                 connection, _ = listener.accept()
-            except OSError:  # it was closed
-                return
+            except OSError as error:
+                self._slots.release()
+                if self._ending.wait(_ACCEPT_AGAIN_S):
+                    return
+                _logger.warning("a command could not be taken; tried again", why=str(error))
+                continue
             in_background("control-answer", lambda connection=connection: self._answer(connection))  # type: ignore[misc]  # bound now
 
     def _answer(self, connection: socket.socket) -> None:
@@ -147,7 +154,7 @@ def _connect(connection: socket.socket, folder: Path) -> None:
             except BlockingIOError:  # as many wait as may
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(_ASK_AGAIN_S)
+                time.sleep(_ASK_AGAIN_S)  # a socket does not tell when it has room
 
 
 def _unanswered(folder: Path, error: Exception) -> DatabusError:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from databus.spark._session import is_local
 
 _WAIT_S: Final = 10.0
-_ASK_S: Final = 0.1
+_ASK_S: Final = 0.1  # Spark does not tell Python when an executor has come
 _ENDLESS: Final = 2**31 - 1  # what Spark itself takes where nobody has set a most
 
 
