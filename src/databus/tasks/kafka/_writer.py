@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import ServiceUnavailable, SourceCheckpoint, UnsupportedFeature, crash_point
+from databus.core import DatabusError, ServiceUnavailable, SourceCheckpoint, UnsupportedFeature, crash_point
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import Bucket, BucketWriter, batch_above
 from databus.tasks.kafka._cluster import Cluster, Fenced
@@ -23,13 +23,14 @@ from databus.tasks.kafka._positions import BucketId, Position, of_output, positi
 from databus.tasks.kafka._topics import NewTopics, TopicNames, topic_name, topics_of
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 INLINE: Final = "inline"
 NO_CONTROLS: Final = "none"
 _ABORT_S_MAX: Final = 5.0
 _FULL_WAIT_S: Final = 0.1
 _ANY_PARTITION: Final = -1
+_GIVEN_UP: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _KEPT_MAX: Final = 64
 
 
@@ -97,8 +98,13 @@ class Session:
         self.producer = producer
 
     def note_failure(self, error: "KafkaError | None", message: "Message") -> None:
-        """Called back for each message that did not arrive."""
-        if error is not None and len(self.failed) < 1_000:
+        """Called back for each message that did not arrive.
+
+        Of a transaction that cannot go on the client gives up all messages; why, it says when it is committed.
+        """
+        if error is None or (self.control_topic is not None and error.name() in _GIVEN_UP):
+            return
+        if len(self.failed) < 1_000:
             self.failed.append((error, f"writing to topic {message.topic()}, partition {message.partition()}"))
 
     def check(self) -> None:
@@ -197,7 +203,7 @@ class _BucketOfKafka:
     def _commit(self, batch: ChangeBatch) -> Mapping[str, int]:
         from confluent_kafka import KafkaException
 
-        session, cluster = self.session, self._writer.cluster
+        session = self.session
         producer = self._producer
         try:
             producer.begin_transaction()
@@ -210,7 +216,7 @@ class _BucketOfKafka:
         except KafkaException as error:
             producer.poll(0)
             session.check()  # says which message it was about
-            raise cluster.error(error, "committing") from error
+            raise self._error(error, "committing") from error
         session.position = position
         return written
 
@@ -218,6 +224,17 @@ class _BucketOfKafka:
     def _producer(self) -> "Producer":
         assert self.session.producer is not None  # noqa: S101 - it has begun
         return self.session.producer
+
+    def _error(self, error: "KafkaException", what: str) -> DatabusError:
+        """What an error of the client's means. That it cannot go on, it says of each message; why, of transactions."""
+        from confluent_kafka import KafkaException
+
+        if self.session.control_topic is not None and error.args[0].name() == "_FATAL":
+            try:
+                self._producer.abort_transaction(_ABORT_S_MAX)
+            except KafkaException as cause:
+                error = cause
+        return self._writer.cluster.error(error, what)
 
     def _end_transaction(self) -> None:
         from confluent_kafka import KafkaException
@@ -274,7 +291,7 @@ class _BucketOfKafka:
                     self._produce(topic, value, key, number, headers)
         except KafkaException as error:
             told = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
-            raise self._writer.cluster.error(error, told) from error
+            raise self._error(error, told) from error
         self._producer.poll(0)
         self.session.check()
 
