@@ -16,7 +16,7 @@ def cases():
         yield pytest.param("elasticsearch-6.8", check, id=f"elasticsearch-{check.__name__}", marks=marks)
 
 
-@pytest.mark.parametrize(("kind", "check"), cases())
+@pytest.mark.parametrize(("kind", "check"), list(cases()))
 def test_an_index_conforms(search_servers, kind, check, tmp_path):
     server = search_servers(kind)
     server.ask("DELETE", "/_all")
