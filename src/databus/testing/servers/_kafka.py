@@ -5,7 +5,7 @@ import socket
 import struct
 import subprocess
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 from databus.testing.servers._fetch import ServerMissing, kept
 from databus.testing.servers._java_server import JavaServer
@@ -26,7 +26,7 @@ class Kafka(JavaServer):
     settings: more of the broker's own properties. Data and port stay over `stop`, `kill` and `start`.
     """
 
-    kind: ClassVar[str] = "kafka-4.3"
+    kind = "kafka-4.3"
 
     @property
     def bootstrap(self) -> str:

@@ -1,4 +1,4 @@
-"""Server: one database server process with its folder, its port and its life.
+"""Server: one database server with its folder, its port and its life.
 
 A subclass says which program, how an empty data folder is made, and where the flavours' words differ.
 """
@@ -8,24 +8,22 @@ import itertools
 import os
 import shutil
 import signal
-import subprocess
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import pymysql
 import pymysql.constants.ER
 
 from databus.core import LimitExceeded, ServiceUnavailable
 from databus.testing.servers._ports import Port
+from databus.testing.servers._server_process import ServerProcess
 from databus.testing.servers._tls import Certificates
 
 _START_S_MAX: Final = 60
-_STOP_S_MAX: Final = 60
 _CATCH_UP_S_MAX: Final = 60
 _LINES_MAX: Final = 30
 _server_ids: Final = itertools.count(101)
@@ -34,7 +32,7 @@ ADMIN: Final = ("admin", "admin-of-tests")  # no server makes a user of this nam
 CAPTURE: Final = ("databus_test", "databus-of-tests")  # `databus` is for who follows the documentation
 
 
-class Server(ABC):
+class Server(ServerProcess):
     """A server that listens on 127.0.0.1 only. Made stopped; as a context it is started, and thrown away at the end.
 
     folder: gets the data, the logs and the option file. gtid, binlog_format, row_metadata (None: what the server has
@@ -59,10 +57,8 @@ class Server(ABC):
         lines: Sequence[str] = (),
         certificates: Certificates | None = None,
     ) -> None:
+        super().__init__(folder)
         self.kind = kind
-        self.folder = folder
-        self.host = "127.0.0.1"
-        self.port = 0
         self.user, self.password = ADMIN
         self.capture_user, self.capture_password = CAPTURE
         self.gtid = gtid
@@ -74,27 +70,12 @@ class Server(ABC):
         self.certificates = certificates
         self.data_folder = folder / "data"
         self.option_file = folder / "my.cnf"
-        self.log_file = folder / "server.log"
         self._replica, self._primary, self._change = "SLAVE", "MASTER", "MASTER"  # newer servers have other words
         self._status, self._reset = "SHOW MASTER STATUS", "RESET MASTER"
         self._port: Port | None = None
         self._log_start = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watch: subprocess.Popen[bytes] | None = None
         self._connection: pymysql.Connection[Any] | None = None
         self._lock = threading.Lock()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.kind} on port {self.port})"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # What a subclass says.
 
@@ -142,18 +123,6 @@ class Server(ABC):
 
     # Its life.
 
-    @property
-    def pid(self) -> int:
-        """The server's process id; it must run."""
-        if self._process is None:
-            raise ServiceUnavailable(f"{self.kind}: not started")
-        return self._process.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the process is there."""
-        return self._process is not None and self._process.poll() is None
-
     def start(self, *, lines: Sequence[str] | None = None) -> None:
         """Start it and wait until it answers; the port is chosen at the first start and kept.
 
@@ -172,7 +141,7 @@ class Server(ABC):
             self._port = Port.claim()
             self.port = self._port.number
         self._write_options()
-        self._launch()
+        self._log_start = self._launch([*self._command(), f"--defaults-file={self.option_file}"])
         try:
             self._wait_until_it_answers()
         except ServiceUnavailable:
@@ -221,27 +190,6 @@ class Server(ABC):
         self.option_file.write_text("\n".join(["[mysqld]", written, *self.lines, "", client]))
         self.option_file.chmod(0o600)
 
-    def _launch(self) -> None:
-        command = [*self._command(), f"--defaults-file={self.option_file}"]
-        with self.log_file.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                start_new_session=True,  # Ctrl-C at the terminal is for the caller, who then stops the server
-            )
-        # If this process dies, however it dies, its end of the pipe closes, and the server goes too.
-        self._watch = subprocess.Popen(
-            ["/bin/sh", "-c", 'read _; kill -9 "$0"', str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + _START_S_MAX
         while True:
@@ -256,30 +204,10 @@ class Server(ABC):
                     ) from error
             time.sleep(0.02)
 
-    def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """Shut it down properly; SIGKILL if it does not end."""
-        try:
-            self._end(signal.SIGTERM)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
     def restart(self, *, lines: Sequence[str] | None = None) -> None:
         """Stop and start, on the same port with the same data."""
         self.stop()
         self.start(lines=lines)
-
-    def suspend(self) -> None:
-        """SIGSTOP, and wait until it stands still: connections stay open and nothing answers, until `resume`."""
-        os.kill(self.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """Kill it, free its port and remove its data; its log and option file stay."""
@@ -291,17 +219,7 @@ class Server(ABC):
 
     def _end(self, how: signal.Signals) -> None:
         self._forget_connection()
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(how)
-            self._process.wait(_STOP_S_MAX)
-        if self._watch is not None:
-            self._watch.kill()
-            self._watch.wait()
-            if self._watch.stdin is not None:
-                self._watch.stdin.close()
-            self._watch = None
+        super()._end(how)
 
     def errors(self) -> str:
         """What it logged as errors since it was last started; the last lines of its log if none."""
