@@ -33,6 +33,8 @@ ROWS_A_BATCH = 400_000
 MIRROR_ROWS = 1_000_000
 CHANGES_A_BATCH = 100_000
 MIRROR_BATCHES = 8
+HISTORY_BATCHES_MIN = 5
+KEYS = ("integer", "text")
 ROWS_A_CHANGE = 1.8  # eight of ten are updates, which are two rows
 
 DRIVER = "from benchmarks._driver_mirror import InDriver\n"
@@ -108,7 +110,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         spark = tuned_session("spark-tasks", "local[2]", folder=folder / "spark")
         try:
             yield from _history(spark, folder / "history", scale)
-            for kind in ("integer", "text"):
+            for kind in KEYS:
                 yield from _mirror(spark, folder / kind, kind, scale)
         finally:
             spark.stop()
@@ -119,7 +121,7 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
 def _history(spark: object, folder: Path, scale: float) -> Iterator[Figure]:
     rows = max(int(ROWS * scale), 20_000)
     relay = log_of(folder, insert_groups(0, rows, 1, 1_000), CONFIG)
-    yield from _compared(spark, folder, relay, min(ROWS_A_BATCH, rows // 5), "history")
+    yield from _compared(spark, folder, relay, min(ROWS_A_BATCH, rows // HISTORY_BATCHES_MIN), "history")
 
 
 def _mirror(spark: object, folder: Path, kind: str, scale: float) -> Iterator[Figure]:

@@ -32,7 +32,7 @@ SMALLER = {
     "many_tables": {"WARM_UP": 2, "EVERY_S": 0.2},
     "run_start": {"CASES": [[2, 1]]},
     "relay": {"STARTS": 1, "IDLE_SECONDS_MIN": 0.2},
-    "search": {"RUNS": 1, "WARM_UP": 4},
+    "search": {"RUNS": 1, "WARM_UP": 1},
     "spark_delta": {
         "MIRROR_ROWS": 2_000,
         "CHANGES_A_BATCH": 1_000,
@@ -42,7 +42,7 @@ SMALLER = {
     },
     "spark_latency": {"WARM_UP": 4, "CHANGES_A_SECOND": 20, "DELTA_CHANGES_A_SECOND": 20},
     "spark_read": {"RUNS": 1},
-    "spark_tasks": {"MIRROR_BATCHES": 3},
+    "spark_tasks": {"MIRROR_BATCHES": 2, "HISTORY_BATCHES_MIN": 2, "KEYS": ["text"]},
     "start": {"BEGINS_COLD": False},
     "windows": {"RUNS": 1},
 }
