@@ -158,6 +158,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     session.stop()
 
 
+@pytest.fixture
+def relay_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelines of this process have their relay in it too, where no test is about its being a process."""
+    from tests.pipeline.projects import RelayInThread
+
+    monkeypatch.setattr("databus.pipeline._run.OwnRelay", RelayInThread)
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """The one Kafka of this test run, for tests that leave it as it was; each takes topics of names of its own."""

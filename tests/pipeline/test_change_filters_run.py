@@ -9,7 +9,7 @@ from databus.link import RelayClient
 from databus.pipeline import compare, load_pipeline
 from tests.pipeline.projects import Project
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 
 SECTIONS = """
 filters:

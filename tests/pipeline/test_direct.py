@@ -12,6 +12,8 @@ from tests.outputs import chest
 from tests.outputs.chest import chest_lines
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 3, max_rows_per_trigger: 300")
 CHEST = "outputs: {chest: {type: 'chest.py:Chest', from: shop, path: chest, buckets: 2}}"
 LARGE = """

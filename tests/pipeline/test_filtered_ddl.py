@@ -7,7 +7,7 @@ from databus.pipeline.outputs import read_delta
 from databus.testing.servers import ServerMissing, open_server
 from tests.pipeline.projects import HEAD, Project
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 
 BEFORE = """
 filters: {large: {type: sql, from: shop, table: main.orders, where: total_cents > 40000}}

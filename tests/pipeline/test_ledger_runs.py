@@ -18,6 +18,8 @@ from databus.relay import Relay, parse_relay
 from databus.testing.shop import create_shop
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 LARGE = "lake/large/orders"
 FILTERED = """
 filters: {large: {type: sql, from: shop, table: main.orders, where: total_cents >= 0}}

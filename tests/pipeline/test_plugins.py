@@ -9,6 +9,8 @@ import pytest
 from databus.pipeline import validate
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 PAGE = Path("docs/plugins.md").read_text(encoding="utf-8")
 POSTBOX = re.search(r"```python\n(.*?)```", PAGE, re.S)[1]
 OUTPUTS = re.search(r"```yaml\n(.*?)```", PAGE, re.S)[1]

@@ -6,7 +6,7 @@ from deltalake.exceptions import TableNotFoundError
 from databus.pipeline import compare, load_pipeline, run, validate
 from tests.pipeline.projects import HEAD, Project
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 
 FILTERED = """
 filters:

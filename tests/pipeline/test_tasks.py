@@ -16,6 +16,8 @@ from databus.pipeline._staging import InSpark
 from databus.pipeline.outputs import read_delta
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 HISTORY = """
 outputs: {history: {type: delta, mode: history, path: lake, from: shop}}
 """

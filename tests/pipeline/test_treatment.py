@@ -15,9 +15,9 @@ import pytest
 
 from databus.pipeline import load_pipeline, rebuild, run
 from databus.testing.shop import SqliteWorkload, connect, create_shop
-from tests.pipeline.projects import HEAD, Project, RelayInThread
+from tests.pipeline.projects import HEAD, Project
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 
 KEYS = {"orders": "id", "customers": "id", "stock": "product_id"}
 FILE = """
@@ -224,12 +224,6 @@ STEPS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def relay_in_thread(monkeypatch):
-    """What is done to a project is done between its runs, so it does not matter which process its relay is in."""
-    monkeypatch.setattr("databus.pipeline._run.OwnRelay", RelayInThread)
-
-
 def treat(folder, seed, session, steps):
     treated = Treated(folder, seed, session)
     treated.settle()
@@ -245,7 +239,7 @@ def treat(folder, seed, session, steps):
         treated.project._db.close()
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(25))
 def test_however_a_project_is_treated_its_copies_are_right_or_it_says_what_to_do(spark, tmp_path, seed, number):
     treat(tmp_path, seed, spark, 8)
 

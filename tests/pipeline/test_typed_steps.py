@@ -7,7 +7,7 @@ import pytest
 from databus.pipeline import compare, load_pipeline, run
 from tests.pipeline.projects import HEAD, Project
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 
 SALT = "sixteen bytes and more"
 AROUND = f"""
