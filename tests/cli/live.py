@@ -15,7 +15,7 @@ from deltalake.exceptions import TableNotFoundError
 
 from databus.pipeline.outputs import read_delta
 from databus.testing.shop import SqliteWorkload, connect, create_shop
-from tests.cli.test_cli import databus
+from tests.commands import databus
 
 WAIT_S = 120.0
 HEAD = """\

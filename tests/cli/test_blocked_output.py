@@ -15,7 +15,7 @@ import pytest
 from databus.core import ServiceUnavailable
 from databus.pipeline import STOP_S_MAX
 from tests.cli.terminal import WAIT_S
-from tests.cli.test_cli import databus
+from tests.commands import databus
 
 pytestmark = pytest.mark.spark
 

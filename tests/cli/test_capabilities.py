@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 
 PLUGIN = """
 from databus.sources import Finding, SourceConfig

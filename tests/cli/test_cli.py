@@ -12,30 +12,13 @@ from pathlib import Path
 import pytest
 
 from databus.testing import RelayProcess
+from tests.commands import databus, failed
 
 VERBS = ["init", "validate", "graph", "relay", "run", "status", "tail", "sources", "checkpoints", "compare"]
 RUNNING = ["pause", "resume", "drain", "stop"]
 KNOWING = ["plugins list", "plugins show", "schema"]
 TRIALS = ["demo", "bench"]
 REPAIRS = ["check-source", "prepare", "remove", "snapshot", "skip", "position show", "position set"]
-
-
-def databus(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "databus.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        check=False,
-        timeout=timeout,
-    )
-
-
-def failed(result: subprocess.CompletedProcess[str], code: int) -> str:
-    """The error's text; a user's mistake shows no traceback."""
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    return result.stderr
 
 
 @pytest.mark.parametrize(

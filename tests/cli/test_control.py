@@ -17,7 +17,7 @@ from databus.pipeline._control import ControlServer, ask
 from databus.pipeline._resting import Rest, Resting
 from databus.pipeline._state import StateLock
 from tests.cli.live import HEAD, WAIT_S, Live
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 
 OUTPUTS = """\
 outputs:

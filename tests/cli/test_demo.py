@@ -16,7 +16,7 @@ from databus.sources import parse_source
 from databus.testing import RelayProcess
 from databus.testing.servers import ServerMissing, open_server
 from databus.testing.shop import TABLES
-from tests.cli.test_cli import databus
+from tests.commands import databus
 from tests.spark.conftest import wait_until_captured
 
 Held = Mapping[str, dict[Any, Any]]

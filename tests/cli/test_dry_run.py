@@ -4,7 +4,7 @@ import pytest
 
 from databus.testing.shop import connect, create_shop
 from tests.cli.live import HEAD
-from tests.cli.test_cli import databus
+from tests.commands import databus
 
 SECTIONS = """\
 filters:

@@ -10,7 +10,7 @@ import pytest
 
 from databus.pipeline import Filter, Input, Output
 from databus.pipeline._registry import Kind, plugin_class
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 
 BASES = {"output": Output, "input": Input, "filter": Filter}
 

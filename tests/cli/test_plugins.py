@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from databus.pipeline import pipeline_schema, validate
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 from tests.documents.pages import PAGES, blocks
 
 SECTIONS = {"name", "state", "relay", "spark", "run", "storage", "sources", "inputs", "filters", "outputs"}

@@ -11,7 +11,7 @@ from databus.pipeline._ledger import Ledger, Stream
 from databus.pipeline._positions import with_positions
 from databus.pipeline._status import write_status
 from databus.tasks import TableChoice
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 
 PIPELINE = """\
 name: shop

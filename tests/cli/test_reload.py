@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.cli.live import HEAD, WAIT_S, Live
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 
 COLUMNS = "id, status"
 PLAIN = """\

@@ -8,7 +8,7 @@ import yaml
 
 from databus.pipeline import STOP_S_MAX
 from tests.cli.terminal import WAIT_S, Terminal
-from tests.cli.test_cli import databus
+from tests.commands import databus
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from databus.relay import Relay
 from databus.relay._capture_state import State
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 from tests.relay.support import WAIT_S, Database, ScriptedSource, config_of, get, order, post
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from databus.testing.shop import create_shop
 from tests.cli.terminal import WAIT_S
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 
 PIPELINE = """\
 name: shop

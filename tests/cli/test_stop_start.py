@@ -11,8 +11,8 @@ import pytest
 
 from databus.pipeline import STOP_S_MAX
 from tests.cli.terminal import WAIT_S, Terminal
-from tests.cli.test_cli import databus
 from tests.cli.test_stop import assert_nothing_is_left
+from tests.commands import databus
 
 pytestmark = pytest.mark.spark
 

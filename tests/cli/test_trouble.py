@@ -15,7 +15,7 @@ import yaml
 from databus.core import ServiceUnavailable
 from databus.pipeline import compare, load_pipeline
 from databus.testing import RelayProcess
-from tests.cli.test_cli import databus, failed
+from tests.commands import databus, failed
 
 SUSPENDED = {"type": "mysql", "hosts": ["127.0.0.1"], "user": "u", "password_file": "nowhere.txt"}
 GREETING = b"J\x00\x00\x00\x0a8.0.31\x00\x08\x00\x00\x00AAAAAAAA\x00\xff\xff\xff\x02\x00mysql_native_password\x00"

@@ -1,15 +1,14 @@
 """The command `databus check-source` as people and scripts use it."""
 
 import json
-import subprocess
-import sys
 
 import yaml
 
+from tests.commands import databus
+
 
 def run_command(path, *more):
-    command = [sys.executable, "-m", "databus.cli", "check-source", str(path), *more]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return databus("check-source", path, *more)
 
 
 def test_it_prints_lines_or_json_and_exits_by_what_it_found(new_server, tmp_path):

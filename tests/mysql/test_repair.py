@@ -1,8 +1,6 @@
 """What an operator does about an accident: `databus position` and `databus skip`, on the log of a stopped relay."""
 
 import json
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,13 +12,13 @@ import pytest
 from databus.core import timeline_of
 from databus.testing import RelayProcess
 from databus.testing.servers import Server
+from tests import commands
 from tests.mysql.following import ARRIVE_S_MAX, FAMILIES, Copy, create
 from tests.mysql.test_accidents_relay import options_of, wait_until_identical, wait_until_published
 
 
 def databus(*arguments: object, code: int = 0, stdin: str = "") -> str:
-    command = [sys.executable, "-m", "databus.cli", *map(str, arguments)]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, input=stdin)
+    found = commands.databus(*arguments, stdin=stdin)
     assert found.returncode == code, found.stderr + found.stdout
     assert "Traceback" not in found.stderr
     return found.stdout + found.stderr

@@ -12,7 +12,7 @@ from databus.tasks import DeadLetters
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._output_suite import EVERYTHING
 from databus.testing._staged_writes import write_batch
-from tests.cli.test_cli import databus
+from tests.commands import databus
 from tests.outputs.harnesses import order
 from tests.search.support import output_of
 

@@ -61,13 +61,15 @@ def _wait_until_started(client: "RelayClient", physical: str, wait_s: float) -> 
     """Wait while the source is starting. Any other state, and a name that is none, is for the request to answer."""
     from databus.core import ServiceUnavailable
 
-    deadline = time.monotonic() + wait_s
+    deadline: float | None = None  # from the first answer on: a relay that is busy does not shorten the wait
     told = ""
     while True:
         doing = [each["message"] for each in client.states() if (each["name"], each["status"]) == (physical, _STARTING)]
         if not doing:
             return
-        if time.monotonic() >= deadline:
+        if deadline is None:
+            deadline = time.monotonic() + wait_s
+        elif time.monotonic() >= deadline:
             raise ServiceUnavailable(
                 f"{physical}: nothing was asked for: the source is still starting after {wait_s:g} s: {doing[0]}"
             )
