@@ -22,6 +22,17 @@ def _python() -> str:
     return sys.executable if made is None else str(made)
 
 
+@cache
+def folder_of_programs() -> Path:
+    """A folder for PATH, with a `databus` that is forked. A terminal's Ctrl-C does not reach it."""
+    folder = _nursery().folder / "programs"
+    folder.mkdir()
+    program = folder / "databus"
+    program.write_text(f'#!/bin/sh\nexec "{_python()}" -m databus.cli "$@"\n')
+    program.chmod(0o700)
+    return folder
+
+
 def databus(
     *arguments: object, cwd: Path | None = None, timeout: float = 120, stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:

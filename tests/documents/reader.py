@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 from typing import Self
 
+from tests.commands import folder_of_programs
 from tests.documents.pages import ROOT, Block, blocks
 
 _PORT = "11115"
@@ -102,8 +103,9 @@ class Reader:
 
     def _type(self, text: str) -> subprocess.CompletedProcess[str]:
         typed = _TYPED.format(text=self._here(text))
+        env = {**self._env, "PATH": f"{folder_of_programs()}{os.pathsep}{self._env['PATH']}"}
         return subprocess.run(
-            ["bash", "-c", typed], cwd=self.folder, env=self._env, capture_output=True, text=True,
+            ["bash", "-c", typed], cwd=self.folder, env=env, capture_output=True, text=True,
             stdin=subprocess.DEVNULL, timeout=_COMMAND_S_MAX, check=False,
         )  # fmt: skip
 
