@@ -263,6 +263,35 @@ def told(events):
     return " ".join(str(each["message"]) for each in events if each["event"] == "failed")
 
 
+FILTER = """
+filters: {{large: {{type: sql, from: shop, table: main.orders, where: total_cents > {least}}}}}
+outputs: {{large: {{type: delta, from: large, mode: {mode}, path: lake/large{more}}}}}
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("mode", ["mirror", "history"])
+def test_a_filter_that_was_changed_is_noticed_though_the_ledger_is_gone(spark, tmp_path, mode):
+    project = Project(tmp_path, FILTER.format(least=20_000, mode=mode, more=""))
+    project.once(spark)
+    (ledger,) = (tmp_path / "lake/large").glob("*.ledger.json")
+    ledger.unlink()
+    project.once(spark)  # what has not changed goes on
+
+    ledger.unlink()
+    project.write(FILTER.format(least=10_000, mode=mode, more=""))
+    project.work(5)
+    code, events = run_once(project, spark)
+    assert code == InputError.exit_code
+    assert "what decides the rows of shop/main.orders" in told(events)
+
+    project.write(FILTER.format(least=10_000, mode=mode, more=", on_change: rebuild"))
+    ledger.unlink()
+    project.once(spark)
+    wanted = {row[0] for row in project.select("SELECT id FROM orders WHERE total_cents > 10000")}
+    assert wanted <= {row[0] for row in project.copied(LARGE, "id")}
+
+
 @pytest.mark.spark
 def test_the_copies_of_another_database_are_not_gone_on_with(spark, tmp_path):
     for name in ("one", "two"):

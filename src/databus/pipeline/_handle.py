@@ -124,12 +124,21 @@ class OutputHandle:
         Raises `CorruptData`, and `InputError` where the output does not say what to do.
         """
         stream = self.stream(name)
-        if stream is None or not isinstance(self.output, Output):
+        if not isinstance(self.output, Output):
             return
-        self._check_holds(self.output, stream, stream.tables)
-        changed = made_otherwise(stream, self.bringing[name].way_of)
+        if stream is not None:
+            self._check_holds(self.output, stream, stream.tables)
+        changed = self._made_otherwise(name, self.output, stream)
         if changed:
             self._go_another_way(self.output, changed)
+
+    def _made_otherwise(self, name: str, output: Output, stream: Stream | None) -> list[str]:
+        """The tables of a query of which the target has rows that came by another way than they would now."""
+        mine = self.bringing[name]
+        if stream is not None:
+            return made_otherwise(stream, mine.way_of)
+        brought = Stream(mine.of, Checkpoint(), mine.selections)  # the ledger is lost, or was never there
+        return [each for each in output.tables() if brought.had(each) and not output.came_by(each, mine.way_of(each))]
 
     def _check_holds(self, output: Output, stream: Stream, tables: Iterable[str]) -> None:
         for table in tables:
@@ -278,9 +287,9 @@ class OutputHandle:
             self._taken().check_epoch()
             self._check_holds(self.output, known, tables.intersection(known.tables) - self._looked_at)
             self._looked_at |= tables
-            self.output.incomplete = known.incomplete
+            self.output.incomplete, self.output.way_of = known.incomplete, self.bringing[name].way_of
             apply(self._with_gaps(known.incomplete.difference(known.tables), batch))
-            way_of = self.bringing[name].way_of
+            way_of = self.output.way_of
             is_direct = isinstance(self.output, DirectOutput)  # of which each bucket is there now
             place_of = (lambda _: Place(batch.end.pair)) if is_direct else self.output.place
             entries = {table: Entry(place_of(table), way_of(table)) for table in tables}
@@ -316,6 +325,11 @@ class OutputHandle:
                     f"Restore that file; or have the copy made anew: `databus rebuild FILE {self.name} {table}`, FILE "
                     f"being the pipeline's"
                 )
+            if self.output.config.on_change != "continue" and not self._came_by_now(name, table):
+                raise InputError(f"outputs.{self.name}: {why_stopped(self.name, [table])}")
+
+    def _came_by_now(self, name: str, table: str) -> bool:
+        return self.staged.came_by(table, self.bringing[name].way_of(table))
 
     def _with_gaps(self, tables: Collection[str], batch: BatchT) -> BatchT:
         """The batch with a `gap` before what comes of tables that were left out for a while.

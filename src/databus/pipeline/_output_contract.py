@@ -3,7 +3,7 @@ rows and commits what they have written, or runs in Spark, where it is given the
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -80,6 +80,8 @@ class Output(ABC):
     """Whether its `path` may be a URI in an object store."""
     incomplete: Collection[str] = frozenset()
     """Full names of tables whose older rows come with a snapshot that has not ended; set before each `write`."""
+    way_of: Callable[[str], str] | None = None
+    """By the full name of a table, the hash of what becomes of its rows on their way here; set before each `write`."""
 
     def __init__(self, config: Any, context: OutputContext) -> None:
         self.config = config
@@ -116,6 +118,14 @@ class Output(ABC):
         Asked where the ledger does not know the table, and `place` does.
         """
         del name, log
+        return True
+
+    def came_by(self, name: str, way: str) -> bool:
+        """Whether the rows that the target holds of a table came by this way (see `way_of`); True where it cannot tell.
+
+        Asked where the ledger does not know the table, and the target does.
+        """
+        del name, way
         return True
 
     def place(self, name: str) -> Place | None:

@@ -135,6 +135,11 @@ class DeltaOutput(Output):
         stored = target.stored() if target.exists else None
         return stored is None or stored.log in (None, log_number(log))
 
+    def came_by(self, name: str, way: str) -> bool:
+        """See `Output.came_by`."""
+        target = self._copy(*name.split("/", 1)).target
+        return not target.exists or target.came_by(way)
+
     def holds(self, name: str, place: Place) -> bool:
         """See `Output.holds`. A table is opened only if the version's commit is not in its log."""
         path, is_history = self.table_path(*name.split("/", 1)), self.config.mode == "history"
@@ -261,6 +266,7 @@ class DeltaOutput(Output):
         copy = self._copy(batch.physical, source)
         if self.config.merge:
             copy.target.refresh()
+        copy.target.way = "" if self.way_of is None else self.way_of(f"{batch.physical}/{source}")
         new = self._new_items(copy, batch, source, items)
         if not new:
             return 0

@@ -78,6 +78,7 @@ class DeltaTarget:
     own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
     versions that these were to make: a store may carry out a commit after it has told us of an error.
     seen: what all targets over a table know of its commits.
+    way: by which rows come, a hash of 64 bits in hexadecimal digits; a commit stores it unless it is empty.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class DeltaTarget:
         self.owner = owner
         self.upkeep = upkeep
         self._application = application
+        self.way = ""
         self._version_seen = 0  # by `maintain`
         self._vacuumed_s: float | None = None
         self._table: DeltaTable | None = None
@@ -199,6 +201,11 @@ class DeltaTarget:
         ahead = [self.table.transaction_version(f"{self._application}/{name}") for name in _AHEAD]
         return Stored((scn, seq), log, (ahead[0] or 0, ahead[1] or 0))
 
+    def came_by(self, way: str) -> bool:
+        """Whether the last commit that stored a way stored this one; True if none did."""
+        stored = self.table.transaction_version(f"{self._application}/way")
+        return stored in (None, _way_number(way))
+
     def schema(self) -> pa.Schema:
         """The table's columns in Arrow, as we write them."""
         return pa.schema(self.table.schema().to_arrow())
@@ -222,6 +229,8 @@ class DeltaTarget:
         transactions = [Transaction(self._application, scn), Transaction(f"{self._application}/seq", seq)]
         if stored.log is not None:
             transactions.append(Transaction(f"{self._application}/log", stored.log))
+        if self.way:
+            transactions.append(Transaction(f"{self._application}/way", _way_number(self.way)))
         if stored.ahead > stored.pair:
             given = zip(_AHEAD, stored.ahead, strict=True)
             transactions += [Transaction(f"{self._application}/{name}", number) for name, number in given]
@@ -470,3 +479,8 @@ class DeltaTarget:
                 f"{self.path}: could not {verb} the table of {self.owner}: {error}. Nothing was committed. Restore "
                 f"the folder; or remove it and start the output anew from a snapshot of the table"
             ) from error
+
+
+def _way_number(way: str) -> int:
+    """63 bits of it: a transaction's version has a sign."""
+    return int(way, 16) >> 1
