@@ -128,17 +128,21 @@ class OutputHandle:
             return
         if stream is not None:
             self._check_holds(self.output, stream, stream.tables)
-        changed = self._made_otherwise(name, self.output, stream)
+        changed = self._made_otherwise(name, stream)
         if changed:
             self._go_another_way(self.output, changed)
 
-    def _made_otherwise(self, name: str, output: Output, stream: Stream | None) -> list[str]:
+    def _made_otherwise(self, name: str, stream: Stream | None) -> list[str]:
         """The tables of a query of which the target has rows that came by another way than they would now."""
         mine = self.bringing[name]
         if stream is not None:
             return made_otherwise(stream, mine.way_of)
         brought = Stream(mine.of, Checkpoint(), mine.selections)  # the ledger is lost, or was never there
-        return [each for each in output.tables() if brought.had(each) and not output.came_by(each, mine.way_of(each))]
+        return [each for each in self.staged.tables() if brought.had(each) and not self._came_by_now(name, each)]
+
+    def _came_by_now(self, name: str, table: str) -> bool:
+        way = self.bringing[name].way_of(table)
+        return not way or self.staged.came_by(table, way)
 
     def _check_holds(self, output: Output, stream: Stream, tables: Iterable[str]) -> None:
         for table in tables:
@@ -327,9 +331,6 @@ class OutputHandle:
                 )
             if self.output.config.on_change != "continue" and not self._came_by_now(name, table):
                 raise InputError(f"outputs.{self.name}: {why_stopped(self.name, [table])}")
-
-    def _came_by_now(self, name: str, table: str) -> bool:
-        return self.staged.came_by(table, self.bringing[name].way_of(table))
 
     def _with_gaps(self, tables: Collection[str], batch: BatchT) -> BatchT:
         """The batch with a `gap` before what comes of tables that were left out for a while.
