@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError
+from databus.pipeline import run
 from databus.pipeline._handle import OutputHandle
+from tests.kafka.mirrors import produce, told
 from tests.kafka.support import new_prefix, rows_in
+from tests.kafka_source.support import Topics
 from tests.pipeline.projects import HEAD, Project
 
 IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 2, max_rows_per_trigger: 300")
@@ -94,3 +97,48 @@ def test_topics_hold_what_happened_whatever_becomes_of_rows_and_runs(
     project.path.write_text(text.replace('"create_topics"', '"buckets": 3, "create_topics"'))
     project.once(spark)
     assert_readers_see_what_sql_selects(project, kafka, prefix)
+
+
+MIRROR = """\
+name: mirror
+sources: {{east: {{type: kafka, topics: ["{prefix}.*"], kafka: {{bootstrap.servers: "{servers}"}}}}}}
+inputs: {{east: {{type: databus, tables: ["east/kafka.*"], max_rows_per_trigger: 80}}}}
+outputs:
+  west:
+    type: kafka
+    from: east
+    format: message
+    topic: "mirror-of-{{table}}"
+    control_topic: "{prefix}-control"
+    create_topics: {{replication_factor: 1, config: {{retention.ms: -1}}}}
+    buckets: {buckets}
+    kafka: {{bootstrap.servers: "{servers}"}}
+"""
+
+
+def test_a_mirror_is_whole_whatever_becomes_of_its_runs(
+    tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the ledger; its ledger and all checkpoints lost; another number of buckets. Two topics, one of
+    which has a partition without messages.
+    """
+    topics, path = Topics(kafka), tmp_path / "databus.yml"
+    names = [topics.create(partitions=3, **{"retention.ms": -1}), topics.create(**{"retention.ms": -1})]
+
+    def go_on(turn: int, buckets: int = 2, code: int = 0) -> None:
+        for name, partitions in zip(names, (3, 1), strict=True):
+            produce(topics, name, partitions, seed=turn, count=60)
+        path.write_text(MIRROR.format(prefix=topics.prefix, servers=kafka.bootstrap, buckets=buckets))
+        events: list[Any] = []
+        assert run(path, once=True, session=spark, on_event=events.append) == code, events
+
+    go_on(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(OutputHandle, "advance", died)
+        go_on(1, code=FatalError.exit_code)
+    go_on(2)
+    for name in ("ledgers", "queries"):
+        shutil.rmtree(tmp_path / ".databus" / "pipelines" / "mirror" / name)
+    go_on(3, buckets=3)
+    for name in names:
+        assert told(kafka, f"mirror-of-{name}") == told(kafka, name)

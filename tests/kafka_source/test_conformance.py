@@ -1,9 +1,7 @@
 """The Kafka source keeps what every source promises."""
 
-import shutil
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -55,15 +53,7 @@ class KafkaHarness:
 
 @pytest.fixture(scope="module")
 def other_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    server = Kafka(tmp_path_factory.mktemp("other"))
-    data = server.folder / "data"
-    shutil.copytree(server.prepare() / "empty", data)
-    properties: Path = data / "meta.properties"
-    lines = properties.read_text().splitlines()
-    properties.write_text(
-        "".join(f"{'cluster.id=BBBBBBBBBBBBBBBBBBBBBQ' if 'cluster.id' in each else each}\n" for each in lines)
-    )
-    with server:
+    with Kafka(tmp_path_factory.mktemp("other"), cluster_id="BBBBBBBBBBBBBBBBBBBBBQ") as server:
         yield server
 
 

@@ -12,7 +12,7 @@ from databus.core import ConfigError
 from databus.pipeline._check_definitions import check_definitions
 from databus.pipeline._config import Problem
 from databus.pipeline._contract import TablesFilter
-from databus.pipeline._graph import Branch, Graph
+from databus.pipeline._graph import Branch, Graph, physicals_of
 from databus.pipeline._registry import Kind
 from databus.schema import TableSchema, column_named
 from databus.sources import SourceConfig
@@ -28,6 +28,7 @@ Columns = Mapping[str, Sequence[str]]
 def check_sources(graph: Graph) -> Iterator[Problem]:
     """Problems of `sources`, then those of inputs and filters that name what no source has."""
     yield from _check_merging(graph)
+    yield from _check_messages(graph)
     known: dict[str, Columns] = {}
     misnamed = False
     defined: dict[str, TableSchema] = {}
@@ -184,6 +185,28 @@ def _check_merging(graph: Graph) -> Iterator[Problem]:
                 "It spares the columns of a table's own key only: choose columns that it leaves alone, or leave it out",
                 is_warning=True,
             )
+
+
+def _check_messages(graph: Graph) -> Iterator[Problem]:
+    """Rows that are no messages, on their way to an output that takes nothing else."""
+    for node in graph.config.nodes.values():
+        if node.kind is not Kind.OUTPUT or not node.config.takes_messages_alone:
+            continue
+        for branch in graph.branches(node.path):
+            names = physicals_of(graph, branch)
+            for name in names or ():
+                source = graph.config.sources[name]
+                if not source.has_messages:
+                    yield Problem(f"{node.path}.format", _no_messages(f'"{name}" is a source `{source.type}`'))
+            if not graph.inputs[branch.input].needs_relay:
+                yield Problem(f"{node.path}.format", _no_messages(f'"{branch.edge_name}" makes rows of its own'))
+
+
+def _no_messages(what: str) -> str:
+    return (
+        f"{what}, whose rows are no messages: `message` takes those of a source `kafka` with `format: raw` or `json`. "
+        "Choose another format, or another input"
+    )
 
 
 def _is_mirror(config: object) -> bool:

@@ -95,3 +95,8 @@ class OutputConfig(NodeConfig):
         "table is read anew for one, a history beside it has those rows again, marked `_snapshot`, and a mirror that "
         "continues holds only rows of the new way then.",
     )
+
+    @property
+    def takes_messages_alone(self) -> bool:
+        """Whether it can take no rows but messages, as sources have them that say `has_messages`."""
+        return False

@@ -80,6 +80,11 @@ class SourceConfig(BaseModel):
         """
         return ()
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether its rows are messages of a broker as they were, with all that belongs to them."""
+        return False
+
     def excluded_columns(self, table: str, key: Iterable[str]) -> frozenset[str]:
         """The columns of `table` to leave out. Raises `ConfigError` if one of them is in its `key`."""
         choice = self.columns.get(table)

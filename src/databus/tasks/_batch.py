@@ -101,7 +101,7 @@ class Batch:
     not ended. end: also the version that an exactly-once target stores. `end.log` is always the uuid of the log that
     the rows came from. ahead: changes of the one table's schema that stand later in the log, and that its rows have
     been made through already, for filters to judge them as today's. is_whole: whether this is known to be all of its
-    micro-batch.
+    micro-batch. position: the source's own, at the end of the last group that was read; None where that is not known.
     """
 
     physical: str
@@ -110,6 +110,7 @@ class Batch:
     items: tuple[Item, ...]
     ahead: SchemaAhead | None = None
     is_whole: bool = False
+    position: Mapping[str, Any] | None = None
 
     def has_begin_of(self, end: TableControl) -> bool:
         """Whether the begin of the snapshot that ends here was given: in this batch, or in one before it.

@@ -128,6 +128,7 @@ class _Collector:
     items: list[_Run | TableControl] = field(default_factory=list)
     open: dict[str, _Run] = field(default_factory=dict)  # by source
     commit: Commit | None = None
+    position: Mapping[str, Any] | None = None
 
     def add(self, group: FrameGroup, place: str) -> None:
         control = group.control
@@ -135,8 +136,10 @@ class _Collector:
             self._control(control)
         for frame in _in_order(group.rows):
             self._rows(frame)
-        if group.commit.last <= self.until:
-            self.commit = Commit.from_header(group.commit, place)
+        commit = Commit.from_header(group.commit, place)
+        self.position = commit.position
+        if commit.pair <= self.until:
+            self.commit = commit
 
     def _control(self, frame: Frame) -> None:
         table = self.table_of(frame.header.fingerprint)
@@ -241,7 +244,7 @@ def _decode_physical(physical: str, runs: list[tuple[dict[str, Any], pa.Buffer]]
             collector.add(group, where)
     commit = collector.commit
     end = _end_of(until, commit, logs[0])
-    return ChangeBatch(physical, _start_of(after, logs[0]), end, collector.finished())
+    return ChangeBatch(physical, _start_of(after, logs[0]), end, collector.finished(), position=collector.position)
 
 
 # Ranges
@@ -293,11 +296,13 @@ def decode_groups(
             size += sum(frame.header.frame_bytes for frame in group.frames)
             if size >= batch_bytes and group.commit.last < until:
                 end = replace(_end_of(group.commit.last, collector.commit, log), snapshots=collector.snapshots)
-                yield ChangeBatch(physical, replace(start, log=log), end, collector.finished())
+                items = collector.finished()
+                yield ChangeBatch(physical, replace(start, log=log), end, items, position=collector.position)
                 collector, size, start = _Collector(table_of, end.pair, until, end.snapshots), 0, end
                 is_whole = False
     end = replace(_end_of(until, collector.commit, log), snapshots=collector.snapshots)
-    yield ChangeBatch(physical, replace(start, log=log), end, collector.finished(), is_whole=is_whole)
+    start = replace(start, log=log)
+    yield ChangeBatch(physical, start, end, collector.finished(), is_whole=is_whole, position=collector.position)
 
 
 def _start_of(after: Pair, log: str) -> SourceCheckpoint:

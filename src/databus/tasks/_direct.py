@@ -236,7 +236,10 @@ def _in_bucket(item: TableRows, key: Sequence[str], number: int, buckets: int) -
         return item.rows if _table_bucket(item.table, buckets) == number else item.rows.slice(0, 0)
     missing = [name for name in names if name not in item.rows.column_names]
     if missing:
-        raise ConfigError(f"{item.table.source}: has no column {', '.join(missing)}, which `key` names")
+        raise ConfigError(
+            f"{item.table.source} has no column {', '.join(missing)}, by which the output tells rows apart: see its "
+            f"`key` and its `format`"
+        )
     keys = key_bytes([item.rows.column(name) for name in names])
     return item.rows.filter(pa.array(key_buckets(keys, buckets) == number))
 

@@ -16,13 +16,17 @@ from databus.pipeline.outputs._kafka_config import KafkaConfig
 from databus.schema import TableSchema
 from databus.tasks import KeyChoice, StagedBatch, TableControl, Tasks
 from databus.tasks.kafka import (
+    MESSAGE,
     NO_CONTROLS,
+    PARTITION,
     Cluster,
     Encoding,
     KafkaWriter,
+    Mirroring,
     NewTopics,
     TopicNames,
     as_settings,
+    check_messages,
     positions_of,
     switch_buckets,
 )
@@ -54,12 +58,14 @@ class KafkaOutput(DirectOutput):
 
     @property
     def key(self) -> KeyChoice:
-        """See `Output.key`."""
-        return KeyChoice(self.config.key or ())
+        """See `Output.key`. The messages of a partition are in order where one bucket has them."""
+        return KeyChoice((PARTITION,) if self.config.format == MESSAGE else self.config.key or ())
 
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`."""
         self._topics.name("physical", table.source)
+        if self.config.format == MESSAGE:
+            check_messages(table)
 
     def open(self) -> None:
         """See `Output.open`. Raises `ConfigError` without Kafka's client."""
@@ -79,8 +85,10 @@ class KafkaOutput(DirectOutput):
         return TopicNames(self.config.topic, tuple(self.config.topics.items()))
 
     @property
-    def _encoding(self) -> Encoding:
+    def _encoding(self) -> Encoding | Mirroring:
         config, chosen = self.config, self.config.debezium
+        if config.format == MESSAGE:
+            return Mirroring()
         form = DebeziumForm(
             decimals=DecimalForm(chosen.decimals),
             unsigned=UnsignedForm(chosen.unsigned),
@@ -92,6 +100,7 @@ class KafkaOutput(DirectOutput):
     def direct_writer(self) -> KafkaWriter:
         """See `DirectOutput.direct_writer`."""
         config, new = self.config, self.config.create_topics
+        settings = {"message.timestamp.type": "CreateTime"} if config.format == MESSAGE else {}
         return KafkaWriter(
             config.buckets,
             self._cluster,
@@ -101,7 +110,7 @@ class KafkaOutput(DirectOutput):
             config.where_controls_go,
             None
             if new is None
-            else NewTopics(new.partitions or -1, new.replication_factor or -1, as_settings(new.config)),
+            else NewTopics(new.partitions or -1, new.replication_factor or -1, as_settings({**settings, **new.config})),
         )
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:

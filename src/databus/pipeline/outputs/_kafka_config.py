@@ -1,13 +1,15 @@
 """Options of the output `kafka`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from databus.core import InputError
 from databus.pipeline._node_config import OutputConfig
 from databus.tasks import BUCKETS_MAX
-from databus.tasks.kafka import BOTH, ENVELOPE, INLINE, NO_CONTROLS, OWN_FORMAT, OWN_SETTINGS, topic_name
+from databus.tasks.kafka import BOTH, ENVELOPE, INLINE, MESSAGE, NO_CONTROLS, OWN_FORMAT, OWN_SETTINGS, topic_name
+
+_OF_ROWS: Final = ("controls", "debezium", "deletes", "headers", "key", "on_schema_change", "on_truncate")
 
 
 def _as_text(value: Any) -> Any:
@@ -72,10 +74,11 @@ class KafkaConfig(OutputConfig):
     create_topics: CreateTopics | None = Field(
         None, description="Make topics that are not there, so; without it, a topic that is missing stops the output."
     )
-    format: Literal["json", "debezium", "maxwell", "canal", "cloudevents", "cloudevents_debezium"] = Field(
+    format: Literal["json", "debezium", "maxwell", "canal", "cloudevents", "cloudevents_debezium", "message"] = Field(
         "json",
         description="Whose words the messages are in: our own JSON, Debezium's envelope, Maxwell's JSON, Canal's flat "
-        "messages, or CloudEvents around our own JSON or around Debezium's images.",
+        "messages, or CloudEvents around our own JSON or around Debezium's images. `message`: the messages of a source "
+        "`kafka` as they were, each in its partition.",
     )
     debezium: DebeziumOptions = Field(
         default_factory=DebeziumOptions, description="The choices of Debezium's envelope and images."
@@ -159,6 +162,20 @@ class KafkaConfig(OutputConfig):
             except InputError as error:
                 raise ValueError(f"{template!r}: {str(error).partition(': ')[2]}") from error
         return self
+
+    @model_validator(mode="after")
+    def _leave_messages_as_they_are(self) -> "KafkaConfig":
+        for name in _OF_ROWS if self.format == MESSAGE else ():
+            if name in self.model_fields_set:
+                raise ValueError(
+                    f"`{name}` is about rows, and `format: {MESSAGE}` writes messages as they were; leave it out"
+                )
+        return self
+
+    @property
+    def takes_messages_alone(self) -> bool:
+        """See `OutputConfig.takes_messages_alone`."""
+        return self.format == MESSAGE
 
     @property
     def where_controls_go(self) -> str:

@@ -247,6 +247,11 @@ class KafkaConfig(SourceConfig):
         return self.format in ("raw", "json")
 
     @property
+    def has_messages(self) -> bool:
+        """See `SourceConfig.has_messages`."""
+        return self.is_raw
+
+    @property
     def is_avro(self) -> bool:
         """Whether messages are Avro, with the id of their schema before them."""
         return self.format.endswith("-avro")

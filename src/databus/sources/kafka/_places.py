@@ -1,7 +1,8 @@
 """Places: how far each partition has been read, and what became of them meanwhile. No I/O.
 
 The position of a commit is `{"cluster": ID, "topics": {NAME: {"id": ID, "offsets": [NEXT, ...]}}}`, the next offset of
-each partition by its number. A topic's id differs from that of every topic before it that had its name.
+each partition by its number. A topic's id differs from that of every topic before it that had its name. Mirrors read it
+too, for the cluster and the number of partitions (`databus.tasks.kafka`).
 """
 
 from collections.abc import Mapping, Sequence

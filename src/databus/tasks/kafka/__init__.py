@@ -5,6 +5,7 @@ Kafka's client is imported only where it is used: other executors do without it.
 
 from databus.tasks.kafka._cluster import OWN_SETTINGS, Cluster, Fenced
 from databus.tasks.kafka._encoding import BOTH, ENVELOPE, OWN_FORMAT, TOMBSTONE, Encoding
+from databus.tasks.kafka._mirror import MESSAGE, PARTITION, Mirroring, check_messages
 from databus.tasks.kafka._positions import BucketId, Position, Positions, positions_of
 from databus.tasks.kafka._topics import NewTopics, TopicNames, Topics, as_settings, topic_name, topics_of
 from databus.tasks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter, Session, switch_buckets
@@ -13,15 +14,18 @@ __all__ = [
     "BOTH",
     "ENVELOPE",
     "INLINE",
+    "MESSAGE",
     "NO_CONTROLS",
     "OWN_FORMAT",
     "OWN_SETTINGS",
+    "PARTITION",
     "TOMBSTONE",
     "BucketId",
     "Cluster",
     "Encoding",
     "Fenced",
     "KafkaWriter",
+    "Mirroring",
     "NewTopics",
     "Position",
     "Positions",
@@ -29,6 +33,7 @@ __all__ = [
     "TopicNames",
     "Topics",
     "as_settings",
+    "check_messages",
     "positions_of",
     "switch_buckets",
     "topic_name",

@@ -29,6 +29,7 @@ _DENIED: Final = (
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
 _TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+_UNTIMELY: Final = ("INVALID_TIMESTAMP",)
 _MISSING: Final = ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION")
 _WRONG: Final = (
     "INVALID_TRANSACTION_TIMEOUT",
@@ -71,6 +72,11 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = 
         _TOO_LARGE,
         UnrepresentableValue,
         ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`, or `project` columns away",
+    ),
+    (
+        _UNTIMELY,
+        UnrepresentableValue,
+        ". Give the topic another `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms`",
     ),
     (_MISSING, ConfigError, ". Make the topic, or say `create_topics`"),
     (_WRONG, ConfigError, ""),
@@ -158,6 +164,10 @@ class Cluster:
         made: AdminClient = _admin(self)
         return made
 
+    def id(self) -> str:
+        """By which a cluster knows itself; asked for once in a process. Raises what `error` says."""
+        return _id(self)
+
     def _made(self, kind: Any, own: dict[str, Any]) -> Any:
         """Settings that are another kind of client's are left out by the client itself, with a word in its log."""
         from confluent_kafka import KafkaException
@@ -191,6 +201,16 @@ def _admin(cluster: Cluster) -> Any:
     from confluent_kafka.admin import AdminClient
 
     return cluster._made(AdminClient, {})  # noqa: SLF001 - of this module
+
+
+@lru_cache(maxsize=8)
+def _id(cluster: Cluster) -> str:
+    from confluent_kafka import KafkaException
+
+    try:
+        return str(cluster.admin().describe_cluster(request_timeout=cluster.request_s_max).result().cluster_id)
+    except KafkaException as error:
+        raise cluster.error(error, "asking for the cluster's id") from error
 
 
 def _text(error: Any) -> str:

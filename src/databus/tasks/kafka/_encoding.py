@@ -1,8 +1,9 @@
 """Rows and controls as Kafka's messages: bytes, keys and headers, in the words of some format."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from typing import Any, Final
 
 import numpy as np
@@ -23,9 +24,10 @@ from databus.formats import (
     own_messages,
 )
 from databus.schema import TableSchema, key_buckets, key_bytes
-from databus.tasks._batch import TableControl, TableRows
+from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lines import as_captured
 from databus.tasks._table_filters import KeyChoice
+from databus.tasks.kafka._topics import Needs
 
 OWN_FORMAT: Final = "json"
 ENVELOPE: Final = "envelope"
@@ -97,6 +99,11 @@ class Encoding:
             {name: each.take(taken) for name, each in messages.headers.items()},
         )
 
+    def needs(self, batch: ChangeBatch, item: TableRows, topic: str) -> Needs:
+        """Any number of partitions will do."""
+        del batch, item, topic
+        return Needs()
+
     def control(self, physical: str, control: TableControl) -> bytes:
         """A control as a message: a line of our own JSON."""
         return control_line(f"{physical}/{control.table.source}", control.body, control.pair).encode()
@@ -120,12 +127,17 @@ class Chunk:
     @property
     def values(self) -> Sequence[bytes | None]:
         """Their bytes; None is a tombstone."""
-        return _objects(self.messages.values)
+        return objects_of(self.messages.values)
 
     @property
     def keys(self) -> Sequence[bytes | None]:
         """Of each; None where there is none."""
-        return _objects(self.messages.keys)
+        return objects_of(self.messages.keys)
+
+    @property
+    def times(self) -> Iterable[int]:
+        """Of each: that of writing, which Kafka's client is told by 0."""
+        return repeat(0)
 
     def partitions(self, count: int) -> list[int] | None:
         """Of each, where its format has no keys: where its row's canonical key would go. None: Kafka chooses."""
@@ -137,7 +149,7 @@ class Chunk:
     @property
     def headers(self) -> Iterator[Header | None]:
         """Of each."""
-        named = [(name, _objects(column)) for name, column in self.messages.headers.items()]
+        named = [(name, objects_of(column)) for name, column in self.messages.headers.items()]
         if self.has_headers:
             named += [(name, self._texts(name)) for name in (COMMIT_VERSION, SEQ, TXID)]
         if not named:
@@ -158,7 +170,7 @@ class Chunk:
         column = self.rows.column(name)
         if len(self.messages.rows) != len(column) or self.rows.num_rows != len(self.messages.values):
             column = column.take(self.messages.rows)
-        return _objects(column.cast(pa.string()))
+        return objects_of(column.cast(pa.string()))
 
 
 def _own(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
@@ -244,6 +256,7 @@ def _without(values: pa.LargeBinaryArray, where: Mask) -> pa.LargeBinaryArray:
     return pc.if_else(pa.array(where), pa.scalar(None, pa.large_binary()), values)
 
 
-def _objects(column: pa.Array) -> Sequence[Any]:
+def objects_of(column: pa.Array) -> Sequence[Any]:
+    """A column's values as Kafka's client takes them."""
     found: Sequence[Any] = column.to_numpy(zero_copy_only=False).tolist()
     return found

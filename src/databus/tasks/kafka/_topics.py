@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -22,6 +22,28 @@ class NewTopics:
     partitions: int = -1
     replication_factor: int = -1
     config: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What messages want of the topic that they are written to.
+
+    partitions: least number; 0 for any. is_exact: whether that is known to be enough, so that a topic is made with so
+    many. not_of: id of a cluster of which the topic must not be; empty for none.
+    """
+
+    partitions: int = 0
+    is_exact: bool = True
+    not_of: str = ""
+
+    def new(self, name: str, given: NewTopics) -> NewTopics:
+        """How such a topic is made. Raises `ConfigError` where nobody says with how many partitions."""
+        if given.partitions < 0 and not self.is_exact:
+            raise ConfigError(
+                f"topic {name} is not there, and how many partitions it has at its source cannot be seen behind a "
+                f"filter that makes typed rows: say it with `create_topics.partitions`"
+            )
+        return replace(given, partitions=max(given.partitions, self.partitions or -1))
 
 
 @dataclass(frozen=True)
@@ -57,24 +79,36 @@ class Topics:
         self._cluster = cluster
         self._partitions: dict[str, int] = {}
 
-    def ready(self, name: str, new: NewTopics | None) -> int:
+    def ready(self, name: str, new: NewTopics | None, needs: Needs = Needs()) -> int:
         """See to it that a topic is there; returns the number of its partitions. new: None if it is not made here.
 
-        Raises `ConfigError` for one that is not there, and what `Cluster.error` says.
+        Raises `ConfigError` for one that is not there, or not as it is needed, and what `Cluster.error` says.
         """
-        if name in self._partitions:
-            return self._partitions[name]
+        if needs.not_of and needs.not_of == self._cluster.id():
+            raise ConfigError(
+                f"{self._cluster.name}: topic {name} is the one that its messages were read from, and would never end. "
+                f"Name another with `topic`, such as `mirror.{{table}}`"
+            )
+        if name not in self._partitions:
+            self._partitions[name] = self._made(name, new, needs)
+        found = self._partitions[name]
+        if found < needs.partitions:
+            raise ConfigError(
+                f"{self._cluster.name}: topic {name} has {found} partitions, and its messages come from "
+                f"{needs.partitions}, which they keep. Give it as many (`kafka-topics.sh --alter --topic {name} "
+                f"--partitions {needs.partitions}`), and start the output again"
+            )
+        return found
+
+    def _made(self, name: str, new: NewTopics | None, needs: Needs) -> int:
         found = self._look(name)
         if found is None:
             if new is None:
                 raise ConfigError(
                     f"{self._cluster.name} has no topic {name}: make it, or have it made with `create_topics`"
                 )
-            self._make(name, new)
-        if not found:
-            found = self._wait_for(name)
-        self._partitions[name] = found
-        return found
+            self._make(name, needs.new(name, new))
+        return found or self._wait_for(name)
 
     def forget(self) -> None:
         """Look again: something went wrong, and topics may be others."""

@@ -19,6 +19,7 @@ from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import Bucket, BucketWriter, batch_above
 from databus.tasks.kafka._cluster import Cluster, Fenced
 from databus.tasks.kafka._encoding import Chunk, Encoding
+from databus.tasks.kafka._mirror import MirroredChunk, Mirroring
 from databus.tasks.kafka._positions import BucketId, Position, of_output, positions_of
 from databus.tasks.kafka._topics import NewTopics, TopicNames, topic_name, topics_of
 
@@ -43,7 +44,7 @@ class KafkaWriter:
     buckets: int
     cluster: Cluster
     topics: TopicNames
-    encoding: Encoding
+    encoding: Encoding | Mirroring
     control_topic: str | None
     controls: str = INLINE
     new: NewTopics | None = None
@@ -264,31 +265,32 @@ class _BucketOfKafka:
                 if self._bucket.takes_controls_of(item.table):
                     self._put_control(batch.physical, item)
                 continue
-            self._put_rows(batch.physical, item)
+            self._put_rows(batch, item)
             written[item.table.source] += item.rows.num_rows
         return written
 
-    def _put_rows(self, physical: str, item: TableRows) -> None:
-        writer = self._writer
+    def _put_rows(self, batch: ChangeBatch, item: TableRows) -> None:
+        writer, physical = self._writer, batch.physical
         topic = writer.topics.name(physical, item.table.source)
-        partitions = topics_of(writer.cluster).ready(topic, writer.new)
+        needs = writer.encoding.needs(batch, item, topic)
+        partitions = topics_of(writer.cluster).ready(topic, writer.new, needs)
         for chunk in writer.encoding.chunks(physical, item):
             self._put_chunk(topic, partitions, chunk, f"{physical}/{item.table.source}")
 
-    def _put_chunk(self, topic: str, partitions: int, chunk: Chunk, source: str) -> None:
+    def _put_chunk(self, topic: str, partitions: int, chunk: Chunk | MirroredChunk, source: str) -> None:
         """The only work that is done message by message."""
         from confluent_kafka import KafkaException
 
         produce, failed = self._producer.produce, self.session.note_failure
         place = 0
         numbers = chunk.partitions(partitions) or repeat(_ANY_PARTITION)
-        messages = zip(chunk.values, chunk.keys, chunk.headers, numbers, strict=False)
+        messages = zip(chunk.values, chunk.keys, chunk.headers, numbers, chunk.times, strict=False)
         try:
-            for place, (value, key, headers, number) in enumerate(messages):  # noqa: B007 - an error names it
+            for place, (value, key, headers, number, time_ms) in enumerate(messages):  # noqa: B007 - an error names it
                 try:
-                    produce(topic, value, key, number, failed, None, 0, headers)
+                    produce(topic, value, key, number, failed, None, time_ms, headers)
                 except BufferError:
-                    self._produce(topic, value, key, number, headers)
+                    self._produce(topic, value, key, number, headers, time_ms)
         except KafkaException as error:
             told = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
             raise self._error(error, told) from error
@@ -308,11 +310,13 @@ class _BucketOfKafka:
             key = None if is_inline else f"{physical}/{source}".encode()
             self._produce(topic, value, key, number, None)
 
-    def _produce(self, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Any) -> None:
-        """One message, with patience where the queue is full."""
+    def _produce(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Any, time_ms: int = 0
+    ) -> None:
+        """One message, with patience where the queue is full. time_ms: 0 for now."""
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, self.session.note_failure, None, 0, headers)
+                self._producer.produce(topic, value, key, partition, self.session.note_failure, None, time_ms, headers)
             except BufferError:
                 self._producer.poll(_FULL_WAIT_S)
                 self.session.check()

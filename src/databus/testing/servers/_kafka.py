@@ -5,7 +5,7 @@ import socket
 import struct
 import subprocess
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from databus.testing.servers._fetch import ServerMissing, kept
 from databus.testing.servers._java_server import JavaServer
@@ -23,10 +23,15 @@ _FORMAT_S_MAX: Final = 60
 class Kafka(JavaServer):
     """Kafka 4.3, with all that transactions need from a cluster of one; a topic that is written to is made at once.
 
-    settings: more of the broker's own properties. Data and port stay over `stop`, `kill` and `start`.
+    settings: more of the broker's own properties. cluster_id: by which clients tell clusters apart. Data and port stay
+    over `stop`, `kill` and `start`.
     """
 
     kind = "kafka-4.3"
+
+    def __init__(self, folder: Path, *, cluster_id: str = _CLUSTER, **options: Any) -> None:
+        super().__init__(folder, **options)
+        self.cluster_id = cluster_id
 
     @property
     def bootstrap(self) -> str:
@@ -41,6 +46,8 @@ class Kafka(JavaServer):
         data = self.folder / "data"
         if not data.exists():
             shutil.copytree(folder / _EMPTY, data)
+            properties = data / "meta.properties"
+            properties.write_text(properties.read_text().replace(_CLUSTER, self.cluster_id))
         clients, controller = (port.number for port in self._ports)
         settings = {
             **_properties(data, clients, controller),

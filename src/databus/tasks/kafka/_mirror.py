@@ -1,0 +1,157 @@
+"""Rows of a Kafka source as the messages that they were: byte for byte, each in the partition that it came from.
+
+What a row holds is in `databus.sources.kafka`: key, value, timestamp, partition and headers. How many partitions a
+topic has at its source, and which cluster that is, the position in the log says.
+"""
+
+import json
+from binascii import a2b_base64
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, UnsupportedFeature
+from databus.schema import TableSchema
+from databus.tasks._batch import ChangeBatch, TableControl, TableRows
+from databus.tasks.kafka._encoding import Header, objects_of
+from databus.tasks.kafka._topics import Needs
+
+MESSAGE: Final = "message"
+PARTITION: Final = "partition"
+_COLUMNS: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
+    "key": (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
+    "value": (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
+    "timestamp": (pa.timestamp("us", "UTC"),),
+    PARTITION: (pa.int32(),),
+    "headers": (pa.string(), pa.large_string()),
+}
+_ROWS_AT_ONCE: Final = 8_192
+_US_A_MS: Final = 1_000
+_NO_TIMESTAMP: Final = -1
+_OTHERS: Final = (
+    "`format: message` takes the messages of a source `kafka` with `format: raw` or `json` as they are; choose another "
+    "format for other rows"
+)
+
+
+def check_messages(table: TableSchema) -> None:
+    """Raises `UnsupportedFeature` for a table whose rows cannot be a topic's messages."""
+    missing = [name for name in _COLUMNS if name not in table.names]
+    if missing:
+        raise UnsupportedFeature(f"{table.source} has no column {', '.join(missing)}: {_OTHERS}")
+
+
+@dataclass(frozen=True)
+class Mirroring:
+    """Makes rows the messages that they were; travels to tasks, in the place of an `Encoding`."""
+
+    def chunks(self, physical: str, item: TableRows) -> Iterator["MirroredChunk"]:
+        """Some rows at a time, once `needs` was asked. Raises `UnsupportedFeature` for rows that are no messages."""
+        self._check(physical, item)
+        for begin in range(0, item.rows.num_rows, _ROWS_AT_ONCE):
+            (rows,) = item.rows.slice(begin, _ROWS_AT_ONCE).combine_chunks().to_batches()
+            yield MirroredChunk(rows)
+
+    def needs(self, batch: ChangeBatch, item: TableRows, topic: str) -> Needs:
+        """As many partitions as the topic has at its source, or as the rows name where the batch does not say; and
+        another cluster than that, if `topic` is called as the one that they come from. Raises as `check_messages` does.
+        """
+        check_messages(item.table)
+        highest = pc.max(item.rows.column(PARTITION)).as_py() + 1
+        position = batch.position or {}
+        name = item.table.source.partition(".")[2]
+        there = position.get("topics", {}).get(name)
+        partitions = highest if there is None else max(highest, len(there["offsets"]))
+        loop = str(position.get("cluster", "")) if topic == name else ""
+        return Needs(partitions, is_exact=there is not None, not_of=loop)
+
+    def control(self, physical: str, control: TableControl) -> bytes:
+        """Not called: a topic's messages are all that a mirror writes."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _check(physical: str, item: TableRows) -> None:
+        for name, kinds in _COLUMNS.items():
+            kind = item.rows.schema.field(name).type
+            if kind not in kinds:
+                raise UnsupportedFeature(f"{physical}/{item.table.source}: column {name} is {kind}: {_OTHERS}")
+        is_message = pc.equal(item.rows.column(CHANGE_TYPE), ChangeType.INSERT.label)
+        if not pc.all(is_message).as_py():
+            at = pc.index(is_message, False).as_py()
+            raise UnsupportedFeature(
+                f"{physical}/{item.table.source}: the row at {_pair(item.rows, at)} (SCN, _seq) is not an insert: "
+                f"{_OTHERS}"
+            )
+
+
+@dataclass(frozen=True)
+class MirroredChunk:
+    """Some messages; see `Chunk`."""
+
+    rows: pa.RecordBatch
+
+    @property
+    def values(self) -> Sequence[bytes | None]:
+        """Their bytes; None is a tombstone."""
+        return objects_of(_as_bytes(self.rows.column("value")))
+
+    @property
+    def keys(self) -> Sequence[bytes | None]:
+        """Of each; None where there is none."""
+        return objects_of(_as_bytes(self.rows.column("key")))
+
+    @property
+    def times(self) -> Sequence[int]:
+        """Milliseconds since 1970, -1 for none. Kafka's client takes 0 for now, so that 1 stands for it."""
+        times = self.rows.column("timestamp").cast(pa.int64()).fill_null(_NO_TIMESTAMP * _US_A_MS).to_numpy()
+        found: list[int] = np.where(times == 0, 1, times // _US_A_MS).tolist()
+        return found
+
+    @property
+    def headers(self) -> Iterator[Header | None]:
+        """Of each, in their order. Equal ones are read once."""
+        texts = self.rows.column("headers")
+        if texts.null_count == len(texts):
+            return repeat(None, len(texts))
+        alike = texts.dictionary_encode()
+        known = _headers_of(alike.dictionary.to_pylist())
+        return (None if at is None else known[at] for at in alike.indices.to_pylist())
+
+    def partitions(self, count: int) -> list[int]:
+        """Of each, that of its source; `count` is checked by `Topics.ready`."""
+        del count
+        found: list[int] = self.rows.column(PARTITION).to_pylist()
+        return found
+
+    def pair(self, place: int) -> tuple[int, int]:
+        """That of a message's row."""
+        return _pair(self.rows, place)
+
+
+def _pair(rows: "pa.Table | pa.RecordBatch", at: int) -> tuple[int, int]:
+    return rows.column(COMMIT_VERSION)[at].as_py(), rows.column(SEQ)[at].as_py()
+
+
+def _as_bytes(column: pa.Array) -> pa.Array:
+    return column.cast(pa.large_binary())
+
+
+def _headers_of(texts: Sequence[str]) -> list[Header]:
+    """Of messages, from what `databus.sources.kafka` wrote as JSON.
+
+    >>> _headers_of(['[["a","MQ=="],["a",null]]'])
+    [[('a', b'1'), ('a', None)]]
+    """
+    try:
+        found: list[list[tuple[str, str | None]]] = json.loads(f"[{','.join(texts)}]")
+        return [
+            [(name, None if value is None else a2b_base64(value, strict_mode=True)) for name, value in each]
+            for each in found
+        ]
+    except (TypeError, ValueError) as error:
+        raise UnsupportedFeature(f"`headers` are not those of messages ({error}): {_OTHERS}") from error
