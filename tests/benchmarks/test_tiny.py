@@ -22,6 +22,7 @@ SMALLER = {
     "decode": {"NAMES": ["mixed"]},
     "dry_run": {"ROWS_A_BATCH": 20_000},
     "fifty": {"OUTPUTS": 3, "LANES": 2, "TABLES": 1, "SETTLE_S": 0.5, "IDLE_S": 1.0},
+    "kafka_mirror": {"RUNS": 0},
     "latency": {"RATE": 100, "RATES": [200], "RATE_SECONDS": 1},
     "latency_mysql": {"RATE": 100},
     "live_mysql": {"RATES": [200]},
@@ -51,6 +52,7 @@ SMALLER = {
 SPARK = {
     "dry_run",
     "fifty",
+    "kafka_mirror",
     "many_tables",
     "run_start",
     "search",
