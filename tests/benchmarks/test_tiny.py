@@ -22,6 +22,7 @@ SMALLER = {
     "decode": {"NAMES": ["mixed"]},
     "dry_run": {"ROWS_A_BATCH": 20_000},
     "fifty": {"OUTPUTS": 3, "LANES": 2, "TABLES": 1, "SETTLE_S": 0.5, "IDLE_S": 1.0},
+    "kafka": {"RUNS": 0, "WARM_UP": 4, "CHANGES_A_SECOND": 20},
     "kafka_mirror": {"RUNS": 0},
     "latency": {"RATE": 100, "RATES": [200], "RATE_SECONDS": 1},
     "latency_mysql": {"RATE": 100},
@@ -52,6 +53,7 @@ SMALLER = {
 SPARK = {
     "dry_run",
     "fifty",
+    "kafka",
     "kafka_mirror",
     "many_tables",
     "run_start",

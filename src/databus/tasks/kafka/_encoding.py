@@ -37,7 +37,6 @@ _ROWS_AT_ONCE: Final = 8_192
 _ROWS_ALONE: Final = ("json", "cloudevents")  # formats in which each row is a message
 _WITHOUT_KEYS: Final = ("canal",)
 _DELETE: Final = ChangeType.DELETE.label
-_HEADERS: Final = 3
 Header = list[tuple[str, "str | bytes | None"]]
 Mask = npt.NDArray[np.bool_]
 
@@ -149,28 +148,35 @@ class Chunk:
     @property
     def headers(self) -> Iterator[Header | None]:
         """Of each."""
-        named = [(name, objects_of(column)) for name, column in self.messages.headers.items()]
+        named: list[Iterable[tuple[str, Any]]] = [
+            zip(repeat(name), objects_of(column), strict=False) for name, column in self.messages.headers.items()
+        ]
         if self.has_headers:
-            named += [(name, self._texts(name)) for name in (COMMIT_VERSION, SEQ, TXID)]
+            seqs = zip(repeat(SEQ), objects_of(self._of_messages(SEQ).cast(pa.string())), strict=False)
+            named += [self._shared(COMMIT_VERSION), seqs, self._shared(TXID)]
         if not named:
             return iter([None] * len(self.messages.values))
-        names = [name for name, _ in named]
-        columns = [column for _, column in named]
-        if len(names) == _HEADERS:  # as it is with our own, unrolled: this is done for each message
-            one, two, three = names
-            return ([(one, a), (two, b), (three, c)] for a, b, c in zip(*columns, strict=True))
-        return (list(zip(names, each, strict=True)) for each in zip(*columns, strict=True))
+        return map(list, zip(*named, strict=True))  # no line of Python for each message
 
     def pair(self, place: int) -> tuple[int, int]:
         """That of a message's row."""
         row = self.messages.rows[place].as_py()
         return self.rows.column(COMMIT_VERSION)[row].as_py(), self.rows.column(SEQ)[row].as_py()
 
-    def _texts(self, name: str) -> Sequence[bytes | None]:
+    def _shared(self, name: str) -> Iterable[tuple[str, Any]]:
+        """A column's headers; rows of one transaction share theirs."""
+        column = self._of_messages(name)
+        distinct = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        texts = distinct.dictionary.cast(pa.string()).to_pylist()
+        made = np.fromiter(((name, text) for text in texts), np.object_, len(texts))
+        found: list[tuple[str, Any]] = made[distinct.indices.to_numpy()].tolist()
+        return found
+
+    def _of_messages(self, name: str) -> pa.Array:
         column = self.rows.column(name)
         if len(self.messages.rows) != len(column) or self.rows.num_rows != len(self.messages.values):
             column = column.take(self.messages.rows)
-        return objects_of(column.cast(pa.string()))
+        return column
 
 
 def _own(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
