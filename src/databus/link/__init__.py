@@ -18,6 +18,7 @@ from databus.link._follow import (
 from databus.link._http import shut
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called
+from databus.link._registry_options import RegistryOptions
 from databus.link._relay import (
     FrameStream,
     Head,
@@ -28,6 +29,7 @@ from databus.link._relay import (
     SourceInfo,
     Start,
 )
+from databus.link._schema_registry import RegistryAccess
 from databus.link._tls import FILES_VARIABLE, Access, travelling_name
 
 __all__ = [
@@ -49,6 +51,8 @@ __all__ = [
     "Reader",
     "ReaderState",
     "RegisteredSchema",
+    "RegistryAccess",
+    "RegistryOptions",
     "RelayClient",
     "SourceInfo",
     "Start",

@@ -19,6 +19,7 @@ from databus.tasks.kafka import (
     MESSAGE,
     NO_CONTROLS,
     PARTITION,
+    AvroSubjects,
     Cluster,
     Encoding,
     KafkaWriter,
@@ -95,7 +96,14 @@ class KafkaOutput(DirectOutput):
             with_schema=chosen.with_schema,
             tombstones=False,  # they are made for all formats alike
         )
-        return Encoding(self.key, config.headers, config.format, form, config.how_rows_go)
+        return Encoding(self.key, config.headers, config.format, form, config.how_rows_go, self._subjects)
+
+    @property
+    def _subjects(self) -> AvroSubjects | None:
+        chosen = self.config.registry
+        if chosen is None:
+            return None
+        return AvroSubjects(chosen.access, chosen.subject_naming, chosen.register_schemas)
 
     def direct_writer(self) -> KafkaWriter:
         """See `DirectOutput.direct_writer`."""

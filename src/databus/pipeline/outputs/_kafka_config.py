@@ -5,9 +5,20 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from databus.core import InputError
+from databus.link import RegistryOptions
 from databus.pipeline._node_config import OutputConfig
 from databus.tasks import BUCKETS_MAX
-from databus.tasks.kafka import BOTH, ENVELOPE, INLINE, MESSAGE, NO_CONTROLS, OWN_FORMAT, OWN_SETTINGS, topic_name
+from databus.tasks.kafka import (
+    AVRO_FORMATS,
+    BOTH,
+    ENVELOPE,
+    INLINE,
+    MESSAGE,
+    NO_CONTROLS,
+    OWN_FORMAT,
+    OWN_SETTINGS,
+    topic_name,
+)
 
 _OF_ROWS: Final = ("controls", "debezium", "deletes", "headers", "key", "on_schema_change", "on_truncate")
 
@@ -45,6 +56,21 @@ class DebeziumOptions(BaseModel):
     unsigned: Literal["long", "precise"] = Field("long", description="Debezium's `bigint.unsigned.handling.mode`.")
 
 
+class SubjectOptions(RegistryOptions):
+    """The registry of Avro's schemas, and what they are called there."""
+
+    subject_naming: Literal["topic", "record", "topic_record"] = Field(
+        "topic",
+        description="What a schema's subject is called: `TOPIC-value` and `TOPIC-key`; the record's full name; or "
+        "`TOPIC-` and that name. With several tables in a topic it cannot be `topic`.",
+    )
+    register_schemas: bool = Field(
+        True,
+        alias="register",
+        description="Whether schemas are registered that are not there; else such a one stops the output.",
+    )
+
+
 class KafkaConfig(OutputConfig):
     """Options of the output `kafka`."""
 
@@ -74,20 +100,31 @@ class KafkaConfig(OutputConfig):
     create_topics: CreateTopics | None = Field(
         None, description="Make topics that are not there, so; without it, a topic that is missing stops the output."
     )
-    format: Literal["json", "debezium", "maxwell", "canal", "cloudevents", "cloudevents_debezium", "message"] = Field(
+    format: Literal[
         "json",
-        description="Whose words the messages are in: our own JSON, Debezium's envelope, Maxwell's JSON, Canal's flat "
-        "messages, or CloudEvents around our own JSON or around Debezium's images. `message`: the messages of a source "
-        "`kafka` as they were, each in its partition.",
+        "avro",
+        "debezium",
+        "debezium_avro",
+        "maxwell",
+        "canal",
+        "cloudevents",
+        "cloudevents_debezium",
+        "message",
+    ] = Field(
+        "json",
+        description="Whose words the messages are in: our own rows or Debezium's envelope, as JSON or as Avro, "
+        "Maxwell's JSON, Canal's flat messages, or CloudEvents around our own JSON or around Debezium's images. "
+        "`message`: the messages of a source `kafka` as they were, each in its partition.",
     )
+    registry: SubjectOptions | None = Field(None, description="The schema registry; of the formats in Avro.")
     debezium: DebeziumOptions = Field(
         default_factory=DebeziumOptions, description="The choices of Debezium's envelope and images."
     )
     deletes: Literal["envelope", "tombstone", "both"] | None = Field(
         None,
         description="What says that a row is gone: a message with its last values, a tombstone (a key without a value, "
-        "by which a compacted topic forgets it), or first the one, then the other. By default `both` for `debezium` "
-        "and `cloudevents_debezium`, `envelope` for the others.",
+        "by which a compacted topic forgets it), or first the one, then the other. By default `both` for "
+        "Debezium's formats, `envelope` for the others.",
     )
     key: list[str] | dict[str, list[str]] | None = Field(
         None,
@@ -170,6 +207,20 @@ class KafkaConfig(OutputConfig):
                 raise ValueError(
                     f"`{name}` is about rows, and `format: {MESSAGE}` writes messages as they were; leave it out"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _have_a_registry(self) -> "KafkaConfig":
+        is_avro = self.format in AVRO_FORMATS
+        if is_avro and self.registry is None:
+            raise ValueError(
+                f"`format: {self.format}` needs `registry`, where its schemas are; a relay is one: "
+                f"{{url: URL-of-the-relay/registry}}"
+            )
+        if self.registry is not None and not is_avro:
+            raise ValueError(f"`registry` goes with the formats in Avro ({', '.join(AVRO_FORMATS)})")
+        if self.format == "debezium_avro" and self.debezium.with_schema:
+            raise ValueError("`debezium.with_schema` is of Debezium's JSON: in Avro the registry has the schemas")
         return self
 
     @property

@@ -3,6 +3,7 @@
 Kafka's client is imported only where it is used: other executors do without it.
 """
 
+from databus.tasks.kafka._avro import AVRO_FORMATS, AvroSubjects
 from databus.tasks.kafka._cluster import OWN_SETTINGS, Cluster, Fenced
 from databus.tasks.kafka._encoding import BOTH, ENVELOPE, OWN_FORMAT, TOMBSTONE, Encoding
 from databus.tasks.kafka._mirror import MESSAGE, PARTITION, Mirroring, check_messages
@@ -11,6 +12,7 @@ from databus.tasks.kafka._topics import NewTopics, TopicNames, Topics, as_settin
 from databus.tasks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter, Session, switch_buckets
 
 __all__ = [
+    "AVRO_FORMATS",
     "BOTH",
     "ENVELOPE",
     "INLINE",
@@ -20,6 +22,7 @@ __all__ = [
     "OWN_SETTINGS",
     "PARTITION",
     "TOMBSTONE",
+    "AvroSubjects",
     "BucketId",
     "Cluster",
     "Encoding",

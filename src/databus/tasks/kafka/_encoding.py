@@ -19,14 +19,17 @@ from databus.formats import (
     cloudevents_debezium_messages,
     cloudevents_messages,
     control_line,
+    debezium_avro_messages,
     debezium_messages,
     maxwell_messages,
+    own_avro_messages,
     own_messages,
 )
 from databus.schema import TableSchema, key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lines import as_captured
 from databus.tasks._table_filters import KeyChoice
+from databus.tasks.kafka._avro import AvroIds, AvroSubjects
 from databus.tasks.kafka._topics import Needs
 
 OWN_FORMAT: Final = "json"
@@ -34,7 +37,7 @@ ENVELOPE: Final = "envelope"
 TOMBSTONE: Final = "tombstone"
 BOTH: Final = "both"
 _ROWS_AT_ONCE: Final = 8_192
-_ROWS_ALONE: Final = ("json", "cloudevents")  # formats in which each row is a message
+_ROWS_ALONE: Final = ("json", "avro", "cloudevents")  # formats in which each row is a message
 _WITHOUT_KEYS: Final = ("canal",)
 _DELETE: Final = ChangeType.DELETE.label
 Header = list[tuple[str, "str | bytes | None"]]
@@ -44,7 +47,8 @@ Mask = npt.NDArray[np.bool_]
 @dataclass(frozen=True)
 class Encoding:
     """How rows become messages; travels to tasks. key: by which rows are told apart. headers: whether each message says
-    the place of its row in the log. deletes: what says that a row is gone: its message, a tombstone, or both.
+    the place of its row in the log. deletes: what says that a row is gone: its message, a tombstone, or both. subjects:
+    of Avro's schemas; None for other formats.
     """
 
     key: KeyChoice
@@ -52,10 +56,12 @@ class Encoding:
     format: str = OWN_FORMAT
     form: DebeziumForm = field(default_factory=DebeziumForm)
     deletes: str = ENVELOPE
+    subjects: AvroSubjects | None = None
 
-    def chunks(self, physical: str, item: TableRows) -> Iterator["Chunk"]:
-        """Some rows at a time; an update is in one piece."""
+    def chunks(self, physical: str, item: TableRows, topic: str) -> Iterator["Chunk"]:
+        """Some rows at a time; an update is in one piece. Raises what `AvroSubjects.ids` does."""
         table = self._table(item.table)
+        ids = None if self.subjects is None else self.subjects.ids(self.format, table, physical, self.form, topic)
         captured = as_captured(item.table, item.rows).combine_chunks()
         images = _Images.of(table, captured)
         begin = 0
@@ -63,16 +69,20 @@ class Encoding:
             end = min(begin + _ROWS_AT_ONCE, captured.num_rows)
             end += int(end < captured.num_rows and images.is_second[end])
             (rows,) = captured.slice(begin, end - begin).combine_chunks().to_batches()
-            yield self._chunk(physical, table, rows, images.slice(begin, end))
+            yield self._chunk(physical, table, rows, images.slice(begin, end), ids)
             begin = end
 
-    def _chunk(self, physical: str, table: TableSchema, rows: pa.RecordBatch, images: "_Images") -> "Chunk":
+    def _chunk(
+        self, physical: str, table: TableSchema, rows: pa.RecordBatch, images: "_Images", ids: AvroIds | None
+    ) -> "Chunk":
         if self.format not in _ROWS_ALONE and (images.is_left.any() or images.is_entered.any()):
             labels = rows.column(CHANGE_TYPE).cast(pa.string())
             labels = pc.if_else(pa.array(images.is_left), _DELETE, labels)
             labels = pc.if_else(pa.array(images.is_entered), ChangeType.INSERT.label, labels)
             rows = rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, labels)
         messages = _MAKERS[self.format](table, rows, physical, self.form)
+        if ids is not None:
+            messages = ids.framed(messages)
         keys = _keys(table, rows) if self.format in _WITHOUT_KEYS and table.key else None
         is_gone = images.is_left | _is(rows, _DELETE)
         return Chunk(self._with_deletes(messages, is_gone), rows, keys, self.headers)
@@ -188,6 +198,15 @@ def _debezium(table: TableSchema, rows: pa.RecordBatch, physical: str, form: Deb
     return debezium_messages(table, rows, physical=physical, made_us=time.time_ns() // 1_000, form=form)
 
 
+def _own_avro(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    del form
+    return own_avro_messages(table, rows, physical=physical)
+
+
+def _debezium_avro(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
+    return debezium_avro_messages(table, rows, physical=physical, made_us=time.time_ns() // 1_000, form=form)
+
+
 def _maxwell(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:
     del physical, form
     return maxwell_messages(table, rows)
@@ -209,7 +228,9 @@ def _cloudevents_debezium(table: TableSchema, rows: pa.RecordBatch, physical: st
 
 _MAKERS: Final[dict[str, Callable[[TableSchema, pa.RecordBatch, str, DebeziumForm], Messages]]] = {
     "json": _own,
+    "avro": _own_avro,
     "debezium": _debezium,
+    "debezium_avro": _debezium_avro,
     "maxwell": _maxwell,
     "canal": _canal,
     "cloudevents": _cloudevents,

@@ -50,8 +50,9 @@ def check_messages(table: TableSchema) -> None:
 class Mirroring:
     """Makes rows the messages that they were; travels to tasks, in the place of an `Encoding`."""
 
-    def chunks(self, physical: str, item: TableRows) -> Iterator["MirroredChunk"]:
+    def chunks(self, physical: str, item: TableRows, topic: str) -> Iterator["MirroredChunk"]:
         """Some rows at a time, once `needs` was asked. Raises `UnsupportedFeature` for rows that are no messages."""
+        del topic
         self._check(physical, item)
         for begin in range(0, item.rows.num_rows, _ROWS_AT_ONCE):
             (rows,) = item.rows.slice(begin, _ROWS_AT_ONCE).combine_chunks().to_batches()

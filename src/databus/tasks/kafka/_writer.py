@@ -274,7 +274,7 @@ class _BucketOfKafka:
         topic = writer.topics.name(physical, item.table.source)
         needs = writer.encoding.needs(batch, item, topic)
         partitions = topics_of(writer.cluster).ready(topic, writer.new, needs)
-        for chunk in writer.encoding.chunks(physical, item):
+        for chunk in writer.encoding.chunks(physical, item, topic):
             self._put_chunk(topic, partitions, chunk, f"{physical}/{item.table.source}")
 
     def _put_chunk(self, topic: str, partitions: int, chunk: Chunk | MirroredChunk, source: str) -> None:

@@ -1,0 +1,77 @@
+"""Messages in Avro: the id that their schema has in a registry stands before each, as Confluent's serializers do it.
+
+A registry is asked once for each schema, topic and process. It judges whether a new schema may follow those that the
+subject has; one that may not is used for no message.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from databus.formats import (
+    DebeziumForm,
+    Messages,
+    confluent_framed,
+    debezium_avro_key_schema,
+    debezium_avro_schema,
+    own_avro_schema,
+)
+from databus.link import RegistryAccess
+from databus.schema import TableSchema
+
+AVRO_FORMATS: Final = ("avro", "debezium_avro")
+_IDS_KEPT_MAX: Final = 4_096
+
+
+@dataclass(frozen=True)
+class AvroSubjects:
+    """Where the schemas of messages are registered; travels to tasks.
+
+    naming: what subjects are called: by `topic`, by `record` or by both, `topic_record`. is_new_allowed: whether
+    schemas are put there that are not there.
+    """
+
+    access: RegistryAccess
+    naming: str = "topic"
+    is_new_allowed: bool = True
+
+    def name(self, topic: str, schema: dict[str, Any], part: str) -> str:
+        """What a subject is called. part: `key` or `value`."""
+        record = ".".join(each for each in (schema.get("namespace"), schema["name"]) if each)
+        return {"topic": f"{topic}-{part}", "record": record, "topic_record": f"{topic}-{record}"}[self.naming]
+
+    def ids(self, format_name: str, table: TableSchema, physical: str, form: DebeziumForm, topic: str) -> "AvroIds":
+        """The ids of the schemas of a table's messages, which are registered when this returns.
+
+        Raises what `RegistryAccess.registered` does.
+        """
+        return _ids(self, format_name, table, physical, form, topic)
+
+
+class AvroIds(NamedTuple):
+    """Ids of schemas. key: None where keys are not in Avro."""
+
+    value: int
+    key: int | None
+
+    def framed(self, messages: Messages) -> Messages:
+        """Messages with their ids before them; keys in headers are keys as well."""
+        values = confluent_framed(messages.values, self.value)
+        if self.key is None:
+            return messages._replace(values=values)
+        headers = {name: confluent_framed(each, self.key) for name, each in messages.headers.items()}
+        return messages._replace(values=values, keys=confluent_framed(messages.keys, self.key), headers=headers)
+
+
+@lru_cache(maxsize=_IDS_KEPT_MAX)
+def _ids(
+    subjects: AvroSubjects, format_name: str, table: TableSchema, physical: str, form: DebeziumForm, topic: str
+) -> AvroIds:
+    def registered(schema: dict[str, Any], part: str) -> int:
+        name = subjects.name(topic, schema, part)
+        return subjects.access.registered(name, schema, is_new_allowed=subjects.is_new_allowed)
+
+    if format_name == "avro":
+        return AvroIds(registered(own_avro_schema(table), "value"), None)
+    key = registered(debezium_avro_key_schema(table, physical, form), "key") if table.key else None
+    return AvroIds(registered(debezium_avro_schema(table, physical, form), "value"), key)
