@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from databus.core import AccessDenied, ConfigError, ServiceUnavailable, UnsupportedFeature
 from databus.formats import own_avro_schema
-from databus.schema import Column
+from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import messages_in, new_prefix, output_of
@@ -28,6 +28,10 @@ BROKEN = replace(ORDERS, columns=(*ORDERS.columns, Column("city", "string", null
 def registry(tmp_path):
     with scripted(tmp_path / "relay", {"shop": Database()}) as relay:
         yield f"{relay.url}/registry"
+
+
+def _numbers(kind):
+    return TableSchema("main.numbers", (Column("id", kind, nullable=False),), ("id",))
 
 
 @contextmanager
@@ -111,6 +115,19 @@ def test_a_schema_that_may_not_follow_stops_with_what_the_registry_said_and_writ
         with pytest.raises(UnsupportedFeature, match=r"not BACKWARD(?s:.*)city(?s:.*)register the schema by hand"):
             write_batch(output, log.batch(3, len(log.entries)))
         assert sorted(row["id"] for row in read(kafka, registry, topic)) == [1, 2]
+
+
+def test_schemas_are_registered_in_the_order_of_the_log_whichever_bucket_their_rows_are_in(kafka, tmp_path, registry):
+    """What was widened may not be narrowed, so a task without a row of the older schema has to name that first."""
+    narrow, wide = _numbers("int32"), _numbers("int64")
+    log = ChangeLog()
+    log.begin().insert(narrow, {"id": 3})  # of the second bucket
+    log.begin().schema(wide, 2)
+    log.begin().insert(wide, {"id": 1})  # of the first
+    with topics(kafka, tmp_path, registry, buckets=2) as (output, topic):
+        write_batch(output, log.batch(0, 3))
+    subject = topic.replace("orders", "numbers")
+    assert SchemaRegistryClient({"url": registry}).get_versions(f"{subject}-value") == [1, 2]
 
 
 def test_a_registry_that_is_away_is_waited_for_and_nothing_is_written_twice(kafka, tmp_path):

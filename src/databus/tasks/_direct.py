@@ -8,7 +8,7 @@ and those of a key stay in order. What it hands back are receipts as of staging,
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -84,6 +84,14 @@ class BucketWriter(Protocol):
         """
 
 
+@runtime_checkable
+class ExpectsTables(Protocol):
+    """A `BucketWriter` that has to know of tables before their rows, in their order, whichever bucket these are in."""
+
+    def expect(self, physical: str, tables: Sequence[TableSchema]) -> None:
+        """The tables, in order, of which the next batch has rows in any bucket; called before `write`."""
+
+
 class DirectWriter(Protocol):
     """A direct output's half in tasks; travels there as it is.
 
@@ -122,8 +130,12 @@ class DirectFeed:
                 left = _above(batch, done)
                 if left is None:
                     continue
+                passed = self._passed(left)
+                tables = [item.table for item in passed.items if isinstance(item, TableRows)]
                 for number, writer in zip(numbers, writers, strict=True):
-                    given = self._given(left, number)
+                    if isinstance(writer, ExpectsTables):
+                        writer.expect(passed.physical, tables)
+                    given = self._given(passed, number)
                     controls = self._controls(left) if number == 0 else []
                     yield number, receipt_of(_receipt(given, writer.write(given), controls))
 
@@ -132,8 +144,8 @@ class DirectFeed:
         found = (item for item in batch.items if isinstance(item, TableControl))
         return [item for item in found if self.ways.selects(f"{batch.physical}/{item.table.source}")]
 
-    def _given(self, batch: ChangeBatch, number: int) -> ChangeBatch:
-        """What the bucket of this number is given of a batch."""
+    def _passed(self, batch: ChangeBatch) -> ChangeBatch:
+        """What is left of a batch behind the filters."""
         items: list[TableRows | TableControl] = []
         for item in batch.items:
             name = f"{batch.physical}/{item.table.source}"
@@ -141,11 +153,20 @@ class DirectFeed:
                 continue
             if isinstance(item, TableControl):
                 items += self.ways.controls(name, item)
+            else:
+                items += self.ways.filtered(name, item)
+        return replace(batch, items=tuple(items))
+
+    def _given(self, batch: ChangeBatch, number: int) -> ChangeBatch:
+        """What the bucket of this number is given of a batch."""
+        items: list[TableRows | TableControl] = []
+        for item in batch.items:
+            if isinstance(item, TableControl):
+                items.append(item)
                 continue
-            for each in self.ways.filtered(name, item):
-                rows = _in_bucket(each, self.ways.key.of(each.table.source), number, self.writer.buckets)
-                if rows.num_rows:
-                    items.append(replace(each, rows=rows))
+            rows = _in_bucket(item, self.ways.key.of(item.table.source), number, self.writer.buckets)
+            if rows.num_rows:
+                items.append(replace(item, rows=rows))
         return replace(batch, items=tuple(items))
 
 

@@ -61,7 +61,7 @@ class Encoding:
     def chunks(self, physical: str, item: TableRows, topic: str) -> Iterator["Chunk"]:
         """Some rows at a time; an update is in one piece. Raises what `AvroSubjects.ids` does."""
         table = self._table(item.table)
-        ids = None if self.subjects is None else self.subjects.ids(self.format, table, physical, self.form, topic)
+        ids = self.register(physical, item.table, topic)
         captured = as_captured(item.table, item.rows).combine_chunks()
         images = _Images.of(table, captured)
         begin = 0
@@ -71,6 +71,12 @@ class Encoding:
             (rows,) = captured.slice(begin, end - begin).combine_chunks().to_batches()
             yield self._chunk(physical, table, rows, images.slice(begin, end), ids)
             begin = end
+
+    def register(self, physical: str, table: TableSchema, topic: str) -> AvroIds | None:
+        """See to it that a table's schemas are registered; None for formats that have none. Raises as `chunks`."""
+        if self.subjects is None:
+            return None
+        return self.subjects.ids(self.format, self._table(table), physical, self.form, topic)
 
     def _chunk(
         self, physical: str, table: TableSchema, rows: pa.RecordBatch, images: "_Images", ids: AvroIds | None

@@ -8,13 +8,14 @@ next task of that bucket: nobody has to be shut out then, and nothing read.
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import DatabusError, ServiceUnavailable, SourceCheckpoint, UnsupportedFeature, crash_point
+from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import Bucket, BucketWriter, batch_above
 from databus.tasks.kafka._cluster import Cluster, Fenced
@@ -166,6 +167,11 @@ class _BucketOfKafka:
         self.session = session
         self._is_inherited = is_inherited
         self._deadline = 0.0
+
+    def expect(self, physical: str, tables: Sequence[TableSchema]) -> None:
+        """See `ExpectsTables.expect`: a registry has to hear of a table's schemas in their order."""
+        for table in tables:
+            self._writer.encoding.register(physical, table, self._writer.topics.name(physical, table.source))
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`."""
