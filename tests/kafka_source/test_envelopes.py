@@ -134,7 +134,8 @@ def test_our_own_messages_come_back_with_their_pair_in_other_columns(topics: Top
         ({"format": "own", "schemas": {"a.b": {**ORDERS, "topic": "b"}}}, "not among `topics`"),
         ({"format": "own", "schemas": {"a.b": {**ORDERS, "key": ["x"]}}}, "key column"),
         ({"format": "own", "schemas": {"a.b": {**ORDERS, "columns": {"id": "int"}}}}, "not a column type"),
-        ({"format": "own-avro", "schemas": {"a.b": ORDERS}}, "`schema_id`"),
+        ({"format": "own-avro", "schemas": {"a.b": {**ORDERS, "topic": "a"}}}, "either `registry`, or `schema_id`"),
+        ({"format": "own", "schemas": {"a.b": ORDERS}, "registry": {"url": "http://r"}}, "formats in Avro"),
     ],
 )
 def test_tables_that_cannot_be_are_refused(options: dict[str, Any], said: str):

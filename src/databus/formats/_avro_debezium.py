@@ -6,7 +6,7 @@ Debezium's `field.name.adjustment.mode=avro`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus import __version__
-from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, UnrepresentableValue
 from databus.formats._avro_reading import AvroCursor, Wanted
+from databus.formats._avro_resolution import WrittenField, WrittenSchema, written_columns
 from databus.formats._avro_writing import constant, encoded, joined_bytes, longs, nullable
 from databus.formats._debezium import NEW_KEY, OLD_KEY, Events, events_of
 from databus.formats._debezium_reader import KINDS, ImagesRead, bus_of, changes_of, check_available
@@ -34,6 +35,7 @@ _AVRO: Final = {
     "boolean": "boolean", "int16": {"type": "int", "connect.type": "int16"}, "int32": "int", "int64": "long",
     "float": "float", "double": "double", "string": "string", "bytes": "bytes",
 }  # fmt: skip
+_BASES: Final = {"string": "string", "int64": "long"}
 _READ: Final = {"string": pa.string(), "int64": pa.int64()}
 _TIMES: Final = ("ts_ms", "ts_us", "ts_ns")
 
@@ -119,49 +121,81 @@ def _envelopes(
     )
 
 
-def debezium_avro_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | None = None) -> ReadRows:
-    """The change rows of messages written in the schema of `debezium_avro_schema`, as `debezium_rows` gives them.
+def debezium_avro_rows(
+    table: TableSchema, values: pa.Array, *, form: DebeziumForm | None = None, schema: Mapping[str, Any] | None = None
+) -> ReadRows:
+    """The change rows of Debezium's envelopes in Avro, as `debezium_rows` gives them.
 
-    Raises `UnrepresentableValue` for a message of another schema or table.
+    schema: in which they were written, where that is not `debezium_avro_schema` of this table: by it, those of their
+    columns are read that the table has, and what of `source` we know. Raises `UnrepresentableValue` for a message of
+    another schema or table.
     """
     form = form or DebeziumForm()
+    written = WrittenSchema(debezium_avro_schema(table, "", form) if schema is None else schema)
     found, places = present(values)
     cursor = AvroCursor(found, places)
     everywhere = cursor.everywhere()
-    firsts, lasts = (_images(table, cursor, cursor.present(everywhere), form) for _ in ("before", "after"))
-    source = {}
-    for name, kind, optional in SOURCE_FIELDS:
-        source[name] = cursor.column(_READ[kind], cursor.present(everywhere) if optional else everywhere)
-    has_block = cursor.present(everywhere)
-    for kind in (pa.string(), pa.int64(), pa.int64()):
-        cursor.column(kind, has_block)
-    ops = cursor.column(pa.string(), everywhere)
-    for _ in _TIMES:
-        cursor.column(pa.int64(), cursor.present(everywhere))
+    images: dict[str, ImagesRead] = {}
+    said: dict[str, pa.Array] = {name: pa.nulls(len(found), _READ[kind]) for name, kind, _ in SOURCE_FIELDS}
+    ops = None
+    for field in written.fields:
+        if field.field in ("before", "after"):
+            images[field.field] = _images(table, cursor, written, field, form)
+        elif field.field == "source":
+            said |= _source(cursor, written, field)
+        elif field.field == "op" and field.base == "string":
+            ops = cursor.column(pa.string(), field.present(cursor, everywhere))
+        else:
+            written.skip(cursor, field, everywhere)
     cursor.finish()
+    if ops is None or len(images) < 2:
+        raise UnrepresentableValue("its schema is none of Debezium's envelope: that has before, after, source and op")
+    firsts, lasts = images["before"], images["after"]
     kinds = kinds_of(ops, KINDS)
     chosen = np.flatnonzero(kinds)
     at = pa.array(chosen)
-    said = {name: each.take(at) for name, each in source.items()}
+    said = {name: each.take(at) for name, each in said.items()}
     check_table(table, said["db"], said["table"], places[chosen])
     bus, is_ours = bus_of(said, ops.take(at))
     if not pc.all(is_ours).as_py():
-        for column, *images in zip(table.columns, firsts.columns, lasts.columns, strict=True):
-            for each in images:
-                check_available(table, column, each)
+        for column, *each in zip(table.columns, firsts.columns, lasts.columns, strict=True):
+            for image in each:
+                check_available(table, column, image)
     firsts, lasts = (
-        ImagesRead([column.take(at) for column in images.columns], images.is_there[chosen])
-        for images in (firsts, lasts)
+        ImagesRead([column.take(at) for column in image.columns], image.is_there[chosen]) for image in (firsts, lasts)
     )
     changes = changes_of(firsts, lasts, kinds[chosen], bus, places[chosen])
     return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])
 
 
-def _images(table: TableSchema, cursor: AvroCursor, is_there: Wanted, form: DebeziumForm) -> ImagesRead:
-    columns = []
-    for column in table.columns:
-        wanted = cursor.present(is_there) if column.nullable else is_there
-        columns.append(converted(table, column, partial(_value, cursor, column, wanted, form)))
+def _source(cursor: AvroCursor, written: WrittenSchema, field: WrittenField) -> dict[str, pa.Array]:
+    """Those members of `source` that we know; it may have others."""
+    known = {name: kind for name, kind, _ in SOURCE_FIELDS}
+    wanted = field.present(cursor, cursor.everywhere())
+    found = {}
+    for each in written.record(field.avro):
+        kind = known.get(each.field)
+        if kind is None or each.base != _BASES[kind]:
+            written.skip(cursor, each, wanted)
+        else:
+            found[each.field] = cursor.column(_READ[kind], each.present(cursor, wanted))
+    return found
+
+
+def _images(
+    table: TableSchema, cursor: AvroCursor, written: WrittenSchema, field: WrittenField, form: DebeziumForm
+) -> ImagesRead:
+    is_there = field.present(cursor, cursor.everywhere())
+    fields = written.record(field.avro)
+    ours = WrittenSchema(_record("Value", "", _columns(table, form))).fields
+    columns = [pa.nulls(len(is_there), forms_of(column.type).arrow) for column in table.columns]
+    for each, chosen in zip(fields, written_columns(fields, table.columns, ours), strict=True):
+        if chosen is None:
+            written.skip(cursor, each, is_there)
+            continue
+        wanted, kind = each.present(cursor, is_there), columns[chosen.at].type
+        value = converted(table, table.columns[chosen.at], partial(_value, cursor, chosen.read_as, wanted, form))
+        columns[chosen.at] = converted(table, table.columns[chosen.at], partial(value.cast, kind))
     return ImagesRead(columns, is_there)
 
 

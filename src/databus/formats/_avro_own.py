@@ -3,6 +3,7 @@
 Names that Avro does not allow are changed; a field's `doc` has the original.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,11 +23,12 @@ from databus.core import (
     UnrepresentableValue,
 )
 from databus.formats._avro_reading import AvroCursor
+from databus.formats._avro_resolution import WrittenSchema, written_columns
 from databus.formats._avro_writing import constant, encoded, joined_bytes, nullable
 from databus.formats._images import change_types
 from databus.formats._messages import Messages
 from databus.formats._own import own_keys
-from databus.formats._read import ReadRows, converted, kinds_of, present
+from databus.formats._read import ReadRows, check_nulls, converted, kinds_of, present
 from databus.schema import BUS_FIELDS, TableSchema, avro_schema, forms_of, frame_schema
 
 _SCHEMAS_KEPT_MAX: Final = 1024
@@ -62,28 +64,40 @@ def own_avro_messages(table: TableSchema, batch: pa.RecordBatch, *, physical: st
     return Messages(values, own_keys(table, batch), pa.array(np.arange(batch.num_rows)))
 
 
-def own_avro_rows(table: TableSchema, values: pa.Array) -> ReadRows:
-    """The change rows of our own Avro messages of one table, written in the schema of `own_avro_schema`.
+def own_avro_rows(table: TableSchema, values: pa.Array, *, schema: Mapping[str, Any] | None = None) -> ReadRows:
+    """The change rows of our own Avro messages of one table.
 
-    Raises `UnrepresentableValue` for a message of another schema or table.
+    schema: in which they were written, where that is not `own_avro_schema` of this table: by it, those of their columns
+    are read that the table has. Raises `UnrepresentableValue` for a message of another schema or table.
     """
+    ours = WrittenSchema(own_avro_schema(table)).fields
+    written = WrittenSchema(own_avro_schema(table) if schema is None else schema)
+    bus = {each.field: each for each in ours[len(table.columns) :]}
+    is_bus = [each.field in bus for each in written.fields]
+    if written.fields[len(written.fields) - len(bus) :] != list(bus.values()) or sum(is_bus) != len(bus):
+        raise UnrepresentableValue("its schema is none of databus's rows: those end with the columns of the bus")
+    fields = written.fields[: -len(bus)]
     found, places = present(values)
     cursor = AvroCursor(found, places)
-    arrays = []
-    for column in table.columns:
-        wanted = cursor.present(cursor.everywhere()) if column.nullable else cursor.everywhere()
-        kind = forms_of(column.type).arrow
-        arrays.append(converted(table, column, lambda kind=kind, wanted=wanted: cursor.column(kind, wanted)))  # type: ignore[misc]
     everywhere = cursor.everywhere()
+    arrays = [pa.nulls(len(found), forms_of(column.type).arrow) for column in table.columns]
+    for field, chosen in zip(fields, written_columns(fields, table.columns, ours), strict=False):
+        if chosen is None:
+            written.skip(cursor, field, everywhere)
+            continue
+        column, kind = table.columns[chosen.at], arrays[chosen.at].type
+        wanted, read_as = field.present(cursor, everywhere), forms_of(chosen.read_as.type).arrow
+        arrays[chosen.at] = converted(table, column, lambda r=read_as, w=wanted, k=kind: cursor.column(r, w).cast(k))  # type: ignore[misc]
+    check_nulls(table, arrays, places)
     labels = cursor.column(pa.string(), everywhere)
     kinds = kinds_of(labels, {kind.label: kind for kind in ChangeType})
     wrong = np.flatnonzero(kinds == 0)
     if len(wrong):
         raise UnrepresentableValue(f"message {places[wrong[0]]} has the change type {labels[wrong[0]]}, which is none")
     arrays.append(pa.array(kinds))
-    for field in BUS_FIELDS[1:]:
-        kind = pa.string() if pa.types.is_dictionary(field.type) else field.type
-        arrays.append(cursor.column(kind, everywhere).cast(field.type))
+    for bus_field in BUS_FIELDS[1:]:
+        plain = pa.string() if pa.types.is_dictionary(bus_field.type) else bus_field.type
+        arrays.append(cursor.column(plain, everywhere).cast(bus_field.type))
     sources = cursor.column(pa.string(), everywhere)
     cursor.finish()
     ends = pa.compute.ends_with(sources, f"/{table.source}").to_numpy(zero_copy_only=False)

@@ -49,11 +49,11 @@ class AvroCursor:
         self._refuse(active, "an integer of more than ten bytes")
         return (found >> np.uint64(1)).view(np.int64) ^ -(found & np.uint64(1)).view(np.int64)
 
-    def present(self, wanted: Wanted) -> Wanted:
-        """Which messages have a value of `["null", type]`."""
+    def present(self, wanted: Wanted, null_branch: int = 0) -> Wanted:
+        """Which messages have a value of `["null", type]`, or of `[type, "null"]`."""
         branch = self.longs(wanted)
         self._refuse(np.flatnonzero(branch >> 1 != 0), "a branch that the union does not have")
-        has_value: Wanted = wanted & (branch == 1)
+        has_value: Wanted = wanted & (branch != null_branch)
         return has_value
 
     def octets(self, wanted: Wanted) -> pa.LargeBinaryArray:

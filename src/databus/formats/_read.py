@@ -54,12 +54,10 @@ def rows_of(table: TableSchema, changes: Changes, others: Places) -> ReadRows:
     is_first = order >= count
 
     arrays = []
-    for column, last, before in zip(table.columns, changes.last, changes.before, strict=True):
+    for last, before in zip(changes.last, changes.before, strict=True):
         values = pa.concat_arrays([last, before.take(pa.array(firsts))]) if len(firsts) else last
         arrays.append(values.take(pa.array(order)))
-        if not column.nullable and arrays[-1].null_count:
-            at = changes.messages[of[np.flatnonzero(arrays[-1].is_null().to_numpy(zero_copy_only=False))[0]]]
-            raise UnrepresentableValue(f"{table.source}.{column.name}: message {at} has no value, and null is none")
+    check_nulls(table, arrays, changes.messages[of])
     found = {**changes.bus, CHANGE_TYPE: pa.array(changes.kinds)}
     for field in BUS_FIELDS:
         values = found[field.name].take(pa.array(of)) if field.name in found else pa.nulls(len(of), field.type)
@@ -76,6 +74,14 @@ def rows_of(table: TableSchema, changes: Changes, others: Places) -> ReadRows:
     )
     rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return ReadRows(rows, pa.array(changes.messages[of]), pa.array(others))
+
+
+def check_nulls(table: TableSchema, arrays: Sequence[pa.Array], messages: Places) -> None:
+    """Raises `UnrepresentableValue` for null in a column that has none. messages: of each row."""
+    for column, values in zip(table.columns, arrays, strict=True):
+        if not column.nullable and values.null_count:
+            at = messages[np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0]]
+            raise UnrepresentableValue(f"{table.source}.{column.name}: message {at} has no value, and null is none")
 
 
 def present(values: pa.Array) -> tuple[pa.LargeBinaryArray, Places]:

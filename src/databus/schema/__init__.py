@@ -2,7 +2,15 @@
 
 from databus.schema._changes import Origin, SchemaChange, origins
 from databus.schema._compat import SchemaDiff, diff
-from databus.schema._derive import BUS_FIELDS, avro_schema, frame_schema, sink_schema, spark_fields, user_schema
+from databus.schema._derive import (
+    BUS_FIELDS,
+    avro_name,
+    avro_schema,
+    frame_schema,
+    sink_schema,
+    spark_fields,
+    user_schema,
+)
 from databus.schema._evaluate import BoundPredicate, column_named
 from databus.schema._exact import converted, converts_exactly, widens_to
 from databus.schema._key_bytes import key_bytes, key_form
@@ -22,6 +30,7 @@ __all__ = [
     "SchemaDiff",
     "TableSchema",
     "TypeForms",
+    "avro_name",
     "avro_schema",
     "column_named",
     "converted",

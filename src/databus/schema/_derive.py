@@ -62,7 +62,8 @@ def sink_schema(table: TableSchema) -> pa.Schema:
 _AVRO_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
-def _avro_name(name: str) -> str:
+def avro_name(name: str) -> str:
+    """A name as Avro allows it; other names may become the same."""
     cleaned = _AVRO_NAME.sub("_", name)
     return cleaned if cleaned and not cleaned[0].isdigit() else f"_{cleaned}"
 
@@ -75,7 +76,7 @@ def avro_schema(table: TableSchema, reserved: Collection[str] = ()) -> dict[str,
     used = set(reserved)
     fields: list[dict[str, Any]] = []
     for column in table.columns:
-        name = _avro_name(column.name)
+        name = avro_name(column.name)
         while name in used:
             name += "_"
         used.add(name)
@@ -89,9 +90,9 @@ def avro_schema(table: TableSchema, reserved: Collection[str] = ()) -> dict[str,
             field["db_type"] = column.db_type
         fields.append(field)
     namespace, _, name = table.source.rpartition(".")
-    record: dict[str, Any] = {"type": "record", "name": _avro_name(name), "fields": fields}
+    record: dict[str, Any] = {"type": "record", "name": avro_name(name), "fields": fields}
     if namespace:
-        record["namespace"] = _avro_name(namespace)
+        record["namespace"] = avro_name(namespace)
     return record
 
 

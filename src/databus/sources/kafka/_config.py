@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from databus.core import time_us
 from databus.formats import DecimalForm, UnsignedForm
+from databus.link import RegistryOptions
 from databus.schema import Column, TableSchema
 from databus.sources._config import SourceConfig
 
@@ -110,7 +111,7 @@ class MessageTable(BaseModel):
     schema_id: int | None = Field(
         None,
         ge=0,
-        description="Avro: the id of the writer's schema in its registry; messages with another are refused.",
+        description="Avro without `registry`: the id of the writer's schema; messages with another are refused.",
     )
 
 
@@ -153,6 +154,11 @@ class KafkaConfig(SourceConfig):
     schemas: dict[str, MessageTable] = Field(
         default_factory=dict,
         description="The tables that messages are changes of, by `db.table` as messages name them.",
+    )
+    registry: RegistryOptions | None = Field(
+        None,
+        description="Avro: the registry of the writers' schemas. Each message is then read by the schema in which it "
+        "was written in: columns that this one lacks are null, columns that `schemas` lacks are passed over.",
     )
     with_schema: bool = Field(
         False, description="Debezium's JSON: each message has its schema beside it (`schemas.enable=true`)."
@@ -234,11 +240,15 @@ class KafkaConfig(SourceConfig):
             TableSchema(name, columns, tuple(table.key))
             if table.topic is not None and not self.reads(table.topic):
                 raise ValueError(f"schemas.{name}.topic: {table.topic!r} is not among `topics`")
-            if self.is_avro and (table.topic is None or table.schema_id is None):
-                raise ValueError(f"schemas.{name}: Avro needs `topic` and `schema_id`, since messages name no table")
+            if self.is_avro and table.topic is None:
+                raise ValueError(f"schemas.{name}: Avro needs `topic`, since messages name no table")
+            if self.is_avro and (table.schema_id is None) == (self.registry is None):
+                raise ValueError(f"schemas.{name}: Avro needs either `registry`, or `schema_id` of each table")
         topics = [table.topic for table in self.schemas.values()]
         if self.is_avro and len(set(topics)) < len(topics):
             raise ValueError("schemas: Avro has one table in a topic, since messages name none")
+        if self.registry is not None and not self.is_avro:
+            raise ValueError(f"registry: it goes with formats in Avro; format {self.format} is none")
         return self
 
     @property

@@ -29,6 +29,7 @@ from databus.schema import Column, TableSchema
 from databus.sources.kafka._config import KafkaConfig
 from databus.sources.kafka._consumer import Messages
 from databus.sources.kafka._raw import topic_columns, topic_table
+from databus.sources.kafka._writer_schemas import WriterSchemas
 
 _ORIGIN: Final = (
     ("origin_version", "int64", "_commit_version"),
@@ -53,6 +54,7 @@ class TopicTables:
 
     def __init__(self, config: KafkaConfig) -> None:
         self._config = config
+        self._writers = None if config.registry is None else WriterSchemas(config.registry.access)
         self._form = DebeziumForm(config.decimals, config.unsigned, with_schema=config.with_schema)
         self._declared = {name: _declared(name, config) for name in config.schemas}
 
@@ -119,6 +121,8 @@ class TopicTables:
         if self._config.is_avro:
             schema_id = self._config.schemas[name].schema_id
             read = own_avro_rows if self._config.format == "own-avro" else partial(debezium_avro_rows, form=form)
+            if self._writers is not None:
+                return partial(self._writers.rows, read)
             return lambda table, values: read(table, _unframed(values, schema_id))
         readers: Mapping[str, Callable[[TableSchema, pa.Array], ReadRows]] = {
             "own": own_rows,
