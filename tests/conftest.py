@@ -51,6 +51,7 @@ SHARES_SPARK = (
     "pipeline/test_tls.py",
     "pipeline/test_treatment.py",
     "pipeline/test_typed_steps.py",
+    "pipeline/test_unnest_run.py",
     "pipeline/test_validate_and_run.py",
     "search/test_search_runs.py",
     "spark/",

@@ -45,6 +45,22 @@ def test_the_pipeline_of_the_readme_has_no_problems_and_ten_lines(tmp_path):
     assert validate(path) == []
 
 
+def test_the_lines_that_split_a_stream_send_each_table_one_way(tmp_path):
+    from databus.pipeline import load_pipeline
+    from databus.tasks import selects
+
+    (block,) = [each.text for each in blocks(ROOT / "docs" / "recipes.md") if "type: route, from: shop" in each.text]
+    path = tmp_path / "databus.yml"
+    path.write_text(f"relay: {{url: http://127.0.0.1:9}}\ninputs: {{shop: {{type: databus}}}}\n{block}")
+    graph = load_pipeline(path)
+    ways = [branch for name in ("crm", "others") for branch in graph.branches(f"outputs.{name}")]
+    for table, way in (
+        ("s/crm.people", "split.crm"), ("s/shop.orders", "split.orders"), ("s/old.order_lines", "split.orders"),
+        ("s/shop.stock", "split.rest"),
+    ):  # fmt: skip
+        assert [each.edge_name for each in ways if selects(each.selection, table)] == [way]
+
+
 def test_the_quick_start_of_mysql_has_no_problems_and_ten_lines(tmp_path, monkeypatch):
     from databus.pipeline import validate
 

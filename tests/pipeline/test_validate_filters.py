@@ -131,6 +131,18 @@ MISTAKES = {
         ),
         "filters.f: shop/main.orders: route: column total_cents is int64; a topic is named by text",
     ),
+    "JSON in a column that is not there": (
+        "filters: {f: {type: unnest, from: shop, tables: [main.orders], column: lines, columns: {sku: string}}}",
+        'filters.f.column: shop/main.orders has no column "lines"',
+    ),
+    "JSON in a column of numbers": (
+        "filters: {f: {type: unnest, from: shop, tables: [main.orders], column: id, columns: {sku: string}}}",
+        "filters.f: shop/main.orders: column: id is int64; JSON is text",
+    ),
+    "a member of a type that there is not": (
+        "filters: {f: {type: unnest, from: shop, tables: [main.orders], column: status, columns: {sku: text}}}",
+        "filters.f.columns.sku: 'text' is not a column type; there are bool",
+    ),
     "whole updates behind SQL": (
         ("filters: {s: {type: sql, from: shop, table: main.orders, where: id > 1}, f: {type: dedupe, from: s}}"),
         "filters.f.from: dedupe works between inputs and outputs that carry tables, and on the way to o another",

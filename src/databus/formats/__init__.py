@@ -3,6 +3,7 @@
 Our own words are JSON lines, see `change_lines`. `own_messages`, `debezium_messages`, `maxwell_messages`,
 `canal_messages`, `cloudevents_messages` and `cloudevents_debezium_messages` make a batch of change rows into messages;
 `own_rows`, `debezium_rows` and the like read them. `own_avro_messages` and `debezium_avro_messages` write Avro.
+`elements` reads the objects that a JSON column holds.
 """
 
 from databus.formats._avro_debezium import (
@@ -22,6 +23,7 @@ from databus.formats._debezium import debezium_messages
 from databus.formats._debezium_reader import debezium_rows
 from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedForm
 from databus.formats._documents import base64url_texts, documents, json_strings
+from databus.formats._elements import Elements, elements
 from databus.formats._json import from_json_value, scalar_of, to_json_value
 from databus.formats._maxwell import maxwell_messages
 from databus.formats._maxwell_reader import maxwell_rows
@@ -38,6 +40,7 @@ __all__ = [
     "ChangeLine",
     "DebeziumForm",
     "DecimalForm",
+    "Elements",
     "Messages",
     "ReadRows",
     "TableWords",
@@ -61,6 +64,7 @@ __all__ = [
     "debezium_messages",
     "debezium_rows",
     "documents",
+    "elements",
     "from_json_value",
     "has_reference",
     "json_line",

@@ -61,6 +61,7 @@ _BUILT_IN: Final[Mapping[Kind, Mapping[str, str]]] = {
         "sample": "databus.pipeline.filters:SampleFilter",
         "sql": "databus.pipeline.filters:SqlFilter",
         "tombstones": "databus.pipeline.filters:TombstonesFilter",
+        "unnest": "databus.pipeline.filters:UnnestFilter",
         "where": "databus.pipeline.filters:WhereFilter",
     },
     Kind.OUTPUT: {

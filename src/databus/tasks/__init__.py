@@ -88,6 +88,7 @@ from databus.tasks._stage import (
 from databus.tasks._table_filters import KeyChoice, NamedFilter, TableFilters, Ways
 from databus.tasks._table_step import TableStep
 from databus.tasks._typed_stage import ORDER, RowsOutOfOrder, TypedStage, joined_typed
+from databus.tasks._unnest import Unnest
 
 __all__ = [
     "BATCH_BYTES",
@@ -172,6 +173,7 @@ __all__ = [
     "Tasks",
     "Tombstones",
     "TypedStage",
+    "Unnest",
     "Ways",
     "Where",
     "Work",

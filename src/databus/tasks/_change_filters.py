@@ -116,7 +116,7 @@ class Dedupe(TableFilter):
         counts = [name for name in table.names if name in table.key or (name in named) == (self.columns is not None)]
 
         def apply(rows: pa.Table) -> pa.Table:
-            before = np.flatnonzero(_begins_update(rows))
+            before = np.flatnonzero(begins_update(rows))
             if not len(before):
                 return rows
             changed = np.zeros(len(before), bool)
@@ -216,7 +216,7 @@ def without_removal(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**body, "complete": False, "as_configured": is_done}
 
 
-def _begins_update(rows: pa.Table) -> Flags:
+def begins_update(rows: pa.Table) -> Flags:
     """By row: whether it and the next are the two images of one update."""
     kinds = rows.column(CHANGE_TYPE)
     is_before = pc.equal(kinds, ChangeType.UPDATE_PREIMAGE.label).to_numpy()
@@ -242,7 +242,7 @@ def _parted(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Flags]:
     rows = whole_changes(rows)
     kinds = rows.column(CHANGE_TYPE)
     gone: Flags = pc.equal(kinds, ChangeType.DELETE.label).to_numpy().copy()
-    before = np.flatnonzero(_begins_update(rows))
+    before = np.flatnonzero(begins_update(rows))
     moved = np.zeros(len(before), bool)
     for name in key:
         moved |= _differs(rows.column(name), before)

@@ -9,6 +9,7 @@ from databus.core import COMMIT_TIMESTAMP, SNAPSHOT, TXID, ConfigError, Unsuppor
 from databus.disk import Location
 from databus.tasks._batch import TableRows
 from databus.tasks._data_file import DataFile, write_data_file, write_passing_file
+from databus.tasks._pairs import parted
 
 _UNUSED: Final = frozenset({COMMIT_TIMESTAMP, TXID, SNAPSHOT})  # in a mirror
 
@@ -89,5 +90,5 @@ class PassingWriter:
         """See `PartWriter.write`."""
         physical, _, source = name.partition("/")
         needed = rows.rows.select([each for each in rows.rows.column_names if each not in _UNUSED])
-        folder, starts = self.folders.of(physical, source), range(0, needed.num_rows, self.rows_max)
-        return [write_passing_file(folder, needed.slice(start, self.rows_max)) for start in starts]
+        folder = self.folders.of(physical, source)
+        return [write_passing_file(folder, part) for part in parted(needed, self.rows_max)]

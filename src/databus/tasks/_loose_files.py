@@ -17,7 +17,7 @@ from databus.tasks._batch import TableRows
 from databus.tasks._data_file import DataFile
 from databus.tasks._folders import Folders
 from databus.tasks._lines import row_lines
-from databus.tasks._pairs import first_pair, last_pair
+from databus.tasks._pairs import first_pair, last_pair, parted
 
 _PAIRS: Final = r"(\d{19})\.(\d{19})-(\d{19})\.(\d{19})"
 _NAME: Final = re.compile(rf"_?{_PAIRS}\.([0-9a-f]{{16}})\.(parquet|jsonl|control\.json)")
@@ -90,10 +90,8 @@ class LooseWriter:
     def write(self, name: str, rows: TableRows) -> list[DataFile]:
         """See `PartWriter.write`."""
         physical, _, source = name.partition("/")
-        folder, starts = self.folders.of(physical, source), range(0, rows.rows.num_rows, self.rows_max)
-        return [
-            self._write(folder, name, TableRows(rows.table, rows.rows.slice(start, self.rows_max))) for start in starts
-        ]
+        folder = self.folders.of(physical, source)
+        return [self._write(folder, name, TableRows(rows.table, part)) for part in parted(rows.rows, self.rows_max)]
 
     def _write(self, folder: Location, source: str, rows: TableRows) -> DataFile:
         name = f"_staged.{_words(first_pair(rows.rows), last_pair(rows.rows))}.{uuid.uuid4().hex}.part"

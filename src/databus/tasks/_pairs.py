@@ -35,6 +35,30 @@ def rows_above(rows: pa.Table, pair: Pair) -> pa.Table:
     return rows if above.all() else rows.filter(pa.array(above))
 
 
+def parted(rows: pa.Table, rows_max: int) -> list[pa.Table]:
+    """The rows in parts of about `rows_max`, each with greater pairs than the ones before it.
+
+    Rows that a filter made of one change (`unnest`) share its pair, and stay together.
+    """
+    count = rows.num_rows
+    if count <= rows_max:
+        return [rows] if count else []
+    starts = np.arange(0, count, rows_max)
+    scns, seqs = pairs_of(rows)
+    rises = (scns[1:] > scns[:-1]) | ((scns[1:] == scns[:-1]) & (seqs[1:] > seqs[:-1]))
+    if not rises.all():
+        order = np.lexsort((seqs, scns))
+        is_next = (np.diff(scns[order]) != 0) | (np.diff(seqs[order]) != 0)
+        ranks = np.empty(count, np.int64)
+        ranks[order] = np.append(0, np.cumsum(is_next))
+        highest, lowest = np.maximum.accumulate(ranks), np.minimum.accumulate(ranks[::-1])[::-1]
+        cuts = np.concatenate([[0], 1 + np.flatnonzero(lowest[1:] > highest[:-1])])
+        places = np.searchsorted(cuts, starts)
+        starts = np.unique(cuts[places[places < len(cuts)]])
+    ends = [*starts[1:].tolist(), count]
+    return [rows.slice(start, end - start) for start, end in zip(starts.tolist(), ends, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Stored:
     """What a target says of itself: all up to `pair` is in it, and came from the log of this number.

@@ -1,5 +1,5 @@
 """The built-in filters: `sql`, `python`, `route`; over whole tables `where`, `project`, `rename`, `mask`, `sample`,
-`dedupe`, `tombstones` and `outbox`.
+`dedupe`, `tombstones`, `outbox` and `unnest`.
 """
 
 from databus.pipeline.filters._changes import (
@@ -24,6 +24,7 @@ from databus.pipeline.filters._tablewide import (
     WhereConfig,
     WhereFilter,
 )
+from databus.pipeline.filters._unnest import UnnestConfig, UnnestFilter
 
 __all__ = [
     "DedupeConfig",
@@ -46,6 +47,8 @@ __all__ = [
     "SqlFilter",
     "TombstonesConfig",
     "TombstonesFilter",
+    "UnnestConfig",
+    "UnnestFilter",
     "WhereConfig",
     "WhereFilter",
 ]
