@@ -28,8 +28,8 @@ java: ## Sees to it that there is a Java for Spark.
 servers: $(STAMP) ## Sees to it that there are servers for the tests.
 	@scripts/need-servers
 
-demo: $(STAMP) java $(if $(filter mariadb mysql,$(SOURCE)),servers) ## Runs the whole of it: a shop, a relay, a callback, a Spark pipeline, kills, and a comparison. SOURCE=mariadb or mysql for a shop on a server.
-	@$(BIN)/databus demo $(if $(SOURCE),--source $(SOURCE))
+demo: $(STAMP) java $(if $(filter mariadb mysql,$(SOURCE))$(SINK),servers) ## Runs the whole of it: a shop, a relay, a callback, a Spark pipeline, kills, and a comparison. SOURCE=mariadb or mysql for a shop on a server, SINK=kafka or opensearch for a copy there.
+	@$(BIN)/databus demo $(if $(SOURCE),--source $(SOURCE)) $(if $(SINK),--sink $(SINK))
 
 test: $(STAMP) java servers ## Checks everything: lint, types, architecture, tests.
 	@scripts/check

@@ -3,44 +3,60 @@
 import re
 import time
 from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from databus.cli._demo import _CLOSE, _LAST
 from databus.cli._demo_copy import Copy
+from databus.cli._demo_kafka import folded
 from databus.cli._demo_stage import Stage, stage_of
+from databus.cli._demo_target import _typed
 from databus.client import Client
+from databus.core import FatalError
 from databus.pipeline import read_source
+from databus.schema import Column, TableSchema
 from databus.sources import parse_source
 from databus.testing import RelayProcess
-from databus.testing.servers import ServerMissing, open_server
+from databus.testing.servers import Kafka, SearchServer, Server, ServerMissing, open_search_server, open_server
 from databus.testing.shop import TABLES
 from tests.commands import databus
 from tests.spark.conftest import wait_until_captured
 
 Held = Mapping[str, dict[Any, Any]]
 SEEN_S_MAX = 60.0
-KINDS = {"mariadb": "mariadb-10.11", "mysql": "mysql-8.0"}
+KINDS: Mapping[str, Callable[[Path], Server | Kafka | SearchServer]] = {
+    "mariadb": lambda folder: open_server("mariadb-10.11", folder),
+    "mysql": lambda folder: open_server("mysql-8.0", folder),
+    "kafka": Kafka,
+    "opensearch": lambda folder: open_search_server("opensearch-2.19", folder),
+}
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
-    ("source", "kills", "rate"),
+    ("source", "sink", "kills", "rate"),
     [
-        ("mariadb", 3, 30),  # enough to be busy at each kill; the minutes that Spark takes to start make it many
-        pytest.param("mysql", 3, 150, marks=pytest.mark.soak),
-        pytest.param("sqlite", 2, 150, marks=pytest.mark.soak),  # the same play without a server; see the test below
+        ("mariadb", "delta", 3, 30),  # enough to be busy at each kill; Spark's minutes of starting make it many
+        ("sqlite", "kafka", 3, 30),
+        pytest.param("mysql", "delta", 3, 150, marks=pytest.mark.soak),
+        pytest.param("sqlite", "delta", 2, 150, marks=pytest.mark.soak),  # without a server; see the test below
+        pytest.param("mariadb", "kafka", 4, 150, marks=pytest.mark.soak),
+        pytest.param("mariadb", "opensearch", 4, 150, marks=pytest.mark.soak),
     ],
 )
-def test_the_demo_survives_its_kills_and_ends_identical(source, kills, rate, tmp_path):
-    if source in KINDS:
+def test_the_demo_survives_its_kills_and_ends_identical(source, sink, kills, rate, tmp_path):
+    needed = [KINDS[each] for each in (source, sink) if each in KINDS]
+    for each in needed:
         try:
-            open_server(KINDS[source], tmp_path / "unused").prepare()
+            each(tmp_path / "unused").prepare()
         except ServerMissing as missing:
             pytest.skip(str(missing))
-    done = databus("demo", "--source", source, "--seconds", 6, "--rate", rate, "--keep", tmp_path / "demo", timeout=380)
+    given = ("--source", source, "--sink", sink, "--seconds", 6, "--rate", rate, "--keep", tmp_path / "demo")
+    done = databus("demo", *given, timeout=380)
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.strip().splitlines()[-1]
     expected = rf"source and copy identical: 4 tables, [\d,]+ rows, [\d,]+ changes, {kills} kills survived"
@@ -80,3 +96,42 @@ def test_the_stage_on_sqlite_can_do_what_the_demo_asks_of_it(tmp_path):
         assert not stage.has_server
     finally:
         stage.close()
+
+
+def _message(kind: str, scn: int, seq: int, **row: Any) -> tuple[bytes, dict[str, Any]]:
+    return str(row["id"]).encode(), {**row, "_change_type": kind, "_commit_version": scn, "_seq": seq}
+
+
+def _control(scn: int, seq: int, **body: Any) -> tuple[None, dict[str, Any]]:
+    return None, {"_control": body, "_commit_version": scn, "_seq": seq}
+
+
+def test_a_topic_folded_by_key_is_the_table_whichever_partition_its_messages_were_in():
+    renamed = _control(3, 1, kind="schema", renamed={"weight": "weight_kg"}, fill={"channel": "web"})
+    ended = _control(5, 1, kind="snapshot_end", complete=True, begin=[4, 1])
+    messages = [
+        _message("insert", 1, 1, id=1, weight=2),
+        _message("insert", 1, 2, id=2, weight=3),
+        _message("update_preimage", 2, 1, id=1, weight=2),
+        _message("update_postimage", 2, 2, id=3, weight=2),
+        renamed,
+        renamed,  # of another partition
+        _message("insert", 4, 2, id=3, weight_kg=9, channel="shop"),
+        _message("delete", 4, 3, id=4, weight_kg=9, channel="shop"),
+    ]
+    told = [(each["id"], each["weight_kg"], each["channel"]) for each in folded([*reversed(messages)], "stock")]
+    assert sorted(told) == [(2, 3, "web"), (3, 9, "shop")]
+    assert [each["id"] for each in folded([ended, *messages], "stock")] == [3], "the snapshot did not find 2"
+
+
+def test_a_change_that_a_topic_holds_twice_ends_the_demo():
+    twice = _message("insert", 1, 1, id=1)
+    with pytest.raises(FatalError, match=r"the topic of stock holds the change at \(1, 1\) \(SCN, _seq\) twice"):
+        folded([twice, _message("delete", 2, 1, id=1), twice], "stock")
+
+
+def test_a_document_is_compared_by_its_values_as_the_database_has_them():
+    columns = (Column("id", "uint64", nullable=False), Column("weight", "decimal(8,3)"), Column("gift", "binary"))
+    document = {"id": 2**64 - 1, "weight": "1.500", "gift": "YWI=", "_commit_version": 7, "_seq": 1}
+    found = _typed(TableSchema("main.stock", columns, ("id",)), [document])
+    assert found == {(Decimal(2**64 - 1),): (Decimal(2**64 - 1), Decimal("1.5"), b"ab")}

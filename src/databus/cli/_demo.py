@@ -1,9 +1,9 @@
 """The demo: everything that databus promises, on this machine, in under two minutes, and a comparison at the end.
 
 An application keeps a shop busy, in SQLite or on a server. A relay captures it. A callback keeps a copy in memory; a
-Spark pipeline keeps Delta tables identical, filtered ones beside them, and a history. On the way, a column is added and
-one is renamed; relay, pipeline and, where there is one, the database server are each killed with SIGKILL. Then the
-application stops, everything arrives, and every table is compared by value.
+Spark pipeline writes to a target: Delta tables, topics of Kafka or indices of OpenSearch. On the way, a column is added
+and one is renamed; relay, pipeline and, where there are some, the servers of database and target are each killed with
+SIGKILL. Then the application stops, everything arrives, and every table is compared by value.
 """
 
 import json
@@ -19,6 +19,7 @@ from typing import Final
 
 from databus.cli._demo_copy import Copy
 from databus.cli._demo_stage import Stage
+from databus.cli._demo_target import Target
 from databus.cli._run_view import source_line
 from databus.cli._screen import Line, Meter, Screen, SourceLine
 from databus.client import Client, ClientState
@@ -32,30 +33,26 @@ name: demo
 relay: {{url: "{url}"}}
 inputs:
   shop: {{type: databus, tables: ["{tables}"]}}
-filters:
-  paid: {{type: where, from: shop, tables: [orders], where: "status = 'paid' AND total_cents > 10000"}}
-  private: {{type: mask, from: paid, tables: [customers], redact: [email], truncate: {{name: 1}}}}
-  named: {{type: rename, from: private, tables: [stock], columns: {{quantity: pieces}}}}
-outputs:
-  copy: {{type: delta, from: shop, mode: mirror, path: lake/copy}}
-  history: {{type: delta, from: shop, mode: history, path: lake/history}}
-  filtered: {{type: delta, from: named, mode: mirror, path: lake/filtered}}
 """
-_MIRRORS: Final = ("copy", "filtered")
 _TICK_S: Final = 0.1
 _LAST: Final = "closing time"
 _CLOSE: Final = "INSERT INTO customers (name) VALUES ('closing time')"
 
 
 class Demo:
-    """The cast and the plot. stage: built; it is closed by whoever built it. rate: transactions a second, at most."""
+    """The cast and the plot. stage, target: built; they are closed by whoever built them. rate: transactions a second,
+    at most.
+    """
 
-    def __init__(self, folder: Path, stage: Stage, seconds: float, screen: Screen, *, rate: int) -> None:
+    def __init__(
+        self, folder: Path, stage: Stage, target: Target, seconds: float, screen: Screen, *, rate: int
+    ) -> None:
         self._folder = folder
         self._seconds = seconds
         self._rate = rate
         self._screen = screen
         self._stage = stage
+        self._target = target
         self._tables = f"shop/{stage.database}.*"
         self._relay = RelayProcess(folder / "state", {"shop": dict(stage.source())})
         self._workload: subprocess.Popen[bytes] | None = None
@@ -63,7 +60,7 @@ class Demo:
         self._progress = folder / "progress.jsonl"
         self._progress_read = 0
         self._copy = Copy()
-        self._outputs = {name: Meter() for name in ("copy", "history", "filtered")}
+        self._outputs = {name: Meter() for name in target.outputs}
         self._positions: dict[str, int] = {}
         self._client: Client | None = None
         self._waits_for: list[SourceLine] = []
@@ -80,7 +77,9 @@ class Demo:
         self._explain()
         self._relay.start()
         self._screen.say(f"relay answers at {self._relay.url}")
-        (self._folder / "databus.yml").write_text(_PIPELINE.format(url=self._relay.url, tables=self._tables))
+        (self._folder / "databus.yml").write_text(
+            _PIPELINE.format(url=self._relay.url, tables=self._tables) + self._target.sections()
+        )
         self._client = Client(self._relay.url, self._copy, sources=[self._tables])
         self._client.start()
         self._wait_until("capture (the first one on a machine compiles its decoder)", self._is_capturing, 300)
@@ -96,7 +95,9 @@ class Demo:
         self._kill_relay()
         self._pass(self._seconds * 0.3)
         if self._stage.has_server:
-            self._kill_server()
+            self._kill_server("the database server", self._stage)
+        if self._target.has_server:
+            self._kill_server(self._target.product, self._target)
         self._kill_pipeline()
         self._pass(self._seconds * 0.3)
         return self._finish()
@@ -140,13 +141,13 @@ class Demo:
         self._relay.start()
         self._screen.say("the relay is back; its log was cut to its published end")
 
-    def _kill_server(self) -> None:
-        self._stage.kill_server()
+    def _kill_server(self, name: str, of: Stage | Target) -> None:
+        of.kill_server()
         self._kills += 1
-        self._screen.say("kill -9: the database server")
+        self._screen.say(f"kill -9: {name}")
         self._pass(1)
-        self._stage.start_server()
-        self._screen.say("the server is back; relay and application connect again")
+        of.start_server()
+        self._screen.say(f"{name} is back; who needs it connects again")
         self._pass(1)
 
     def _kill_pipeline(self) -> None:
@@ -158,7 +159,7 @@ class Demo:
         self._positions.clear()
         self._start_pipeline()
         self._wait_until("the pipeline after its kill", lambda: len(self._positions) == len(self._outputs), 240)
-        self._screen.say("the pipeline is back and goes on where its tables stand")
+        self._screen.say("the pipeline is back and goes on where its target stands")
 
     def _finish(self) -> str:
         assert self._workload is not None  # noqa: S101 - started in _play
@@ -186,35 +187,19 @@ class Demo:
         return 0 if status is None else status.delivered[0]
 
     def _compare(self) -> str:
-        from databus.pipeline import compare, load_pipeline, read_source
+        from databus.pipeline import read_source
         from databus.sources import parse_source
 
         source = parse_source(self._stage.source(), "shop")
-        graph = load_pipeline(self._folder / "databus.yml")
-        compared = {name: compare(graph, name, sources={"shop": source}) for name in _MIRRORS}
-        for name, found in compared.items():
-            self._screen.say(f"compared the Delta tables of {name}: {found.summary()}")
-            if not found.is_identical:
-                raise FatalError(f"source and {name} differ:\n{found.details()}")
-        found = compared["copy"]
+        rows = self._target.compare(source, self._relay.url, self._screen.say)
         held = read_source("shop", source)
         for name in TABLES:
             if held[f"{self._stage.database}.{name}"] != self._copy.rows(name):
                 raise FatalError(f"the callback's copy of {name} differs from the source")
-        self._check_history()
         return (
-            f"source and copy identical: {len(found.tables)} tables, {found.rows:,} rows, "
+            f"source and copy identical: {len(TABLES)} tables, {rows:,} rows, "
             f"{self._copy.changes:,} changes, {self._kills} kills survived"
         )
-
-    def _check_history(self) -> None:
-        """No change twice: (SCN, `_seq`) is unique in the history."""
-        from databus.pipeline.outputs import read_delta
-
-        for name in TABLES:
-            history = read_delta(self._folder / "lake" / "history" / name, ["_commit_version", "_seq"])
-            if history.num_rows != history.group_by(["_commit_version", "_seq"]).aggregate([]).num_rows:
-                raise FatalError(f"the history of {name} holds a change twice")
 
     def _pass(self, seconds: float) -> None:
         """Let time pass on the screen."""
@@ -263,7 +248,9 @@ class Demo:
             behind = self._copied() - self._positions[name] if name in self._positions else None
             told = "-" if behind is None else f"{max(behind, 0)} {self._stage.unit}"
             state = self._state_of_outputs() if behind is None else "follows"
-            lines.append(Line(f"Delta {name}", output.rows, output.rate(), told, output.percentiles(), state))
+            lines.append(
+                Line(f"{self._target.product} {name}", output.rows, output.rate(), told, output.percentiles(), state)
+            )
         return lines
 
     def _state_of_outputs(self) -> str:

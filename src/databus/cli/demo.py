@@ -17,21 +17,34 @@ class Source(StrEnum):
     mysql = "mysql"
 
 
-@app.command(epilog="Example: databus demo --source mariadb --keep my-demo")
+class Sink(StrEnum):
+    """Where it is copied to."""
+
+    delta = "delta"
+    kafka = "kafka"
+    opensearch = "opensearch"
+
+
+@app.command(epilog="Example: databus demo --source mariadb --sink kafka --keep my-demo")
 def demo(
     source: Annotated[
         Source, typer.Option(help="Where the shop is: in a SQLite file, or on a server that the demo starts itself.")
     ] = Source.sqlite,
+    sink: Annotated[
+        Sink,
+        typer.Option(help="Where it is copied to: Delta tables, or a server that the demo starts itself."),
+    ] = Sink.delta,
     seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 24.0,
     rate: Annotated[int, typer.Option(min=1, help="How many transactions it makes a second, at most.")] = 150,
     keep: Annotated[Path | None, typer.Option(help="Folder to leave everything in; else it is removed.")] = None,
 ) -> None:
-    """Capture a busy shop, copy it with Spark, kill relay, pipeline and server once each, and compare every table."""
+    """Capture a busy shop, copy it with Spark, kill relay, pipeline and servers once each, and compare every table."""
     import shutil
     import tempfile
 
     from databus.cli._demo import Demo
     from databus.cli._demo_stage import stage_of
+    from databus.cli._demo_target import target_of
     from databus.cli._screen import Screen
     from databus.core import InputError
 
@@ -39,14 +52,16 @@ def demo(
         raise InputError(f"--keep {keep}: the folder is not empty")
     folder = (keep or Path(tempfile.mkdtemp(prefix="databus-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    stage = stage_of(source, folder)
+    stage, target = stage_of(source, folder), target_of(sink, folder)
     with Screen() as screen:
         try:
+            target.build()
             stage.build()
             screen.say(f"created {stage.name}: 4 tables")
-            last = Demo(folder, stage, seconds, screen, rate=rate).run()
+            last = Demo(folder, stage, target, seconds, screen, rate=rate).run()
         finally:
             stage.close()
+            target.close()
     typer.echo(last)
     if keep is None:
         shutil.rmtree(folder)

@@ -1,0 +1,69 @@
+"""The demo's indices of OpenSearch, and the documents that a search finds in them."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from databus.cli._demo_target import Say, compare_rows
+from databus.core import ServiceUnavailable
+from databus.sources import SourceConfig
+from databus.testing.servers import open_search_server
+
+_SECTIONS: Final = """\
+outputs:
+  indices:
+    type: opensearch
+    from: shop
+    url: "{url}"
+    index: "shop-{{table}}"
+    settings: {{number_of_replicas: 0}}
+"""
+_KIND: Final = "opensearch-2.19"
+_PAGE: Final = 10_000
+
+
+class SearchTarget:
+    """An OpenSearch of one node with its data in the demo's folder, and an index a table."""
+
+    product = "OpenSearch"
+    outputs = ("indices",)
+    has_server = True
+
+    def __init__(self, folder: Path) -> None:
+        self._server = open_search_server(_KIND, folder / "opensearch")
+
+    def build(self) -> None:
+        """See `Target`."""
+        self._server.start()
+
+    def sections(self) -> str:
+        """See `Target`."""
+        return _SECTIONS.format(url=self._server.url)
+
+    def compare(self, source: SourceConfig, relay: str, say: Say) -> int:
+        """See `Target`."""
+        return compare_rows(source, relay, self._documents, say, "indices")
+
+    def _documents(self, table: str) -> list[dict[str, Any]]:
+        """All documents of a table's index, page by page."""
+        index, found = f"shop-{table}", list[dict[str, Any]]()
+        self._server.ask("POST", f"/{index}/_refresh")
+        page = self._server.ask("POST", f"/{index}/_search?scroll=1m&size={_PAGE}", {"sort": ["_doc"]})
+        while True:
+            if "hits" not in page:
+                raise ServiceUnavailable(f"{self._server}: does not answer a search in {index}: {page}")
+            if not page["hits"]["hits"]:
+                return found
+            found += [hit["_source"] for hit in page["hits"]["hits"]]
+            page = self._server.ask("POST", "/_search/scroll", {"scroll": "1m", "scroll_id": page["_scroll_id"]})
+
+    def kill_server(self) -> None:
+        """See `Target`."""
+        self._server.kill()
+
+    def start_server(self) -> None:
+        """See `Target`."""
+        self._server.start()
+
+    def close(self) -> None:
+        """See `Target`."""
+        self._server.stop()
