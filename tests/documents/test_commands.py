@@ -1,12 +1,21 @@
 """The commands of the documentation run: as they stand, in order, in an empty folder."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from databus.testing.servers import Kafka, SearchServer, ServerMissing, open_search_server
 from tests.documents.pages import PAGES, ROOT, blocks
 from tests.documents.reader import Reader
 
 WITH_SPARK = ("README.md", "docs/tutorial.md")
 WITHOUT_SPARK = ("docs/recipes.md", "docs/tls.md")
+SERVERS: dict[str, Callable[[Path], SearchServer | Kafka]] = {
+    "binlog-dispatcher": Kafka,
+    "search-index": lambda folder: open_search_server("opensearch-2.19", folder),
+}
+"""What an example starts, to be fetched before it is timed."""
 EXAMPLES = sorted(page.parent.name for page in (ROOT / "examples").glob("*/README.md"))
 
 
@@ -28,6 +37,11 @@ def test_the_page_without_spark_can_be_followed_word_for_word(name, tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_example_can_be_followed_word_for_word(name, tmp_path):
+    if name in SERVERS:
+        try:
+            SERVERS[name](tmp_path / "unused").prepare()
+        except ServerMissing as missing:
+            pytest.skip(str(missing))
     with Reader(tmp_path, ROOT / "examples" / name) as reader:
         reader.follow(ROOT / "examples" / name / "README.md")
 
