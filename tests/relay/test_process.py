@@ -201,3 +201,24 @@ def test_a_defect_is_logged_without_what_the_code_held(tmp_path: Path) -> None:
     assert "Traceback" in said
     assert "in broken" in said
     assert "hunter2" not in said
+
+
+COLLECTED = """
+import gc, signal
+from pathlib import Path
+from databus.relay import load_relay, run_relay
+
+def ready(relay):
+    print(gc.isenabled(), gc.get_freeze_count() > 50_000 > len(gc.get_objects()), flush=True)
+    signal.raise_signal(signal.SIGTERM)
+
+run_relay(load_relay(Path("relay.yml")), ready=ready)
+"""
+
+
+def test_a_relay_that_runs_looks_for_garbage_but_not_in_what_its_start_has_made(tmp_path: Path) -> None:
+    """A look at all modules would stop it, all of its threads, for some 70 ms each time."""
+    (tmp_path / "relay.yml").write_text("listen: '127.0.0.1:0'\nfolder: log\nsources: {shop: {type: mock}}\n")
+    command = [sys.executable, "-c", COLLECTED]
+    said = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout
+    assert "True True" in said.splitlines()

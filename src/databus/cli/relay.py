@@ -22,10 +22,13 @@ def relay(
     """
     import structlog
 
-    from databus.operate import configure_logs
-    from databus.relay import load_relay, run_relay
+    from databus.operate import configure_logs, starting
 
     configure_logs(level=log_level, style=log_format)
     if log_format == "auto" and not sys.stderr.isatty():
         structlog.get_logger("databus.relay").info("relay starts", hint="for logs as text: --log-format text")
-    run_relay(load_relay(config))
+    with starting():
+        from databus.relay import load_relay, run_relay
+
+        loaded = load_relay(config)
+    run_relay(loaded)

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from databus.core import DatabusError
-from databus.operate import LogStyle, configure_logs
+from databus.operate import LogStyle, configure_logs, starting
 from databus.relay._config import load_relay
 from databus.relay._relay import run_relay
 
@@ -16,7 +16,9 @@ def main() -> int:
         return 2
     configure_logs(style=LogStyle.TEXT)
     try:
-        run_relay(load_relay(Path(sys.argv[1])))
+        with starting():
+            config = load_relay(Path(sys.argv[1]))
+        run_relay(config)
     except DatabusError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

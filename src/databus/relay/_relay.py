@@ -23,6 +23,7 @@ import structlog
 
 from databus.core import SIGNAL_S_MAX, Clock, SystemClock
 from databus.disk import FolderLock, is_readable_by_all, make_folder, replace_file
+from databus.operate import starting
 from databus.relay._capture import Capture, OpenSource
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
@@ -171,7 +172,9 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
 
     before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with Relay(config) as relay:
+        with ExitStack() as running:
+            with starting():
+                relay = running.enter_context(Relay(config))
             if ready is not None:
                 ready(relay)
             while not ended.wait(SIGNAL_S_MAX):
