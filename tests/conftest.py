@@ -21,13 +21,22 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 
 
 @cache
-def _relays() -> Nursery:
+def _relays(*more: str) -> Nursery:
     """What relays of the tests are forked from; made for the first. A start imports for a second of processor time."""
-    return Nursery(["databus.relay", "databus.operate", "databus.sources.sqlite", "databus.sources.mysql"])
+    return Nursery(["databus.relay", "databus.operate", "databus.sources.sqlite", "databus.sources.mysql", *more])
+
+
+def _relays_with_kernels() -> Nursery:
+    """With those of the mysql source where this process has loaded them: only then they are compiled for certain."""
+    from databus.sources.mysql import _kernels as parts
+
+    names = (*parts._FOLLOWING, *parts._READING, *parts._DECODING)
+    kernels = [f"databus.sources.mysql.{name}" for name in names]
+    return _relays(*(kernels if all(name in sys.modules for name in kernels) else ()))
 
 
 if sys.platform == "linux":
-    RelayProcess.nursery = _relays
+    RelayProcess.nursery = _relays_with_kernels
 
 SHARES_SPARK = (
     "streams/test_stream_runs.py",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pymysql.err import OperationalError
 
+from databus.sources.mysql._kernels import load_kernels
 from databus.testing import RelayProcess
 from databus.testing.servers import Server, ServerMissing, open_server
 from tests.acceptance.mirror import Mirror, get
@@ -37,7 +38,8 @@ TWICE = ("mariadb-strict", "mariadb-compressed", "mysql-8.0", "mysql-8.0-minimal
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[dict[str, Server]]:
-    """One server a variant, started when it is first needed."""
+    """One server a variant, started when it is first needed. Relays are forked with the decoder in them."""
+    load_kernels("tests")
     running: dict[str, Server] = {}
     yield running
     for each in running.values():

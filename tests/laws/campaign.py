@@ -128,7 +128,7 @@ class Campaign:
     def revive(self) -> None:
         """Start again what died at its crash point: disarmed, but for the pipeline's coming points."""
         assert self.workload.process is None or self.workload.process.poll() in (None, 0), self.workload.log_end()
-        if not self.relay_is_running():
+        if not self.relay.is_running:
             self.crashes += 1
             self.relay.env = {}
             self.restart_relay()
@@ -137,13 +137,6 @@ class Campaign:
                 self.crashes += 1
                 is_armed = part is self.pipeline and self.pipeline_points
                 part.start(self.pipeline_points.pop(0) if is_armed else "")
-
-    def relay_is_running(self) -> bool:
-        try:
-            os.kill(self.relay.pid, 0)
-        except ProcessLookupError:
-            return False
-        return Path(f"/proc/{self.relay.pid}/stat").read_text().split(")")[1].split()[0] != "Z"
 
     def alter(self) -> None:
         self.altered += 1

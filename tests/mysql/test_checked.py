@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parent
 TESTS = (
     "rows/test_images.py",
@@ -16,19 +18,8 @@ TESTS = (
 )
 
 
-def test_no_kernel_leaves_an_array(tmp_path: Path) -> None:
-    words = [
-        "-q",
-        "-x",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not soak",
-        "-k",
-        "not server",
-        "--basetemp",
-        str(tmp_path / "t"),
-    ]
+def _check(tmp_path: Path, chosen: str) -> None:
+    words = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not soak", "-k", chosen, "--basetemp", str(tmp_path / "t")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, *(str(FOLDER / name) for name in TESTS)],
         env={**os.environ, "NUMBA_BOUNDSCHECK": "1"},
@@ -38,3 +29,13 @@ def test_no_kernel_leaves_an_array(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-5_000:] + done.stderr[-5_000:]
+
+
+def test_no_kernel_leaves_an_array(tmp_path: Path) -> None:
+    """Between walls of one kind: at both ends of memory stand the checks, and in other tests the walls."""
+    _check(tmp_path, "not server and not in-front")
+
+
+@pytest.mark.soak
+def test_no_kernel_leaves_an_array_nor_passes_a_wall_in_front_of_it(tmp_path: Path) -> None:
+    _check(tmp_path, "not server and in-front")

@@ -24,7 +24,8 @@ class RelayProcess:
     """`databus relay` with the given configuration, its state and logs under `folder`.
 
     The port is chosen by the first start and kept over restarts, so that consumers find it again.
-    nursery: makes what relays without an `env` of their own are forked from, for those who start many.
+    nursery: makes what relays are forked from, for those who start many. env: what else is in the environment of the
+    next one; modules of the nursery that have read theirs when they were imported do not see it.
     """
 
     nursery: ClassVar[Callable[[], Nursery] | None] = None
@@ -53,6 +54,11 @@ class RelayProcess:
             raise ServiceUnavailable("the relay has not been started")
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start it and wait until it answers. Raises `ServiceUnavailable` with the end of its log if it does not."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -72,13 +78,10 @@ class RelayProcess:
 
     def _started(self, arguments: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes] | Forked":
         made = type(self).nursery
-        forked = None if made is None or self.env else made().fork(arguments, log.fileno(), os.environ)
+        env = {**os.environ, **self.env}
+        forked = None if made is None else made().fork(arguments, log.fileno(), env)
         return forked or subprocess.Popen(
-            [sys.executable, *arguments],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **self.env},
+            [sys.executable, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env
         )
 
     def _answers(self, told: Path) -> bool:

@@ -1,8 +1,9 @@
 """Damaged logs by the thousand, in a process of its own, since a kernel's mistake may end it.
 
-    [NUMBA_BOUNDSCHECK=1] python -m tests.mysql.binlog.campaign FOLDER SEED FIRST COUNT
+    [NUMBA_BOUNDSCHECK=1] python -m tests.mysql.binlog.campaign FOLDER EVENTS_MAX SEED FIRST COUNT
 
-FOLDER has the log that is damaged, and gets the bytes that were read last.
+FOLDER has the log that is damaged, and gets the bytes that were read last. EVENTS_MAX: of the pieces that are damaged,
+in place of whole files; 0 for those.
 """
 
 import os
@@ -17,14 +18,17 @@ from pathlib import Path
 import pytest
 
 from tests.mysql.binlog.conftest import Log
-from tests.mysql.binlog.damage import damaged, of_other_kinds, outcome, small
+from tests.mysql.binlog.damage import damaged, of_other_kinds, outcome, pieces, small
 from tests.mysql.rows.guarded import Walls
 
 _LOG = "log.pickle"
 _LAST = "read-last"
 _RUN_EVENTS_MAX = (64, 4)
 _LONG = 1_000
-"""So many damages, or one: the events of each file are called other kinds; else each kind of event in one file."""
+"""So many damages: whole files are damaged, and the events of each are called other kinds; else pieces of them, which
+are read in a fifth of the time, and each kind of event in one piece.
+"""
+_PIECE_EVENTS_MAX = 30
 
 
 def run_campaign(log: Log, folder: Path, seed: int, count: int, *, is_checked: bool) -> None:
@@ -35,7 +39,8 @@ def run_campaign(log: Log, folder: Path, seed: int, count: int, *, is_checked: b
     (folder / _LOG).write_bytes(pickle.dumps(log))
     (folder / _LAST).write_bytes(b"0\n")
     environment = {**os.environ, "NUMBA_BOUNDSCHECK": str(int(is_checked)), "PYTHONFAULTHANDLER": "1"}
-    words = [sys.executable, "-m", __name__, str(folder)]
+    events_max = 0 if count >= _LONG else _PIECE_EVENTS_MAX
+    words = [sys.executable, "-m", __name__, str(folder), str(events_max)]
     done = subprocess.run(
         [*words, str(seed), "0", str(count)], env=environment, capture_output=True, text=True, check=False
     )
@@ -49,20 +54,26 @@ def run_campaign(log: Log, folder: Path, seed: int, count: int, *, is_checked: b
         )
 
 
-def _campaign(folder: Path, seed: int, first: int, count: int) -> None:
+def _campaign(folder: Path, events_max: int, seed: int, first: int, count: int) -> None:
     log = pickle.loads((folder / _LOG).read_bytes())  # noqa: S301 - our own: `run_campaign` has just written it
     files, walls, sizes = small(log), Walls(), len(_RUN_EVENTS_MAX)
+    if events_max:
+        files = [piece for raw in files for piece in pieces(raw, events_max)]
+
+    last = (folder / _LAST).open("wb", buffering=0)  # open all the time: it is written a thousand times
 
     def read(number: int, raw: bytes, guard: int = 0) -> tuple[str, ...]:
-        (folder / _LAST).write_bytes(b"%d\n%s" % (number, raw))
+        last.seek(0)
+        last.truncate(last.write(b"%d\n%s" % (number, raw)))
         walls.is_behind = number % 2 == 0
         return outcome(log, raw, guard, walls, _RUN_EVENTS_MAX[number % sizes])
 
     whole = [[read(size, raw) for size in range(sizes)] for raw in files]
     assert any(word.endswith(" images") for words in whole for word in words[0])
+    assert not any(word.startswith(("CorruptData", "unfinished")) for words in whole for word in words[0])
     known: set[int] = set()
     for raw in files:
-        for number, each in enumerate(of_other_kinds(raw, known if 1 < count < _LONG else set())):
+        for number, each in enumerate(of_other_kinds(raw, known if events_max else set())):
             read(number, each)
     refused = 0
     for number in range(first, first + count):

@@ -21,6 +21,9 @@ from tests.mysql.rows.guarded import Walls, guarded
 GUARD = 256
 _PAYLOAD = 40
 _PACKED = [bytes([kind]) for kind in (_PAYLOAD, *range(165, 172))]
+_BEGIN = (33, 34, 162)
+"""Kinds of the event that a transaction begins with."""
+
 _KNOWN = (2, 4, 15, 16, 19, 23, 24, 30, 31, 33, 34, 35, 38, 39, 40, 42, 162, 163, 165, 166, 167, 170, 250)
 _KINDS = (*range(43), *range(160, 172), 250, 255)
 
@@ -58,6 +61,19 @@ def small(log: Log) -> list[bytes]:
         events = [event for event in events_of(raw) if len(event) < 4_000]
         files.append(b"\xfebin" + b"".join(placed(events)))
     return files
+
+
+def pieces(raw: bytes, events_max: int) -> list[bytes]:
+    """The log in several, each with its head: a piece ends where a transaction does, behind so many events or more."""
+    events = events_of(raw)
+    begins = [i for i, event in enumerate(events) if event[4] in _BEGIN] or [len(events)]
+    cuts = begins[:1]
+    for i in begins:
+        if i - cuts[-1] >= events_max:
+            cuts.append(i)
+    head = events[: cuts[0]]
+    parts = [head + events[a:b] for a, b in zip(cuts, [*cuts[1:], len(events)], strict=True)]
+    return [b"\xfebin" + b"".join(placed(part)) for part in parts]
 
 
 # --- damage ---
