@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymysql.err import OperationalError
 
 from databus.sources.mysql._kernels import load_kernels
 from databus.testing import RelayProcess
@@ -22,7 +21,6 @@ from tests.acceptance.workload import TABLES, Workload
 
 ARRIVE_S_MAX = 60
 DROP_S_MAX = 20
-LOCK_WAIT_TIMEOUT = 1205
 STATEMENTS = 150
 COMPRESSED = ["log_bin_compress=ON", "log_bin_compress_min_len=10"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -135,13 +133,7 @@ class Run:
         self.relay.stop()
         self.work.close()
         with self.server.connect(init_command=f"SET lock_wait_timeout = {DROP_S_MAX}") as connection:
-            try:
-                connection.cursor().execute(f"DROP DATABASE IF EXISTS {self.database}")
-            except OperationalError as error:
-                # MySQL 5.7.22: a session that ends while another one decides about its XA transaction may stay in the
-                # list without a thread, and keep its locks for ever. Each seed has a database of its own.
-                if not self.server.version.startswith("5.7") or error.args[0] != LOCK_WAIT_TIMEOUT:
-                    raise
+            connection.cursor().execute(f"DROP DATABASE IF EXISTS {self.database}")
 
 
 def check(server: Server, folder: Path, seed: int, statements: int = STATEMENTS) -> None:
