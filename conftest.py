@@ -8,7 +8,8 @@ import pytest
 from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
-# Derandomized: the same examples in each run of `make test`; the soak profile has other ones each time.
+# Derandomized: the same examples in each run of `make test`; the soak profile has other ones each time. By kernels that
+# check each access (tests/mysql/test_checked.py) fewer are tried.
 # No deadline: no timed assertions in tests. The blob that is printed on failure reproduces the example.
 settings.register_profile(
     "default", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
@@ -16,6 +17,7 @@ settings.register_profile(
 settings.register_profile(
     "soak", settings.get_profile("default"), derandomize=False, print_blob=True, max_examples=2000
 )
+settings.register_profile("checked", settings.get_profile("default"), max_examples=20)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

@@ -99,7 +99,7 @@ def small_table() -> Table:
 
 
 @given(tables(), st.integers(0, 2**32))
-@settings(max_examples=max(200, settings.default.max_examples))
+@settings(max_examples=4 * settings.default.max_examples)
 def test_damaged_images_give_an_error_with_the_place_or_values(table: Table, seed: int) -> None:
     """Bits turned, bytes cut, put in or doubled: no crash, no read beyond the end, no other error."""
     definition, kinds, rows = table
@@ -131,7 +131,7 @@ def test_damaged_images_give_an_error_with_the_place_or_values(table: Table, see
 
 
 @given(tables(), tables(), st.sampled_from([1, 2, 3, 4]))
-@settings(max_examples=max(200, settings.default.max_examples))
+@settings(max_examples=4 * settings.default.max_examples)
 def test_images_of_another_table_give_an_error_with_the_place_or_values(table: Table, other: Table, kind: int) -> None:
     """A history that is not this log's: whatever the bytes, each column's kernel keeps to what it was promised."""
     _, kinds, rows = other
