@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from databus import core
-from databus.core import CRASH_POINTS, DatabusError, FatalError, InputError, TransientError
+from databus.core import CRASH_POINTS, DatabusError, FatalError, InputError, ServiceUnavailable, TransientError
+from databus.testing import RelayProcess
 
 
 def test_every_error_is_an_input_a_transient_or_a_fatal_error_and_says_whether_to_retry():
@@ -40,6 +42,14 @@ def run(point: str, passes: int) -> int:
 )
 def test_a_crash_point_kills_at_the_pass_it_is_armed_for(point, passes, code):
     assert run(point, passes) == code
+
+
+def test_a_process_that_was_forked_is_killed_where_its_own_environment_says(tmp_path):
+    relay = RelayProcess(tmp_path, {"shop": {"type": "mock", "transactions_total": 3}})
+    relay.env = {"DATABUS_CRASH_AT": "log.append.before:2"}
+    with suppress(ServiceUnavailable):  # it died before it answered
+        relay.start()
+    assert relay.wait_until_dead() == -signal.SIGKILL
 
 
 def test_every_crash_point_is_placed_in_the_code():
