@@ -13,3 +13,10 @@ def test_a_line_says_what_is_waited_for_and_why(capsys):
     said = capsys.readouterr().out
     assert "shop initializing: connecting: compiling the decoder" in said
     assert "copy 0 rows, 0/s (waits for its first batch)" in said
+
+
+def test_brackets_and_colons_in_a_message_stay(capsys):
+    screen = Screen()
+    with screen:
+        screen.say("leave it out (`exclude: [main.log]`), says db:key:7")
+    assert "leave it out (`exclude: [main.log]`), says db:key:7" in capsys.readouterr().out

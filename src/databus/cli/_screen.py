@@ -145,7 +145,7 @@ class Screen:
 
     def _print(self) -> None:
         while (line := self._lines_out.get()) is not None:
-            self._console.print(line, highlight=False, soft_wrap=True)
+            self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """An event."""
