@@ -6,8 +6,11 @@ from pathlib import Path
 
 
 def java_path() -> str | None:
-    """That of JAVA_HOME, else the one on the PATH; None if there is none."""
+    """That of JAVA_HOME if it is set, even if it names none, since Spark looks nowhere else then; else the one on the
+    PATH. None if there is none.
+    """
     home = os.environ.get("JAVA_HOME")
-    if home and (Path(home) / "bin" / "java").exists():
-        return str(Path(home) / "bin" / "java")
+    if home:
+        java = Path(home) / "bin" / "java"
+        return str(java) if java.exists() else None
     return shutil.which("java")

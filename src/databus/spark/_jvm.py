@@ -22,6 +22,7 @@ from databus.core import ServiceUnavailable
 
 _ASK_S: Final = 0.05
 _TOLD_BYTES_MAX: Final = 4096
+_SAID_BYTES_MAX: Final = 400
 _SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 """Settings that Spark itself does not show: the default of its `spark.redaction.regex`."""
 
@@ -54,14 +55,20 @@ def start_jvm(
         while not told.is_file():
             if process.poll() is not None:
                 raise ServiceUnavailable(
-                    f"Spark's Java process ended with code {process.returncode} before it answered; what it said is in "
-                    f"{output}"
+                    f"Spark's Java process ended with code {process.returncode} before it answered; it said: "
+                    f"{_last_words(output)} ({output} has the rest)"
                 )
             time.sleep(_ASK_S)  # a new file is all that Java says; pyspark waits for it in the same way
         port, secret = _read(told.read_bytes()[:_TOLD_BYTES_MAX])
     gateway = _connected(port, secret)
     gateway.proc = process
     return gateway
+
+
+def _last_words(output: Path) -> str:
+    """The end of what was printed, in one line."""
+    said = " ".join(output.read_bytes()[-_SAID_BYTES_MAX:].decode(errors="replace").split())
+    return said or "nothing"
 
 
 def _arguments(conf: SparkConf) -> list[str]:

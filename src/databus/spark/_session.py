@@ -122,10 +122,16 @@ def tuned_session(
     Raises `ConfigError` where there is no Java, `ServiceUnavailable` if it ends at once.
     """
     if java_path() is None:
-        raise ConfigError(
-            "Spark needs Java 17 or newer, and there is no `java` on the PATH and none in JAVA_HOME; "
-            "install a JRE (on Debian: apt-get install openjdk-17-jre-headless)"
+        home = os.environ.get("JAVA_HOME")
+        where = (
+            f"JAVA_HOME is {home}, which has no bin/java; correct or unset it"
+            if home
+            else (
+                "there is none on the PATH, and JAVA_HOME is not set; install one (on Debian: apt-get install "
+                "openjdk-17-jre-headless)"
+            )
         )
+        raise ConfigError(f"Spark needs Java 17 or newer: {where}")
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     given = settings or {}
