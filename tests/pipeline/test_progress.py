@@ -48,8 +48,10 @@ def test_a_batch_after_a_retry_makes_it_well_and_the_retry_is_counted(progress):
 def test_backlogs_add_up_over_queries_and_what_is_not_held_shows():
     one = {"physical": "shop", "rows": 5, "lag_s": 1.5, "held": True, "is_least": False}
     two = {"physical": "shop", "rows": 2, "lag_s": 9.0, "held": True, "is_least": True}
+    begun = {"physical": "shop", "rows": 1, "lag_s": None, "held": True, "is_least": False}
     lost = {"physical": "shop", "rows": None, "lag_s": None, "held": False, "is_least": False}
     assert worst_backlogs({"backlog": [one, two]}) == {
         "shop": {"rows": 7, "lag_s": 9.0, "held": True, "is_least": True}
     }
+    assert worst_backlogs({"backlog": [begun]})["shop"] == {"rows": 1, "lag_s": None, "held": True, "is_least": False}
     assert worst_backlogs({"backlog": [one, lost, two]})["shop"]["held"] is False

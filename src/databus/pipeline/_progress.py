@@ -178,6 +178,7 @@ def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         worst["is_least"] |= each["is_least"]
         if each["rows"] is not None:
             worst["rows"] = (worst["rows"] or 0) + each["rows"]
+        if each["lag_s"] is not None:
             worst["lag_s"] = max(worst["lag_s"] or 0.0, each["lag_s"])
         if each["held"] is not None:
             worst["held"] = each["held"] and worst["held"] is not False

@@ -96,8 +96,8 @@ def with_backlog(outputs: Mapping[str, Any], relay: str | None, access: "Access"
     """The outputs with `backlog`: what the relay has that each of them has not, by query and physical source.
 
     rows: changes of its tables; is_least: there may be more than were counted in time. lag_s: commit time between its
-    position and the end of the log, 0 where no rows are left. held: whether the relay still has what comes next; if
-    not, `message` says why. oldest_us: commit time of the oldest that it has.
+    position and the end of the log, 0 where no rows are left, None where it has written nothing yet. held: whether the
+    relay still has what comes next; if not, `message` says why. oldest_us: commit time of the oldest that it has.
     """
     from databus.link import RelayClient
 
@@ -126,7 +126,8 @@ def _backlog(client: Any, physical: str, position: Any, tables: list[str]) -> di
         return {**unknown, "held": False, "message": str(error)}
     except DatabusError as error:
         return {**unknown, "message": str(error)}
-    behind_s = max(head.published.ts_us - start.ts_us, 0) / 1e6
+    since_us = start.ts_us or head.oldest.ts_us  # neither, where it has written nothing and the log has lost nothing
+    behind_s = max(head.published.ts_us - since_us, 0) / 1e6 if since_us else None
     return {
         "rows": left.rows,
         "is_least": left.position.pair < head.published.pair,
