@@ -32,6 +32,8 @@ from databus.pipeline._graph import Graph
 from databus.pipeline._plan import Feed, QueryPlan, plan_queries
 from databus.pipeline._query_filters import named
 from databus.pipeline._spark_on_demand import spark_on_demand
+from databus.pipeline._state import is_held
+from databus.pipeline._status import read_status
 from databus.pipeline._typed_steps import TypedSteps
 from databus.schema import TableSchema
 from databus.sources import Oracle, OracleTable, Reading, Row, SourceConfig
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 _ASK_S: Final = 0.1
 _ANSWER_MS_MIN: Final = 2_000  # what a relay has for an answer when time is up
 _KEYS_SHOWN_MAX: Final = 10
+_AT_REST: Final = ("failed", "hanging", "paused", "stopped")
 _NO_BATCH: Final = "the copy has had no batch yet; what does the screen of `databus run` say?"
 
 
@@ -95,6 +98,21 @@ class _Copy:
             return ""
         stopped = [each for each in states if each["name"] == self.physical and each["status"] == "suspended"]
         return str(stopped[0]["message"]) if stopped else ""
+
+    def at_rest(self) -> str:
+        """Why the output writes nothing now; empty if it does, or has left no status."""
+        config = self.graph.config
+        if not is_held(config.state):
+            return "the pipeline does not run"
+        try:
+            status = read_status(config.state) or {}
+        except DatabusError:
+            return ""
+        output = status.get("outputs", {}).get(self.node.name, {})
+        if output.get("state") not in _AT_REST:
+            return ""
+        why = output["message"] or output["error"] or "`databus resume` has it go on"
+        return f"{self.node.name} is {output['state']}: {' '.join(str(why).split())}"
 
     def _relay(self, deadline: float) -> "RelayClient | None":
         """The relay, waited for until the deadline, or a moment where that has passed."""
@@ -251,6 +269,7 @@ def _compare_physical(
         try:
             with copy.oracle() as reading:
                 why = _not_there(copy, reading, deadline)
+                why += f"; {resting}" if why and (resting := copy.at_rest()) else ""
                 captured = _tables(copy, reading)
                 if not captured:
                     why = why or "none of its tables is captured; `databus run` and /controlSources/status say why"
