@@ -1,8 +1,10 @@
-"""`python -m databus.testing.servers [KIND...]`: fetch servers and make their empty data folders, ahead of the tests.
+"""Fetch servers and make their empty data folders, ahead of the tests; or start one, to try things with.
 
 Says for each whether it is there. Never fails for one that this machine cannot have: its tests are skipped then.
 """
 
+import argparse
+import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -10,25 +12,82 @@ from pathlib import Path
 from typing import Final
 
 from databus.core import DatabusError
-from databus.testing.servers import KINDS, SEARCH_KINDS, Kafka, open_search_server, open_server
+from databus.testing.servers import (
+    KINDS,
+    SEARCH_KINDS,
+    SOAK_KINDS,
+    Kafka,
+    SearchServer,
+    Server,
+    open_search_server,
+    open_server,
+)
 
+_FETCHED: Final = (*KINDS, *SEARCH_KINDS, Kafka.kind)
+_ALL: Final = (*_FETCHED, *SOAK_KINDS)
 _PLUGINS: Final = {"mariadb": "file_key_management.so"}  # what the tests of encryption load
 
 
-def main() -> None:
-    """Prepare the servers named on the command line, or all."""
-    for kind in sys.argv[1:] or (*KINDS, *SEARCH_KINDS, Kafka.kind):
-        with tempfile.TemporaryDirectory() as folder:
-            if kind in SEARCH_KINDS:
-                _say(kind, open_search_server(kind, Path(folder)).prepare)
-                continue
-            if kind == Kafka.kind:
-                _say(kind, Kafka(Path(folder)).prepare)
-                continue
-            server = open_server(kind, Path(folder))
-            _say(kind, lambda: server.prepare().parent)  # noqa: B023 - called here
-            if (plugin := _PLUGINS.get(server.flavor)) is not None:
-                _say(f"{kind}, {plugin}", lambda: server.plugin_folder(plugin))  # noqa: B023 - called here
+def main(arguments: list[str]) -> int:
+    """Prepare the servers named on the command line, or all; or start one, until Ctrl-C. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m databus.testing.servers", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"what to fetch: {', '.join(_ALL)}; most by default")
+    parser.add_argument("--start", choices=_ALL, metavar="KIND", help="start this one, until Ctrl-C")
+    parser.add_argument(
+        "--folder", type=Path, help="where what is started keeps its data; removed at its end if not given"
+    )
+    chosen = parser.parse_args(arguments)
+    unknown = [each for each in chosen.kinds if each not in _ALL]
+    if unknown:
+        parser.error(f"no server called {unknown[0]!r}; there are {', '.join(_ALL)}")
+    if chosen.start is not None:
+        return _start(chosen.start, chosen.folder)
+    for kind in chosen.kinds or _FETCHED:
+        _prepare(kind)
+    return 0
+
+
+def _opened(kind: str, folder: Path) -> Server | SearchServer | Kafka:
+    if kind in SEARCH_KINDS:
+        return open_search_server(kind, folder)
+    return Kafka(folder) if kind == Kafka.kind else open_server(kind, folder)
+
+
+def _prepare(kind: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        server = _opened(kind, Path(folder))
+        if not isinstance(server, Server):
+            _say(kind, server.prepare)
+            return
+        _say(kind, lambda: server.prepare().parent)
+        if (plugin := _PLUGINS.get(server.flavor)) is not None:
+            _say(f"{kind}, {plugin}", lambda: server.plugin_folder(plugin))
+
+
+def _start(kind: str, folder: Path | None) -> int:
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    with tempfile.TemporaryDirectory() as own:
+        try:
+            with _opened(kind, folder or Path(own)) as server:
+                print(f"{kind} answers at {_address(server)}; Ctrl-C ends it", flush=True)  # noqa: T201
+                signal.pause()
+        except KeyboardInterrupt:
+            pass
+        except DatabusError as error:
+            print(f"{kind}: {error}", file=sys.stderr)  # noqa: T201
+            return error.exit_code
+    return 0
+
+
+def _address(server: Server | SearchServer | Kafka) -> str:
+    """What to write into a pipeline's file, or to a client."""
+    if isinstance(server, SearchServer):
+        return server.url
+    if isinstance(server, Kafka):
+        return f"{server.bootstrap} (bootstrap.servers)"
+    return f"{server.host}:{server.port}, user {server.user}, password {server.password!r}"
 
 
 def _say(what: str, fetch: Callable[[], Path]) -> None:
@@ -39,4 +98,4 @@ def _say(what: str, fetch: Callable[[], Path]) -> None:
     print(f"{what}: {said}", flush=True)  # noqa: T201
 
 
-main()
+sys.exit(main(sys.argv[1:]))

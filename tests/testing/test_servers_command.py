@@ -1,0 +1,32 @@
+"""`python -m databus.testing.servers`: what it takes, and a server to try things with."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import pymysql
+import pytest
+
+COMMAND = [sys.executable, "-m", "databus.testing.servers"]
+
+
+def test_its_help_names_every_server_and_another_name_is_refused_without_a_traceback():
+    shown = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert all(kind in shown for kind in ("mariadb-10.11", "mysql-8.0", "kafka-4.3", "opensearch-2.19"))
+    refused = subprocess.run([*COMMAND, "postgres"], capture_output=True, text=True, check=False, timeout=60)
+    assert refused.returncode == 2
+    assert "no server called 'postgres'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_server_that_was_started_answers_until_ctrl_c():
+    with subprocess.Popen([*COMMAND, "--start", "mysql-5.7"], stdout=subprocess.PIPE, text=True) as process:
+        said = process.stdout.readline()
+        if not said:
+            pytest.skip("this machine cannot have that server")
+        found = re.fullmatch(r"mysql-5.7 answers at (.+):(\d+), user (\w+), password '(.*)'; Ctrl-C ends it\n", said)
+        with pymysql.connect(host=found[1], port=int(found[2]), user=found[3], password=found[4]) as connection:
+            assert connection.get_server_info().startswith("5.7")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
