@@ -20,13 +20,15 @@ def test_its_help_names_every_server_and_another_name_is_refused_without_a_trace
     assert "Traceback" not in refused.stderr
 
 
-def test_a_server_that_was_started_answers_until_ctrl_c():
-    with subprocess.Popen([*COMMAND, "--start", "mysql-5.7"], stdout=subprocess.PIPE, text=True) as process:
+def test_a_server_that_was_started_answers_until_it_is_ended_also_behind_a_shell():
+    behind = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
+    command = [*behind, *COMMAND, "--start", "mysql-5.7"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         said = process.stdout.readline()
         if not said:
             pytest.skip("this machine cannot have that server")
         found = re.fullmatch(r"mysql-5.7 answers at (.+):(\d+), user (\w+), password '(.*)'; Ctrl-C ends it\n", said)
         with pymysql.connect(host=found[1], port=int(found[2]), user=found[3], password=found[4]) as connection:
             assert connection.get_server_info().startswith("5.7")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

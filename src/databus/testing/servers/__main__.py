@@ -67,7 +67,8 @@ def _prepare(kind: str) -> None:
 
 
 def _start(kind: str, folder: Path | None) -> int:
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)  # a shell has what it starts behind itself pass over Ctrl-C
     with tempfile.TemporaryDirectory() as own:
         try:
             with _opened(kind, folder or Path(own)) as server:
