@@ -6,10 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from databus.core import SourceCheckpoint
+from databus.core import ServiceUnavailable, SourceCheckpoint
+from databus.pipeline import compare, load_pipeline
 from databus.pipeline._compare import _not_there
 from databus.pipeline._compare_found import difference
 from databus.pipeline._compare_rows import Side, difference_of
+from databus.pipeline._state import StateLock
+from databus.pipeline._status import write_status
+from databus.sources.sqlite import install
+from databus.testing.shop import create_shop
 
 READING = SimpleNamespace(not_captured=lambda: "", not_reached=lambda position: f"the copy is at {position.scn}")
 
@@ -44,3 +49,21 @@ def test_a_side_without_rows_has_empty_parts(tmp_path: Path):
     side.fill([])
     assert side.part(0) == {}
     assert difference_of("t", side, side, 10).is_identical
+
+
+def test_a_comparison_that_waits_says_why_the_output_writes_nothing(tmp_path: Path):
+    create_shop(tmp_path / "shop.db", customers=1, products=1, orders=1)
+    install(str(tmp_path / "shop.db"))
+    (tmp_path / "databus.yml").write_text(
+        "name: shop\nsources: {shop: {type: sqlite, path: shop.db}}\ninputs: {shop: {type: databus}}\n"
+        "outputs: {copy: {type: delta, from: shop, mode: mirror, path: lake}}\n"
+    )
+    graph = load_pipeline(tmp_path / "databus.yml")
+    with pytest.raises(ServiceUnavailable, match=r"no batch yet.*; the pipeline does not run"):
+        compare(graph, "copy", wait_ms_max=0)
+    running = StateLock(graph.config.state, "shop")
+    running.take()
+    write_status(graph.config.state, {"outputs": {"copy": {"state": "failed", "message": "no key", "error": "X"}}})
+    with pytest.raises(ServiceUnavailable, match=r"no batch yet.*; copy is failed: no key"):
+        compare(graph, "copy", wait_ms_max=0)
+    running.release()
