@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from databus.client import FileCheckpoints
 from databus.core import Checkpoint, CorruptData, SourceCheckpoint
 from databus.pipeline import load_pipeline, positions_of
 from databus.pipeline._ledger import Ledger, Stream
@@ -68,6 +69,15 @@ def test_checkpoints_are_those_of_the_targets(project):
     assert (told[0]["incomplete"], Path(told[0]["ledger"]).is_file()) == (["shop/main.t2"], True)
     table = databus("checkpoints", "databus.yml", cwd=project).stdout.splitlines()
     assert [line.split()[:4] for line in table[1:]] == [["copy", QUERY, "shop", "5"], ["large", LARGE, "shop", "3"]]
+
+
+def test_a_consumer_that_has_done_nothing_yet_has_no_time(tmp_path):
+    kept = FileCheckpoints(tmp_path / "new.checkpoint")
+    kept.open()
+    kept.save(Checkpoint({"shop": SourceCheckpoint("u")}))
+    kept.close()
+    shown = databus("checkpoints", "new.checkpoint", cwd=tmp_path).stdout.splitlines()[1]
+    assert shown.split() == ["new.checkpoint", "shop", "0", "-", "-"]
 
 
 def test_one_target_that_does_not_say_where_it_stands_hides_no_other(project):

@@ -38,12 +38,19 @@ def checkpoints(
             say_json(each)
     elif found:
         rows = [
-            {"consumer": each["consumer"], "query": each.get("query", ""), "physical": name, **position}
+            {
+                **position,
+                "consumer": each["consumer"],
+                "query": each.get("query", ""),
+                "physical": name,
+                "seq": "-" if position["seq"] is None else position["seq"],
+                "time": _iso(position),
+            }
             for each in found
             for name, position in each["checkpoint"]["sources"].items()
         ]
         columns = ["consumer", "query", "physical", "scn", "seq", "txid", "time"]
-        say_table(columns, [{**row, "time": _iso(row)} for row in rows])
+        say_table(columns, rows)
     for error in errors:
         typer.secho(f"databus: {error}", err=True)
     if errors:
@@ -53,6 +60,8 @@ def checkpoints(
 def _iso(position: dict[str, Any]) -> str:
     import datetime as dt
 
+    if not position["ts_us"]:
+        return "-"  # nothing was done yet
     return dt.datetime.fromtimestamp(position["ts_us"] / 1e6, dt.UTC).isoformat(timespec="milliseconds")
 
 
