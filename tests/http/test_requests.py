@@ -169,6 +169,12 @@ def test_a_target_that_stays_busy_or_away_ends_the_attempt_in_time(tmp_path):
     assert "hidden-path" not in str(found.value)
 
 
+def test_an_address_with_https_where_nothing_speaks_tls_is_said_to_be_one(receiver, tmp_path):
+    output = output_of(receiver, tmp_path, url=receiver.url.replace("http:", "https:"))
+    with pytest.raises(ServiceUnavailable, match="it does not speak TLS; is the https:// of `url` right"):
+        written(output, all_of(log_of(1)))
+
+
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"])
 def test_a_target_that_hangs_or_answers_byte_by_byte_is_given_up(tmp_path, said):
     """Whatever it takes and gives, in `request_ms_max`."""

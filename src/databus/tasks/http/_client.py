@@ -141,6 +141,8 @@ class _Connection:
                 ) from error
             if is_kept and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
                 return self.post(path, body, headers)  # the target had closed what we kept
+            if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+                raise _Gone("it does not speak TLS; is the https:// of `url` right?") from error
             raise _Gone(f"no answer: {error or type(error).__name__}") from error
 
     def close(self) -> None:

@@ -197,6 +197,8 @@ class _Node:
                 ) from error
             if is_kept and isinstance(error, http.client.RemoteDisconnected | ConnectionError):
                 return self.send(method, path, content, kind)  # the server had closed what we kept
+            if getattr(error, "reason", None) == "WRONG_VERSION_NUMBER":
+                raise _Gone("it does not speak TLS; is the https:// of `url` right?") from error
             raise _Gone(f"no answer: {error or type(error).__name__}") from error
 
     def _send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
