@@ -51,7 +51,7 @@ def run(
     view = RunView(names[dry_run])
     screen = Screen(view.board)
     log_file = config.state / "pipeline.log" if screen.is_live else None
-    configure_logs(level=log_level, style=log_format, file=log_file, pipeline=pipeline.stem)
+    configure_logs(level=log_level, style=log_format, file=log_file, pipeline=config.name)
 
     def show(event: Mapping[str, Any]) -> None:
         rates.take(event)

@@ -31,8 +31,8 @@ class StateLock:
             holder = _noted(fd)
             os.close(fd)
             raise LockHeld(
-                f"{self._path.parent}: the pipeline {self._pipeline} runs already, as {holder}; stop that one, or give "
-                "this one another `state`"
+                f"{self._path.parent}: the pipeline {self._pipeline} runs already, {_named(holder)}; stop that one, or "
+                "give this one another `state`"
             ) from None
         self._fd = fd
         note = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
@@ -44,6 +44,15 @@ class StateLock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def _named(note: str) -> str:
+    """A holder's note for people, as it stands where it is of another version."""
+    try:
+        held = json.loads(note)
+        return f"as process {held['pid']} on {held['host']}"
+    except (ValueError, KeyError, TypeError):
+        return f"as {note}"
 
 
 def is_held(folder: Path) -> bool:
