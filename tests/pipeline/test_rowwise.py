@@ -1,5 +1,7 @@
 """SQL in front of a copy must handle each row alone, and give the same on a replay; what does not is named."""
 
+import re
+
 import pytest
 
 from databus.pipeline.filters._rowwise import not_row_wise, parse, parse_predicate
@@ -53,6 +55,19 @@ def test_ordinary_expressions_pass(text):
 @pytest.mark.parametrize("text", NOT_ROW_WISE)
 def test_what_looks_beyond_its_row_is_named(text):
     assert NOT_ROW_WISE[text] in list(not_row_wise(parse(text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a >", "does not parse: something is missing near `>`, at character 3 of line 1"),
+        ("a > 1\nAND (b", "does not parse: Expecting ) near `b`, at character 6 of line 2"),
+        ("SELECT a FROM WHERE b", "does not parse: something is wrong near `WHERE`, at character 19 of line 1"),
+    ],
+)
+def test_what_does_not_parse_is_said_with_its_place_and_without_the_parser_s_classes(text, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        parse(text)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,11 @@ MISTAKES = {
     "a section that is none": ("nam: x\n", 'nam: there is no such section; did you mean "name"?'),
     "a name that no file could have": (
         "name: a/b\n",
-        "name: String should match pattern '^[A-Za-z][A-Za-z0-9_-]{0,63}$'",
+        'name: "a/b" does not match ^[A-Za-z][A-Za-z0-9_-]{0,63}$',
+    ),
+    "an address without a port": (
+        "relay: {listen: '127.0.0.1:x'}\n",
+        "relay.listen: '127.0.0.1:x' is not host:port, such as 127.0.0.1:11115, with a port up to 65535",
     ),
     "an option that is none": (
         "outputs: {n: {type: mock, from: shop, chek: none}}\n",

@@ -14,7 +14,8 @@ from databus.formats import load_yaml, parse_yaml, substitute
         ("a: [", "f.yml:1:5: expected the node content"),
         ("a:\n  b: 1\n\tc: 2", "f.yml:3:1: a tab; YAML takes blanks alone"),
         ("a:\n  - b:\n    c: 1\n  d:\n    e: 1", "f.yml:4:3: does not fit what stands above it"),
-        ("- 1", "f.yml: expected keys and values at the top, found list"),
+        ("- 1", "f.yml: expected keys and values at the top, such as `name: shop`, found a list"),
+        ('a: "b\nc: 1\n', "the quotes that begin in line 1 do not end"),
         ("a: !!python/object:os.system x", "f.yml:1:4: could not determine a constructor"),
         ("a: &a [*a]", "f.yml:1:4: nested deeper than 64"),
         ("a: \x00", "f.yml: not YAML"),
@@ -47,7 +48,7 @@ def test_a_reference_to_nothing_names_the_path(leaf: str, tmp_path: Path) -> Non
 
 
 def test_a_missing_or_oversized_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"gone\.yml: No such file"):
+    with pytest.raises(ConfigError, match=r"gone\.yml: No such file or directory; `databus init` writes one"):
         load_yaml(tmp_path / "gone.yml")
     (tmp_path / "big.yml").write_bytes(b"#" * (4 << 20) + b"\n")
     with pytest.raises(ConfigError, match="at most"):

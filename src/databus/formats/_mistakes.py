@@ -103,7 +103,9 @@ def _otherwise(path: str, found: Mapping[str, Any], known: list[str]) -> str:
         return "empty" if context["min_length"] == 1 else f"shorter than {context['min_length']}"
     if kind in ("string_too_long", "too_long"):
         return f"longer than {context['max_length']}"
-    return message.removeprefix("Value error, ")
+    is_form = kind == "string_pattern_mismatch"
+    said = f"{_shown(path, found['input'])} does not match {context['pattern']}" if is_form else message
+    return said.removeprefix("Value error, ")
 
 
 def _shown(path: str, value: object) -> str:

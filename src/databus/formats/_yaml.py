@@ -38,11 +38,16 @@ def load_yaml(path: Path) -> dict[str, Any]:
     """
     try:
         text = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: No such file or directory; `databus init` writes one to begin with") from error
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: {len(text)} bytes; a configuration has at most {FILE_BYTES_MAX}")
     return parse_yaml(text, str(path))
+
+
+_KIND: Final = {str: "text", list: "a list", int: "a number", float: "a number", bool: "true or false"}
 
 
 def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
@@ -62,7 +67,8 @@ def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: expected keys and values at the top, found {type(value).__name__}")
+        found = _KIND.get(type(value), "something else")
+        raise ConfigError(f"{where}: expected keys and values at the top, such as `name: shop`, found {found}")
     return value
 
 
@@ -117,6 +123,8 @@ def _said(error: "yaml.MarkedYAMLError") -> str:
         return "a tab; YAML takes blanks alone in front of a key"
     if problem.startswith("expected <block end>, but found"):
         return "does not fit what stands above it: lines of one level begin in one column, and have all `- ` or none"
+    if error.context == "while scanning a quoted scalar" and error.context_mark is not None:
+        return f"the quotes that begin in line {error.context_mark.line + 1} do not end"
     return problem
 
 

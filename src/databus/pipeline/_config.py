@@ -74,7 +74,6 @@ class RelaySection(BaseModel):
     folder: str = Field(".databus/relay", description="Where its own relay keeps its logs.")
     listen: str = Field(
         "127.0.0.1:0",
-        pattern=r"^.+:\d{1,5}$",
         description="Where its own relay listens; port 0 takes a free one. Executors on other machines must reach it.",
     )
     tls: dict[str, Any] = Field(
@@ -374,6 +373,9 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
         value = load_yaml(path)
     except ConfigError as error:
         return None, [_unread(path, str(error))]
+    if "listen" in value and not value.keys() & {"inputs", "outputs"}:
+        what = "this is a relay's file: `databus check-source` examines it, and `databus relay` runs it"
+        return None, [Problem("", what)]
     sections = reader.sections(reader.substituted(value))
     name = _name_of(path, sections.name)
     folder = path.resolve().parent

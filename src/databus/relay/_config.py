@@ -189,7 +189,7 @@ def address_of(listen: str) -> tuple[str, int]:
     """
     host, colon, port = listen.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise ValueError(f"{listen!r} is not host:port")
+        raise ValueError(f"{listen!r} is not host:port, such as 127.0.0.1:11115, with a port up to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -254,6 +254,10 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "") -> R
 def load_relay(path: Path) -> RelayConfig:
     """Read a relay's configuration file; relative paths in it start at its folder."""
     value = load_yaml(path)
+    if value.keys() & {"inputs", "outputs"}:
+        raise ConfigError(
+            f"{path}: this is a pipeline's file; `databus run` runs it, with a relay of its own for its `sources`"
+        )
     try:
         return parse_relay(value, folder=path.parent)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import sqlglot
 from sqlglot import TokenType, exp
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 
 from databus.tasks import META_COLUMNS
 
@@ -94,6 +94,18 @@ _WORDS: Final = {
 }
 
 
+def _said(error: SqlglotError | RecursionError) -> str:
+    """What is wrong where, without the parser's own words for it."""
+    if isinstance(error, ParseError) and error.errors:
+        first = error.errors[0]
+        at = f"near `{first['highlight']}`, at character {first['col']} of line {first['line']}"
+        what = str(first["description"])
+        if what.startswith("Required keyword"):
+            return f"something is missing {at}"
+        return f"{what} {at}" if "<" not in what else f"something is wrong {at}"
+    return str(error).splitlines()[0] if str(error) else "too deeply nested"
+
+
 def parse(text: str) -> exp.Expression:
     """One statement. Raises ValueError with a message for people if it does not parse or is more than one."""
     if len(text) > SQL_CHARS_MAX:
@@ -101,8 +113,7 @@ def parse(text: str) -> exp.Expression:
     try:
         statements = [each for each in sqlglot.parse(text, dialect=DIALECT) if each is not None]
     except (SqlglotError, RecursionError) as error:
-        said = str(error).splitlines()[0] if str(error) else "too deeply nested"
-        raise ValueError(f"does not parse: {said.replace(chr(27) + '[4m', '').replace(chr(27) + '[0m', '')}") from None
+        raise ValueError(f"does not parse: {_said(error)}") from None
     if len(statements) != 1:
         raise ValueError(f"expected one statement, found {len(statements)}")
     return cast(exp.Expression, statements[0])

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from databus.core import ServiceUnavailable, crash_point, next_bus_seq
+from databus.core import ConfigError, ServiceUnavailable, crash_point, next_bus_seq
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._renew import Since, log_gone, renew
 from databus.sources.sqlite._store import (
@@ -35,7 +35,7 @@ _RETRY_LATER_S: Final = 0.002
 
 
 def connect(path: str, *, busy_ms_max: int, create: bool = False) -> sqlite3.Connection:
-    """Open a database file. Raises `ServiceUnavailable` if it is not there or is none."""
+    """Open a database file. Raises `ServiceUnavailable` if it is not there, `ConfigError` if it is no database."""
     if not create and not Path(path).is_file():
         raise ServiceUnavailable(f"{path}: there is no such database file; create it first, or correct `path`")
     try:
@@ -50,6 +50,10 @@ def connect(path: str, *, busy_ms_max: int, create: bool = False) -> sqlite3.Con
         db.execute("PRAGMA trusted_schema = ON")
         db.execute("SELECT count(*) FROM main.sqlite_schema").fetchone()
     except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
+            raise ConfigError(
+                f"{path}: this file is no SQLite database, or an encrypted one; name the database's file"
+            ) from error
         raise ServiceUnavailable(f"{path}: cannot be opened as a SQLite database: {error}") from error
     return db
 
