@@ -45,7 +45,7 @@ def problem(folder, plugin, type_name="mine.py:Mine"):
         ("class Mine(Output):\n    config_model = OutputConfig\n", "has no write, which its contract asks for"),
         ("class Mine(Output):\n    def write(self, batch): pass\n", "has no `config_model`"),
         ("class Mine: pass\n", "no subclass of databus.pipeline.Output or databus.pipeline.SparkOutput"),
-        ("class Yours: pass\n", "does not load: AttributeError: .*Mine"),
+        ("class Yours: pass\n", r"does not load: .*\.py has no class Mine"),
         ("1 / 0\n", "does not load: ZeroDivisionError: division by zero"),
         ("raise SystemExit(3)\n", "does not load: SystemExit: 3"),
         ("class:\n", "does not load: SyntaxError"),

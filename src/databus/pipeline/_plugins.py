@@ -1,5 +1,6 @@
 """What types of nodes there are, where they come from, and what options they have. Start with `plugins`."""
 
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -44,6 +45,9 @@ def plugin(name: str, folder: Path) -> list[Plugin]:
         return fitting
     kinds = [kind for kind in Kind if name in plugin_types(kind)]
     if not kinds:
+        near = difflib.get_close_matches(name, [each for kind in Kind for each in plugin_types(kind)], 1)
+        if near:
+            raise InputError(f'no type called "{name}"; did you mean "{near[0]}"?')
         there = "; ".join(f"{kind}: {', '.join(plugin_types(kind))}" for kind in Kind)
         raise InputError(f'no type called "{name}"; there are {there}')
     return [_plugin(kind, name, folder) for kind in kinds]

@@ -133,9 +133,12 @@ def _loaded(type_name: str, folder: Path) -> Any:
     where, _, name = type_name.rpartition(":")
     try:
         module = _module_of(folder / where) if where.endswith(".py") else import_module(where)
-        return getattr(module, name)
+        found = getattr(module, name, None)
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises
         raise ConfigError(f'type "{type_name}" does not load: {type(error).__name__}: {error}') from error
+    if found is None:
+        raise ConfigError(f'type "{type_name}" does not load: {where} has no class {name}')
+    return found
 
 
 def _module_of(path: Path) -> ModuleType:

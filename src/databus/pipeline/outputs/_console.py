@@ -13,7 +13,7 @@ from databus.tasks import ChangeBatch, TableControl, control_text, row_lines
 
 
 class ConsoleConfig(OutputConfig):
-    """Options of the output `console`."""
+    """Rows as JSON, one a line, on standard output. A batch that comes again is printed again."""
 
     type: Literal["console"] = "console"
     rows_max: int = Field(

@@ -463,7 +463,8 @@ class DeltaOutput(Output):
             what = f"has no column {missing[0]!r}" if missing else "comes without a key"
             raise UnsupportedFeature(
                 f"outputs.{self.context.output}: {table.source} {what}, by which a mirror tells its rows apart; name "
-                f"columns that identify a row (`key: {{{table.source}: [...]}}`), or use `mode: history`"
+                f"columns that identify a row (`key: {{{table.source}: [...]}}`), use `mode: history`, or leave the "
+                f"table out of the source (`exclude: [{table.source}]`)"
             )
         return key
 

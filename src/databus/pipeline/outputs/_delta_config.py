@@ -11,7 +11,7 @@ _KEEP: Final = Upkeep()
 
 
 class DeltaConfig(OutputConfig):
-    """Options of the output `delta`."""
+    """Delta tables, one for each source: a mirror of the rows that it has now, or the history of all changes."""
 
     type: Literal["delta"] = "delta"
     mode: Literal["mirror", "history"] = Field(

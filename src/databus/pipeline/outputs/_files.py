@@ -44,7 +44,7 @@ _SUFFIXES: Final = {"parquet": "parquet", "json": "jsonl"}
 
 
 class FilesConfig(OutputConfig):
-    """Options of the output `files`."""
+    """Parquet or JSON files, a folder for each table; every change is a row."""
 
     type: Literal["files"] = "files"
     path: str = Field(

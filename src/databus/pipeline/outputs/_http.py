@@ -32,7 +32,7 @@ Secrets = Annotated[list[SecretStr], BeforeValidator(_as_list, json_schema_input
 
 
 class HttpConfig(OutputConfig):
-    """Options of the output `http`."""
+    """Changes as JSON, posted to an address. See docs/webhooks.md."""
 
     type: Literal["http"] = "http"
     url: SecretStr = Field(

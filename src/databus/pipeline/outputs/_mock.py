@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MockOutputConfig(OutputConfig):
-    """Options of the output `mock`."""
+    """Rows that are counted and checked in the driver, and kept nowhere; for tests."""
 
     type: Literal["mock"] = "mock"
     check: Literal["none", "order", "complete"] = Field(
@@ -142,7 +142,7 @@ def _check_complete(batch: ChangeBatch, last: Pair) -> None:
 
 
 class CountOutputConfig(OutputConfig):
-    """Options of the output `count`."""
+    """Rows that are counted inside Spark, and kept nowhere; for tests and benchmarks."""
 
     type: Literal["count"] = "count"
 

@@ -127,12 +127,12 @@ class SearchConfig(OutputConfig):
 
 
 class OpenSearchConfig(SearchConfig):
-    """Options of the output `opensearch`."""
+    """Indices of OpenSearch, one for each table, with a document for each row. See docs/search.md."""
 
     type: Literal["opensearch"] = "opensearch"
 
 
 class ElasticsearchConfig(SearchConfig):
-    """Options of the output `elasticsearch`."""
+    """Indices of Elasticsearch, one for each table, with a document for each row. See docs/search.md."""
 
     type: Literal["elasticsearch"] = "elasticsearch"

@@ -30,7 +30,7 @@ _WRITE_BYTES: Final = 1 << 20
 
 
 class StreamConfig(OutputConfig):
-    """Options of the output `stream`."""
+    """Lines to the standard input of a process. See docs/streams.md."""
 
     type: Literal["stream"] = "stream"
     command: list[str] = Field(
