@@ -121,7 +121,7 @@ def test_the_columns_of_a_table_in_a_sqlite_file_need_not_be_said(tmp_path):
         (f"{ORDERS}, to: copy", [{"idd": 1}], 'tests.t.rows[0]: main.orders has no column idd; did you mean "id"?'),
         (f"{ORDERS}, to: copy", [{"id": "x"}], "tests.t.rows[0].id: 'x' is not the JSON form of a int64"),
         (f"{ORDERS}, to: copy", [{"_change_type": "upsert"}], "tests.t.rows[0]._change_type: 'upsert' is none"),
-        ("table: main.orders, to: copy", [], "tests.t.columns: missing: only of SQLite files"),
+        ("table: main.orders, to: copy", [], "tests.t.columns: missing: databus knows the columns of"),
         ("table: main.orders, columns: {id: int65}, to: copy", [], "tests.t.columns.id: "),
         ("table: main.orders, columns: {id: int64}, key: none, to: copy", [], "tests.t.columns: main.orders: key"),
         ("table: main.orders, to: copy, wrong: 1", [], "tests.t.wrong: "),

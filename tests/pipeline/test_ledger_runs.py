@@ -145,7 +145,9 @@ def test_rows_of_another_filter_or_mode_are_not_mixed(spark, tmp_path, now):
     rewrite(project, CHANGED % (*now, ""))
     code, events = run_once(project, spark)
     assert code == InputError.exit_code
-    assert re.search(r"what decides the rows of shop/main.orders.*on_change: rebuild.*rebuild FILE large", told(events))
+    assert re.search(
+        r"what decides the rows of shop/main.orders.*rebuild FILE large main.orders.*on_change: rebuild", told(events)
+    )
 
 
 @pytest.mark.spark

@@ -160,9 +160,9 @@ _RELAY: Final = """\
 # A relay of databus: it captures databases into logs and serves them over HTTP, to pipelines and programs anywhere.
 #   databus check-source relay.yml    asks each server what is missing, and names the statement that mends it
 #   databus relay relay.yml           runs it until it is stopped
-# A text may hold ${NAME}, ${NAME:default} and ${file:PATH}. Every option: docs/reference.md, "The relay".
+# A text may hold ${NAME}, ${NAME:default} and ${file:PATH}. Every option: docs/reference.md, "A relay's file".
 listen: 127.0.0.1:@PORT@        # beyond this machine, such as 0.0.0.0:@PORT@, it needs the token, and should have tls
-# token_file: token             # what every request must carry; make one: head -c 24 /dev/urandom | base64 > token
+# token_file: token             # what every request must carry; make one: (umask 77; openssl rand -hex 24 > token)
 # tls: {certificate_file: relay.pem, key_file: relay.key}     # then clients ask by https://; see docs/tls.md
 folder: relay                   # its logs: the streams, for as long as retention keeps them
 

@@ -54,7 +54,8 @@ def snapshot(
     if as_json:
         say_json({"physical": physical, "tables": tables, "where": where})
     else:
-        typer.echo(f"{physical}: {', '.join(tables)} will be read anew; follow it with: databus tail")
+        where_it_is = "" if relay == DEFAULT_RELAY else f" --relay {relay}"
+        typer.echo(f"{physical}: {', '.join(tables)} will be read again; watch it with: databus tail{where_it_is}")
 
 
 def _wait_until_started(client: "RelayClient", physical: str, wait_s: float) -> None:

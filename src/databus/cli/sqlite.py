@@ -34,7 +34,7 @@ def install(
     captured = status_of(str(path))["tables"]
     if tables and not captured:
         raise InputError(f"{path}: no table is captured: none is called {', '.join(tables)}")
-    typer.echo(f"{path}: {len(captured)} tables captured: {', '.join(captured)}")
+    typer.echo(f"{path}: tables captured: {', '.join(captured) or 'none'}")
 
 
 @sqlite_app.command(epilog="Example: databus sqlite remove shop.db")

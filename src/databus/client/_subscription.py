@@ -77,7 +77,7 @@ def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: 
             found = list(dict.fromkeys(each.physical for each in known if _is(each, table)))
         if not found:
             near = difflib.get_close_matches(name, [each.name for each in known], 3, 0.4)
-            hint = f"; did you mean {', '.join(near)}?" if near else f"; there are {len(known)}, see /sources"
+            hint = f"; did you mean {', '.join(near)}?" if near else "; `databus sources` lists all that there are"
             raise UnknownSource(f'no source called "{name}"{hint}')
         for each in found:
             chosen.setdefault(each, []).append(table)

@@ -197,7 +197,8 @@ class Body:
             connection.connect()
         except OSError as error:
             raise ServiceUnavailable(
-                f"{endpoint.name} does not answer: {error.strerror or error}; it is started with `databus relay FILE`"
+                f"{endpoint.name} does not answer: {error.strerror or error}; start it with `databus relay FILE`, or "
+                f"`databus run` if a pipeline starts its own; is its address right?"
             ) from error
         try:
             connection.sock = endpoint.secured(connection.sock)

@@ -109,8 +109,8 @@ def check_known(folder: Path, found: Recovered, physical: str, identity: Identit
         raise SourceChanged(
             f"{physical}: {folder} is the log of {header.identity.description} ({header.identity.scheme} "
             f"{header.identity.uuid}); the database is now {identity.description} ({identity.scheme} {identity.uuid}). "
-            f"Connect the former; or move that folder away for a new log of this one: what followed the former is "
-            f"told that it is another"
+            f"Put the former back; or stop the relay, move that folder away and start it again: all tables are read "
+            f"then, and consumers of the former log have to start over"
         )
     for source_id, fingerprint in found.in_force.items():
         if fingerprint and fingerprint not in schemas:

@@ -178,8 +178,8 @@ def _definition(config: "PipelineConfig", where: str, test: FilterTest, full: st
         known = (owner.definitions_here(config.folder) or {}) if owner is not None else {}
         if source not in known:
             raise ConfigError(
-                f"{where}.columns: missing: only of SQLite files that are there the columns are known; say them, such "
-                f"as {{id: int64, status: string}}"
+                f"{where}.columns: missing: databus knows the columns of {full} only from a SQLite file that is there, "
+                f"and has the table; name them, such as {{id: int64, status: string}}"
             )
         return known[source]
     columns = []

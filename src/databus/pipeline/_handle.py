@@ -367,10 +367,12 @@ def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:
 
 def why_stopped(output: str, tables: Sequence[str]) -> str:
     """Why an output that does not say what to do does not go on with such tables."""
+    names = " ".join(sorted({each.rpartition("/")[2] for each in tables}))
     return (
         f"what decides the rows of {', '.join(sorted(tables))} (filters on the way, or this output's options) was "
-        f"changed after rows were written. Say what to do with those: `on_change: rebuild` in this output has them "
-        f"made anew, as `databus rebuild FILE {output} TABLE` does once; `on_change: continue` keeps them"
+        f"changed after rows were written. Choose what happens to those rows: `databus rebuild FILE {output} {names}` "
+        f"writes them again, once the pipeline has stopped; `on_change: rebuild` in this output does so at each such "
+        f"change, and `on_change: continue` keeps them"
     )
 
 

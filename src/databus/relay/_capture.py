@@ -171,7 +171,7 @@ class Capture:
         """
         source = self._source
         if source is None or self._status.state is State.INITIALIZING:
-            raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again")
+            raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again when it is")
         source.request_snapshot(tables, where)
 
     def look(self, wait_s: float) -> bool:
@@ -476,7 +476,8 @@ def check_identity(physical: str, known: Identity, found: Identity) -> None:
     if known.uuid != found.uuid:
         raise SourceChanged(
             f"{physical}: the log holds changes of {known.description} ({known.uuid}), and this is {found.description} "
-            f"({found.uuid}); put the old one back, or give this one another name or a new log folder"
+            f"({found.uuid}). Put the former back; or stop the relay, move the log's folder away and start it again: "
+            f"all tables are read then, and consumers of the former log have to start over"
         )
     if known.scheme != found.scheme:
         raise SourceChanged(

@@ -98,12 +98,14 @@ def alter(path: str, statement: str) -> None:
     first = next(tokens_of(statement), None)
     if first is None or first.text.upper() not in _DDL:
         raise InputError(
-            f"{path}: `{statement}` is no ALTER TABLE; nothing was run. The tables that a statement names are not "
-            f"captured while it runs here, so changes of rows would be lost: make those as ever"
+            f"{path}: `{statement}` is no ALTER TABLE; nothing was run. Rows that a statement changes here are not "
+            f"captured; run it in your usual SQLite client"
         )
     with closing(_open(path)) as db:
         if not is_installed(db):
-            raise InputError(f"{path}: the bus is not installed here, so that a plain ALTER does; nothing was run")
+            raise InputError(
+                f"{path}: databus does not capture this database, so a plain ALTER TABLE will do; nothing was run"
+            )
         try:
             with write_lock(db, BUSY_MS_MAX):
                 _alter(db, path, statement)

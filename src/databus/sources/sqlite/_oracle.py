@@ -73,7 +73,9 @@ def _marks(connection: sqlite3.Connection, database: Path) -> tuple[int, tuple[i
         (changes,) = connection.execute("SELECT coalesce(max(id), 0) FROM _databus_change").fetchone()
         cut = connection.execute("SELECT id, change_id FROM _databus_cut ORDER BY id DESC LIMIT 1").fetchone()
     except sqlite3.OperationalError as error:
-        raise ServiceUnavailable(f"{database}: not captured yet: {error}") from error
+        if "no such table" in str(error):
+            raise ServiceUnavailable(f"{database}: it is not captured yet; `databus run` captures it") from error
+        raise ServiceUnavailable(f"{database}: cannot be read now: {error}") from error
     return changes, cut or (0, 0)
 
 

@@ -75,7 +75,7 @@ class SqliteSource:
         """See `databus.sources.Preparable`."""
         install(config.path, config, set_wal=config.set_wal, take_over=take_over)
         captured = status(config.path)["tables"]
-        return f"{config.path}: {len(captured)} tables captured: {', '.join(captured)}"
+        return f"{config.path}: tables captured: {', '.join(captured) or 'none'}"
 
     @staticmethod
     def remove(config: SqliteConfig) -> str:
