@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[kafka,spark,mysql,store]" --group dev
 	@echo "compiling the decoder of the mysql source, once"
-	@$(BIN)/python -m databus.sources.mysql._kernels || echo "that failed; its first start tries again"
+	@$(BIN)/python -W ignore::RuntimeWarning -m databus.sources.mysql._kernels || echo "that failed; its first start tries again"
 	@touch $@
 
 java: ## Sees to it that there is a Java for Spark.
