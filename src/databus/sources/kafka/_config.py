@@ -22,7 +22,7 @@ _OURS: Final[Mapping[str, str]] = {
     "enable.auto.commit": "the relay's log keeps the position",
     "enable.auto.offset.store": "the relay's log keeps the position",
     "enable.partition.eof": "the relay needs it",
-    "group.id": "no group of consumers is used: `consumer_name` names us",
+    "group.id": "the relay's log keeps the position, and no consumer group is used; brokers see `consumer_name`",
     "isolation.level": "use `isolation_level`",
     "queued.max.messages.kbytes": "use `queue_bytes_max`",
 }
