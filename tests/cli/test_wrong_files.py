@@ -28,3 +28,9 @@ def test_a_file_that_is_no_database_is_wrong_input_and_not_tried_again(tmp_path)
     (tmp_path / "shop.db").write_text("no database, but as long as the header of one" * 10)
     said = failed(databus("sqlite", "status", "shop.db", cwd=tmp_path), 2)
     assert "shop.db: this file is no SQLite database, or an encrypted one; name the database's file" in said
+
+
+def test_a_run_of_a_project_whose_database_is_gone_names_the_database(tmp_path):
+    databus("init", cwd=tmp_path)
+    (tmp_path / "shop.db").unlink()
+    assert "shop.db: there is no such file" in failed(databus("run", cwd=tmp_path), 2)

@@ -266,7 +266,7 @@ class Body:
         kind = getattr(databus.core, name, None)
         if not (isinstance(kind, type) and issubclass(kind, DatabusError)):
             kind = _BY_STATUS.get(status, ServiceUnavailable)
-            message = f"{self._where}: status {status}: {message}"
+            message = f"{self._where}: status {status}: {message}; is it a relay that answers there?"
         if kind is AccessDenied:
             message = f"{self._where}: {message.partition(': send the header')[0]}; {_HOW_TO_GIVE}"
         raise _error_of(kind, message, told)

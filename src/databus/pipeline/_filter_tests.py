@@ -174,8 +174,7 @@ def _takes(branch: Branch, full: str) -> bool:
 def _definition(config: "PipelineConfig", where: str, test: FilterTest, full: str) -> TableSchema:
     physical, _, source = full.partition("/")
     if test.columns is None:
-        owner = config.sources.get(physical)
-        known = (owner.definitions_here(config.folder) or {}) if owner is not None else {}
+        known = _known(config, where, physical)
         if source not in known:
             raise ConfigError(
                 f"{where}.columns: missing: databus knows the columns of {full} only from a SQLite file that is there, "
@@ -193,6 +192,18 @@ def _definition(config: "PipelineConfig", where: str, test: FilterTest, full: st
         return TableSchema(source, tuple(columns), tuple(test.key))
     except ConfigError as error:
         raise ConfigError(f"{where}.columns: {error}") from None
+
+
+def _known(config: "PipelineConfig", where: str, physical: str) -> Mapping[str, TableSchema]:
+    """The tables of a database that is a file here."""
+    owner = config.sources.get(physical)
+    if owner is None:
+        return {}
+    try:
+        owner.tables_here(config.folder)
+        return owner.definitions_here(config.folder) or {}
+    except ConfigError as error:
+        raise ConfigError(f"{where}.columns: missing, and not to be had from sources.{physical}.{error}") from None
 
 
 def _rows(where: str, table: TableSchema, given: Sequence[Given]) -> pa.Table:

@@ -5,6 +5,7 @@ are in `databus.relay._commands`.
 """
 
 import asyncio
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -61,7 +62,9 @@ class Server:
             if not isinstance(self._error, OSError):
                 raise self._error
             reason = self._error.strerror or str(self._error)
-            raise ConfigError(f"listen: {self._config.listen}: {reason}; is a relay running there already?")
+            if self._error.errno == errno.EADDRINUSE:  # asyncio's own words name the address once more, as a tuple
+                reason = "another program listens there; is a relay running there already?"
+            raise ConfigError(f"listen: {self._config.listen}: {reason}")
 
     def stop(self) -> None:
         """End all streams and close the port. Callable twice, and after a failed start."""
