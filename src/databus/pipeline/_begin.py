@@ -168,7 +168,7 @@ def advised(error: DatabusError, feeds: Feeds, *, resumed: bool) -> DatabusError
     ways = ", ".join(f"`databus rebuild FILE {handle.name}`" for _, handle in feeds)
     said = (
         f"{error}. How far the output has come stands in {places}. If this is another database, give the output "
-        f"another `path`; if it is the right one, have the output made anew: {ways}, FILE being the pipeline's"
+        f"another `path`; if it is the right one, have the output made anew: {ways} (FILE is the pipeline's file)"
     )
     error.args = (said,)
     return error

@@ -48,7 +48,7 @@ _ASK_S: Final = 0.1
 _ANSWER_MS_MIN: Final = 2_000  # what a relay has for an answer when time is up
 _KEYS_SHOWN_MAX: Final = 10
 _AT_REST: Final = ("failed", "hanging", "paused", "stopped")
-_NO_BATCH: Final = "the copy has had no batch yet; what does the screen of `databus run` say?"
+_NO_BATCH: Final = "the copy has had no batch yet (the screen of `databus run` says why)"
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class OutputHandle:
             raise CorruptData(
                 f"outputs.{self.name}: its copy of {table} {has}; it had come to {place.pair}, says "
                 f"{self.ledger_path}. Restore what was there; or have it made anew: `databus rebuild FILE "
-                f"{self.name} {table}`, FILE being the pipeline's"
+                f"{self.name} {table}` (FILE is the pipeline's file)"
             )
 
     def _go_another_way(self, output: Output, tables: Sequence[str]) -> None:
@@ -306,7 +306,8 @@ class OutputHandle:
             raise UnsupportedFeature(
                 f"outputs.{self.name}: the next changes begin after {batch.start.pair} (SCN, _seq) of "
                 f"{batch.physical}, and its target has come to {reached.pair} ({self.ledger_path}): what lies between "
-                f"is missing. Have the output made anew: `databus rebuild FILE {self.name}`, FILE being the pipeline's"
+                f"is missing. Have the output made anew: `databus rebuild FILE {self.name}` (FILE is the pipeline's "
+                f"file)"
             )
 
     def _check_new(self, name: str, tables: Collection[str], batch: Batch) -> None:
@@ -320,7 +321,8 @@ class OutputHandle:
                 raise UnsupportedFeature(
                     f"outputs.{self.name}: {self.ledger_path} does not know the copy of {table} that is there, and its "
                     f"rows came from another log than {batch.end.log}: perhaps of another database. Restore that file; "
-                    f"or have the copy made anew: `databus rebuild FILE {self.name} {table}`, FILE being the pipeline's"
+                    f"or have the copy made anew: `databus rebuild FILE {self.name} {table}` (FILE is the pipeline's "
+                    f"file)"
                 )
             if batch.start.pair > found.pair:
                 raise UnsupportedFeature(

@@ -294,5 +294,5 @@ def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | 
 def _corrupt(path: Location, output: str, error: Exception) -> CorruptData:
     return CorruptData(
         f"{path}: does not say how far this output has come ({error!r}). Restore it; or have the output made "
-        f"anew: `databus rebuild FILE {output}`, FILE being the pipeline's"
+        f"anew: `databus rebuild FILE {output}` (FILE is the pipeline's file)"
     )

@@ -229,7 +229,7 @@ class DeltaOutput(Output):
         if self.config.merge and not set(tables).issuperset(known.tables):
             raise UnsupportedFeature(
                 f"outputs.{self.context.output}: with `merge: true` several sources share a table; have the whole "
-                f"output made anew: `databus rebuild FILE {self.context.output}`, FILE being the pipeline's"
+                f"output made anew: `databus rebuild FILE {self.context.output}` (FILE is the pipeline's file)"
             )
         folders = remove_folders(self.config.path, self.context, tables, spelled)
         known.remove(tables)
@@ -423,7 +423,9 @@ class DeltaOutput(Output):
     def _reset(self, physical: str, source: str) -> str:
         table = "" if self.config.merge else f" {physical}/{source}"
         what = "the output" if self.config.merge else "the table"
-        return f"Have {what} made anew: `databus rebuild FILE {self.context.output}{table}`, FILE being the pipeline's."
+        return (
+            f"Have {what} made anew: `databus rebuild FILE {self.context.output}{table}` (FILE is the pipeline's file)."
+        )
 
     def _copy(self, physical: str, source: str) -> _Copy:
         copy = self._copies.get((physical, source))

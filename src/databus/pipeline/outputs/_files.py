@@ -226,8 +226,8 @@ class FilesOutput(Output):
             raise UnsupportedFeature(
                 f"{folder.path}: holds a part of the transaction at SCN {stored.pair[0]} of {batch.physical}/{source}, "
                 f"from another log than {batch.end.log}, whose rows cannot be told from those. Have the table "
-                f"made anew: `databus rebuild FILE {self.context.output} {batch.physical}/{source}`, FILE being the "
-                f"pipeline's"
+                f"made anew: `databus rebuild FILE {self.context.output} {batch.physical}/{source}` (FILE is the "
+                f"pipeline's file)"
             )
 
     def _folder(self, physical: str, source: str, staged: Collection[str]) -> _Folder:

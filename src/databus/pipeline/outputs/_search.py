@@ -207,7 +207,7 @@ class SearchOutput(DirectOutput):
         if count > limit:
             raise LimitExceeded(
                 f"outputs.{self.context.output}: {count} rows were refused and are dead letters, more than "
-                f"dead_letters_max={limit}: `databus dead-letters list FILE`, FILE being the pipeline's, says why. "
+                f"dead_letters_max={limit}: `databus dead-letters list FILE` (FILE is the pipeline's file) says why. "
                 f"Mend what they are refused for and have them replayed, drop them, or raise the limit"
             )
 
@@ -299,9 +299,8 @@ class SearchOutput(DirectOutput):
         self._indices.note_change(index, name, change.after, change.pair)
 
     def _how_to_rebuild(self, name: str) -> str:
-        return (
-            f"Have the index made anew: `databus rebuild FILE {self.context.output} {name}`, FILE being the pipeline's"
-        )
+        rebuild = f"databus rebuild FILE {self.context.output} {name}"
+        return f"Have the index made anew: `{rebuild}` (FILE is the pipeline's file)"
 
 
 class OpenSearchOutput(SearchOutput):

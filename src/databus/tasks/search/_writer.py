@@ -175,8 +175,8 @@ class _BucketOfSearch:
             raise UnsupportedFeature(
                 f"outputs.{self._bucket.output}: index {noted['index']} holds {name} from log {noted['log']}, and the "
                 f"next changes come from {batch.end.log}: perhaps of another database. Restore the pipeline's state; "
-                f"or have the index made anew: `databus rebuild FILE {self._bucket.output} {name}`, FILE being the "
-                f"pipeline's"
+                f"or have the index made anew: `databus rebuild FILE {self._bucket.output} {name}` (FILE is the "
+                f"pipeline's file)"
             )
 
     def _put(self, physical: str, item: TableRows) -> int:
