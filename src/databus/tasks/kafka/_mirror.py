@@ -58,6 +58,9 @@ class Mirroring:
             (rows,) = item.rows.slice(begin, _ROWS_AT_ONCE).combine_chunks().to_batches()
             yield MirroredChunk(rows)
 
+    def register(self, physical: str, table: TableSchema, topic: str) -> None:
+        """See `Encoding.register`: messages keep the schemas that they name."""
+
     def needs(self, batch: ChangeBatch, item: TableRows, topic: str) -> Needs:
         """As many partitions as the topic has at its source, or as the rows name where the batch does not say; and
         another cluster than that, if `topic` is called as the one that they come from. Raises as `check_messages` does.
