@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
@@ -114,6 +115,18 @@ def test_a_changed_key_is_a_delete_and_an_update_where_its_rows_are_in_two_bucke
         else:
             state[change["after"]["id"]] = change["after"]
     assert sorted(state) == list(range(100, 108))
+
+
+def test_rows_of_two_updates_are_not_taken_for_one(receiver, tmp_path):
+    """Of keys that change in one transaction, the row before one and the row after another meet in a bucket."""
+    log = log_of(*range(8))
+    log.begin()
+    for number in range(8):
+        log.update(ORDERS, order(number), order(number + 100))
+    for number in range(3):
+        written(output_of(receiver, tmp_path, format="maxwell", buckets=3), all_of(log), number=number)
+    updates = [change for change in receiver.changes if "id" in change.get("old", {})]
+    assert all(change["data"]["id"] == change["old"]["id"] + 100 for change in updates)
 
 
 def test_a_bucket_has_one_request_in_flight_and_keys_stay_in_order(tmp_path):
@@ -241,6 +254,38 @@ def test_a_connection_that_the_target_has_closed_meanwhile_is_made_again(tmp_pat
         output = output_of(receiver, tmp_path)
         written(output, *log_of(1, 2, 3).batches([1, 2]))
         assert [row["id"] for row in receiver.changes] == [1, 2, 3]
+
+
+def answered(server, answer):
+    """Take a connection and answer the request that comes on it; returns the connection."""
+    connection, _ = server.accept()
+    connection.recv(1 << 20)
+    connection.sendall(answer)
+    return connection
+
+
+def test_what_a_kept_connection_says_unasked_is_not_the_answer_to_the_next_request(tmp_path):
+    """As of a proxy that says 408 before it hangs up, or a target that answers twice."""
+    done, refused = (b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % each for each in (b"200 OK", b"400 No"))
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        server.settimeout(10)
+        output = output_of(None, tmp_path, url=f"http://127.0.0.1:{server.getsockname()[1]}")
+        first, second = log_of(1, 2).batches([1])
+        serving = pool.submit(answered, server, done)
+        written(output, first)
+        with serving.result() as kept:
+            kept.sendall(done)
+            serving = pool.submit(answered, server, refused)
+            with pytest.raises(UnrepresentableValue, match="status 400"):
+                written(output, second)
+            serving.result().close()
+
+
+def test_a_target_that_is_busy_and_asks_for_no_wait_is_not_asked_without_one(tmp_path):
+    with Receiver(lambda request: (429, {"Retry-After": "0"}, "")) as receiver:
+        with pytest.raises(ServiceUnavailable):
+            written(output_of(receiver, tmp_path, retry_ms_max=300), all_of(log_of(1)))
+        assert len(receiver.seen) < 10
 
 
 def test_tls_by_an_authority_of_our_own_and_headers_that_are_nowhere_shown(tmp_path):

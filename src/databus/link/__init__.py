@@ -15,7 +15,7 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
-from databus.link._http import shut
+from databus.link._http import has_unasked, shut
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called
 from databus.link._registry_options import RegistryOptions
@@ -58,6 +58,7 @@ __all__ = [
     "Start",
     "Started",
     "any_of",
+    "has_unasked",
     "is_called",
     "patiently",
     "shut",

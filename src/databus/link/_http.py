@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import os
+import select
 import socket
 import threading
 from collections.abc import Mapping
@@ -172,6 +173,15 @@ def shut(sock: socket.socket) -> None:
     """End both directions; whoever blocks on it wakes up."""
     with contextlib.suppress(OSError):  # it was not connected any more
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # one with TLS would take what comes for clear text from then on
+
+
+def has_unasked(sock: socket.socket) -> bool:
+    """Whether a kept connection has something to read before anything is asked: its end, or what would be taken for the
+    answer to the next request, such as a proxy's 408 before it hangs up.
+    """
+    look = select.poll()
+    look.register(sock, select.POLLIN)
+    return bool(look.poll(0))
 
 
 class Body:

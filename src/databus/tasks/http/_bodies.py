@@ -259,8 +259,9 @@ def with_whole_updates(rows: pa.Table) -> pa.Table:
     is_pre = pc.equal(kinds, pre).to_numpy()
     if not is_pre.any():
         return rows
-    is_post, scns = pc.equal(kinds, post).to_numpy(), rows.column(COMMIT_VERSION).to_numpy()
-    followed = np.append(is_post[1:] & (scns[1:] == scns[:-1]), False)
+    is_post = pc.equal(kinds, post).to_numpy()
+    scns, seqs = (rows.column(name).to_numpy() for name in (COMMIT_VERSION, SEQ))
+    followed = np.append(is_post[1:] & (scns[1:] == scns[:-1]) & (seqs[1:] == seqs[:-1] + 1), False)
     alone = is_pre & ~followed
     if not alone.any():
         return rows

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import ConfigError, ServiceUnavailable
-from databus.link import Access, shut
+from databus.link import Access, has_unasked, shut
 
 _ANSWER_BYTES_MAX: Final = 64 << 10
 _WAIT_S_MIN: Final = 0.05
@@ -87,21 +87,20 @@ class Client:
         began, wait_s = time.monotonic(), _WAIT_S_MIN
         connection, path = self._connection(url)
         while True:
-            asked_s: float | None = None
+            asked_s = 0.0
             try:
                 answer = connection.post(path, body, {**dict(self._target.headers), **headers(), "Content-Type": kind})
                 if not answer.is_later:
                     return answer
-                why, asked_s = str(answer), answer.retry_after_s
+                why, asked_s = str(answer), answer.retry_after_s or 0.0
             except _Gone as gone:
                 why = str(gone)
-            if asked_s is not None:
-                time.sleep(min(max(asked_s, 0), self._target.retry_after_ms_max / 1e3))
+            asked_s = min(max(asked_s, 0), self._target.retry_after_ms_max / 1e3)
+            time.sleep(asked_s)
             if time.monotonic() - began >= self._target.retry_ms_max / 1e3:
                 raise ServiceUnavailable(f"{connection.name} takes no requests: {why}. The batch is tried again")
-            if asked_s is None:
-                time.sleep(wait_s * random.uniform(0.5, 1))
-                wait_s = min(wait_s * 2, _WAIT_S_MAX)
+            time.sleep(max(wait_s * random.uniform(0.5, 1) - asked_s, 0))
+            wait_s = min(wait_s * 2, _WAIT_S_MAX)
 
     def _connection(self, url: str) -> "tuple[_Connection, str]":
         parts = urlsplit(url)
@@ -153,7 +152,10 @@ class _Connection:
 
     def _post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         connection = self._open
-        if connection is None or connection.sock is None:
+        if connection is not None and (connection.sock is None or has_unasked(connection.sock)):
+            self.close()
+            connection = None
+        if connection is None:
             connection = self._open = self._connect()
         limit_s = self._target.request_ms_max / 1e3
         sock, is_over = connection.sock, threading.Event()
