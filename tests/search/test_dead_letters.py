@@ -75,6 +75,34 @@ def test_a_refused_row_is_a_letter_and_is_written_once_what_it_was_refused_for_i
     assert notes(server) == {"1": "1", "2": "two", "3": "33", "4": "4"}
 
 
+@pytest.mark.parametrize("left", [{"1": "2"}, {}], ids=["updated", "deleted"])
+def test_a_letter_from_an_earlier_part_of_a_transaction_is_not_replayed_over_a_later_one(opensearch, tmp_path, left):
+    """Rows of one transaction have one version, by which the server would take the letter for as new."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, order(1, "one"))
+    log.update(ORDERS, order(1, "one"), order(1, "2")) if left else log.delete(ORDERS, order(1, "one"))
+    made = output(opensearch, tmp_path, buckets=1, request_ms_max=200)
+    write_batch(made, log.batch(0, 1))
+    assert made.letters.count() == 1
+    write_batch(made, log.batch(1, len(log.entries)))
+    opensearch.ask("PUT", "/orders/_mapping", {"properties": {"note": {"type": "integer", "ignore_malformed": True}}})
+    for file in made.letters.files():
+        made.replay(made.letters.read(file))
+    made.close()
+    assert notes(opensearch) == left
+
+
+def test_a_letter_that_was_replayed_meanwhile_is_not_missed(tmp_path, monkeypatch):
+    kept = DeadLetters(located(tmp_path))
+    log = log_of("1")
+    (rows,) = log.batch(0, 1).items
+    kept.put("shop/main.orders", ORDERS, rows.rows, [("1", "refused")])
+    (file,) = kept.files()
+    monkeypatch.setattr(DeadLetters, "files", lambda *_: [file])  # as it was listed before
+    (tmp_path / file.name).unlink()
+    kept.release("shop/main.orders", (9, 9))
+
+
 def test_the_command_lists_shows_replays_and_drops(opensearch, tmp_path):
     made = output(opensearch, tmp_path)
     write_batch(made, log_of("one", "two").batch(0, 2))

@@ -58,3 +58,10 @@ def test_another_key_is_a_conflict_and_a_renamed_one_is_none():
     assert made(change(table("a", key=("id", "a"))), fields, meta).conflicts
     renamed = TableSchema("main.t", (Column("no", "int64"), Column("a", "string")), ("no",))
     assert not made(change(renamed, {"id": "no"}), fields, meta).conflicts
+
+
+@pytest.mark.parametrize("renamed", [{"a": "b", "b": "a"}, {"a": "b", "b": "c", "c": "a"}])
+def test_columns_with_each_other_s_names_are_a_conflict_since_a_document_does_not_say_which_it_has(renamed):
+    """A sweep that was broken off comes again, and would change those documents back that it had done."""
+    assert made(change(table("a", "b", "c"), renamed), ["id", "a", "b", "c"]).conflicts
+    assert not made(change(table("b", "c"), {"a": "b", "b": "c"}), ["id", "a", "b"]).conflicts

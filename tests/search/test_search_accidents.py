@@ -1,11 +1,13 @@
 """What goes wrong with an index and with those who write it."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from databus.core import ControlKind, CorruptData, InputError, LockHeld, ServiceUnavailable, UnrepresentableValue
 from databus.tasks import Bucket
+from databus.tasks.search import Cluster
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import log_of, order
@@ -68,6 +70,18 @@ def test_an_older_attempt_at_a_part_of_a_transaction_is_kept_out(opensearch, tmp
         with pytest.raises(LockHeld, match="another attempt"):
             late._put("shop", log.batch(0, 1).items[0])
     assert notes(opensearch) == {"1": "second"}
+
+
+def test_outputs_that_ask_one_cluster_at_a_time_do_not_take_each_other_s_connection(opensearch):
+    with SearchProxy(opensearch, instead=lambda _, path: (200, {"path": path})) as proxy, ThreadPoolExecutor() as pool:
+        cluster = Cluster((proxy.url,))
+
+        def ask(output):
+            paths = [f"/{output}/{number}" for number in range(50)]
+            return [cluster.client().ask("GET", path)["path"] for path in paths] == paths
+
+        assert all(pool.map(ask, range(3)))
+        assert len(proxy.seen) == 150
 
 
 TURNED_AWAY = {"index": {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue"}}}

@@ -10,7 +10,7 @@ first line is the table's definition; each other one a letter: `{"pair", "id", "
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
@@ -115,10 +115,17 @@ class DeadLetters:
 
     def read(self, file: LetterFile) -> Letters:
         """What a file holds. Raises `CorruptData`."""
+        found = self._look(file)
+        if found is None:
+            raise CorruptData(f"{self.folder / file.name}: cannot be read as dead letters: it is gone")
+        return found
+
+    def _look(self, file: LetterFile) -> Letters | None:
+        """What a file holds; None where it is gone: somebody had it replayed or dropped. Raises `CorruptData`."""
         found = (self.folder / file.name).read()
+        if found is None:
+            return None
         try:
-            if found is None:
-                raise ValueError("it is gone")  # noqa: TRY301 - told like all that is wrong with it
             head, *lines = _lines(found.content.decode())
             told: Any = json.loads(head)
             letters = tuple(map(Letter.from_line, lines))
@@ -127,9 +134,9 @@ class DeadLetters:
             raise CorruptData(f"{self.folder / file.name}: cannot be read as dead letters: {error!r}") from error
 
     def keep(self, file: LetterFile, left: Sequence[Letter]) -> None:
-        """Have only these be left of a file."""
-        letters = self.read(file)
-        if len(left) == len(letters.letters):
+        """Have only these be left of a file, if it is still there."""
+        letters = self._look(file)
+        if letters is None or len(left) == len(letters.letters):
             return
         if left:
             self._write(replace(letters, letters=tuple(left)))
@@ -139,7 +146,28 @@ class DeadLetters:
         """Forget letters of a table that are below a pair: a truncation or a whole snapshot has overtaken them."""
         for file in self.files(lambda name: name == source):
             if file.first < pair:
-                self.keep(file, [each for each in self.read(file).letters if each.pair >= pair])
+                self._forget(file, lambda each: each.pair < pair)
+
+    def release_overtaken(self, source: str, scns: tuple[int, int], taken: Callable[[], Mapping[str, Pair]]) -> None:
+        """Forget letters of a table whose documents have a later row of the same SCN now, by which alone the target
+        could not tell that a letter is older.
+
+        taken: by document, the pair of the row that the target took; scns: the least and the greatest of these.
+        """
+        for file in self.files(lambda name: name == source):
+            if file.first[0] <= scns[1] and file.last[0] >= scns[0]:
+                pairs = taken()
+                self._forget(file, lambda each: _is_overtaken(each, pairs))  # noqa: B023 - called at once
+
+    def _forget(self, file: LetterFile, is_over: Callable[[Letter], bool]) -> None:
+        found = self._look(file)
+        if found is not None:
+            self.keep(file, [each for each in found.letters if not is_over(each)])
+
+
+def _is_overtaken(letter: Letter, taken: Mapping[str, Pair]) -> bool:
+    scn, seq = taken.get(letter.id, letter.pair)
+    return scn == letter.pair[0] and seq > letter.pair[1]
 
 
 def _lines(text: str) -> list[str]:

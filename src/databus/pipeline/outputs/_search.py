@@ -276,8 +276,9 @@ class SearchOutput(DirectOutput):
             )
         if made.conflicts and not change.needs_snapshot:
             raise UnsupportedFeature(
-                f"outputs.{self.context.output}: {name} changed its key, or the type of a column "
-                f"({', '.join(made.conflicts)}), and documents keep their ids, fields their types. "
+                f"outputs.{self.context.output}: {name} changed its key, the type of a column, or the names of two "
+                f"columns for each other ({', '.join(made.conflicts)}), and documents keep their ids, fields their "
+                f"types. "
                 f"{self._how_to_rebuild(name)}"
             )
         sweep = self._sweep(index)

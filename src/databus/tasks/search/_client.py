@@ -7,6 +7,7 @@ import base64
 import http.client
 import json
 import ssl
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import AccessDenied, ConfigError, DiskFull, FatalError, InputError, ServiceUnavailable
+from databus.link import has_unasked
 
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _WAIT_S_MIN: Final = 0.05
@@ -44,8 +46,8 @@ class Cluster:
     retry_ms_max: int = 30_000
 
     def client(self) -> "Client":
-        """The one client that this process has for it."""
-        return _client(self)
+        """The one client that this thread has for it: several outputs of a pipeline may ask one cluster at a time."""
+        return _client(self, threading.get_ident())
 
     def headers(self) -> dict[str, str]:
         """What each request says of who we are."""
@@ -58,7 +60,8 @@ class Cluster:
 
 
 @lru_cache(maxsize=16)
-def _client(cluster: Cluster) -> "Client":
+def _client(cluster: Cluster, thread: int) -> "Client":
+    del thread
     return Client(cluster)
 
 
@@ -202,6 +205,8 @@ class _Node:
             raise _Gone(f"no answer: {error or type(error).__name__}") from error
 
     def _send(self, method: str, path: str, content: bytes | None, kind: str) -> Answer:
+        if self._connection is not None and (self._connection.sock is None or has_unasked(self._connection.sock)):
+            self._close()
         if self._connection is None:
             self._connection = self._connect()
         headers = {**self._headers, "Accept": "application/json"}

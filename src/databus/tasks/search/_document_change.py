@@ -17,7 +17,8 @@ class DocumentChange:
     """Makes a document into a row of the new schema; to do so twice changes nothing more.
 
     new: fields that the mapping lacks. dropped: fields that no column stands behind any more. conflicts: columns that a
-    field of the mapping cannot be any more, and those of a key that is another one.
+    field of the mapping cannot be any more, those of a key that is another one, and those that have each other's names
+    now: a document does not say whether it was changed already.
     """
 
     change: SchemaChange
@@ -45,6 +46,7 @@ class DocumentChange:
         before = [change.renamed.get(name, name) for name in meta.get("key") or ()]
         if before and not later and before != list(key) and list(meta["key"]) != list(key):
             conflicts += {*before} ^ {*key} or {*key}
+        conflicts += [name for name in change.renamed if _is_swapped(name, change.renamed)]
         new = tuple(name for name in change.after.names if name not in here)
         return cls(change, new, dropped, tuple(sorted(set(conflicts))))
 
@@ -81,6 +83,16 @@ def meta_of(
     """What an index's mapping says of it. schema: the pair of the last change that it has followed."""
     told = {"owner": owner, "source": source, "columns": [*columns], "key": [*key], "schema": [*schema]}
     return {"_meta": {META: told}}
+
+
+def _is_swapped(name: str, renamed: Mapping[str, str]) -> bool:
+    """Whether renaming leads back to this name: a and b have each other's, or several go round."""
+    new = renamed[name]
+    for _ in renamed:
+        if new == name:
+            return True
+        new = renamed.get(new, new)
+    return False
 
 
 def _may_stay(here: Mapping[str, Any], kind: str) -> bool:

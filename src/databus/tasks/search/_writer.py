@@ -186,8 +186,12 @@ class _BucketOfSearch:
         made = operations(item.table, item.rows, plan.key_of(item.table), index, soft=plan.soft, typed=plan.typed)
         bulk = BulkSender(self._client, self._writer, self._fence)
         stale, refused = bulk.send(made)
+        source = f"{physical}/{item.table.source}"
         if refused:
-            self._refuse(f"{physical}/{item.table.source}", index, item, made, refused)
+            self._refuse(source, index, item, made, refused)
+        if self._writer.letters is not None and len(made):
+            scns = int(made.scns.min()), int(made.scns.max())
+            self._writer.letters.release_overtaken(source, scns, lambda: _taken(made, refused))
         return stale
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
@@ -218,6 +222,13 @@ class _BucketOfSearch:
             f"{told}. Give the column another `mapping` and have the index made anew with `databus rebuild`, or leave "
             f"the column out with the filter `project`"
         )
+
+
+def _taken(made: Operations, refused: Sequence[Refusal]) -> dict[str, Pair]:
+    """The pairs of the rows that the server took, by document."""
+    not_taken = {each.place for each in refused}
+    ids = made.ids.to_pylist()
+    return {ids[place]: made.pair(place) for place in range(len(made)) if place not in not_taken}
 
 
 class BulkSender:
