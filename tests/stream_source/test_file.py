@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from databus.core import PositionPurged, SourceChanged, UnrepresentableValue
+from databus.core import ConfigError, PositionPurged, SourceChanged, UnrepresentableValue
 from databus.sources.stream import StreamConfig
 from databus.sources.stream._lines import LineBuffer, texts_of
 from tests.stream_source.support import Followed, config_of, numbered, numbers
@@ -36,11 +36,11 @@ def test_a_file_that_is_not_there_is_waited_for(app):
 
 
 def test_a_new_log_may_begin_at_the_end(app):
-    app.write("old\n")
+    app.write("old\nnot wh")
     app.start(start="end").poll()
-    app.write("new\n")
+    app.write("ole\nnew\n")
     app.start(start="end")
-    assert app.poll() == ["new"]
+    assert app.poll() == ["not whole", "new"]
 
 
 @pytest.mark.parametrize("is_down", [False, True], ids=["running", "down"])
@@ -102,6 +102,45 @@ def test_a_truncation_without_a_copy_is_a_gap_where_lines_were_not_read(app):
     assert numbers(app.poll()) == [0, 1, 2, 3, 4]
     assert len(app.gaps) == 1
     assert "11 bytes of it" in app.gaps[0]
+
+
+@pytest.mark.parametrize("before", ["", "one\n"], ids=["none", "one"])
+def test_the_begin_of_a_line_is_not_joined_to_what_took_its_place(app, before):
+    app.start(on_gap="continue").write(f"{before}a line that is")
+    app.poll()
+    os.truncate(app.path, len(before))
+    app.write("another line, and a longer one\n")
+    assert app.poll() == [*before.split(), "another line, and a longer one"]
+    assert "14 bytes of it" in app.gaps[0]
+
+
+def test_a_file_of_one_line_that_is_not_whole_is_found_in_its_copy(app):
+    app.start().write("not wh")
+    app.poll()
+    app.write("ole\n")
+    shutil.copyfile(app.path, app.folder / "app.log.1")
+    os.truncate(app.path, 0)
+    app.write("another, longer one\n")
+    assert app.poll() == ["not whole", "another, longer one"]
+    assert app.gaps == []
+
+
+def test_what_is_written_to_a_rotated_file_after_it_was_left_is_a_gap(app):
+    app.start(on_gap="continue").write(numbered(0, 1))
+    app.poll()
+    app.path.rename(app.folder / "app.log.1")
+    app.write(numbered(1, 2))
+    assert numbers(app.poll()) == [0, 1]
+    app.write(numbered(5, 6), "app.log.1")  # by who opens the new one late
+    app.write(numbered(2, 3))
+    assert numbers(app.poll()) == [0, 1, 2]
+    assert ["9 bytes were written to the file that was rotated away" in each for each in app.gaps] == [True]
+
+
+def test_what_is_no_file_is_refused_and_blocks_nothing(app):
+    os.mkfifo(app.path)
+    with pytest.raises(ConfigError, match=r"app\.log: is no file.*`command`"):
+        app.start()
 
 
 def test_a_file_that_is_nowhere_found_stops_the_source_or_is_a_gap(app):

@@ -5,19 +5,23 @@ name before the next one is begun. Copied and truncated, the copy is read on whe
 """
 
 import os
+import stat
 import time
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+from databus.core import ConfigError
 from databus.sources.stream._places import Place, mark_of
 
 _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".lz4")
+_BACK_BYTES: Final = 64 << 10
+_BACK_BYTES_MAX: Final = 64 << 20
 
 
 class FollowedFile:
-    """One file at a time. place: up to where it has been taken; read: up to where it has been given out."""
+    """One file at a time. place: up to where it has been taken; read_to: up to where it has been given out."""
 
     def __init__(self, path: Path, rotated: list[str], rotate_wait_ms: int, place: Place) -> None:
         self._path = path
@@ -25,7 +29,9 @@ class FollowedFile:
         self._wait_s = rotate_wait_ms / 1e3
         self.place = place
         self.read_to = place.offset
+        self._read_mark = place.mark
         self._file: int | None = None
+        self._ended: tuple[int, int] | None = None  # the file before it, and how long that was
         self._quiet_since = 0.0
         self._size_seen = place.offset
 
@@ -36,9 +42,8 @@ class FollowedFile:
 
     def close(self) -> None:
         """Let go of it."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        self._close_file()
+        self._forget_ended()
 
     def waiting_bytes(self) -> int | None:
         """How many bytes have not been taken; None without a file."""
@@ -72,17 +77,26 @@ class FollowedFile:
         content = os.pread(self._file, size, self.read_to)
         if content and self._has_other_content():
             return b""
-        self.read_to += len(content)
-        self._size_seen = max(self._size_seen, self.read_to)
         if content:
+            self.read_to += len(content)
+            self._read_mark = self._mark_at(self.read_to)
+            self._size_seen = max(self._size_seen, self.read_to)
             self._quiet_since = time.monotonic()
         return content
 
     def take(self, offset: int) -> None:
         """Have its bytes be taken up to here."""
-        assert self._file is not None  # noqa: S101 - they came from it
-        mark = mark_of(lambda count, at: os.pread(self._file or 0, count, at), offset)
-        self.place = replace(self.place, offset=offset, mark=mark)
+        self.place = replace(self.place, offset=offset, mark=self._mark_at(offset))
+
+    def late_bytes(self) -> int:
+        """How many bytes the file before it has got since it was left; each is told once."""
+        if self._ended is None:
+            return 0
+        file, size = self._ended
+        more = os.fstat(file).st_size - size
+        if more > 0:
+            self._ended = file, size + more
+        return max(more, 0)
 
     def has_ended(self) -> bool:
         """Whether another file has its name, and it has not grown for a while: what it holds is all."""
@@ -100,24 +114,33 @@ class FollowedFile:
         assert self._file is not None  # noqa: S101 - it has ended
         ended = os.fstat(self._file)
         later = sorted(
-            (stat.st_mtime_ns, each)
+            (found.st_mtime_ns, each)
             for each in self._siblings(compressed=True)
-            if (stat := _stat(each)) is not None and stat.st_mtime_ns > ended.st_mtime_ns
-            if stat.st_ino not in (ended.st_ino, _inode(self._path))
+            if (found := _stat(each)) is not None and found.st_mtime_ns > ended.st_mtime_ns
+            if found.st_ino not in (ended.st_ino, _inode(self._path))
         )
         lost = [each for _, each in later if each.suffix in _COMPRESSED]
         whole = [each for _, each in later if each.suffix not in _COMPRESSED]
+        self._forget_ended()
+        self._ended, self._file = (self._file, ended.st_size), None
         self._open_next(whole[0] if whole else self._path, at_end=False)
         return f"{', '.join(map(str, lost))}: compressed before it was read" if lost else None
 
     def recover(self) -> str | None:
-        """After a truncation: go on in the copy that was made before it, or begin anew. Returns what is missing."""
+        """After a truncation: go on in the copy that was made before it, or where the file has changed, or begin anew.
+        Returns what is missing.
+        """
         unread = self._size_seen - self.place.offset
-        for each in self._siblings():
-            if _inode(each) != self.place.inode and self.place.offset and self._is_here(each):
-                self._open(each, self._place_in(each))
-                return None
-        self._open_next(self._path, at_end=False)
+        copies = [each for each in self._siblings() if _inode(each) != self.place.inode]
+        for offset, mark in {self.read_to: self._read_mark, self.place.offset: self.place.mark}.items():
+            for each in copies if offset else ():
+                if _holds(each, offset, mark):
+                    self._open(each, self._place_in(each))
+                    return None
+        if self.place.offset and self._is_here(self._path):  # a line that was not whole has become another one
+            self._open(self._path, self._place_in(self._path))
+        else:
+            self._open_next(self._path, at_end=False)
         if unread:
             return f"{self._path}: it was truncated, and {unread} bytes of it, known to have been there, were not read"
         return None
@@ -127,41 +150,45 @@ class FollowedFile:
         return replace(self.place, inode=_inode(path) or 0)
 
     def _has_other_content(self) -> bool:
-        file, place = self._file, self.place
-        return file is not None and mark_of(lambda count, at: os.pread(file, count, at), place.offset) != place.mark
+        return self._file is not None and self._mark_at(self.read_to) != self._read_mark
+
+    def _mark_at(self, offset: int) -> str:
+        """That of the file as it is now."""
+        assert self._file is not None  # noqa: S101 - something was read of it
+        return _mark(self._file, offset)
 
     def _is_here(self, path: Path) -> bool:
         """Whether this file holds what was read up to the place."""
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            is_long = os.fstat(file).st_size >= self.place.offset
-            return (
-                is_long and mark_of(lambda count, at: os.pread(file, count, at), self.place.offset) == self.place.mark
-            )
-        finally:
-            os.close(file)
+        return _holds(path, self.place.offset, self.place.mark)
 
     def _open_next(self, path: Path, *, at_end: bool) -> bool:
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = _opened(path)
         except FileNotFoundError:
             return False
-        stat = os.fstat(file)
-        offset = stat.st_size if at_end else 0
-        mark = mark_of(lambda count, at: os.pread(file, count, at), offset)
+        found = os.fstat(file)
+        offset = _last_line_of(file, found.st_size) if at_end else 0
+        mark = _mark(file, offset)
         os.close(file)
-        self._open(path, Place(self.place.origin, self.place.number + 1, offset, stat.st_ino, mark))
+        self._open(path, Place(self.place.origin, self.place.number + 1, offset, found.st_ino, mark))
         return True
 
     def _open(self, path: Path, place: Place) -> None:
-        self.close()
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.place, self.read_to = place, place.offset
+        self._close_file()
+        self._file = _opened(path)
+        self.place, self.read_to, self._read_mark = place, place.offset, place.mark
         self._size_seen = place.offset
         self._quiet_since = time.monotonic()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _forget_ended(self) -> None:
+        if self._ended is not None:
+            os.close(self._ended[0])
+            self._ended = None
 
     def _siblings(self, *, compressed: bool = False) -> list[Path]:
         """The files that it may have been rotated to."""
@@ -175,6 +202,43 @@ class FollowedFile:
             if any(fnmatchcase(each.name, pattern) for pattern in self._patterns)
             and (compressed or each.suffix not in _COMPRESSED)
         ]
+
+
+def _opened(path: Path) -> int:
+    """Raises `OSError`, and `ConfigError` for what is no file, which would block, or have no offsets."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise ConfigError(f"{path}: is no file; read it by a `command`, such as [cat, {path}]")
+    return file
+
+
+def _holds(path: Path, offset: int, mark: str) -> bool:
+    """Whether a file holds what was read of one up to an offset."""
+    try:
+        file = _opened(path)
+    except OSError:
+        return False
+    try:
+        return os.fstat(file).st_size >= offset and _mark(file, offset) == mark
+    finally:
+        os.close(file)
+
+
+def _mark(file: int, offset: int) -> str:
+    return mark_of(lambda count, at: os.pread(file, count, at), offset)
+
+
+def _last_line_of(file: int, size: int) -> int:
+    """Where the last line begins, which may not be whole yet; the file's end where that is very long."""
+    at = size
+    while at > max(size - _BACK_BYTES_MAX, 0):
+        begin = max(at - _BACK_BYTES, 0)
+        found = os.pread(file, at - begin, begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        at = begin
+    return at if at == 0 else size
 
 
 def _stat(path: Path) -> os.stat_result | None:

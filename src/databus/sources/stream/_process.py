@@ -34,13 +34,15 @@ class Process:
             raise ConfigError(f"{physical}: {command[0]} cannot be started: {error}") from error
         assert self._process.stdout is not None  # noqa: S101 - asked for above
         self._out = self._process.stdout.fileno()
+        self._printed = select.poll()  # `select.select` knows no file above 1,023
+        self._printed.register(self._out, select.POLLIN)
         self._said: deque[str] = deque(maxlen=_SHOWN_LINES_MAX)
         self._listener = threading.Thread(target=self._listen, name=f"{physical} stderr", daemon=True)
         self._listener.start()
 
     def read(self, size: int, wait_s: float) -> bytes | None:
         """What it has printed, empty if nothing within `wait_s`; None at its end."""
-        if not select.select([self._out], [], [], max(wait_s, 0))[0]:
+        if not self._printed.poll(max(wait_s, 0) * 1e3):
             return b""
         return os.read(self._out, size) or None
 

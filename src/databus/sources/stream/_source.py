@@ -158,6 +158,7 @@ class StreamSource:
             if file.begin(at_end=False):
                 self._moved()
             return file.is_open
+        self._look_at_ended(file)
         content = file.read(self._config.group_bytes_max)
         if content:
             self._take(self._buffer.feed(content))
@@ -177,6 +178,14 @@ class StreamSource:
                 self._moved()
                 self._waiting.append(self._progress())
         return bool(content)
+
+    def _look_at_ended(self, file: FollowedFile) -> None:
+        late = file.late_bytes()
+        if late:
+            self._lose(
+                f"{self._config.path}: {late} bytes were written to the file that was rotated away, after it had not "
+                f"grown for rotate_wait_ms={self._config.rotate_wait_ms}, and are not read; raise that"
+            )
 
     def _begin_anew(self) -> None:
         file = self._followed
