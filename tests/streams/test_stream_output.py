@@ -1,8 +1,10 @@
 """The output `stream`: what a process gets on its standard input, and what happens when it does not take it."""
 
 import os
+import resource
 import sys
 import time
+from contextlib import ExitStack
 
 import psutil
 import pytest
@@ -16,6 +18,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.pipeline.outputs import StreamConfig
+from databus.pipeline.outputs._child import Child
 from databus.testing import OUTPUT_CHECKS
 from databus.testing._change_log import ORDERS
 from tests.outputs.harnesses import log_of, order
@@ -96,6 +99,36 @@ def test_a_process_that_closes_its_input_has_not_taken_the_batch(tmp_path):
     output = output_of(tmp_path, command=python("import sys; sys.stdin.readline()"))
     with pytest.raises(ServiceUnavailable, match="ended with code 0 before it had read all of its input"):
         written(output, all_of(log_of(*range(5_000))))
+
+
+def test_a_process_that_ends_well_without_having_read_has_not_taken_the_batch(tmp_path):
+    """All of it stood in the system's pipe."""
+    reads_one = "import os; os.read(0, 1)"
+    with pytest.raises(ServiceUnavailable, match=r"ended with code 0 before it had read all .* the last \d+ bytes"):
+        written(output_of(tmp_path, command=python(reads_one)), all_of(log_of(1)))
+
+
+def test_an_answer_behind_many_lines_that_nobody_has_asked_for_is_seen(tmp_path):
+    prints = "for number in range(3_000): print(number)\nprint('17.3')"
+    child = Child("cache", python(prints), tmp_path, {}, answers=True)
+    child._process.wait()
+    child._readers[-1].join()
+    try:
+        assert "17.3" in [child.answer(time.monotonic() + 10) for _ in range(1_000)]
+    finally:
+        child.kill()
+
+
+def test_a_driver_with_many_open_files_can_write_to_a_process(tmp_path):
+    """More than `select` takes."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2_048, limits[1]))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        for _ in range(1_024):
+            stack.enter_context(open(os.devnull))  # noqa: PTH123
+        written(output_of(tmp_path), all_of(log_of(1)))
+    assert len(kept(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("rows", [1, 5_000])

@@ -4,16 +4,19 @@ It is the leader of a session of its own, so that what it starts can be ended wi
 comes; the last lines are kept for errors.
 """
 
+import fcntl
 import os
 import queue
 import select
 import signal
 import subprocess
+import sys
+import termios
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -52,6 +55,8 @@ class Child:
         assert self._process.stdin is not None  # noqa: S101 - asked for above
         self._stdin = self._process.stdin
         os.set_blocking(self._stdin.fileno(), False)
+        self._room = select.poll()  # `select.select` knows no file above 1,023
+        self._room.register(self._stdin, select.POLLOUT)
         self._said: deque[str] = deque(maxlen=_SHOWN_LINES_MAX)
         self._answers: queue.Queue[str] = queue.Queue(_ANSWERS_MAX)
         read = [(self._process.stderr, False)] if answers else []
@@ -79,7 +84,7 @@ class Child:
             wait_s = deadline_s - time.monotonic()
             if wait_s <= 0:
                 raise ServiceUnavailable(f"{self._name}: has not read its input in time{self._told()}")
-            if not select.select([], [file], [], min(wait_s, _LOOK_S))[1]:
+            if not self._room.poll(min(wait_s, _LOOK_S) * 1e3):
                 continue
             try:
                 left = left[os.write(file, left) :]
@@ -103,15 +108,38 @@ class Child:
                     raise ServiceUnavailable(f"{self._name}: has not answered in time{self._told()}") from None
 
     def finish(self, deadline_s: float) -> None:
-        """Close its input and wait for it. Raises `ServiceUnavailable` unless it ends in time, with code 0."""
-        with suppress(OSError):
-            self._stdin.close()
-        try:
-            code = self._process.wait(max(deadline_s - time.monotonic(), 0))
-        except subprocess.TimeoutExpired:
-            raise ServiceUnavailable(f"{self._name}: has not ended in time{self._told()}") from None
+        """Close its input and wait for it. Raises `ServiceUnavailable` unless it ends in time, with code 0, and has
+        read all (which systems other than Linux do not tell).
+        """
+        with self._own_end() as own_end:
+            with suppress(OSError):
+                self._stdin.close()
+            try:
+                code = self._process.wait(max(deadline_s - time.monotonic(), 0))
+            except subprocess.TimeoutExpired:
+                raise ServiceUnavailable(f"{self._name}: has not ended in time{self._told()}") from None
+            unread = _unread_bytes(own_end)
         if code:
             raise ServiceUnavailable(f"{self._name}: {_of_code(code)}{self._told()}")
+        if unread:
+            raise ServiceUnavailable(
+                f"{self._name}: {_of_code(code)} before it had read all of its input: the last {unread} bytes"
+                f"{self._told()}"
+            )
+
+    @contextmanager
+    def _own_end(self) -> Iterator[int | None]:
+        """An end of the pipe of its input at which it can be seen what it has not read; there, nobody is told any more
+        that it has closed its input.
+        """
+        own_end = None
+        with suppress(OSError, ValueError):
+            own_end = os.open(f"/proc/self/fd/{self._stdin.fileno()}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            yield own_end
+        finally:
+            if own_end is not None:
+                os.close(own_end)
 
     def kill(self) -> None:
         """End it and all that it has started, whatever it does; callable twice."""
@@ -135,8 +163,10 @@ class Child:
         while line := file.readline(_LINE_BYTES_MAX):
             text = line.decode(errors="replace").rstrip("\r\n")
             if is_answer:
-                with suppress(queue.Full):  # who answers what nobody asks
-                    self._answers.put_nowait(text)
+                while self._answers.full():  # it says more than was asked; the newest may be the answer
+                    with suppress(queue.Empty):
+                        self._answers.get_nowait()
+                self._answers.put_nowait(text)
             elif text:
                 self._said.append("".join(each if each.isprintable() else "?" for each in text))
 
@@ -149,6 +179,13 @@ class Child:
         for reader in self._readers:
             reader.join(_LOOK_S)
         return f"; it said: {' | '.join(list(self._said))}" if self._said else ""
+
+
+def _unread_bytes(file: int | None) -> int:
+    """How many bytes stand in a pipe."""
+    if file is None:
+        return 0
+    return int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _of_code(code: int) -> str:
