@@ -15,7 +15,7 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
-from databus.link._http import has_unasked, shut
+from databus.link._http import has_unasked, shut, shut_after
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called
 from databus.link._registry_options import RegistryOptions
@@ -62,5 +62,6 @@ __all__ = [
     "is_called",
     "patiently",
     "shut",
+    "shut_after",
     "travelling_name",
 ]

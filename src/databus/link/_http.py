@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import urlencode, urlsplit
@@ -173,6 +173,32 @@ def shut(sock: socket.socket) -> None:
     """End both directions; whoever blocks on it wakes up."""
     with contextlib.suppress(OSError):  # it was not connected any more
         socket.socket.shutdown(sock, socket.SHUT_RDWR)  # one with TLS would take what comes for clear text from then on
+
+
+@contextlib.contextmanager
+def shut_after(sock: socket.socket, limit_s: float) -> Iterator[None]:
+    """Bound a request from its first byte to the last one of its answer, however slowly the other side takes or gives
+    them: a timeout of the socket's bounds the wait for one byte. Raises `TimeoutError`.
+    """
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.set()
+        shut(sock)
+
+    clock = threading.Timer(limit_s, end)
+    clock.daemon = True
+    clock.start()
+    try:
+        yield
+    except (OSError, http.client.HTTPException) as error:
+        if is_over.is_set():
+            raise TimeoutError(f"no whole answer within {limit_s:g} s") from error
+        raise
+    finally:
+        clock.cancel()
+    if is_over.is_set():  # what was read may end where it was cut
+        raise TimeoutError(f"no whole answer within {limit_s:g} s")
 
 
 def has_unasked(sock: socket.socket) -> bool:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import ConfigError, ServiceUnavailable
-from databus.link import Access, has_unasked, shut
+from databus.link import Access, has_unasked, shut_after
 
 _ANSWER_BYTES_MAX: Final = 64 << 10
 _WAIT_S_MIN: Final = 0.05
@@ -157,28 +157,9 @@ class _Connection:
             connection = None
         if connection is None:
             connection = self._open = self._connect()
-        limit_s = self._target.request_ms_max / 1e3
-        sock, is_over = connection.sock, threading.Event()
-
-        def end() -> None:
-            is_over.set()
-            shut(sock)
-
-        clock = threading.Timer(limit_s, end)
-        clock.daemon = True
-        clock.start()
-        try:
+        with shut_after(connection.sock, self._target.request_ms_max / 1e3):
             connection.request("POST", path, body, dict(headers))
-            answer = self._answer(connection)
-        except (OSError, http.client.HTTPException) as error:
-            if is_over.is_set():
-                raise TimeoutError(f"no whole answer within {limit_s:g} s") from error
-            raise
-        finally:
-            clock.cancel()
-        if is_over.is_set():  # what was read may end where it was cut
-            raise TimeoutError(f"no whole answer within {limit_s:g} s")
-        return answer
+            return self._answer(connection)
 
     def _answer(self, connection: http.client.HTTPConnection) -> Answer:
         response = connection.getresponse()

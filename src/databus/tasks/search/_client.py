@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import AccessDenied, ConfigError, DiskFull, FatalError, InputError, ServiceUnavailable
-from databus.link import has_unasked
+from databus.link import has_unasked, shut_after
 
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _WAIT_S_MIN: Final = 0.05
@@ -212,12 +212,13 @@ class _Node:
         headers = {**self._headers, "Accept": "application/json"}
         if content is not None:
             headers["Content-Type"] = kind
-        self._connection.request(method, f"{self._prefix}{path}", content, headers)
-        response = self._connection.getresponse()
-        found = response.read(_ANSWER_BYTES_MAX)
-        if not response.isclosed():
-            raise http.client.HTTPException(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
-        return Answer(response.status, found)
+        with shut_after(self._connection.sock, self._cluster.request_ms_max / 1e3):
+            self._connection.request(method, f"{self._prefix}{path}", content, headers)
+            response = self._connection.getresponse()
+            found = response.read(_ANSWER_BYTES_MAX)
+            if not response.isclosed():
+                raise http.client.HTTPException(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            return Answer(response.status, found)
 
     def _connect(self) -> http.client.HTTPConnection:
         cluster, (host, port) = self._cluster, self._address
