@@ -62,6 +62,8 @@ def test_one_topic_has_messages_of_several_tables_and_others_are_passed_over(top
         follower.until(lambda: len(follower.rows()) == 7)
     assert [each[1] for each in told(follower)] == [1, 3, 5, 7]
     assert [each[1] for each in told(follower, "shop.items")] == [0, 2, 4]
+    of_all = sorted(follower.rows(), key=lambda row: (row["_commit_version"], row["_seq"]))
+    assert [each["id"] for each in of_all] == [0, 1, 2, 3, 4, 5, 7], "as they stand in the partition"
     assert follower.gaps() == []
     with Follower(topics.config(name, **{**options, "skip_others": False})) as follower:
         with pytest.raises(UnrepresentableValue, match=f"{name}, partition 0, offset 6"):

@@ -28,6 +28,16 @@ def test_a_message_keeps_key_value_time_place_and_headers(topics: Topics):
     assert (second["key"], second["value"], second["offset"], second["headers"]) == (None, None, 1, None)
 
 
+def test_a_time_that_no_column_can_hold_stops_the_source_at_its_place(topics: Topics):
+    name = topics.create(message_timestamp_after_max_ms=(1 << 63) - 1)
+    topics.write(name, [b"far"], timestamp=200_000_000_000_000)
+    topics.write(name, [b"beyond"], timestamp=(1 << 63) - 1)
+    with Follower(topics.config(name)) as follower:
+        with pytest.raises(UnrepresentableValue, match=f"{name}, partition 0, offset 1: .*timestamp"):
+            follower.until(lambda: False)
+        assert [row["value"] for row in follower.rows()] == [b"far"]
+
+
 def test_each_partition_is_read_in_its_order_and_nothing_twice_however_often_it_is_killed(topics: Topics):
     names = [topics.create(partitions=3) for _ in range(2)]
     written = {(name, p): [f"{name}/{p}/{i}".encode() for i in range(400)] for name in names for p in range(3)}

@@ -5,7 +5,7 @@ object for each message; that is the only place where this source has them.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -46,6 +46,7 @@ class Messages:
     """Messages of one topic in the order they came, which is that of each partition. Equal lengths.
 
     timestamps: milliseconds since 1970, -1 where there is none. headers: of each message (name, value) in order.
+    numbers: which each is of all that came with it, in all topics.
     """
 
     topic: str
@@ -55,6 +56,7 @@ class Messages:
     partitions: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
     headers: Sequence[list[tuple[str, bytes | None]] | None]
+    numbers: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -70,6 +72,7 @@ class Messages:
             self.partitions[places],
             self.offsets[places],
             [self.headers[each] for each in places],
+            self.numbers[places],
         )
 
     def place(self, at: int) -> str:
@@ -137,7 +140,7 @@ class TopicConsumer:
         if messages:
             self._is_down = ""
             taken.ends |= {(each.topic(), each.partition()): each.offset() + 1 for each in messages}
-            taken.messages = [_columns(name, of) for name, of in _by_topic(messages).items()]
+            taken.messages = [_columns(*each) for each in _by_topic(messages)]
         return taken
 
     def waiting(self, places: Sequence[tuple[str, int, int]]) -> int | None:
@@ -185,18 +188,19 @@ class TopicConsumer:
                 raise ours
 
 
-def _by_topic(messages: Sequence[Any]) -> Mapping[str, Sequence[Any]]:
+def _by_topic(messages: Sequence[Any]) -> list[tuple[str, Sequence[Any], npt.NDArray[np.int64]]]:
+    """Of each topic its messages, and their numbers among all."""
     topics = [each.topic() for each in messages]
     names = dict.fromkeys(topics)
     if len(names) == 1:
-        return {topics[0]: messages}
-    found: dict[str, list[Any]] = {name: [] for name in names}
-    for name, each in zip(topics, messages, strict=True):
-        found[name].append(each)
-    return found
+        return [(topics[0], messages, np.arange(len(messages)))]
+    found: dict[str, list[int]] = {name: [] for name in names}
+    for number, name in enumerate(topics):
+        found[name].append(number)
+    return [(name, [messages[each] for each in numbers], np.array(numbers)) for name, numbers in found.items()]
 
 
-def _columns(topic: str, messages: Sequence[Any]) -> Messages:
+def _columns(topic: str, messages: Sequence[Any], numbers: npt.NDArray[np.int64]) -> Messages:
     def ints(values: list[Any], kind: Any) -> npt.NDArray[Any]:
         return np.array(values, kind)
 
@@ -208,4 +212,5 @@ def _columns(topic: str, messages: Sequence[Any]) -> Messages:
         ints([each.partition() for each in messages], np.int32),
         ints([each.offset() for each in messages], np.int64),
         [each.headers() for each in messages],
+        numbers,
     )

@@ -16,6 +16,7 @@ from databus.sources.kafka._consumer import Messages
 
 KEY: Final = ("partition", "offset")
 _US_A_MS: Final = 1_000
+_MS_MAX: Final = ((1 << 63) - 1) // _US_A_MS
 _to_json: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -45,6 +46,8 @@ def topic_columns(table: TableSchema, messages: Messages, config: KafkaConfig) -
         keys, values = _text(keys, "its key"), _text(values, "it")
         _check_json(values)
     is_timed = messages.timestamps >= 0
+    if (messages.timestamps > _MS_MAX).any():
+        raise UnrepresentableValue("its timestamp is later than microseconds of 64 bits can say")
     times = pa.array(messages.timestamps * _US_A_MS, mask=~is_timed).cast(pa.timestamp("us", "UTC"))
     found = {
         "key": keys,

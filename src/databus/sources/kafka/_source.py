@@ -15,10 +15,12 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from databus.core import (
     COUNTED,
+    SEQ,
     Clock,
     ControlKind,
     DatabusError,
@@ -270,15 +272,13 @@ class KafkaSource:
 
     def _transaction(self, blocks: Sequence[Block]) -> Group:
         now_us = self._clock.now_ns() // 1000
-        scn, self._seq, self._txid = self._counter.next(), 0, self._new_txid()
+        scn, self._txid = self._counter.next(), self._new_txid()
         batches: dict[TableSchema, list[pa.RecordBatch]] = {}
-        for block in blocks:
-            count = len(block.kinds)
-            times = block.timestamps * 1000
-            times = np.where((times < 0) | (times > now_us), now_us, times)
+        self._seq = sum(len(block.kinds) for block in blocks)
+        for block, seqs in zip(blocks, _seqs_of(blocks), strict=True):
+            is_now = (block.timestamps < 0) | (block.timestamps > now_us // 1000)
+            times = np.where(is_now, now_us, block.timestamps * 1000)
             self._commit_us = int(times[-1])
-            seqs = np.arange(self._seq + 1, self._seq + count + 1, dtype=np.int64)
-            self._seq += count
             bus = bus_columns(block.kinds, scn, seqs, times, self._txid)
             batch = pa.RecordBatch.from_arrays([*block.columns, *bus], schema=frame_schema(block.table))
             batches.setdefault(block.table, []).append(batch)
@@ -335,7 +335,17 @@ def bus_columns(
     ]
 
 
+def _seqs_of(blocks: Sequence[Block]) -> list[npt.NDArray[np.int64]]:
+    """The `_seq` of each block's rows: in the order in which messages came, whatever tables they are of."""
+    numbers = np.concatenate([block.numbers for block in blocks])
+    seqs = np.empty(len(numbers), np.int64)
+    seqs[np.argsort(numbers, kind="stable")] = np.arange(1, len(numbers) + 1)
+    return np.split(seqs, np.cumsum([len(block.numbers) for block in blocks[:-1]], dtype=np.int64))
+
+
 def _as_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches of one table, in the order of `_seq`."""
     if len(batches) == 1:
         return batches[0]
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    rows = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return rows.take(pc.sort_indices(rows.column(SEQ)))

@@ -41,12 +41,15 @@ _ORIGIN: Final = (
 
 
 class Block(NamedTuple):
-    """Rows of one table in their order. kinds: numbers of change types. timestamps: of their messages, milliseconds."""
+    """Rows of one table in their order. kinds: numbers of change types. timestamps: of their messages, milliseconds.
+    numbers: those of their messages, among all that came with them.
+    """
 
     table: TableSchema
     columns: Sequence[pa.Array]
     kinds: npt.NDArray[np.int8]
     timestamps: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
 
 
 class TopicTables:
@@ -75,7 +78,7 @@ class TopicTables:
             (table,) = self.of(messages.topic)
             kinds = np.full(len(messages), ChangeType.INSERT, np.int8)
             columns = topic_columns(table, messages, self._config)
-            return [Block(table, columns, kinds, messages.timestamps)]
+            return [Block(table, columns, kinds, messages.timestamps, messages.numbers)]
         named = [name for name in self._declared if self._config.holds(messages.topic, name)]
         if self._config.is_avro or (len(named) == 1 and not self._config.skip_others):
             return self._blocks(named[0], messages)
@@ -114,7 +117,8 @@ class TopicTables:
         columns = [read.rows.column(column.name) for column in read_as.columns if column.name in table.names]
         if self._config.origin_columns:
             columns += [_plain(read.rows.column(column)) for _, _, column in _ORIGIN]
-        return [Block(table, columns, kinds, messages.timestamps[read.messages.to_numpy()])]
+        of = read.messages.to_numpy()
+        return [Block(table, columns, kinds, messages.timestamps[of], messages.numbers[of])]
 
     def _reader(self, name: str) -> Callable[[TableSchema, pa.Array], ReadRows]:
         form = self._form
