@@ -1,9 +1,21 @@
 """What goes wrong with Kafka and with those who write to it: nothing is missing, and nothing is seen twice."""
 
-import pytest
+import time
 
-from databus.core import ConfigError, LockHeld, UnrepresentableValue, UnsupportedFeature
-from databus.tasks import Bucket
+import pyarrow as pa
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from databus.core import (
+    ConfigError,
+    ControlKind,
+    LockHeld,
+    ServiceUnavailable,
+    UnrepresentableValue,
+    UnsupportedFeature,
+)
+from databus.tasks import Bucket, DirectFeed, Ways
 from databus.tasks.kafka._writer import _KEPT
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import new_prefix, output_of, rows_in
@@ -37,6 +49,36 @@ def test_a_task_given_up_for_dead_is_shut_out_by_its_successor(kafka, tmp_path):
     assert ids_in(kafka, prefix) == [1, 2, 3]
 
 
+def test_a_transaction_that_the_broker_has_ended_comes_again(kafka, tmp_path, monkeypatch):
+    """It took too long, as while a broker does not answer; nobody else has begun to write."""
+    prefix, log = new_prefix(), log_of(1)
+    output = output_of(kafka, tmp_path, prefix, buckets=1, transaction_ms_max=1_000)
+    output.open()
+    topics = [TopicPartition(f"{prefix}.orders", number) for number in range(3)]
+
+    def ends(level):
+        asked = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_offsets(
+            {each: OffsetSpec.latest() for each in topics}, isolation_level=level
+        )
+        return [each.result(30).offset for each in asked.values()]
+
+    def wait_until_it_has_ended(point):
+        if point == "kafka.before_commit":
+            (session,) = sessions
+            session.producer.flush(30)
+            deadline = time.monotonic() + 60
+            while ends(IsolationLevel.READ_COMMITTED) != ends(IsolationLevel.READ_UNCOMMITTED):
+                assert time.monotonic() < deadline
+
+    with monkeypatch.context() as patched, pytest.raises(ServiceUnavailable, match="transaction_ms_max=1000"):
+        patched.setattr("databus.tasks.kafka._writer.crash_point", wait_until_it_has_ended)
+        with attempt(output) as slow:
+            sessions = [slow.session]
+            slow.write(log.batch(0, 1))
+    write_batch(output, log.batch(0, 1))
+    assert ids_in(kafka, prefix) == [1]
+
+
 def test_a_number_of_buckets_that_is_changed_in_one_process_loses_and_repeats_nothing(kafka, tmp_path):
     prefix, log = new_prefix(), log_of(*range(1, 10))
     for buckets, begin, end in ((2, 0, 3), (3, 2, 6), (1, 5, 9)):
@@ -59,6 +101,20 @@ def test_buckets_that_do_not_stand_at_one_place_keep_their_number(kafka, tmp_pat
     output_of(kafka, tmp_path, prefix, buckets=3).open()
 
 
+def test_a_first_batch_that_was_broken_off_keeps_its_number_of_buckets(kafka, tmp_path):
+    """Buckets that have written nothing yet stand at no place."""
+    prefix, log = new_prefix(), log_of(*range(1, 9))
+    four = output_of(kafka, tmp_path, prefix, buckets=4)
+    four.open()
+    feed = DirectFeed(Ways(), four.direct_writer(), Bucket("shop", "topics", "suite", 0, 4))
+    feed.write_ranges(lambda _: [log.batch(0, 8)], pa.table({}), 0)
+    with pytest.raises(UnsupportedFeature, match="Say `buckets: 4`"):
+        output_of(kafka, tmp_path, prefix, buckets=2).open()
+    write_batch(four, log.batch(0, 8))
+    output_of(kafka, tmp_path, prefix, buckets=2).open()
+    assert ids_in(kafka, prefix) == list(range(1, 9))
+
+
 def test_a_row_that_is_too_large_is_named_and_nothing_of_its_batch_is_seen(kafka, tmp_path):
     prefix, log = new_prefix(), log_of(1)
     log.begin().insert(*[log.entries[0].table, order(2, "x" * 2_000_000)])
@@ -67,6 +123,27 @@ def test_a_row_that_is_too_large_is_named_and_nothing_of_its_batch_is_seen(kafka
     with pytest.raises(UnrepresentableValue, match=r"shop/main.orders: the row at \(2, 1\).*message.max.bytes"):
         write_batch(output, log.batch(0, 2))
     assert ids_in(kafka, prefix) == []
+
+
+def test_a_control_topic_that_forgets_positions_is_refused(kafka, tmp_path):
+    prefix = new_prefix()
+    forgets = NewTopic(f"{prefix}.control", 1, 1, config={"cleanup.policy": "delete"})
+    AdminClient({"bootstrap.servers": kafka.bootstrap}).create_topics([forgets])[forgets.topic].result(30)
+    with pytest.raises(ConfigError, match=r"cleanup\.policy=delete and forgets positions"):
+        output_of(kafka, tmp_path, prefix).open()
+
+
+def test_a_control_without_a_key_is_said_not_to_fit_a_compacted_topic(kafka, tmp_path):
+    prefix, log = new_prefix(), log_of(1)
+    log.begin().control(ControlKind.TRUNCATE, log.entries[0].table)
+    compacted = NewTopic(f"{prefix}.orders", 1, 1, config={"cleanup.policy": "compact"})
+    AdminClient({"bootstrap.servers": kafka.bootstrap}).create_topics([compacted])[compacted.topic].result(30)
+    output = output_of(kafka, tmp_path, prefix, buckets=1)
+    output.open()
+    with pytest.raises(UnrepresentableValue, match="`controls` a topic of their own"):
+        write_batch(output, log.batch(0, 2))
+    with pytest.raises(ValueError, match="makes compacted topics"):
+        output_of(kafka, tmp_path, prefix, create_topics={"config": {"cleanup.policy": "compact"}})
 
 
 def test_a_topic_that_is_missing_is_told(kafka, tmp_path):

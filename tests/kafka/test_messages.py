@@ -6,7 +6,7 @@ from collections import defaultdict
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from databus.core import ControlKind, UnsupportedFeature
 from databus.formats import canal_rows, cloudevents_debezium_rows, cloudevents_rows, debezium_rows, maxwell_rows
@@ -103,6 +103,20 @@ def test_controls_stand_in_each_partition_or_in_a_topic_of_their_own_or_stop(kaf
     with pytest.raises(UnsupportedFeature, match=r"on_truncate: skip"):
         written(kafka, tmp_path, log, format="debezium")
     assert sum(map(len, written(kafka, tmp_path, log, format="debezium", on_truncate="skip"))) == 1
+
+
+def test_controls_stand_in_partitions_that_a_topic_has_got_meanwhile(kafka, tmp_path):
+    prefix, log = new_prefix(), log_of(1)
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    output = output_of(kafka, tmp_path, prefix)
+    output.open()
+    write_batch(output, log.batch(0, 1))
+    topic = f"{prefix}.orders"
+    widened = AdminClient({"bootstrap.servers": kafka.bootstrap}).create_partitions([NewPartitions(topic, 5)])
+    widened[topic].result(30)
+    write_batch(output, log.batch(1, 2))
+    ends = [json.loads(part[-1].value())["_control"]["kind"] for part in messages_in(kafka, topic)]
+    assert ends == ["truncate"] * 5
 
 
 def test_an_update_is_in_one_piece_however_many_rows_there_are(kafka, tmp_path):

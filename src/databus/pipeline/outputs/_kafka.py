@@ -79,6 +79,7 @@ class KafkaOutput(DirectOutput):
             new = self.config.create_topics
             positions = positions_of(self._cluster, self.config.control_topic)
             positions.make(-1 if new is None or new.replication_factor is None else new.replication_factor)
+            positions.check_kept()
             switch_buckets(self.direct_writer(), self.context.pipeline, self.context.output)
 
     @property

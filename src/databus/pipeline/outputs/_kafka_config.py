@@ -192,6 +192,12 @@ class KafkaConfig(OutputConfig):
         where = self.where_controls_go
         if where == INLINE and self.format != OWN_FORMAT:
             raise ValueError(f"`controls: inline` goes with `format: {OWN_FORMAT}`; give them a topic of their own")
+        policy = "" if self.create_topics is None else self.create_topics.config.get("cleanup.policy", "")
+        if where == INLINE and "compact" in policy:
+            raise ValueError(
+                "`create_topics` makes compacted topics, which take no message without a key, as `controls: inline` "
+                "brings them: give controls a topic of their own, or say `controls: none`"
+            )
         others = [] if where in (INLINE, NO_CONTROLS) else [where]
         for template in (self.topic, *self.topics.values(), *others, self.control_topic):
             try:

@@ -78,6 +78,11 @@ _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = 
         UnrepresentableValue,
         ". Give the topic another `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms`",
     ),
+    (
+        ("INVALID_RECORD",),
+        UnrepresentableValue,
+        ". A compacted topic takes no message without a key: give `controls` a topic of their own, and tables keys",
+    ),
     (_MISSING, ConfigError, ". Make the topic, or say `create_topics`"),
     (_WRONG, ConfigError, ""),
     (_WAIT, ServiceUnavailable, ""),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from databus.core import CorruptData, ServiceUnavailable, SourceCheckpoint
+from databus.core import ConfigError, CorruptData, ServiceUnavailable, SourceCheckpoint
 from databus.tasks.kafka._cluster import Cluster
 from databus.tasks.kafka._topics import NewTopics, topics_of
 
@@ -73,6 +73,25 @@ class Positions:
         """See to it that the topic is there; returns the number of its partitions."""
         new = NewTopics(1, replication_factor, CONTROL_CONFIG)
         return topics_of(self._cluster).ready(self._topic, new)
+
+    def check_kept(self) -> None:
+        """Raise `ConfigError` where the topic, as somebody else has made it, forgets positions; pass where the user may
+        not know.
+        """
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+        topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
+        asked = self._cluster.admin().describe_configs([topic], request_timeout=self._cluster.request_s_max)
+        try:
+            policy = asked[topic].result(self._cluster.request_s_max)["cleanup.policy"].value
+        except (KafkaException, TimeoutError, KeyError):
+            return
+        if policy != "compact":
+            raise ConfigError(
+                f"{self._cluster.name}: control topic {self._topic} has cleanup.policy={policy} and forgets positions: "
+                f"what is written after that may come twice. Set it to compact"
+            )
 
     def read(self) -> dict[BucketId, Position]:
         """What is committed now: by whoever was shut out before this was called, too.

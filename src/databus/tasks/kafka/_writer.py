@@ -177,13 +177,23 @@ class _BucketOfKafka:
         """See `BucketWriter.write`."""
         try:
             return self._write(batch)
-        except (Fenced, UnsupportedFeature):  # what an inherited session knows may be out of date
+        except (Fenced, UnsupportedFeature) as error:  # what an inherited session knows may be out of date
             if not self._is_inherited:
-                raise
+                raise self._outlasted(error) from error
         finally:
             self._is_inherited = False
         self.session.close()  # somebody was between: an attempt in another process, or the driver; this one is later
         return self._write(batch)
+
+    def _outlasted(self, error: DatabusError) -> DatabusError:
+        """Whoever takes longer than a transaction may is shut out by the broker: nobody else has begun to write."""
+        if not isinstance(error, Fenced) or time.monotonic() < self._deadline:
+            return error
+        cluster = self._writer.cluster
+        return ServiceUnavailable(
+            f"{cluster.name}: a transaction took longer than transaction_ms_max={cluster.transaction_ms_max}, so the "
+            f"broker ended it: none of it is seen, and all comes again. Raise that if it happens often"
+        )
 
     def _write(self, batch: ChangeBatch) -> Mapping[str, int]:
         session = self.session
@@ -310,11 +320,21 @@ class _BucketOfKafka:
         source = control.table.source
         is_inline = writer.controls == INLINE
         topic = writer.topics.name(physical, source) if is_inline else topic_name(writer.controls, physical, source)
-        partitions = topics_of(writer.cluster).ready(topic, writer.new)
+        topics_of(writer.cluster).ready(topic, writer.new)
         value = writer.encoding.control(physical, control)
-        for number in range(partitions) if is_inline else (_ANY_PARTITION,):
+        for number in self._partitions_now(topic) if is_inline else (_ANY_PARTITION,):
             key = None if is_inline else f"{physical}/{source}".encode()
             self._produce(topic, value, key, number, None)
+
+    def _partitions_now(self, topic: str) -> Sequence[int]:
+        """As the brokers say, which may have got more meanwhile; the producer knows them too then."""
+        from confluent_kafka import KafkaException
+
+        try:
+            found = self._producer.list_topics(topic, self._writer.cluster.request_s_max)
+        except KafkaException as error:
+            raise self._error(error, f"asking for the partitions of topic {topic}") from error
+        return sorted(found.topics[topic].partitions)
 
     def _produce(
         self, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Any, time_ms: int = 0
@@ -350,14 +370,14 @@ def switch_buckets(writer: KafkaWriter, pipeline: str, output: str) -> None:
     for stream, found in of_output(positions.read(), pipeline, output):
         if {each.buckets for each in found.values()} == {writer.buckets}:
             continue
-        sessions = [
-            Session(writer.cluster, topic, BucketId(pipeline, output, stream, number)) for number in sorted(found)
-        ]
+        before = max(each.buckets for each in found.values())
+        numbers = sorted({*found, *range(before)})  # one without a position has written nothing yet
+        sessions = [Session(writer.cluster, topic, BucketId(pipeline, output, stream, number)) for number in numbers]
         try:
             for each in sessions:
                 each.begin()
-            at = _common_place([each.position for each in sessions], output, stream, writer.buckets)
-            _move(writer, topic, sessions[0], BucketId(pipeline, output, stream, 0), max(found) + 1, at)
+            at = _common_place([each.position for each in sessions], output, stream, before, writer.buckets)
+            _move(writer, topic, sessions[0], BucketId(pipeline, output, stream, 0), numbers[-1] + 1, at)
         except KafkaException as error:
             raise writer.cluster.error(error, f"changing the number of buckets of {stream}") from error
         finally:
@@ -365,11 +385,12 @@ def switch_buckets(writer: KafkaWriter, pipeline: str, output: str) -> None:
                 each.close()
 
 
-def _common_place(positions: list[Position | None], output: str, stream: str, buckets: int) -> SourceCheckpoint:
+def _common_place(
+    positions: list[Position | None], output: str, stream: str, before: int, buckets: int
+) -> SourceCheckpoint:
     places = {None if each is None else (each.at.pair, each.at.log) for each in positions}
     first = positions[0]
     if len(places) > 1 or first is None:
-        before = first.buckets if first is not None else "as many as before"
         raise UnsupportedFeature(
             f"outputs.{output}: the buckets of {stream} do not stand at one place, so that there cannot be {buckets} "
             f"now: a batch was broken off. Say `buckets: {before}`, let it run until a batch is whole, and change "

@@ -56,6 +56,7 @@ class Kafka(JavaServer):
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
             "transaction.state.log.num.partitions": 4,
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
             "share.coordinator.state.topic.replication.factor": 1,
             "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
