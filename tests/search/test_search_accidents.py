@@ -1,7 +1,10 @@
 """What goes wrong with an index and with those who write it."""
 
+import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -82,6 +85,23 @@ def test_outputs_that_ask_one_cluster_at_a_time_do_not_take_each_other_s_connect
 
         assert all(pool.map(ask, range(3)))
         assert len(proxy.seen) == 150
+
+
+def test_a_server_that_answers_byte_by_byte_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+
+        def drip():
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                for _ in range(500):
+                    connection.sendall(b"x")
+                    time.sleep(0.02)
+
+        pool.submit(drip)
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ServiceUnavailable, match=r"no whole answer within 0\.2 s"):
+            Cluster((url,), request_ms_max=200, retry_ms_max=0).client().ask("GET", "/")
 
 
 TURNED_AWAY = {"index": {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue"}}}
@@ -166,6 +186,28 @@ def test_an_index_that_is_removed_while_it_is_written_is_missed(opensearch, tmp_
         opensearch.ask("DELETE", "/orders")
         with pytest.raises(CorruptData, match="databus rebuild"):
             write_batch(output, log.batch(1, 2))
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one batch", "two"])
+def test_rows_that_are_read_anew_after_their_column_has_another_type_are_all_there(opensearch, tmp_path, together):
+    """The index is removed and filled again, also where the snapshot is in the batch that brings the change."""
+    columns = [replace(each, type="bool") if each.name == "note" else each for each in ORDERS.columns]
+    flags = replace(ORDERS, columns=tuple(columns))
+    log = log_of(1, 2)
+    log.begin().schema(flags, 3)
+    cut = len(log.entries)
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, flags, generation=1)
+    log.snapshot(flags, [{**order(1), "note": True}, {**order(3), "note": False}])
+    log.bus_control(ControlKind.SNAPSHOT_END, flags, generation=1, begin=[*begin.pair], complete=True)
+    with opened(opensearch, tmp_path) as output:
+        for batch in log.batches([] if together else [cut]):
+            try:
+                write_batch(output, batch)
+            except ServiceUnavailable:
+                write_batch(output, batch)
+        mapping = opensearch.ask("GET", "/orders/_mapping")["orders"]["mappings"]
+    assert notes(opensearch) == {"1": True, "3": False}
+    assert mapping["properties"]["note"]["type"] == "boolean"
 
 
 def test_soft_deletes_and_truncation_keep_documents_that_say_so(server, tmp_path):

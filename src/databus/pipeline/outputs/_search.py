@@ -9,13 +9,21 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
-from databus.core import ConfigError, ControlKind, CorruptData, LimitExceeded, Pair, UnsupportedFeature
+from databus.core import (
+    ConfigError,
+    ControlKind,
+    CorruptData,
+    LimitExceeded,
+    Pair,
+    ServiceUnavailable,
+    UnsupportedFeature,
+)
 from databus.disk import Location
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, DirectOutput, OutputContext, Place
 from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
 from databus.schema import SchemaChange, TableSchema
-from databus.tasks import DeadLetters, KeyChoice, Letter, Letters, StagedBatch, TableControl, Tasks
+from databus.tasks import DeadLetters, KeyChoice, Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks
 from databus.tasks.search import (
     PLACE,
     Cluster,
@@ -193,7 +201,7 @@ class SearchOutput(DirectOutput):
         """See `Output.commit`: all rows are there; what controls say of older ones is done now."""
         del tasks
         for change in () if batch.ahead is None else batch.ahead.changes:
-            self._follow(f"{batch.physical}/{change.after.source}", change)
+            self._follow(batch, f"{batch.physical}/{change.after.source}", change)
         for item in batch.items:
             if isinstance(item, TableControl):
                 self._apply(batch, item)
@@ -226,8 +234,10 @@ class SearchOutput(DirectOutput):
         self._uuids[name] = uuid
         if uuid is None:
             return  # no row of it has come yet
-        scn, seq = batch.end.pair
-        place = {"index": index, "uuid": uuid, "log": batch.end.log, "scn": scn, "seq": seq}
+        self._write_place(name, index, uuid, batch.end.log, batch.end.pair)
+
+    def _write_place(self, name: str, index: str, uuid: str | None, log: str | None, pair: Pair) -> None:
+        place = {"index": index, "uuid": uuid, "log": log, "scn": pair[0], "seq": pair[1]}
         self._control.write(PLACE, name, place)
 
     def _apply(self, batch: StagedBatch, control: TableControl) -> None:
@@ -239,7 +249,7 @@ class SearchOutput(DirectOutput):
                 scn, seq = control.body["begin"]
                 self._delete_below(name, (int(scn), int(seq)))
         elif control.kind is ControlKind.SCHEMA:
-            self._follow(name, SchemaChange.of_control(control.pair, control.body, None, control.table))
+            self._follow(batch, name, SchemaChange.of_control(control.pair, control.body, None, control.table))
         elif control.kind is ControlKind.GAP:
             self._pass_gap(name, control)
 
@@ -260,7 +270,7 @@ class SearchOutput(DirectOutput):
             f"the index is right again when that snapshot has ended"
         )
 
-    def _follow(self, name: str, change: SchemaChange) -> None:
+    def _follow(self, batch: StagedBatch, name: str, change: SchemaChange) -> None:
         """Give the index the fields of a changed table, and make its older documents into rows of today."""
         index = self._plan.name(*name.split("/", 1))
         mapping, key = self._indices.mapping(index), self._plan.key_of(change.after)
@@ -285,10 +295,11 @@ class SearchOutput(DirectOutput):
         sweep.refresh()
         if change.needs_snapshot:  # all rows come again
             if made.conflicts:
-                self._remove(name)
+                self._make_anew(batch, name, change)
                 return
             sweep.delete_below(change.pair)
-        self._indices.ready(name.partition("/")[0], change.after)
+        indices = self._indices
+        indices.ready(name.partition("/")[0], change.after)
         if made.rewrites:
             count, limit = sweep.count_below(change.pair), self.config.rewrite_documents_max
             if count > limit:
@@ -297,7 +308,25 @@ class SearchOutput(DirectOutput):
                     f"than rewrite_documents_max={limit}. Raise it and start again; or: {self._how_to_rebuild(name)}"
                 )
             sweep.rewrite_below(change.pair, made)
-        self._indices.note_change(index, name, change.after, change.pair)
+        indices.note_change(index, name, change.after, change.pair, is_anew=False)
+
+    def _make_anew(self, batch: StagedBatch, name: str, change: SchemaChange) -> None:
+        """Have an empty index in the place of the table's, which a snapshot fills.
+
+        Raises `ServiceUnavailable` where some of its rows are in this batch already: they are gone with the index.
+        """
+        self._remove(name)
+        physical, source = name.split("/", 1)
+        indices = self._indices
+        index = indices.ready(physical, change.after)
+        indices.note_change(index, name, change.after, change.pair, is_anew=True)
+        self._write_place(name, index, indices.uuid(index), batch.end.log, change.pair)
+        rows = (item for item in batch.items if isinstance(item, StagedRows) and item.table.source == source)
+        if any(item.last > change.pair for item in rows):
+            raise ServiceUnavailable(
+                f"outputs.{self.context.output}: the index of {name} was made anew for a change of its columns at "
+                f"{change.pair} (SCN, _seq), and rows from behind that were in it already. They are written again"
+            )
 
     def _how_to_rebuild(self, name: str) -> str:
         rebuild = f"databus rebuild FILE {self.context.output} {name}"

@@ -78,11 +78,13 @@ class DocumentChange:
 
 
 def meta_of(
-    owner: str, source: str, columns: Sequence[str], key: Sequence[str], schema: Pair = (0, 0)
+    owner: str, source: str, columns: Sequence[str], key: Sequence[str], schema: Pair, anew: Pair
 ) -> dict[str, Any]:
-    """What an index's mapping says of it. schema: the pair of the last change that it has followed."""
-    told = {"owner": owner, "source": source, "columns": [*columns], "key": [*key], "schema": [*schema]}
-    return {"_meta": {META: told}}
+    """What an index's mapping says of it. schema: the pair of the last change that it has followed; anew: of the one
+    for which it was made anew, and takes no rows from before.
+    """
+    told = {"owner": owner, "source": source, "columns": [*columns], "key": [*key]}
+    return {"_meta": {META: {**told, "schema": [*schema], "anew": [*anew]}}}
 
 
 def _is_swapped(name: str, renamed: Mapping[str, str]) -> bool:

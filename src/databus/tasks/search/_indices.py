@@ -71,6 +71,7 @@ class Indices:
         self._client = client
         self._plan = plan
         self._ready: set[tuple[str, int]] = set()
+        self._anew: dict[str, Pair] = {}
 
     def ready(self, physical: str, table: TableSchema) -> str:
         """See to it that there is an index for rows of a table in this definition; returns its name.
@@ -95,6 +96,8 @@ class Indices:
             self._client.ask("PUT", path_of(name), self._body(source, table, wanted))
             return
         whose = (found.get("_meta") or {}).get(META)
+        scn, seq = (whose or {}).get("anew") or (0, 0)
+        self._anew[name] = int(scn), int(seq)
         if whose is None and self._client.ask("GET", f"{path_of(name)}/_count")["count"]:
             raise InputError(
                 f"index {name} holds documents that this output has not written, and is to hold those of {source}. "
@@ -116,21 +119,28 @@ class Indices:
             if plan.on_schema_change == "ignore":
                 missing = {}
         if missing or whose is None:
-            meta = self._meta(source, table, (0, 0)) if whose is None else {}
+            meta = self._meta(source, table) if whose is None else {}
             self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", {"properties": missing, **meta})
         self._client.ask("PUT", f"{path_of(name)}/_settings", {"index.gc_deletes": f"{plan.gc_deletes_s}s"})
 
-    def note_change(self, name: str, source: str, table: TableSchema, pair: Pair) -> None:
-        """Have the index say that it has followed the change of its table's schema at this pair."""
-        body = {"properties": {}, **self._meta(source, table, pair)}
+    def takes_above(self, name: str) -> Pair:
+        """The pair above which an index that is ready takes rows: that of the change for which it was made anew."""
+        return self._anew.get(name, (0, 0))
+
+    def note_change(self, name: str, source: str, table: TableSchema, pair: Pair, *, is_anew: bool) -> None:
+        """Have the index say that it has followed the change of its table's schema at this pair. is_anew: and that it
+        was made anew for it.
+        """
+        anew = pair if is_anew else self.takes_above(name)
+        body = {"properties": {}, **self._meta(source, table, pair, anew)}
         self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", body)
 
-    def _meta(self, source: str, table: TableSchema, pair: Pair) -> dict[str, Any]:
-        return meta_of(self._plan.owner, source, table.names, self._plan.key_of(table), pair)
+    def _meta(self, source: str, table: TableSchema, pair: Pair = (0, 0), anew: Pair = (0, 0)) -> dict[str, Any]:
+        return meta_of(self._plan.owner, source, table.names, self._plan.key_of(table), pair, anew)
 
     def _body(self, source: str, table: TableSchema, properties: Mapping[str, Any]) -> dict[str, Any]:
         physical, _, short = source.partition("/")
-        mapping = {"dynamic": False, **self._meta(source, table, (0, 0)), "properties": properties}
+        mapping = {"dynamic": False, **self._meta(source, table), "properties": properties}
         aliases: dict[str, Any] = {index_name(each, physical, short): {} for each in self._plan.aliases}
         return {
             "settings": {"index.gc_deletes": f"{self._plan.gc_deletes_s}s", **json.loads(self._plan.settings)},

@@ -32,6 +32,7 @@ from databus.formats import own_rows
 from databus.tasks._batch import ChangeBatch, TableRows
 from databus.tasks._direct import Bucket, BucketWriter
 from databus.tasks._letters import DeadLetters, Letter, Letters
+from databus.tasks._pairs import rows_above
 from databus.tasks.search._bulk import FILTER, Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import Answer, Client, Cluster
 from databus.tasks.search._control import FENCE, PLACE, ControlIndex
@@ -180,9 +181,10 @@ class _BucketOfSearch:
             )
 
     def _put(self, physical: str, item: TableRows) -> int:
-        """Returns how many of the rows the server had something newer of."""
-        plan = self._writer.plan
+        """Returns how many of the rows the server had something newer of, or wants no more."""
+        plan, count = self._writer.plan, int(item.rows.num_rows)
         index = self._indices.ready(physical, item.table)
+        item = replace(item, rows=rows_above(item.rows, self._indices.takes_above(index)))
         made = operations(item.table, item.rows, plan.key_of(item.table), index, soft=plan.soft, typed=plan.typed)
         bulk = BulkSender(self._client, self._writer, self._fence)
         stale, refused = bulk.send(made)
@@ -192,7 +194,7 @@ class _BucketOfSearch:
         if self._writer.letters is not None and len(made):
             scns = int(made.scns.min()), int(made.scns.max())
             self._writer.letters.release_overtaken(source, scns, lambda: _taken(made, refused))
-        return stale
+        return stale + count - int(item.rows.num_rows)
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
         letters = self._writer.letters
