@@ -125,6 +125,18 @@ def test_a_file_of_one_line_that_is_not_whole_is_found_in_its_copy(app):
     assert app.gaps == []
 
 
+def test_the_copy_is_not_an_older_one_that_begins_alike(app):
+    app.write("started\nlong ago\n", "app.log-20200101")
+    os.utime(app.folder / "app.log-20200101", ns=(1, 1))
+    app.start().write("started\n")
+    app.poll()
+    app.write("now\n")
+    shutil.copyfile(app.path, app.folder / "app.log-20261124")
+    os.truncate(app.path, 0)
+    app.write("later\n")
+    assert app.poll() == ["started", "now", "later"]
+
+
 def test_what_is_written_to_a_rotated_file_after_it_was_left_is_a_gap(app):
     app.start(on_gap="continue").write(numbered(0, 1))
     app.poll()

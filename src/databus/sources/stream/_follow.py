@@ -132,6 +132,7 @@ class FollowedFile:
         """
         unread = self._size_seen - self.place.offset
         copies = [each for each in self._siblings() if _inode(each) != self.place.inode]
+        copies.sort(key=_changed_ns, reverse=True)  # older ones may begin alike
         for offset, mark in {self.read_to: self._read_mark, self.place.offset: self.place.mark}.items():
             for each in copies if offset else ():
                 if _holds(each, offset, mark):
@@ -246,6 +247,11 @@ def _stat(path: Path) -> os.stat_result | None:
         return path.stat()
     except OSError:
         return None
+
+
+def _changed_ns(path: Path) -> int:
+    found = _stat(path)
+    return 0 if found is None else found.st_mtime_ns
 
 
 def _inode(path: Path) -> int | None:
