@@ -330,11 +330,14 @@ class _BucketOfKafka:
         """As the brokers say, which may have got more meanwhile; the producer knows them too then."""
         from confluent_kafka import KafkaException
 
+        cluster, what = self._writer.cluster, f"asking for the partitions of topic {topic}"
         try:
-            found = self._producer.list_topics(topic, self._writer.cluster.request_s_max)
+            found = self._producer.list_topics(topic, cluster.request_s_max).topics[topic]
         except KafkaException as error:
-            raise self._error(error, f"asking for the partitions of topic {topic}") from error
-        return sorted(found.topics[topic].partitions)
+            raise self._error(error, what) from error
+        if found.error is not None:
+            raise cluster.error_of(found.error, what)
+        return sorted(found.partitions)
 
     def _produce(
         self, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Any, time_ms: int = 0
