@@ -146,6 +146,22 @@ def test_a_control_without_a_key_is_said_not_to_fit_a_compacted_topic(kafka, tmp
         output_of(kafka, tmp_path, prefix, create_topics={"config": {"cleanup.policy": "compact"}})
 
 
+def test_a_topic_that_was_removed_is_made_again_where_topics_are_made(kafka, tmp_path):
+    prefix, log = new_prefix(), log_of(1, 2)
+    output = output_of(kafka, tmp_path, prefix, buckets=1)
+    output.open()
+    write_batch(output, log.batch(0, 1))
+    topic, admin = f"{prefix}.orders", AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+    deadline = time.monotonic() + 30
+    while topic in admin.list_topics(timeout=30).topics:
+        assert time.monotonic() < deadline
+    with pytest.raises(ServiceUnavailable, match="is made again"):
+        write_batch(output, log.batch(1, 2))
+    write_batch(output, log.batch(1, 2))
+    assert ids_in(kafka, prefix) == [2]
+
+
 def test_a_topic_that_is_missing_is_told(kafka, tmp_path):
     output = output_of(kafka, tmp_path, new_prefix(), create_topics=None)
     output.open()

@@ -66,27 +66,6 @@ _WAIT: Final = (
     "THROTTLING_QUOTA_EXCEEDED",
     "UNKNOWN_LEADER_EPOCH",
 )
-_MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = (
-    (_DENIED, AccessDenied, ". Look at the settings below `kafka`, and at what that user may do"),
-    (
-        _TOO_LARGE,
-        UnrepresentableValue,
-        ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`, or `project` columns away",
-    ),
-    (
-        _UNTIMELY,
-        UnrepresentableValue,
-        ". Give the topic another `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms`",
-    ),
-    (
-        ("INVALID_RECORD",),
-        UnrepresentableValue,
-        ". A compacted topic takes no message without a key: give `controls` a topic of their own, and tables keys",
-    ),
-    (_MISSING, ConfigError, ". Make the topic, or say `create_topics`"),
-    (_WRONG, ConfigError, ""),
-    (_WAIT, ServiceUnavailable, ""),
-)
 OWN_SETTINGS: Final = {
     "acks": "all in-sync replicas have each message before it counts as written",
     "delivery.report.only.error": "all reports are looked at",
@@ -110,6 +89,33 @@ OWN_SETTINGS: Final = {
 
 class Fenced(LockHeld):
     """Another attempt of this bucket has begun to write."""
+
+
+class TopicMissing(ConfigError):
+    """A topic is not there, or a partition of it."""
+
+
+_MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = (
+    (_DENIED, AccessDenied, ". Look at the settings below `kafka`, and at what that user may do"),
+    (
+        _TOO_LARGE,
+        UnrepresentableValue,
+        ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`, or `project` columns away",
+    ),
+    (
+        _UNTIMELY,
+        UnrepresentableValue,
+        ". Give the topic another `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms`",
+    ),
+    (
+        ("INVALID_RECORD",),
+        UnrepresentableValue,
+        ". A compacted topic takes no message without a key: give `controls` a topic of their own, and tables keys",
+    ),
+    (_MISSING, TopicMissing, ". Make the topic, or say `create_topics`"),
+    (_WRONG, ConfigError, ""),
+    (_WAIT, ServiceUnavailable, ""),
+)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from databus.core import DatabusError, ServiceUnavailable, SourceCheckpoint, Uns
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import Bucket, BucketWriter, batch_above
-from databus.tasks.kafka._cluster import Cluster, Fenced
+from databus.tasks.kafka._cluster import Cluster, Fenced, TopicMissing
 from databus.tasks.kafka._encoding import Chunk, Encoding
 from databus.tasks.kafka._mirror import MirroredChunk, Mirroring
 from databus.tasks.kafka._positions import BucketId, Position, of_output, positions_of
@@ -180,6 +180,10 @@ class _BucketOfKafka:
         except (Fenced, UnsupportedFeature) as error:  # what an inherited session knows may be out of date
             if not self._is_inherited:
                 raise self._outlasted(error) from error
+        except TopicMissing as error:
+            if self._writer.new is None:
+                raise
+            raise ServiceUnavailable(f"{error}. It was removed, and is made again") from error
         finally:
             self._is_inherited = False
         self.session.close()  # somebody was between: an attempt in another process, or the driver; this one is later
