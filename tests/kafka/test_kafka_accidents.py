@@ -75,7 +75,7 @@ def test_a_transaction_that_the_broker_has_ended_comes_again(kafka, tmp_path, mo
         with attempt(output) as slow:
             sessions = [slow.session]
             slow.write(log.batch(0, 1))
-    write_batch(output, log.batch(0, 1))
+    write_batch(output_of(kafka, tmp_path, prefix, buckets=1), log.batch(0, 1))
     assert ids_in(kafka, prefix) == [1]
 
 
