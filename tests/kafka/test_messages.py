@@ -112,8 +112,8 @@ def test_controls_stand_in_partitions_that_a_topic_has_got_meanwhile(kafka, tmp_
     output.open()
     write_batch(output, log.batch(0, 1))
     topic = f"{prefix}.orders"
-    widened = AdminClient({"bootstrap.servers": kafka.bootstrap}).create_partitions([NewPartitions(topic, 5)])
-    widened[topic].result(30)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
     write_batch(output, log.batch(1, 2))
     ends = [json.loads(part[-1].value())["_control"]["kind"] for part in messages_in(kafka, topic)]
     assert ends == ["truncate"] * 5

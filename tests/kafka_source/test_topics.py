@@ -8,7 +8,6 @@ import pytest
 from databus.core import PositionPurged, ServiceUnavailable, TransientError
 from databus.sources import offered
 from databus.sources._capabilities import Checkable
-from databus.sources.kafka._cluster import Cluster
 from databus.testing.servers import Kafka
 from tests.kafka_source.support import Follower, Topics
 
@@ -106,14 +105,6 @@ def test_a_broker_that_does_not_answer_is_waited_for_and_nothing_is_lost(tmp_pat
             follower.until(lambda: len(follower.rows()) == 2)
         assert follower.values() == [b"0", b"1"]
         assert follower.gaps() == []
-
-
-def test_a_topic_of_which_a_broker_knows_no_partitions_yet_is_not_taken_for_gone(topics: Topics):
-    name = topics.create()
-    cluster = Cluster("events", topics.config(name))
-    assert cluster.states({name: ("id", 1)})[name].latest == (0,)
-    with pytest.raises(ServiceUnavailable, match=f"{name} is being made.*partition 1"):
-        cluster.states({name: ("id", 2)})
 
 
 def test_check_source_says_what_topics_finds(topics: Topics):

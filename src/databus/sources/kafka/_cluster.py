@@ -85,18 +85,10 @@ class Cluster:
         return found
 
     def states(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, TopicState]:
-        """What topics hold. Raises `ServiceUnavailable` for one whose partitions not all brokers know: it is being made
-        or removed, which is no reason to say that it is gone.
-        """
+        """What topics hold. A topic that has gone meanwhile is left out."""
         each = [(name, number) for name, (_, count) in topics.items() for number in range(count)]
         earliest = self._offsets(dict.fromkeys(each, _EARLIEST))
         latest = self._offsets(dict.fromkeys(each, _LATEST))
-        for name, number in each:
-            if (name, number) not in earliest or (name, number) not in latest:
-                raise ServiceUnavailable(
-                    f"{self._where}: the topic {name} is being made, widened or removed: partition {number} is "
-                    f"not there. It is looked at again"
-                )
         return {
             name: TopicState(
                 id_,
@@ -104,6 +96,7 @@ class Cluster:
                 tuple(latest[name, number] for number in range(count)),
             )
             for name, (id_, count) in topics.items()
+            if all((name, number) in earliest and (name, number) in latest for number in range(count))
         }
 
     def started(self, states: Mapping[str, TopicState]) -> dict[str, TopicPlace]:

@@ -235,7 +235,8 @@ class _BucketOfKafka:
             self._end_transaction()
             crash_point("kafka.after_commit")
         except KafkaException as error:
-            producer.poll(0)
+            with suppress(KafkaException):  # it raises what is fatal once more
+                producer.poll(0)
             session.check()  # says which message it was about
             raise self._error(error, "committing") from error
         session.position = position
