@@ -12,7 +12,7 @@ _PRELOADED = ("databus.cli", "databus.pipeline", "databus.relay", "databus.opera
 
 @cache
 def _nursery() -> Nursery:
-    return Nursery(_PRELOADED)
+    return Nursery(_PRELOADED, wait_s_max=120)
 
 
 @cache

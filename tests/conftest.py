@@ -23,7 +23,8 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", java_options())
 @cache
 def _relays(*more: str) -> Nursery:
     """What relays of the tests are forked from; made for the first. A start imports for a second of processor time."""
-    return Nursery(["databus.relay", "databus.operate", "databus.sources.sqlite", "databus.sources.mysql", *more])
+    modules = ["databus.relay", "databus.operate", "databus.sources.sqlite", "databus.sources.mysql", *more]
+    return Nursery(modules, wait_s_max=120)
 
 
 def _relays_with_kernels() -> Nursery:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 NUMBER = struct.Struct(">i")
 REQUEST_BYTES_MAX = 1 << 22
 WAIT_S_MAX = 8.0
-"""For the nursery, which may be importing still. Spark waits ten seconds for a process."""
+"""For the nursery, which may be importing still, by default. Spark waits ten seconds for a process."""
 
 _ENDED_BY_SIGNAL = 128
 """What a shell adds to the number of a signal."""
@@ -64,7 +64,13 @@ class Forked:
         return self._code
 
 
-def ask(path: str, arguments: Sequence[str], files: Sequence[int], environment: Mapping[str, str]) -> Forked | None:
+def ask(
+    path: str,
+    arguments: Sequence[str],
+    files: Sequence[int],
+    environment: Mapping[str, str],
+    wait_s_max: float = WAIT_S_MAX,
+) -> Forked | None:
     """Have the nursery that listens at a path fork what `python ARGUMENTS` would be; None if it does not.
 
     arguments: `-m`, a module and its own. files: standard input, output and error.
@@ -72,7 +78,7 @@ def ask(path: str, arguments: Sequence[str], files: Sequence[int], environment: 
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.settimeout(WAIT_S_MAX)
+        connection.settimeout(wait_s_max)
         connection.connect(path)
     except OSError:  # it is gone, and has not heard of this
         connection.close()
@@ -95,10 +101,10 @@ def ask(path: str, arguments: Sequence[str], files: Sequence[int], environment: 
 
 
 def main() -> None:
-    """`_request.py PYTHON SOCKET ARGUMENTS`: what `PYTHON ARGUMENTS` does, forked if it can be."""
-    python, path, *arguments = sys.argv[1:]
+    """`_request.py PYTHON SOCKET SECONDS ARGUMENTS`: what `PYTHON ARGUMENTS` does, forked if it can be."""
+    python, path, wait_s_max, *arguments = sys.argv[1:]
     if arguments[:1] == ["-m"]:
-        forked = ask(path, arguments, (0, 1, 2), os.environ)
+        forked = ask(path, arguments, (0, 1, 2), os.environ, float(wait_s_max))
         if forked is not None:
             nothing = os.open(os.devnull, os.O_RDWR)
             for each in (0, 1, 2):  # pipes end when the process closes them

@@ -89,6 +89,14 @@ class TableControl:
     pair: Pair
     body: Mapping[str, Any]
 
+    @property
+    def missing(self) -> str | None:
+        """What a `gap` says of the changes that are missing, unless a snapshot is said to follow; None otherwise."""
+        if self.kind is not ControlKind.GAP or self.body.get("resnapshot"):
+            return None
+        told = ", ".join(f"{name} {self.body[name]}" for name in ("from", "to", "reason") if name in self.body)
+        return told or "no reason given"
+
 
 Item = TableRows | StagedRows | TableControl
 

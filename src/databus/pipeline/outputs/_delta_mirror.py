@@ -138,9 +138,9 @@ class Mirror:
                 yield from self._delete_below((int(scn), int(seq)), stored)
         elif control.kind is ControlKind.SCHEMA:
             yield from self._follow(control, stored)
-        elif control.kind is ControlKind.GAP and not (control.body.get("resnapshot") or self._on_gap == "continue"):
+        elif control.missing is not None and self._on_gap != "continue":
             raise UnsupportedFeature(
-                f"{self._target.path}: changes of {control.table.source} are missing ({_told(control.body)}), so that "
+                f"{self._target.path}: changes of {control.table.source} are missing ({control.missing}), so that "
                 f"this mirror would be wrong. {self._how_to_reset} Or ask for a snapshot and say `on_gap: continue`: "
                 f"the mirror goes on, and is right again when that snapshot has ended"
             )
@@ -224,7 +224,3 @@ def fill_of(control: TableControl) -> dict[str, pa.Scalar]:
 
 def _columns(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in (COMMIT_VERSION, SEQ))
-
-
-def _told(body: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {body[name]}" for name in ("from", "to", "reason") if name in body) or "no reason given"

@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from databus.core import ControlKind, UnsupportedFeature
 from databus.formats import BigIntegers
 from databus.link import Access
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, DirectOutput
-from databus.tasks import BUCKETS_MAX, KeyChoice, StagedBatch, TableControl, Tasks
+from databus.pipeline.outputs._gaps import refuse_gaps
+from databus.tasks import BUCKETS_MAX, KeyChoice, StagedBatch, Tasks
 from databus.tasks.http import BodyForm, HttpWriter, Target, key_of_secret
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -210,14 +210,5 @@ class HttpOutput(DirectOutput):
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """See `Output.commit`. All rows were taken; a gap is not passed in silence."""
         del tasks
-        if self.config.on_gap == "continue":
-            return
-        for item in batch.items:
-            is_gap = isinstance(item, TableControl) and item.kind is ControlKind.GAP
-            if is_gap and isinstance(item, TableControl) and not item.body.get("resnapshot"):
-                told = ", ".join(f"{each} {item.body[each]}" for each in ("from", "to", "reason") if each in item.body)
-                raise UnsupportedFeature(
-                    f"outputs.{self.context.output}: changes of {batch.physical}/{item.table.source} are missing "
-                    f"({told or 'no reason given'}), which the target would not notice. Have the table read again "
-                    f"(`databus snapshot`), and say `on_gap: continue`"
-                )
+        if self.config.on_gap == "stop":
+            refuse_gaps(batch, self.context.output, "the target")

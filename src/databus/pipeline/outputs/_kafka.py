@@ -131,11 +131,10 @@ class KafkaOutput(DirectOutput):
 
     def _look_at(self, name: str, control: TableControl) -> None:
         config, where = self.config, f"outputs.{self.context.output}"
-        if control.kind is ControlKind.GAP and not control.body.get("resnapshot") and config.on_gap == "stop":
-            told = ", ".join(f"{at} {control.body[at]}" for at in ("from", "to", "reason") if at in control.body)
+        if control.missing is not None and config.on_gap == "stop":
             raise UnsupportedFeature(
-                f"{where}: changes of {name} are missing ({told or 'no reason given'}). Ask for a snapshot of it, and "
-                f"say `on_gap: continue`"
+                f"{where}: changes of {name} are missing ({control.missing}). Ask for a snapshot of it, and say "
+                f"`on_gap: continue`"
             )
         if control.kind is ControlKind.SCHEMA and config.on_schema_change == "stop":
             raise UnsupportedFeature(

@@ -185,6 +185,11 @@ class SearchOutput(DirectOutput):
         noted = self._control.read(PLACE, name)
         return noted is None or noted["log"] in (None, log)
 
+    def came_by(self, name: str, way: str) -> bool:
+        """See `Output.came_by`."""
+        noted = self._control.read(PLACE, name)
+        return noted is None or noted.get("way") in (None, "", way)
+
     def remove(self, tables: Collection[str]) -> list[Location]:
         """See `Output.remove`."""
         for name in tables:
@@ -237,7 +242,8 @@ class SearchOutput(DirectOutput):
         self._write_place(name, index, uuid, batch.end.log, batch.end.pair)
 
     def _write_place(self, name: str, index: str, uuid: str | None, log: str | None, pair: Pair) -> None:
-        place = {"index": index, "uuid": uuid, "log": log, "scn": pair[0], "seq": pair[1]}
+        way = "" if self.way_of is None else self.way_of(name)
+        place = {"index": index, "uuid": uuid, "log": log, "scn": pair[0], "seq": pair[1], "way": way}
         self._control.write(PLACE, name, place)
 
     def _apply(self, batch: StagedBatch, control: TableControl) -> None:
@@ -261,11 +267,10 @@ class SearchOutput(DirectOutput):
             sweep.delete_below(pair)
 
     def _pass_gap(self, name: str, control: TableControl) -> None:
-        if control.body.get("resnapshot") or self.config.on_gap == "continue":
+        if control.missing is None or self.config.on_gap == "continue":
             return
-        told = ", ".join(f"{each} {control.body[each]}" for each in ("from", "to", "reason") if each in control.body)
         raise UnsupportedFeature(
-            f"outputs.{self.context.output}: changes of {name} are missing ({told or 'no reason given'}), so that its "
+            f"outputs.{self.context.output}: changes of {name} are missing ({control.missing}), so that its "
             f"index would be wrong. {self._how_to_rebuild(name)}. Or ask for a snapshot and say `on_gap: continue`: "
             f"the index is right again when that snapshot has ended"
         )

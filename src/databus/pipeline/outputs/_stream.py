@@ -12,18 +12,17 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from databus.core import (
     ConfigError,
-    ControlKind,
     DatabusError,
     FatalError,
     ServiceUnavailable,
     TransientError,
-    UnsupportedFeature,
 )
 from databus.formats import BigIntegers
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, Output, OutputContext
 from databus.pipeline.outputs._child import Child
-from databus.tasks import ChangeBatch, TableControl
+from databus.pipeline.outputs._gaps import refuse_gaps
+from databus.tasks import ChangeBatch
 from databus.tasks.http import BodyForm
 
 _WRITE_BYTES: Final = 1 << 20
@@ -159,7 +158,8 @@ class StreamOutput(Output):
             if isinstance(error, TransientError) and self.config.on_error == "halt":
                 raise FatalError(f"{error}. With `on_error: retry` it is tried again") from error
             raise
-        self._check_gaps(batch)
+        if self.config.on_gap == "stop":
+            refuse_gaps(batch, self.context.output, "the process")
 
     def _give(self, batch: ChangeBatch, deadline_s: float) -> None:
         how, is_empty = self.config.acknowledge, True
@@ -204,18 +204,6 @@ class StreamOutput(Output):
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-
-    def _check_gaps(self, batch: ChangeBatch) -> None:
-        if self.config.on_gap == "continue":
-            return
-        for item in batch.items:
-            if isinstance(item, TableControl) and item.kind is ControlKind.GAP and not item.body.get("resnapshot"):
-                told = ", ".join(f"{each} {item.body[each]}" for each in ("from", "to", "reason") if each in item.body)
-                raise UnsupportedFeature(
-                    f"outputs.{self.context.output}: changes of {batch.physical}/{item.table.source} are missing "
-                    f"({told or 'no reason given'}), which the process would not notice. Have the table read again "
-                    f"(`databus snapshot`), and say `on_gap: continue`"
-                )
 
     def close(self) -> None:
         """See `Output.close`. The process has `end_ms_max` to end by itself, at the end of its input."""

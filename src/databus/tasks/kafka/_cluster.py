@@ -1,6 +1,7 @@
 """A Kafka cluster: its clients, made with the user's own settings, and what their errors mean."""
 
 import logging
+import threading
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -171,8 +172,9 @@ class Cluster:
         return made
 
     def admin(self) -> "AdminClient":
-        """The one for this process."""
-        made: AdminClient = _admin(self)
+        """The one for this process. Hold it until it has answered: one that nobody holds answers nobody."""
+        with _MAKING:  # of two that are made at once, one would be gone before it has answered
+            made: AdminClient = _admin(self)
         return made
 
     def id(self) -> str:
@@ -207,6 +209,9 @@ class Cluster:
         return FatalError(told)
 
 
+_MAKING: Final = threading.Lock()
+
+
 @lru_cache(maxsize=8)
 def _admin(cluster: Cluster) -> Any:
     from confluent_kafka.admin import AdminClient
@@ -218,8 +223,9 @@ def _admin(cluster: Cluster) -> Any:
 def _id(cluster: Cluster) -> str:
     from confluent_kafka import KafkaException
 
+    admin = cluster.admin()
     try:
-        return str(cluster.admin().describe_cluster(request_timeout=cluster.request_s_max).result().cluster_id)
+        return str(admin.describe_cluster(request_timeout=cluster.request_s_max).result().cluster_id)
     except KafkaException as error:
         raise cluster.error(error, "asking for the cluster's id") from error
 

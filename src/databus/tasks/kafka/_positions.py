@@ -82,7 +82,8 @@ class Positions:
         from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
         topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
-        asked = self._cluster.admin().describe_configs([topic], request_timeout=self._cluster.request_s_max)
+        admin = self._cluster.admin()
+        asked = admin.describe_configs([topic], request_timeout=self._cluster.request_s_max)
         try:
             policy = asked[topic].result(self._cluster.request_s_max)["cleanup.policy"].value
         except (KafkaException, TimeoutError, KeyError):
@@ -189,7 +190,8 @@ class Positions:
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(self._topic, number): latest for number in range(count)}
         try:
-            asked = self._cluster.admin().list_offsets(
+            admin = self._cluster.admin()
+            asked = admin.list_offsets(
                 wanted,
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._cluster.request_s_max,

@@ -118,9 +118,8 @@ class Topics:
         """How many partitions it has; 0 while one has no leader, None without a topic."""
         from confluent_kafka import KafkaException, TopicCollection
 
-        asked = self._cluster.admin().describe_topics(
-            TopicCollection([name]), request_timeout=self._cluster.request_s_max
-        )
+        admin = self._cluster.admin()
+        asked = admin.describe_topics(TopicCollection([name]), request_timeout=self._cluster.request_s_max)
         try:
             partitions = asked[name].result(self._cluster.request_s_max).partitions
             return len(partitions) if all(each.leader is not None for each in partitions) else 0
@@ -136,7 +135,8 @@ class Topics:
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         topic = NewTopic(name, new.partitions, new.replication_factor, config=dict(new.config))
-        made = self._cluster.admin().create_topics([topic], request_timeout=self._cluster.request_s_max)
+        admin = self._cluster.admin()
+        made = admin.create_topics([topic], request_timeout=self._cluster.request_s_max)
         try:
             made[name].result(self._cluster.request_s_max)
         except KafkaException as error:
