@@ -168,9 +168,14 @@ def of_other_kinds(raw: bytes, known: set[int]) -> Iterator[bytes]:
 
 
 def damaged(raw: bytes, dice: random.Random) -> bytes:
-    """A log in which one to three events were damaged; most of them with checksums that are right."""
+    """A log in which one to three events were damaged; most of them with checksums that are right. Or one that is cut,
+    or both.
+    """
+    how = dice.random()
+    if how < 0.1:
+        return raw[: dice.randrange(len(raw))]
     whole = b"\xfebin" + b"".join(damage_some(events_of(raw), dice, is_inside=False))
-    return whole[: dice.randrange(len(whole))] if dice.random() < 0.1 else whole
+    return whole[: dice.randrange(len(whole))] if how < 0.2 else whole
 
 
 # --- reading ---

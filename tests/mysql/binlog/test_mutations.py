@@ -20,7 +20,7 @@ def test_damaged_logs_give_an_error_or_a_result(
     kind: str, log_of: Callable[[str, bool], Log], tmp_path: Path, seed: int
 ) -> None:
     """By kernels that check every access to an array, rows between walls; with GTIDs and without."""
-    run_campaign([log_of(kind, True), log_of(kind, False)], tmp_path, seed, 100, is_checked=True)
+    run_campaign([log_of(kind, True), log_of(kind, False)], tmp_path, seed, 150, is_checked=True)
 
 
 @pytest.mark.soak
