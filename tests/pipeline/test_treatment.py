@@ -168,13 +168,13 @@ class Treated:
         ]
         assert said, events
         for message in said:
-            advised = re.search(r"`databus rebuild FILE (\w+)(?: (shop/[\w.]+))?`|rebuild FILE (\w+) TABLE", message)
+            advised = re.search(r"`databus rebuild FILE (\w+)(?: ([\w./]+))?`|rebuild FILE (\w+) TABLE", message)
             if advised:
                 output, table = advised[1] or advised[3], advised[2]
                 self.done.append(f"rebuild {output} {table}")
                 rebuild(load_pipeline(self.project.path), output, [table] if table else (), confirm=lambda _: True)
             else:
-                assert "folder away for a new log" in message, message
+                assert "move that folder away and start it again" in message, message
                 self.done.append("remove .databus")
                 shutil.rmtree(self.folder / ".databus", ignore_errors=True)
 
