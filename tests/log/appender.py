@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from databus.core import BUS_SEQ_MIN, _crash
+from databus.core import BUS_SEQ_MIN
 from databus.log import LogConfig
 from databus.wire import Group
 from tests.log.make import group, open_log
@@ -56,7 +56,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             try:
-                _crash._armed_name, _crash._armed_left = ask["point"], ask["count"]
+                os.environ["DATABUS_CRASH_AT"] = f"{ask['point']}:{ask['count']}"
                 _run(Path(ask["folder"]), os.open(ask["acks"], os.O_WRONLY | os.O_CREAT | os.O_APPEND))
             except BaseException:  # noqa: BLE001 - told by the status, the rest on stderr
                 traceback.print_exc()
