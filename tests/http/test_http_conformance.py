@@ -8,7 +8,7 @@ from tests.http.support import HttpHarness
 
 OPTIONS = {
     "one": {"request_rows_max": 7, "request_bytes_max": 2_048, "controls": True},
-    "three": {"buckets": 3, "body": "lines"},
+    "three": {"buckets": 3, "body": "lines", "on_error": "dead_letter"},
 }
 
 

@@ -11,7 +11,8 @@ import pytest
 from databus.core import InputError, UnsupportedFeature
 from databus.formats import to_json_value
 from databus.schema import Column, TableSchema
-from databus.tasks.search import check_names, document_ids, index_name, operations, sort_answer
+from databus.tasks import key_ids
+from databus.tasks.search import check_names, index_name, operations, sort_answer
 
 TABLE = TableSchema(
     "main.orders",
@@ -106,16 +107,16 @@ IDS = [
 
 @pytest.mark.parametrize(("column", "expected"), IDS)
 def test_ids_of_short_keys_can_be_read(column, expected):
-    assert document_ids([column]).to_pylist() == expected
+    assert key_ids([column]).to_pylist() == expected
 
 
 def test_keys_that_no_id_can_be_have_ids_of_their_own():
     keys = ["", None, "x" * 512, "x" * 513, "x" * 514, "sha256:null", "sha256:x"]
-    found = document_ids([pa.array(keys)]).to_pylist()
+    found = key_ids([pa.array(keys)]).to_pylist()
     assert len({*found}) == len(keys)
     assert all(0 < len(each) <= 512 for each in found)
     assert found[2] == keys[2]
-    two = document_ids([pa.array(["a", "ab"]), pa.array(["bc", "c"])]).to_pylist()
+    two = key_ids([pa.array(["a", "ab"]), pa.array(["bc", "c"])]).to_pylist()
     assert len({*two}) == 2
 
 

@@ -49,8 +49,9 @@ from databus.tasks._direct import (
 from databus.tasks._fetch import Definitions, RangeDecoder, RelayTables
 from databus.tasks._filters import Mask, Project, Rename, TableFilter, Where
 from databus.tasks._folders import Folders, FolderWriter, Named, quoted, spelled
+from databus.tasks._key_ids import key_ids
 from databus.tasks._layout import Layout, LiveFile, Parts, divided, live_files
-from databus.tasks._letters import DeadLetters, Letter, LetterFile, Letters
+from databus.tasks._letters import DeadLetters, Letter, LetterFile, Letters, released_below
 from databus.tasks._lineage import CopySteps, Lineage, LineageOf, SchemaAhead
 from databus.tasks._lines import control_text, row_lines
 from databus.tasks._loose_files import LooseName, LooseWriter, first_staged, is_staged_file
@@ -197,6 +198,7 @@ __all__ = [
     "joined_buckets",
     "joined_parts",
     "joined_typed",
+    "key_ids",
     "last_images",
     "last_pair",
     "live_files",
@@ -211,6 +213,7 @@ __all__ = [
     "plan",
     "quoted",
     "receipts_for",
+    "released_below",
     "result_table",
     "rewrite",
     "row_lines",

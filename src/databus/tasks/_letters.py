@@ -18,9 +18,11 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
-from databus.core import CorruptData, Pair
+from databus.core import CHANGE_TYPE, ControlKind, CorruptData, LimitExceeded, Pair
 from databus.disk import Location
+from databus.formats import own_rows
 from databus.schema import TableSchema
+from databus.tasks._batch import Batch, TableControl
 from databus.tasks._lines import row_lines
 from databus.tasks._pairs import pairs_of
 
@@ -71,12 +73,26 @@ class Letters:
     table: TableSchema
     letters: tuple[Letter, ...]
 
+    @property
+    def physical(self) -> str:
+        """The physical source of the table."""
+        return self.source.partition("/")[0]
+
+    def rows(self) -> pa.Table:
+        """The rows, in the types of the table's frames."""
+        values = pa.array([each.row.encode() for each in self.letters], pa.large_binary())
+        rows = pa.Table.from_batches([own_rows(self.table, values).rows])
+        kinds = pa.array([json.loads(each.row)[CHANGE_TYPE] for each in self.letters])
+        return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, kinds)
+
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """The letters of an output, in a folder of their own; travels to tasks."""
+    """The letters of an output, in a folder of their own; travels to tasks. count_max: how many there may be."""
 
     folder: Location
+    output: str = ""
+    count_max: int = 10_000
 
     def put(self, source: str, table: TableSchema, rows: pa.Table, told: Iterable[tuple[str, str]]) -> None:
         """Keep refused rows, durably. told: the id and the reason of each."""
@@ -112,6 +128,29 @@ class DeadLetters:
     def count(self) -> int:
         """How many letters there are."""
         return sum(each.count for each in self.files())
+
+    def check(self) -> None:
+        """Raises `LimitExceeded` where there are more than there may be."""
+        count = self.count()
+        if count > self.count_max:
+            raise self.too_many(count)
+
+    def too_many(self, count: int) -> LimitExceeded:
+        """The error for so many."""
+        return LimitExceeded(
+            f"outputs.{self.output}: {count} rows were refused and are dead letters, more than "
+            f"dead_letters_max={self.count_max}: `databus dead-letters list FILE` (FILE is the pipeline's file) says "
+            f"why. Mend what they are refused for and have them replayed, drop them, or raise the limit"
+        )
+
+    def by_source(self, is_wanted: Callable[[str], bool]) -> dict[str, list[Letter]]:
+        """The letters of tables whose full names are wanted."""
+        made: dict[str, list[Letter]] = {}
+        for file in self.files(is_wanted):
+            found = self._look(file)
+            if found is not None:
+                made.setdefault(file.source, []).extend(found.letters)
+        return made
 
     def read(self, file: LetterFile) -> Letters:
         """What a file holds. Raises `CorruptData`."""
@@ -163,6 +202,20 @@ class DeadLetters:
         found = self._look(file)
         if found is not None:
             self.keep(file, [each for each in found.letters if not is_over(each)])
+
+
+def released_below(batch: Batch, control: TableControl) -> Pair | None:
+    """Below which pair a control says that no row of its table is there any more; None where it says nothing of it.
+
+    That is so of a truncation, a drop, and the end of a whole snapshot whose begin was given too.
+    """
+    if control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
+        return control.pair
+    is_end = control.kind is ControlKind.SNAPSHOT_END and control.body.get("complete", False)
+    if not is_end or not batch.has_begin_of(control):
+        return None
+    scn, seq = control.body["begin"]
+    return int(scn), int(seq)
 
 
 def _is_overtaken(letter: Letter, taken: Mapping[str, Pair]) -> bool:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from databus.core import COMMIT_VERSION, SEQ, Pair, SourceCheckpoint
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair, SourceCheckpoint
 from databus.wire import is_inside_transaction
 
 Int = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 def pairs_of(rows: pa.Table) -> tuple[Int, Int]:
@@ -33,6 +35,18 @@ def rows_above(rows: pa.Table, pair: Pair) -> pa.Table:
     scns, seqs = pairs_of(rows)
     above = (scns > pair[0]) | ((scns == pair[0]) & (seqs > pair[1]))
     return rows if above.all() else rows.filter(pa.array(above))
+
+
+def before_updates(rows: pa.Table) -> tuple[Mask, Mask]:
+    """Which rows are from before an update, and which of those the row after it follows."""
+    kinds = rows.column(CHANGE_TYPE)
+    is_pre = pc.equal(kinds, ChangeType.UPDATE_PREIMAGE.label).to_numpy()
+    if not is_pre.any():
+        return is_pre, is_pre
+    is_post = pc.equal(kinds, ChangeType.UPDATE_POSTIMAGE.label).to_numpy()
+    scns, seqs = pairs_of(rows)
+    is_next = np.append(is_post[1:] & (scns[1:] == scns[:-1]) & (seqs[1:] == seqs[:-1] + 1), False)
+    return is_pre, is_pre & is_next
 
 
 def parted(rows: pa.Table, rows_max: int) -> list[pa.Table]:

@@ -1,7 +1,7 @@
 """Web hooks: the changes of a batch are posted to an address, in order per key, at least once."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -10,9 +10,20 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from databus.formats import BigIntegers
 from databus.link import Access
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, DirectOutput
+from databus.pipeline._output_contract import Delivery
 from databus.pipeline.outputs._gaps import refuse_gaps
-from databus.tasks import BUCKETS_MAX, KeyChoice, StagedBatch, Tasks
+from databus.pipeline.outputs._letters import LettersConfig, LettersOutput
+from databus.tasks import (
+    BUCKETS_MAX,
+    Bucket,
+    KeyChoice,
+    Letter,
+    Letters,
+    StagedBatch,
+    TableControl,
+    Tasks,
+    released_below,
+)
 from databus.tasks.http import BodyForm, HttpWriter, Target, key_of_secret
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -31,7 +42,7 @@ Secrets = Annotated[list[SecretStr], BeforeValidator(_as_list, json_schema_input
 """One or more secrets; one may stand without brackets."""
 
 
-class HttpConfig(OutputConfig):
+class HttpConfig(LettersConfig):
     """Changes as JSON, posted to an address. See docs/webhooks.md."""
 
     type: Literal["http"] = "http"
@@ -75,10 +86,11 @@ class HttpConfig(OutputConfig):
         description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
         examples=[["id"], {"main.log": ["host", "at"]}],
     )
-    on_error: Literal["halt", "retry"] = Field(
+    on_error: Literal["halt", "retry", "dead_letter"] = Field(
         "halt",
         description="What to do about a request that the target refuses (400, 404, 409, 422 and the like): stop "
-        "the output, or try the batch again until it is taken. 401, 403 and redirects always stop it.",
+        "the output; try the batch again until it is taken; or keep the changes that are refused, and what follows of "
+        "their keys, as dead letters (`databus dead-letters`), and go on. 401, 403 and redirects always stop it.",
     )
     on_gap: Literal["stop", "continue"] = Field(
         "stop", description="What to do where changes are missing and no snapshot is said to follow: stop, or go on."
@@ -164,7 +176,7 @@ class HttpConfig(OutputConfig):
         return self
 
 
-class HttpOutput(DirectOutput):
+class HttpOutput(LettersOutput):
     """Posts changes to an address."""
 
     config_model: ClassVar[type[OutputConfig]] = HttpConfig
@@ -205,10 +217,24 @@ class HttpOutput(DirectOutput):
             ),
             tuple(key_of_secret(each.get_secret_value()) for each in config.secret),
             config.on_error,
+            self.kept_letters,
+            self.key,
         )
+
+    def replay(self, letters: Letters) -> Sequence[Letter]:
+        """See `DirectOutput.replay`."""
+        bucket = Bucket(self.context.pipeline, self.context.output, "replay", 0, 1)
+        return self.direct_writer().replay(bucket, letters, self.letters)
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """See `Output.commit`. All rows were taken; a gap is not passed in silence."""
         del tasks
         if self.config.on_gap == "stop":
             refuse_gaps(batch, self.context.output, "the target")
+        letters = self.kept_letters
+        if letters is not None:
+            for item in batch.items:
+                below = released_below(batch, item) if isinstance(item, TableControl) else None
+                if below is not None:
+                    letters.release(f"{batch.physical}/{item.table.source}", below)
+            letters.check()

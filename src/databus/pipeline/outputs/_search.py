@@ -20,10 +20,11 @@ from databus.core import (
 )
 from databus.disk import Location
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, DirectOutput, OutputContext, Place
+from databus.pipeline._output_contract import Delivery, OutputContext, Place
+from databus.pipeline.outputs._letters import LettersOutput
 from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
 from databus.schema import SchemaChange, TableSchema
-from databus.tasks import DeadLetters, KeyChoice, Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks
+from databus.tasks import KeyChoice, Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, released_below
 from databus.tasks.search import (
     PLACE,
     Cluster,
@@ -44,7 +45,7 @@ _TYPED_BELOW: Final = 7
 _OLDEST: Final = {"opensearch": (1, 0), "elasticsearch": (6, 0)}
 
 
-class SearchOutput(DirectOutput):
+class SearchOutput(LettersOutput):
     """Keeps one index a table, whose documents are the table's rows."""
 
     product: ClassVar[str]
@@ -151,14 +152,8 @@ class SearchOutput(DirectOutput):
             config.bulk_bytes_max,
             config.bulk_rows_max,
             config.on_error,
-            self.letters if config.on_error == "dead_letter" else None,
+            self.kept_letters,
         )
-
-    @property
-    def letters(self) -> DeadLetters:
-        """See `DirectOutput.letters`."""
-        context = self.context
-        return DeadLetters(context.locate(self.config.dead_letters) / context.pipeline / context.output)
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """See `DirectOutput.replay`."""
@@ -212,17 +207,8 @@ class SearchOutput(DirectOutput):
                 self._apply(batch, item)
         for source in dict.fromkeys(item.table.source for item in batch.items):
             self._note(batch, source)
-        if self.config.on_error == "dead_letter":
-            self._check_letters()
-
-    def _check_letters(self) -> None:
-        count, limit = self.letters.count(), self.config.dead_letters_max
-        if count > limit:
-            raise LimitExceeded(
-                f"outputs.{self.context.output}: {count} rows were refused and are dead letters, more than "
-                f"dead_letters_max={limit}: `databus dead-letters list FILE` (FILE is the pipeline's file) says why. "
-                f"Mend what they are refused for and have them replayed, drop them, or raise the limit"
-            )
+        if self.kept_letters is not None:
+            self.kept_letters.check()
 
     def _note(self, batch: StagedBatch, source: str) -> None:
         """Note durably how far a table has come. Raises `CorruptData` if its index is another one than before."""
@@ -248,20 +234,17 @@ class SearchOutput(DirectOutput):
 
     def _apply(self, batch: StagedBatch, control: TableControl) -> None:
         name = f"{batch.physical}/{control.table.source}"
-        if control.kind in (ControlKind.TRUNCATE, ControlKind.DROP):
-            self._delete_below(name, control.pair)
-        elif control.kind is ControlKind.SNAPSHOT_END:
-            if control.body.get("complete", False) and batch.has_begin_of(control):
-                scn, seq = control.body["begin"]
-                self._delete_below(name, (int(scn), int(seq)))
+        below = released_below(batch, control)
+        if below is not None:
+            self._delete_below(name, below)
         elif control.kind is ControlKind.SCHEMA:
             self._follow(batch, name, SchemaChange.of_control(control.pair, control.body, None, control.table))
         elif control.kind is ControlKind.GAP:
             self._pass_gap(name, control)
 
     def _delete_below(self, name: str, pair: Pair) -> None:
-        if self.config.on_error == "dead_letter":
-            self.letters.release(name, pair)
+        if self.kept_letters is not None:
+            self.kept_letters.release(name, pair)
         sweep = self._sweep(self._plan.name(*name.split("/", 1)))
         if sweep.refresh():
             sweep.delete_below(pair)

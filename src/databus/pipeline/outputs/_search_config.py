@@ -5,11 +5,12 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from databus.pipeline._node_config import Names, OutputConfig
+from databus.pipeline._node_config import Names
+from databus.pipeline.outputs._letters import LettersConfig
 from databus.tasks import BUCKETS_MAX
 
 
-class SearchConfig(OutputConfig):
+class SearchConfig(LettersConfig):
     """Options of both outputs."""
 
     url: Names = Field(description="Addresses of nodes, each tried in turn.", examples=["https://search.internal:9200"])
@@ -63,13 +64,6 @@ class SearchConfig(OutputConfig):
         "halt",
         description="What to do about a row that the server refuses: stop the output; try the batch again; or keep the "
         "row as a dead letter (`databus dead-letters`), and go on.",
-    )
-    dead_letters: str = Field(
-        ".databus/dead-letters",
-        description="Folder for dead letters, here or in an object store; one that all machines see which run tasks.",
-    )
-    dead_letters_max: int = Field(
-        10_000, ge=0, description="Most dead letters that there may be; with more, the output stops."
     )
     on_gap: Literal["stop", "continue"] = Field(
         "stop",

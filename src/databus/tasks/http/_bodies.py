@@ -39,7 +39,7 @@ from databus.formats import (
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lines import as_captured
-from databus.tasks._pairs import Int, pairs_of
+from databus.tasks._pairs import Int, Mask, before_updates, pairs_of
 
 _Make = Callable[[TableSchema, pa.RecordBatch, str, int, BigIntegers], Messages]
 _BODY_TYPES: Final = {"array": "application/json", "lines": "application/x-ndjson", "object": "application/json"}
@@ -68,6 +68,8 @@ _FORMATS: Final[Mapping[str, _Make]] = MappingProxyType(
 )
 FORMATS: Final = tuple(_FORMATS)
 BODIES: Final = tuple(_BODY_TYPES)
+Holds = Callable[[Int, Int], Mask]
+"""Which messages are held back, by the items of the batch and the rows in them that they are of."""
 _BY_ROW: Final = frozenset({"own", "cloudevents"})  # the others make one message of the two rows of an update
 
 
@@ -109,6 +111,18 @@ class Request:
         middle = (self.begin + self.end) // 2
         return replace(self, end=middle), replace(self, begin=middle)
 
+    @property
+    def origin(self) -> tuple[int, int]:
+        """Which item of the batch its first message is of, and which row of it; -1 for a control."""
+        return int(self.bodies.part.items[self.begin]), int(self.bodies.part.rows[self.begin])
+
+    def without(self, holds: Holds) -> "list[Request]":
+        """Those in its place, in order, that have the messages which are not held back."""
+        part = self.bodies.part
+        is_held = holds(part.items[self.begin : self.end], part.rows[self.begin : self.end])
+        edges = np.flatnonzero(np.diff(np.concatenate([[True], is_held, [True]]))) + self.begin
+        return [replace(self, begin=begin, end=end) for begin, end in edges.reshape(-1, 2).tolist()]
+
 
 @dataclass(frozen=True)
 class BodyForm:
@@ -133,13 +147,16 @@ class BodyForm:
         """Of the requests."""
         return (_EVENT_TYPES if self.format.startswith("cloudevents") else _BODY_TYPES)[self.body]
 
-    def requests(self, batch: ChangeBatch, takes_controls_of: Callable[[TableSchema], bool]) -> Iterator[Request]:
-        """The requests of a batch, in order."""
+    def requests(
+        self, batch: ChangeBatch, takes_controls_of: Callable[[TableSchema], bool], holds: Holds | None = None
+    ) -> Iterator[Request]:
+        """The requests of a batch, in order, without what is held back."""
         by_url: dict[str, list[_Part]] = {}
-        for item in batch.items:
+        for number, item in enumerate(batch.items):
             source = item.table.source
             if isinstance(item, TableRows):
-                part = self._rows(batch.physical, item)
+                part = self._rows(batch.physical, number, item)
+                part = part if holds is None else part.take(np.flatnonzero(~holds(part.items, part.rows)))
             elif self.controls and takes_controls_of(item.table):
                 part = self._control(f"{batch.physical}/{source}", item)
             else:
@@ -156,21 +173,22 @@ class BodyForm:
             url = url.replace(f"{{{name}}}", quote(value, safe=""))
         return url
 
-    def _rows(self, physical: str, item: TableRows) -> "_Part":
+    def _rows(self, physical: str, number: int, item: TableRows) -> "_Part":
         if self.column is not None:
-            return _texts(item, self.column)
+            return _texts(number, item, self.column)
         rows = as_captured(item.table, item.rows)
         rows = rows if self.format in _BY_ROW else with_whole_updates(rows)
         (batch,) = rows.combine_chunks().to_batches(max_chunksize=max(rows.num_rows, 1))
         newest: int | None = pc.max(batch.column(COMMIT_TIMESTAMP)).cast(pa.int64()).as_py()
         made = _FORMATS[self.format](item.table, batch, physical, newest or 0, self.big_integers)
         scns, seqs = (batch.column(name).take(made.rows).to_numpy() for name in (COMMIT_VERSION, SEQ))
-        return _Part(made.values, scns, seqs)
+        return _Part(made.values, scns, seqs, np.full(len(scns), number), made.rows.to_numpy())
 
     def _control(self, name: str, control: TableControl) -> "_Part":
         line = control_line(name, control.body, control.pair, self.big_integers).encode()
         scn, seq = (np.array([each], np.int64) for each in control.pair)
-        return _Part(pa.array([line], pa.large_binary()), scn, seq)
+        nowhere = np.array([-1])
+        return _Part(pa.array([line], pa.large_binary()), scn, seq, nowhere, nowhere)
 
     def _cut(self, url: str, part: "_Part") -> Iterator[Request]:
         """Requests of messages one after the other."""
@@ -216,54 +234,56 @@ class _Bodies:
 
 
 class _Part(NamedTuple):
-    """Messages and their pairs."""
+    """Messages, their pairs, and of which item of the batch and which row of it each is; -1 for a control."""
 
     values: pa.LargeBinaryArray
     scns: Int
     seqs: Int
+    items: Int
+    rows: Int
 
     def pair(self, place: int) -> Pair:
         """Of a message."""
         return int(self.scns[place]), int(self.seqs[place])
 
+    def take(self, places: Int) -> "_Part":
+        """The messages at these places."""
+        if len(places) == len(self.scns) and (np.diff(places) == 1).all():
+            return self
+        values, *others = self
+        return _Part(values.take(pa.array(places)), *(each[places] for each in others))
 
-def _texts(item: TableRows, name: str) -> _Part:
+
+def _texts(number: int, item: TableRows, name: str) -> _Part:
     """A column's text, of all rows but those from before an update; empty where it is null."""
     if name not in item.rows.column_names:
         raise ConfigError(f"{item.table.source}: has no column {name}, which `column` names")
-    rows = item.rows.filter(pc.not_equal(item.rows.column(CHANGE_TYPE), ChangeType.UPDATE_PREIMAGE.label))
-    rows = rows.combine_chunks()
+    places = np.flatnonzero(~before_updates(item.rows)[0])
+    rows = item.rows.take(pa.array(places)).combine_chunks()
     (text,) = rows.column(name).cast(pa.large_string()).chunks or [pa.array([], pa.large_string())]
     if pc.any(pc.match_substring(text, "\n")).as_py():
         raise UnrepresentableValue(
             f"{item.table.source}: a text of column {name} has a line feed in it, so it is no line. Make another text "
             f"of it by a filter (`sql`), or have lines of JSON"
         )
-    return _Part(pc.fill_null(text, "").cast(pa.large_binary()), *pairs_of(rows))
+    texts = pc.fill_null(text, "").cast(pa.large_binary())
+    return _Part(texts, *pairs_of(rows), np.full(len(places), number), places)
 
 
 def _in_order(parts: Sequence[_Part]) -> _Part:
     """All messages in the order of their pairs; two of one row stay as they stand."""
     if len(parts) == 1:
         return parts[0]
-    scns, seqs = (np.concatenate(each) for each in ([part.scns for part in parts], [part.seqs for part in parts]))
-    order = np.lexsort((seqs, scns))
-    values = pa.concat_arrays([part.values for part in parts]).take(pa.array(order))
-    return _Part(values, scns[order], seqs[order])
+    values, *others = zip(*parts, strict=True)
+    whole = _Part(pa.concat_arrays(values), *map(np.concatenate, others))
+    return whole.take(np.lexsort((whole.seqs, whole.scns)))
 
 
 def with_whole_updates(rows: pa.Table) -> pa.Table:
     """Rows in which a row before an update is a delete where the row after it is in another bucket of keys."""
-    pre, post = ChangeType.UPDATE_PREIMAGE.label, ChangeType.UPDATE_POSTIMAGE.label
-    kinds = rows.column(CHANGE_TYPE)
-    is_pre = pc.equal(kinds, pre).to_numpy()
-    if not is_pre.any():
-        return rows
-    is_post = pc.equal(kinds, post).to_numpy()
-    scns, seqs = (rows.column(name).to_numpy() for name in (COMMIT_VERSION, SEQ))
-    followed = np.append(is_post[1:] & (scns[1:] == scns[:-1]) & (seqs[1:] == seqs[:-1] + 1), False)
-    alone = is_pre & ~followed
+    is_pre, is_followed = before_updates(rows)
+    alone = is_pre & ~is_followed
     if not alone.any():
         return rows
-    made = pc.if_else(pa.array(alone), ChangeType.DELETE.label, kinds)
+    made = pc.if_else(pa.array(alone), ChangeType.DELETE.label, rows.column(CHANGE_TYPE))
     return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, made)

@@ -62,6 +62,11 @@ class Answer(NamedTuple):
     location: str | None = None
 
     @property
+    def is_taken(self) -> bool:
+        """Whether the target has taken the request."""
+        return 200 <= self.status < 300
+
+    @property
     def is_later(self) -> bool:
         """Whether the same request may be taken later."""
         return self.status in _LATER or self.status >= 500

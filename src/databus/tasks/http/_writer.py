@@ -10,29 +10,56 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from databus.core import AccessDenied, DatabusError, InputError, ServiceUnavailable, UnrepresentableValue
+from databus.core import (
+    AccessDenied,
+    DatabusError,
+    InputError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnrepresentableValue,
+)
 from databus.tasks._batch import ChangeBatch, TableRows
 from databus.tasks._direct import Bucket, BucketWriter
+from databus.tasks._letters import DeadLetters, Letter, Letters
+from databus.tasks._parking import Parking
+from databus.tasks._table_filters import KeyChoice
 from databus.tasks.http._bodies import BodyForm, Request
 from databus.tasks.http._client import Answer, Target
 from databus.tasks.http._signature import headers_of_request
 
-_NOT_THE_ROWS_FAULT: Final = frozenset({404, 405, 407, 410})
+_DENIED: Final = frozenset({401, 403})
+_NOT_THE_ROWS_FAULT: Final = frozenset({405, 407, 410})
+_LOOKS_LIKE_THE_URL: Final = _NOT_THE_ROWS_FAULT | {404}
 _TOO_LARGE: Final = 413
 
 
 @dataclass(frozen=True)
 class HttpWriter:
-    """Travels to tasks. keys: that requests are signed with. on_error: what to do about requests that are refused."""
+    """Travels to tasks. keys: that requests are signed with. on_error: what to do about requests that are refused;
+    letters: where rows are kept that are, with `dead_letter`. key: by which the output tells rows apart.
+    """
 
     buckets: int
     target: Target
     form: BodyForm
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     on_error: str = "halt"
+    letters: DeadLetters | None = None
+    key: KeyChoice = field(default_factory=KeyChoice)
+
+    def replay(self, bucket: Bucket, given: Letters, letters: DeadLetters) -> list[Letter]:
+        """Send letters again, in order; returns those that are refused again, or behind an earlier letter of their key.
+
+        letters: all that there are.
+        """
+        nowhere = SourceCheckpoint()
+        batch = ChangeBatch(given.physical, nowhere, nowhere, (TableRows(given.table, given.rows()),))
+        parking = Parking(letters, self.key, batch, given)
+        _BucketOfRequests(self, bucket).send(batch, parking)
+        return [replace(given.letters[row], reason=why) for row, why in parking.held(0)]
 
     @contextmanager
     def open(self, bucket: Bucket) -> Iterator[BucketWriter]:
@@ -50,24 +77,43 @@ class _BucketOfRequests:
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`."""
-        for request in self._writer.form.requests(batch, self._bucket.takes_controls_of):
-            self._deliver(batch, request)
+        letters = self._writer.letters
+        parking = None if letters is None else Parking(letters, self._writer.key, batch)
+        self.send(batch, parking)
+        if parking is not None:
+            parking.put()
         written: Counter[str] = Counter()
-        for item in batch.items:
+        for number, item in enumerate(batch.items):
             if isinstance(item, TableRows):
-                written[item.table.source] += item.rows.num_rows
+                held = 0 if parking is None else len(parking.held(number))
+                written[item.table.source] += item.rows.num_rows - held
         return written
 
-    def _deliver(self, batch: ChangeBatch, request: Request) -> None:
-        """Send a request until it is taken; what is too large for the target goes in smaller ones."""
-        left = [request]
+    def send(self, batch: ChangeBatch, parking: Parking | None) -> None:
+        """Send what is not held back. parking: is told of what is refused; None where that is an error."""
+        holds = None if parking is None else parking.holds
+        for request in self._writer.form.requests(batch, self._bucket.takes_controls_of, holds):
+            self._deliver(batch, request, parking)
+
+    def _deliver(self, batch: ChangeBatch, request: Request, parking: Parking | None) -> None:
+        """Send a request until it is taken, or each of its changes is held back that the target refuses; what is too
+        large for the target goes in smaller ones, and so does what is refused, until that is one change.
+        """
+        left = [request] if parking is None else request.without(parking.holds)[::-1]
         while left:
             each = left.pop()
             answer = self._send(batch, each)
-            if answer.status == _TOO_LARGE and each.messages > 1:
+            if answer.is_taken:
+                continue
+            is_held = parking is not None and _is_of_the_rows(answer)
+            if each.messages > 1 and (is_held or answer.status == _TOO_LARGE):
                 left += reversed(each.halves())
-            elif not 200 <= answer.status < 300:
+                continue
+            number, row = each.origin
+            if parking is None or not is_held or number < 0:
                 raise self._error(each, answer)
+            parking.refuse(number, row, str(answer))
+            left = [piece for one in left for piece in reversed(one.without(parking.holds))]
 
     def _send(self, batch: ChangeBatch, request: Request) -> Answer:
         writer, body = self._writer, request.body
@@ -96,13 +142,18 @@ class _BucketOfRequests:
                 f"{where}. Redirects are not followed, for body and signature would go to somebody else; give the "
                 f"address where it leads as `url`"
             )
-        if answer.status in (401, 403):
+        if answer.status in _DENIED:
             return AccessDenied(f"{where}. Look at `headers` and `secret`, and at what the target lets in")
         if self._writer.on_error == "retry":
             return ServiceUnavailable(f"{where}. It is tried again")
-        if answer.status in _NOT_THE_ROWS_FAULT:
+        if answer.status in _LOOKS_LIKE_THE_URL:
             return InputError(f"{where}. Look at `url`")
         return UnrepresentableValue(
             f"{where}. Have the target take it, or leave the rows out by a filter (`where`); with `on_error: retry` it "
             f"is tried again"
         )
+
+
+def _is_of_the_rows(answer: Answer) -> bool:
+    """Whether the target refuses a request for what is in it."""
+    return answer.status >= 400 and answer.status not in _DENIED | _NOT_THE_ROWS_FAULT

@@ -5,7 +5,7 @@ from databus.tasks.search._client import Client, Cluster
 from databus.tasks.search._control import CONTROL_INDEX, PLACE, ControlIndex
 from databus.tasks.search._document_change import DocumentChange
 from databus.tasks.search._indices import IndexPlan, Indices
-from databus.tasks.search._mapping import check_names, document_ids, index_name
+from databus.tasks.search._mapping import check_names, index_name
 from databus.tasks.search._sweep import Sweep, as_json
 from databus.tasks.search._writer import SearchWriter, pair_of
 
@@ -25,7 +25,6 @@ __all__ = [
     "Sweep",
     "as_json",
     "check_names",
-    "document_ids",
     "index_name",
     "operations",
     "pair_of",

@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, Pair
 from databus.formats import documents, json_strings
 from databus.schema import TableSchema
+from databus.tasks._key_ids import key_ids
 from databus.tasks._lines import as_captured
-from databus.tasks.search._mapping import DELETED, document_ids, last_rows
+from databus.tasks.search._mapping import DELETED, last_rows
 
 _PUTS: Final = (ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label)
 _NO_ERRORS: Final = b'{"errors":false'
@@ -86,7 +87,7 @@ def operations(
     stays and says so. typed: whether the server wants a type with each.
     """
     batch = _one_batch(as_captured(table, rows))
-    ids = document_ids([batch.column(name) for name in key])
+    ids = key_ids([batch.column(name) for name in key])
     last = last_rows(ids)
     if len(last) < batch.num_rows:
         chosen = pa.array(last)

@@ -1,17 +1,14 @@
-"""How a table is an index: the name, the mapping of its columns, and the id of each row's document. No I/O."""
+"""How a table is an index: the name, and the mapping of its columns. No I/O."""
 
 import re
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from databus.core import COMMIT_VERSION, SEQ, InputError, UnsupportedFeature
-from databus.formats import base64url_texts
-from databus.schema import TableSchema, key_bytes
+from databus.schema import TableSchema
 
 DELETED: Final = "_deleted"
 """The field that says, with soft deletes, that the row is gone."""
@@ -22,8 +19,6 @@ _RESERVED: Final = frozenset(
     | {"_ignored", "_size", "_parent", "_all", "_uid", "_nested_path", "_doc_count", "_meta", "_tier", "_score"}
 )
 _KEYWORD_CHARS_MAX: Final = 8191  # of four bytes each: a term has at most 32,766
-_ID_BYTES_MAX: Final = 512
-_HASHED: Final = "sha256:"
 _FORBIDDEN: Final = re.compile(r'[\\/*?"<>| ,#:]')
 _INTEGERS: Final = frozenset({"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32"})
 _FIXED: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -86,32 +81,6 @@ def _field(kind: str, *, is_key: bool, has_unsigned: bool) -> Mapping[str, Any]:
     if kind == "string":
         return keyword if is_key else {"type": "text", "fields": {"keyword": keyword}}
     return _FIXED[kind]
-
-
-def document_ids(columns: Sequence[pa.Array]) -> pa.LargeStringArray:
-    """The id of each row's document, of the columns of its key: equal keys have equal ids, and others have others.
-
-    A key of one integer is its digits, one of one text that text; any other is its canonical bytes in base64url. What
-    is no id, since it is empty, null, or longer than 512 bytes, is `sha256:` and a digest.
-    """
-    kind = columns[0].type
-    is_text = len(columns) == 1 and (pa.types.is_string(kind) or pa.types.is_large_string(kind))
-    if is_text or (len(columns) == 1 and pa.types.is_integer(kind)):
-        texts = columns[0].cast(pa.large_string())
-    else:
-        texts = base64url_texts(key_bytes(columns))
-    lengths = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
-    is_other = (lengths == 0) | (lengths > _ID_BYTES_MAX)
-    if is_text:
-        is_other |= pc.fill_null(pc.starts_with(texts, _HASHED), True).to_numpy(zero_copy_only=False)
-    if not is_other.any():
-        return texts
-    mask = pa.array(is_other)
-    return pc.replace_with_mask(texts, mask, pa.array(map(_hashed, texts.filter(mask).to_pylist()), pa.large_string()))
-
-
-def _hashed(text: str | None) -> str:
-    return f"{_HASHED}{'null' if text is None else sha256(text.encode()).hexdigest()}"
 
 
 def below(pair: tuple[int, int]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ whoever sends it and whenever. Two images of one key and one SCN are told apart 
 is sent; where a transaction comes in parts, a fence keeps out whoever began before (`Fence`).
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +15,8 @@ from typing import Final
 from uuid import uuid4
 
 import numpy as np
-import pyarrow as pa
 
 from databus.core import (
-    CHANGE_TYPE,
     AccessDenied,
     CorruptData,
     LockHeld,
@@ -28,7 +25,6 @@ from databus.core import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
-from databus.formats import own_rows
 from databus.tasks._batch import ChangeBatch, TableRows
 from databus.tasks._direct import Bucket, BucketWriter
 from databus.tasks._letters import DeadLetters, Letter, Letters
@@ -64,17 +60,9 @@ class SearchWriter:
     def replay(self, given: Letters) -> list[Letter]:
         """Send letters again; returns those that are refused again. What the index has newer of a row stays."""
         client = self.cluster.client()
-        physical = given.source.partition("/")[0]
-        index = _indices(client, self.plan).ready(physical, given.table)
-        values = pa.array([each.row.encode() for each in given.letters], pa.large_binary())
-        rows = pa.Table.from_batches([own_rows(given.table, values).rows])
-        rows = rows.set_column(
-            rows.schema.get_field_index(CHANGE_TYPE),
-            CHANGE_TYPE,
-            pa.array([json.loads(each.row)[CHANGE_TYPE] for each in given.letters]),
-        )
+        index = _indices(client, self.plan).ready(given.physical, given.table)
         plan = self.plan
-        made = operations(given.table, rows, plan.key_of(given.table), index, soft=plan.soft, typed=plan.typed)
+        made = operations(given.table, given.rows(), plan.key_of(given.table), index, soft=plan.soft, typed=plan.typed)
         _, refused = BulkSender(client, self, None).send(made)
         again = {int(made.rows[each.place]): each.reason for each in refused}
         return [replace(given.letters[place], reason=reason) for place, reason in sorted(again.items())]

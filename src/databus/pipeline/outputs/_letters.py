@@ -1,0 +1,38 @@
+"""Dead letters, for outputs that have them: the options, the folder, and what controls release."""
+
+from pydantic import Field
+
+from databus.pipeline._node_config import OutputConfig
+from databus.pipeline._output_contract import DirectOutput
+from databus.tasks import DeadLetters
+
+
+class LettersConfig(OutputConfig):
+    """Options of outputs that may have `on_error: dead_letter`."""
+
+    on_error: str
+    dead_letters: str = Field(
+        ".databus/dead-letters",
+        description="Folder for dead letters, here or in an object store; one that all machines see which run tasks.",
+    )
+    dead_letters_max: int = Field(
+        10_000, ge=0, description="Most dead letters that there may be; with more, the output stops."
+    )
+
+
+class LettersOutput(DirectOutput):
+    """Base of outputs that keep rows which their targets refuse."""
+
+    config: LettersConfig
+
+    @property
+    def letters(self) -> DeadLetters:
+        """See `DirectOutput.letters`."""
+        config, context = self.config, self.context
+        folder = context.locate(config.dead_letters) / context.pipeline / context.output
+        return DeadLetters(folder, context.output, config.dead_letters_max)
+
+    @property
+    def kept_letters(self) -> DeadLetters | None:
+        """The letters, if rows that are refused are to be some."""
+        return self.letters if self.config.on_error == "dead_letter" else None

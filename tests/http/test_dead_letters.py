@@ -1,0 +1,243 @@
+"""Changes that a target refuses, kept until somebody has mended what they were refused for."""
+
+import json
+
+import pytest
+
+from databus.core import AccessDenied, ControlKind, LimitExceeded, UnrepresentableValue
+from databus.pipeline import load_pipeline, outputs_with_letters
+from databus.schema import Column, TableSchema
+from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._staged_writes import write_batch
+from tests.commands import databus
+from tests.http.receiver import Receiver
+from tests.http.support import opened
+from tests.outputs.harnesses import order
+
+EVENTS = TableSchema("main.events", (Column("id", "int64"), Column("note", "string")))
+
+
+class Choosy(Receiver):
+    """Refuses a request in which a change has one of the notes `refused`. taken: changes that it took; of what came
+    twice the first.
+    """
+
+    def __init__(self, *refused, status=422):
+        self.refused, self.status = set(refused or ["bad"]), status
+        self._taken = {}
+        super().__init__(self._judge)
+
+    def _judge(self, request):
+        if self.refused & notes_in(request):
+            return self.status, {}, "no such note"
+        for change in request.changes:
+            self._taken.setdefault(json.dumps(change), change)
+        return None
+
+    @property
+    def taken(self):
+        return list(self._taken.values())
+
+
+def notes_in(request):
+    return {(row or {}).get("note") for change in request.changes for row in (change, change.get("after"))}
+
+
+def pair_of(row):
+    return row["_commit_version"], row["_seq"]
+
+
+@pytest.fixture
+def receiver():
+    with Choosy() as found:
+        yield found
+
+
+def keeping(receiver, folder, **options):
+    return opened(receiver, folder, on_error="dead_letter", **options)
+
+
+def all_of(log):
+    return log.batch(0, len(log.entries))
+
+
+def letters_of(output):
+    return [each for file in output.letters.files() for each in output.letters.read(file).letters]
+
+
+def replay(output):
+    for file in output.letters.files():
+        output.letters.keep(file, output.replay(output.letters.read(file)))
+
+
+def log_of(*notes):
+    log = ChangeLog()
+    for number, note in enumerate(notes, 1):
+        log.begin().insert(ORDERS, order(number, note))
+    return log
+
+
+def test_one_refused_change_among_many_is_a_letter_and_the_others_are_taken_in_order(receiver, tmp_path):
+    log = log_of(*["x"] * 6, "bad", *["x"] * 13)
+    with keeping(receiver, tmp_path) as output:
+        write_batch(output, all_of(log))
+        (letter,) = letters_of(output)
+    assert (letter.id, letter.pair, letter.reason) == ("7", (7, 1), "status 422: no such note")
+    assert [row["id"] for row in receiver.taken] == [*range(1, 7), *range(8, 21)]
+
+
+def test_what_is_too_large_by_itself_is_a_letter_too(tmp_path):
+    with Choosy(status=413) as receiver, keeping(receiver, tmp_path) as output:
+        write_batch(output, all_of(log_of("x", "bad")))
+        assert [each.pair for each in letters_of(output)] == [(2, 1)]
+
+
+def moved():
+    """Key 2 is refused, then becomes 9, and there is another 2."""
+    log = log_of("x", "x", "x")
+    log.begin().update(ORDERS, order(2), order(2, "bad"))
+    log.begin().update(ORDERS, order(3), order(3, "y"))
+    log.begin().update(ORDERS, order(2, "bad"), order(2, "fine"))
+    log.begin().update(ORDERS, order(2, "fine"), order(9, "fine"))
+    log.begin().update(ORDERS, order(9, "fine"), order(9, "z"))
+    log.begin().insert(ORDERS, order(2, "new"))
+    log.begin().delete(ORDERS, order(3, "y"))
+    return log
+
+
+@pytest.mark.parametrize("options", [{}, {"buckets": 3}, {"body": "object"}], ids=["one", "three", "object"])
+@pytest.mark.parametrize("cuts", [[], [4, 5, 8, 11]], ids=["whole", "cut"])
+def test_a_parked_key_keeps_its_order_and_so_does_the_key_that_it_becomes(receiver, tmp_path, options, cuts):
+    log = moved()
+    with keeping(receiver, tmp_path, **options) as output:
+        for batch in log.batches(cuts):
+            write_batch(output, batch)
+        before = {(row["id"], row["note"]) for row in receiver.taken}
+        receiver.refused = set()
+        replay(output)
+        assert output.letters.count() == 0
+    of_nine = {(9, "fine"), (9, "z")} if "buckets" in options else set()  # which another task sends, alone
+    assert before == {(1, "x"), (2, "x"), (3, "x"), (3, "y"), *of_nine}
+    by_key = {}
+    for row in receiver.taken:
+        by_key.setdefault(row["id"], []).append(pair_of(row))
+    assert all(pairs == sorted(pairs) for pairs in by_key.values())
+    assert sum(map(len, by_key.values())) == len(log.entries)
+
+
+def test_an_update_is_one_message_again_when_it_is_replayed(receiver, tmp_path):
+    with keeping(receiver, tmp_path, format="debezium") as output:
+        write_batch(output, all_of(moved()))
+        assert [each["before" if each["op"] == "d" else "after"]["id"] for each in receiver.taken] == [1, 2, 3, 3, 3]
+        assert {each.id for each in letters_of(output)} == {"2", "9"}
+        receiver.refused, seen = set(), len(receiver.changes)
+        replay(output)
+    again = receiver.changes[seen:]
+    notes = [((each["before"] or {}).get("note"), (each["after"] or {}).get("note")) for each in again]
+    assert notes == [("x", "bad"), ("bad", "fine"), ("fine", None), (None, "fine"), ("fine", "z"), (None, "new")]
+
+
+def test_letters_that_are_refused_again_stay_and_what_follows_of_their_keys_stays_behind_them(receiver, tmp_path):
+    log = log_of("bad", "bad")
+    log.begin().update(ORDERS, order(1, "bad"), order(1, "y"))
+    log.begin().update(ORDERS, order(2, "bad"), order(2, "worse"))
+    with keeping(receiver, tmp_path) as output:
+        for batch in log.batches([2]):
+            write_batch(output, batch)
+        seen = len(receiver.seen)
+        replay(output)
+        assert {note for request in receiver.seen[seen:] for note in notes_in(request)} == {"bad", None}
+        assert [each.pair for each in letters_of(output)] == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 1), (4, 2)]
+        receiver.refused = {"worse"}
+        replay(output)
+        assert [each.pair for each in letters_of(output)] == [(4, 1), (4, 2)]
+
+
+def test_a_batch_that_comes_again_makes_no_second_letter_however_it_is_cut(receiver, tmp_path):
+    log = moved()
+    with keeping(receiver, tmp_path) as output:
+        for cuts in ([], [], [5, 9], [3, 6, 8]):
+            for batch in log.batches(cuts):
+                write_batch(output, batch)
+        pairs = [each.pair for each in letters_of(output)]
+    assert sorted(pairs) == sorted(set(pairs))
+
+
+@pytest.mark.parametrize("kind", [ControlKind.TRUNCATE, ControlKind.DROP])
+def test_a_truncation_releases_what_was_parked_before_it(receiver, tmp_path, kind):
+    log = log_of("bad")
+    log.begin().update(ORDERS, order(1, "bad"), order(1))
+    log.begin().control(kind, ORDERS)
+    log.begin().insert(ORDERS, order(1, "new"))
+    with keeping(receiver, tmp_path) as output:
+        for batch in log.batches([1]):
+            write_batch(output, batch)
+        assert letters_of(output) == []
+    assert [row["note"] for row in receiver.taken] == ["new"]
+
+
+def test_a_whole_snapshot_releases_what_was_parked_before_it_once_it_has_ended(receiver, tmp_path):
+    log = log_of("bad")
+    begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+    log.snapshot(ORDERS, [order(2, "read")])
+    log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=list(begin.pair), complete=True)
+    log.begin().update(ORDERS, order(1), order(1, "new"))
+    with keeping(receiver, tmp_path) as output:
+        for batch in log.batches([1]):
+            write_batch(output, batch)
+        assert letters_of(output) == []
+    assert [row["note"] for row in receiver.taken] == ["read", "x", "new"]
+
+
+def test_rows_of_a_table_without_a_key_are_letters_each_by_itself(receiver, tmp_path):
+    log = ChangeLog()
+    for note in ("x", "bad", "y", "bad", "z"):
+        log.begin().insert(EVENTS, {"id": 1, "note": note})
+    with keeping(receiver, tmp_path) as output:
+        for _ in range(2):
+            write_batch(output, all_of(log))
+        assert [(each.id, each.pair) for each in letters_of(output)] == [("", (2, 1)), ("", (4, 1))]
+    assert [row["note"] for row in receiver.taken] == ["x", "y", "z"]
+
+
+def test_too_many_letters_stop_the_output_before_all_changes_were_tried(receiver, tmp_path):
+    with keeping(receiver, tmp_path, dead_letters_max=3) as output:
+        with pytest.raises(LimitExceeded, match=r"outputs\.hook: 4 rows were refused.*dead_letters_max=3"):
+            write_batch(output, all_of(log_of(*["bad"] * 200)))
+        assert output.letters.count() == 4
+    assert len(receiver.seen) < 30
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, AccessDenied), (405, Exception), (302, Exception)])
+def test_what_is_not_refused_for_what_is_in_it_is_no_letter(tmp_path, status, error):
+    with Choosy(status=status) as receiver, keeping(receiver, tmp_path) as output:
+        with pytest.raises(error, match=f"status {status}"):
+            write_batch(output, all_of(log_of("bad", "x")))
+        assert output.letters.count() == 0
+        assert len(receiver.seen) == 1
+
+
+def test_a_control_that_is_refused_stops_the_output(tmp_path):
+    log = log_of("x")
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    with Receiver(lambda request: 400 if b"_control" in request.body else None) as receiver:
+        told = pytest.raises(UnrepresentableValue, match="the 1 changes from")
+        with keeping(receiver, tmp_path, controls=True) as output, told:
+            write_batch(output, all_of(log))
+        assert receiver.seen[-2].changes[0]["id"] == 1
+
+
+def test_the_commands_see_letters_of_a_web_hook(receiver, tmp_path):
+    hook = {"type": "http", "from": "shop", "url": receiver.url, "on_error": "dead_letter"}
+    path = tmp_path / "databus.yml"
+    path.write_text(json.dumps({"name": "shop", "inputs": {"shop": {"type": "mock"}}, "outputs": {"hook": hook}}))
+    receiver.refused = {"bad", "worse"}
+    with keeping(receiver, tmp_path) as output:
+        write_batch(output, all_of(log_of("bad", "worse")))
+    assert "shop/main.orders 2 at 2/1" in databus("dead-letters", "show", str(path), "hook").stdout
+    receiver.refused = {"bad"}
+    (found,) = outputs_with_letters(load_pipeline(path))
+    assert found.replay() == (1, 1)
+    assert [file.count for file in found.files(["shop/main.orders"])] == [1]
+    assert found.drop() == 1
+    assert found.files() == []
