@@ -72,7 +72,9 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Forget dead letters. Their rows stay missing, or old, in the target until they change again."""
+    """Forget dead letters. In an index their rows stay missing, or old, until they change again; a web hook never gets
+    their changes.
+    """
     from databus.pipeline import OutputLetters, load_pipeline
 
     found = OutputLetters(load_pipeline(pipeline), output)
