@@ -25,7 +25,7 @@ from databus.tasks._table_filters import KeyChoice
 class Parking:
     """Which rows of a batch are held back. Items are named by their numbers in the batch, rows by theirs in the item.
 
-    replayed: letters that are being written once more, and so park nothing.
+    replayed: letters that are being written once more, and so park nothing, and are no more than there were.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Parking:
         self._letters = letters
         self._key = key
         self._batch = batch
-        self._room: int | None = None
+        self._room = None if replayed is None else len(replayed.letters)
         self._tables: dict[str, _Rows] = {}
-        given = {(each.id, each.pair) for each in replayed.letters} if replayed is not None else ()
         sources = {item.table.source for item in batch.items if isinstance(item, TableRows)}
         names = {f"{batch.physical}/{source}": source for source in sources}
-        for name, found in letters.by_source(names.__contains__).items():
+        given = () if replayed is None else {(each.id, each.pair) for each in replayed.letters}
+        for name, found in letters.by_source(names.__contains__).items() if names else ():
             known = [each for each in found if (each.id, each.pair) not in given]
             if known:
                 self._tables[names[name]] = self._rows_of(names[name], known)
