@@ -1,5 +1,6 @@
 """Changes that a target refuses, kept until somebody has mended what they were refused for."""
 
+import functools
 import json
 import random
 
@@ -9,6 +10,7 @@ from databus.core import AccessDenied, ControlKind, LimitExceeded, Unrepresentab
 from databus.pipeline import TableControl, load_pipeline, outputs_with_letters
 from databus.schema import Column, TableSchema
 from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._output_suite import _EXTREMES as EXTREMES
 from databus.testing._staged_writes import write_batch
 from tests.commands import databus
 from tests.http.receiver import Receiver
@@ -213,6 +215,28 @@ def test_a_refused_change_of_a_key_parks_both_keys(receiver, tmp_path, form):
         receiver.refused = set()
         replay(output)
     assert len(receiver.seen[seen].changes) == (5 if form == "own" else 3)
+
+
+@pytest.mark.parametrize("form", ["own", "debezium", "maxwell"])
+def test_what_is_replayed_is_what_was_refused_whatever_its_types_and_its_key(tmp_path, form):
+    log = ChangeLog()
+    for number, (kind, values) in enumerate(EXTREMES.items()):
+        table = TableSchema(f"main.t{number}", (Column("k", kind), Column("v", kind)), ("k",))
+        keys = [each for each in values if each == each and (form == "own" or each != 2**64 - 1)]  # noqa: PLR0124 - NaN
+        for key in keys:
+            log.begin().insert(table, {"k": key, "v": key})
+        log.begin().update(table, {"k": keys[0], "v": None}, {"k": keys[0], "v": keys[-1]})
+    answers = [422]
+    with Receiver(lambda _: answers[0]) as receiver, keeping(receiver, tmp_path, format=form) as output:
+        write_batch(output, all_of(log))
+        refused = receiver.seen[0].changes
+        assert len({(each.id, each.pair) for each in letters_of(output)}) == output.letters.count() == len(log.entries)
+        seen = len(receiver.changes)
+        answers[0] = None
+        replay(output)
+        assert output.letters.count() == 0
+    by_text = functools.partial(sorted, key=json.dumps)
+    assert by_text(receiver.changes[seen:]) == by_text(refused)
 
 
 def test_letters_that_are_refused_again_stay_and_what_follows_of_their_keys_stays_behind_them(receiver, tmp_path):
