@@ -118,13 +118,17 @@ def _commands(of: typer.Typer, name: str) -> Iterator[tuple[str, _Command]]:
         yield f"{name} {word}", _Command(inspect.getdoc(each.callback) or "", example, _options(each.callback))
     for group in of.registered_groups:
         assert group.typer_instance is not None  # noqa: S101 - all of ours have one
+        own = group.typer_instance.registered_callback
+        if own is not None and own.callback is not None:  # it does something without a further word, too
+            example = str(group.typer_instance.info.epilog or "").removeprefix("Example: ")
+            yield f"{name} {group.name}", _Command(inspect.getdoc(own.callback) or "", example, _options(own.callback))
         yield from _commands(group.typer_instance, f"{name} {group.name}")
 
 
 def _options(callback: Callable[..., Any]) -> list[_Option]:
     hints = get_type_hints(callback, include_extras=True)
     given = inspect.signature(callback).parameters
-    return [_option(name, hints[name], given[name].default) for name in given]
+    return [_option(name, hints[name], given[name].default) for name in given if hints[name] is not typer.Context]
 
 
 def _option(name: str, hint: Any, default: Any) -> _Option:

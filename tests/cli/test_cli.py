@@ -15,7 +15,7 @@ from databus.testing import RelayProcess
 from tests.commands import databus, failed
 
 VERBS = ["init", "validate", "graph", "relay", "run", "status", "tail", "sources", "checkpoints", "compare"]
-RUNNING = ["pause", "resume", "drain", "stop"]
+RUNNING = ["pause", "resume", "drain", "stop", "sources pause", "sources resume"]
 KNOWING = ["plugins list", "plugins show", "schema"]
 TRIALS = ["demo", "bench"]
 REPAIRS = ["check-source", "prepare", "remove", "snapshot", "skip", "position show", "position set"]

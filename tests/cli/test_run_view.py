@@ -55,7 +55,7 @@ def test_a_source_says_why_it_is_not_captured_and_how_it_goes_on():
     line = source_line(state(status="suspended", message="Access denied for user 'x'"))
     assert line.state == "suspended"
     assert "Access denied for user 'x'" in line.detail
-    assert "unpause" in line.detail
+    assert "databus sources resume shop" in line.detail
     assert source_line(state(status="initializing", message="connecting: compiling")).detail == "connecting: compiling"
 
 

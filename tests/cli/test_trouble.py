@@ -1,5 +1,6 @@
 """A source that is not captured, or a relay that is none, is said at once: silence would look like a quiet database."""
 
+import json
 import socket
 import sqlite3
 import subprocess
@@ -86,6 +87,22 @@ def test_tail_of_one_source_leaves_the_trouble_of_others_out(suspended):
     said = databus("tail", "shop/*", "--relay", suspended.url, "--from", "beginning", "-n", 2)
     assert said.returncode == 0
     assert said.stderr == ""
+
+
+def test_a_source_is_paused_and_resumed_and_says_why_it_is_not(suspended):
+    def sources(*arguments):
+        return databus("sources", *arguments, "--relay", suspended.url)
+
+    assert sources("pause", "shop").stdout == "shop: paused\n"
+    (state,) = json.loads(sources("pause", "shop", "--json").stdout)
+    assert (state["name"], state["status"]) == ("shop", "paused")
+    assert sources("resume", "shop").stdout == "shop: running\n"
+    for verb, wished in (("pause", "paused"), ("resume", "running")):
+        said = failed(sources(verb, "shop", "gone"), 3)
+        assert f"gone: not {wished}: suspended: " in said
+        assert "nowhere.txt" in said
+    assert "--relay stands before pause" in failed(databus("sources", "--relay", suspended.url, "pause", "shop"), 2)
+    assert "shpo" in failed(sources("pause", "shpo"), 2)
 
 
 def test_tail_says_when_capture_is_paused_and_goes_on(suspended):

@@ -134,7 +134,7 @@ def source_line(state: Mapping[str, Any]) -> SourceLine:
     if state["lagMs"] is not None and state["status"] == "running":
         details.append(f"captured up to {state['lagMs'] / 1e3:,.1f} s ago" if state["lagMs"] else "captured up to now")
     if state["status"] == "suspended":
-        details.append("goes on after /controlSources/unpause, or a restart")
+        details.append(f"goes on after `databus sources resume {state['name']}`, or a restart")
     return SourceLine(state["name"], state["status"], "; ".join(details))
 
 

@@ -1,4 +1,10 @@
-"""`databus sources`: what a relay captures."""
+"""`databus sources`: what a relay captures; `databus sources pause` and `resume`: whether it does."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
 
 from databus.cli._app import (
     DEFAULT_RELAY,
@@ -13,9 +19,23 @@ from databus.cli._app import (
     say_table,
 )
 
+if TYPE_CHECKING:
+    from databus.link import RelayClient
 
-@app.command(epilog="Example: databus sources --relay http://127.0.0.1:11115")
+_ASK_S: Final = 0.2  # a relay tells of no change of state; it has to be asked
+
+Physicals = Annotated[list[str], typer.Argument(help="Physical sources, by name.")]
+Wait = Annotated[
+    float, typer.Option("--wait", min=0, max=86_400, help="How long to wait until it is done, in seconds.")
+]
+
+sources_app = typer.Typer(invoke_without_command=True, epilog="Example: databus sources --relay http://127.0.0.1:11115")
+app.add_typer(sources_app, name="sources")
+
+
+@sources_app.callback()
 def sources(
+    context: typer.Context,
     relay: RelayUrl = DEFAULT_RELAY,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
@@ -24,6 +44,9 @@ def sources(
     as_json: AsJson = False,
 ) -> None:
     """List the tables that a relay captures, with their ids, keys and schema versions."""
+    if context.invoked_subcommand is not None:
+        _refuse_options_before(context)
+        return
     from databus.link import Access, RelayClient
 
     found = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file)).sources()
@@ -41,3 +64,92 @@ def sources(
         say_json(rows)
     else:
         say_table(["name", "id", "version", "key", "fingerprint"], rows)
+
+
+@sources_app.command(epilog="Example: databus sources pause shop")
+def pause(
+    physicals: Physicals,
+    wait: Wait = 60.0,
+    relay: RelayUrl = DEFAULT_RELAY,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    certificate_file: CertificateFile = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a relay take no more changes of physical sources, until `databus sources resume` or the relay's restart.
+
+    The database keeps the changes meanwhile, for as long as its retention lasts; what the relay holds is served on.
+    `databus pause` is for the outputs of a pipeline.
+    """
+    from databus.link import Access, RelayClient
+
+    client = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file))
+    client.pause(physicals)
+    _say(_settled(client, physicals, "paused", {"suspended"}, wait), as_json=as_json)
+
+
+@sources_app.command(epilog="Example: databus sources resume shop")
+def resume(
+    physicals: Physicals,
+    wait: Wait = 60.0,
+    relay: RelayUrl = DEFAULT_RELAY,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    certificate_file: CertificateFile = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a relay go on with physical sources that are paused, or try again at once those that are suspended.
+
+    Exits with 3 where one is suspended again, since its reason is still there; with 75 where one does not run yet.
+    `databus resume` is for the outputs of a pipeline.
+    """
+    from databus.link import Access, RelayClient
+
+    client = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file))
+    client.resume(physicals)
+    _say(_settled(client, physicals, "running", {"suspended", "retrying"}, wait), as_json=as_json)
+
+
+def _refuse_options_before(context: typer.Context) -> None:
+    """Options stand behind the verb: one before it would be another relay's, in silence."""
+    given = [
+        each for each in context.params if getattr(context.get_parameter_source(each), "name", "") == "COMMANDLINE"
+    ]
+    if given:
+        from databus.core import InputError
+
+        verb = context.invoked_subcommand
+        option = f"--{given[0].removeprefix('as_').replace('_', '-')}"
+        raise InputError(f"{option} stands before {verb}; write: databus sources {verb} NAME {option} ...")
+
+
+def _settled(
+    client: "RelayClient", physicals: Sequence[str], wished: str, failed: set[str], wait_s: float
+) -> list[Mapping[str, Any]]:
+    """The states of the sources when all are as wished. Raises where one cannot get there, or not in time."""
+    from databus.core import ServiceUnavailable, SourceSuspended
+
+    deadline = time.monotonic() + wait_s
+    while True:
+        states = [each for each in client.states() if each["name"] in physicals]
+        left = [each for each in states if each["status"] != wished]
+        stuck = next((each for each in left if each["status"] in failed), None)
+        if stuck is not None:
+            kind = SourceSuspended if stuck["status"] == "suspended" else ServiceUnavailable
+            raise kind(f"{stuck['name']}: not {wished}: {stuck['status']}: {stuck['message']}")
+        if not left:
+            return states
+        if time.monotonic() >= deadline:
+            told = "; ".join(f"{each['name']}: not {wished} yet, {each['status']}: {each['message']}" for each in left)
+            raise ServiceUnavailable(f"{told}. It was asked to, and does so as soon as it can")
+        time.sleep(_ASK_S)
+
+
+def _say(states: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        say_json(states)
+        return
+    for each in states:
+        typer.echo(f"{each['name']}: {each['status']}")

@@ -19,6 +19,7 @@ DatabusError
     ├── PositionPurged        what was asked for has left the log (410)
     ├── PositionForeign       another history than the one asked for (409)
     ├── SourceChanged         the database is not the one that we knew
+    ├── SourceSuspended       capture of a source has stopped on an error (409)
     ├── CorruptData           bytes that are not what was written; names the place
     ├── UnrepresentableValue  a value that its column cannot hold exactly
     ├── SchemaChanged         the shape of a table changed under a typed reader
@@ -136,6 +137,12 @@ class PositionForeign(FatalError):
 
 class SourceChanged(FatalError):
     """The database is not the one that we knew, or lost what we knew of it."""
+
+
+class SourceSuspended(FatalError):
+    """Capture has stopped on an error, and waits for somebody; the message has the error."""
+
+    http_status = 409
 
 
 class CorruptData(FatalError):

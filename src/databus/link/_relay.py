@@ -260,13 +260,30 @@ class RelayClient:
         """The physical sources that the relay is to capture, and whether it has a log of each by now."""
         return {str(each["name"]): each["SCN"] is not None for each in self.states()}
 
-    def request_snapshot(self, physical: str, tables: Iterable[str], where: str | None = None) -> None:
-        """Have tables (`db.table`) read anew, while changes go on. Raises `UnknownSource` for a table that is none.
+    def pause(self, physicals: Iterable[str]) -> list[Mapping[str, Any]]:
+        """Have physical sources captured no further, and say what they are doing then; one that starts pauses after."""
+        told: list[Mapping[str, Any]] = self._get(
+            "/controlSources/pause", {"sources": _joined(physicals)}, method="POST"
+        )
+        return told
 
-        where: only the rows for which this condition holds, in the database's own words.
+    def resume(self, physicals: Iterable[str]) -> list[Mapping[str, Any]]:
+        """Have paused sources go on, and suspended ones try again at once; say what they are doing then."""
+        query = {"sources": _joined(physicals)}
+        told: list[Mapping[str, Any]] = self._get("/controlSources/unpause", query, method="POST")
+        return told
+
+    def request_snapshot(self, physical: str, tables: Iterable[str], where: str | None = None) -> Mapping[str, Any]:
+        """Have tables (`db.table`) read anew, while changes go on; and say what the source is doing.
+
+        where: only the rows for which this condition holds, in the database's own words. A source that is paused reads
+        them when it is resumed. Raises `UnknownSource` for a table that is none, `SourceSuspended` where capture has
+        stopped on an error.
         """
         query = {"sources": physical, "tables": ",".join(tables), "where": where}
-        self._get("/controlSources/snapshot", query, method="POST")
+        (told,) = self._get("/controlSources/snapshot", query, method="POST")
+        state: Mapping[str, Any] = told
+        return state
 
     def table_of(self, fingerprint: int) -> TableSchema:
         """The definition of a table by the fingerprint that stands in its frames; asked for once."""
