@@ -105,6 +105,16 @@ def test_a_source_is_paused_and_resumed_and_says_why_it_is_not(suspended):
     assert "shpo" in failed(sources("pause", "shpo"), 2)
 
 
+def test_a_snapshot_of_a_source_that_rests_says_what_it_waits_for(suspended):
+    act(suspended, "pause")
+    asked = databus("snapshot", "shop", "main.orders", "--relay", suspended.url)
+    assert asked.stdout.startswith("shop: main.orders will be read again when the source is resumed; it is paused")
+    assert "databus sources resume shop" in asked.stdout
+    said = failed(databus("snapshot", "gone", "shop.orders", "--relay", suspended.url), 3)
+    assert "nowhere.txt" in said
+    assert "databus sources resume gone" in said
+
+
 def test_tail_says_when_capture_is_paused_and_goes_on(suspended):
     with subprocess.Popen(
         [sys.executable, "-m", "databus.cli", "tail", "shop/*", "--relay", suspended.url],

@@ -42,7 +42,8 @@ def snapshot(
     """Ask a relay to read tables anew, while changes go on; mirrors end identical to the source.
 
     A source that is still starting is waited for, which is said on standard error; after `--wait-s` it ends with exit
-    code 75, and nothing was asked for.
+    code 75, and nothing was asked for. One that is paused reads when it is resumed. One that is suspended has to be
+    resumed first: exit code 3, with the reason.
 
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
@@ -50,11 +51,16 @@ def snapshot(
 
     client = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file))
     _wait_until_started(client, physical, wait_s)
-    client.request_snapshot(physical, tables, where)
+    status = client.request_snapshot(physical, tables, where)["status"]
+    where_it_is = "" if relay == DEFAULT_RELAY else f" --relay {relay}"
     if as_json:
-        say_json({"physical": physical, "tables": tables, "where": where})
+        say_json({"physical": physical, "tables": tables, "where": where, "status": status})
+    elif status == "paused":
+        typer.echo(
+            f"{physical}: {', '.join(tables)} will be read again when the source is resumed; it is paused: "
+            f"databus sources resume {physical}{where_it_is}"
+        )
     else:
-        where_it_is = "" if relay == DEFAULT_RELAY else f" --relay {relay}"
         typer.echo(f"{physical}: {', '.join(tables)} will be read again; watch it with: databus tail{where_it_is}")
 
 

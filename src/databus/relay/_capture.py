@@ -30,6 +30,7 @@ from databus.core import (
     Identity,
     ServiceUnavailable,
     SourceChanged,
+    SourceSuspended,
     SystemClock,
     TransientError,
     crash_point,
@@ -167,9 +168,15 @@ class Capture:
     def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
         """Have tables (`db.table`), or the rows of them that fit a condition, read anew.
 
-        Raises `ServiceUnavailable` while the source is not connected, or has not started.
+        Raises `SourceSuspended` where somebody has to decide first, and `ServiceUnavailable` while the source is not
+        connected, or has not started.
         """
-        source = self._source
+        source, status = self._source, self._status
+        if status.state is State.SUSPENDED_ON_ERROR:
+            raise SourceSuspended(
+                f"{self.physical}: nothing will be read again: capture is suspended: {status.error}: {status.message}. "
+                f"Remove that reason, then run `databus sources resume {self.physical}`, and ask again"
+            )
         if source is None or self._status.state is State.INITIALIZING:
             raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again when it is")
         source.request_snapshot(tables, where)
