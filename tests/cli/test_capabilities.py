@@ -51,16 +51,19 @@ def relay_config(tmp_path, monkeypatch):
 
 def test_check_source_asks_every_source_that_can_be_asked_a_plugin_s_too(relay_config):
     said = databus("check-source", relay_config)
+    assert said.returncode == 1
+    assert "error    s  " in said.stdout
+    assert "s.db  path: there is no such database file\n" in said.stdout
+    assert "warning  q  queue-1  depth: 7 rows wait\n         > drain it\n" in said.stdout
+    assert said.stdout.endswith("q, s; errors: 1, warnings: 1, hints: 0\n")
+    said = databus("check-source", relay_config, "q")
     assert (said.returncode, said.stderr) == (0, "q is warm\n")
-    assert said.stdout == (
-        "warning  q  queue-1  depth: 7 rows wait\n         > drain it\nq; errors: 0, warnings: 1, hints: 0\n"
-    )
 
 
 @pytest.mark.parametrize(
     ("command", "source", "kind", "can"),
     [
-        (("check-source",), "m", "checkable", "kafka, mysql, queue"),
+        (("check-source",), "m", "checkable", "kafka, mysql, queue, sqlite"),
         (("prepare",), "q", "preparable", "sqlite"),
         (("remove",), "q", "preparable", "sqlite"),
     ],

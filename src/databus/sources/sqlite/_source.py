@@ -8,7 +8,7 @@ import json
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,8 +28,10 @@ from databus.core import (
 )
 from databus.log import Resume
 from databus.schema import TableSchema
+from databus.sources._capabilities import Finding
 from databus.sources._contract import SourceLag
 from databus.sources._oracle import Oracle
+from databus.sources.sqlite._check import check
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import add_cut, connect, cut_if_changed, write_lock
 from databus.sources.sqlite._describe import describe
@@ -69,6 +71,16 @@ class SqliteSource:
         """Whether a cut is before the position, as far as that is known: it names the last one only."""
         del scheme
         return True if position.get("token") == txid else None
+
+    @staticmethod
+    def check(config: SqliteConfig) -> Sequence[Finding]:
+        """See `databus.sources.Checkable`."""
+        return check(config)
+
+    @staticmethod
+    def warm_up(physical: str, say: Callable[[str], None]) -> None:
+        """See `databus.sources.Checkable`: there is nothing to do."""
+        del physical, say
 
     @staticmethod
     def prepare(config: SqliteConfig, *, take_over: bool) -> str:
