@@ -129,20 +129,40 @@ def test_a_server_can_be_prepared_and_checked_without_spark(more, tmp_path):
         assert run_without(SPARK, "validate", cwd=tmp_path, **where).stdout == "databus.yml: no errors\n"
 
 
-@pytest.mark.parametrize("source", ["sqlite", "mysql", "mariadb"])
+@pytest.mark.parametrize("source", ["sqlite", "mysql", "mariadb", "kafka", "stream"])
 def test_a_relay_is_written_whole_with_the_other_kind_of_source_as_an_example(source, tmp_path, monkeypatch):
     monkeypatch.setenv("MYSQL_PASSWORD", "x")
     assert databus("init", "--relay", "--source", source, cwd=tmp_path).returncode == 0
     text = (tmp_path / "relay.yml").read_text()
     config = load_relay(tmp_path / "relay.yml")
     (used,) = (each.type for each in config.sources.values())
-    assert used == ("sqlite" if source == "sqlite" else "mysql")
+    assert used == ("mysql" if source == "mariadb" else source)
     assert "token_file" in text
     lines = text.splitlines()
     at = lines.index("  # Another source beside it:")
     uncommented = [*lines[:at], *(line.replace("  # ", "  ", 1) for line in lines[at + 1 :])]
     (tmp_path / "both.yml").write_text("\n".join(uncommented))
-    assert {each.type for each in load_relay(tmp_path / "both.yml").sources.values()} == {"sqlite", "mysql"}
+    other = "mysql" if source == "sqlite" else "sqlite"
+    assert {each.type for each in load_relay(tmp_path / "both.yml").sources.values()} == {used, other}
+
+
+@pytest.mark.parametrize("source", ["kafka", "stream"])
+def test_a_project_for_topics_or_lines_validates_as_it_is(source, tmp_path):
+    done = databus("init", "--source", source, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "databus run" in done.stdout
+    assert databus("validate", cwd=tmp_path).stdout == "databus.yml: no errors\n"
+    told = yaml.safe_load((tmp_path / "databus.yml").read_text())["sources"]
+    assert [each["type"] for each in told.values()] == [source]
+    again = databus("init", "--source", source, cwd=tmp_path)
+    assert "already there" in again.stderr
+
+
+def test_a_plugin_is_not_written_where_a_source_was_asked_for(tmp_path):
+    done = databus("init", "--plugin", "output", "--source", "kafka", "my-sink", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--source is for a project" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_projects_of_two_kinds_and_beside_one_that_runs_have_ports_of_their_own(tmp_path):

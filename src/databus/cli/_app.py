@@ -74,6 +74,12 @@ def say_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+def options_given(context: typer.Context) -> list[str]:
+    """The names of the parameters that stand on the command line, as its function has them."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+
+
 def fail(error: DatabusError) -> NoReturn:
     """Print an error as one paragraph and leave with its exit code."""
     typer.secho(f"databus: {error}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)

@@ -15,6 +15,7 @@ from databus.cli._app import (
     RelayUrl,
     TokenFile,
     app,
+    options_given,
     say_json,
     say_table,
 )
@@ -114,9 +115,7 @@ def resume(
 
 def _refuse_options_before(context: typer.Context) -> None:
     """Options stand behind the verb: one before it would be another relay's, in silence."""
-    given = [
-        each for each in context.params if getattr(context.get_parameter_source(each), "name", "") == "COMMANDLINE"
-    ]
+    given = options_given(context)
     if given:
         from databus.core import InputError
 
