@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from databus.core import PositionPurged, ServiceUnavailable, TransientError
+from databus.relay._missing_tables import MissingTables
 from databus.sources import offered
 from databus.sources._capabilities import Checkable
 from databus.testing.servers import Kafka
@@ -111,8 +112,18 @@ def test_check_source_says_what_topics_finds(topics: Topics):
     name = topics.create(partitions=3)
     check = offered(Checkable, topics.config(name), "events").check
     found = check(topics.config(name, f"{topics.prefix}.none"))
-    assert [each.severity for each in found] == ["error", "info"]
+    assert [each.severity for each in found] == ["error", "info"], found
     assert f"{topics.prefix}.none" in found[0].what
     assert "3 partitions" in found[1].what
     nowhere = topics.config(name, kafka={"bootstrap.servers": "127.0.0.1:1"}, request_ms=300)
-    assert [each.name for each in check(nowhere)] == ["connect"]
+    (found,) = check(nowhere)
+    assert found.name == "connect"
+    assert "Connection refused" in found.what
+    assert "see `bootstrap.servers` under `kafka`" in found.what
+
+
+def test_a_topic_that_is_not_there_is_a_topic_and_no_table(topics: Topics):
+    name = topics.create()
+    config = topics.config(name, f"{topics.prefix}.none")
+    assert MissingTables(config).sentences([f"kafka.{name}"]) == {f"no topic fits {topics.prefix}.none yet": "topics"}
+    assert list(MissingTables(topics.config(f"{topics.prefix}.none")).sentences([]).values()) == ["topics"]

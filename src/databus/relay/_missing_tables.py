@@ -1,7 +1,9 @@
-"""Entries of `tables:` that no table fits. They are no error, since a table may come later, but most are misspelt."""
+"""Entries of `tables:`, or of a source's own list, that nothing fits. They are no error, since a table may come later,
+but most are misspelt.
+"""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,31 +22,31 @@ class MissingTables:
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._counted = -1
-        self._said: tuple[str, ...] = ()
+        self._said: Mapping[str, str] = {}
 
     def said(self, log: Log | None) -> Sequence[str]:
         """`no table fits main.ordrs yet; did you mean main.orders?`, for each entry, 20 at most; none without a log."""
-        if log is None:
-            return ()
-        captured = list(log.schemas.ids())
-        if len(captured) != self._counted:
-            self._said = tuple(self._sentences(captured))
-            self._counted = len(captured)
-        return self._said
+        return [*self._now(log)] if log is not None else []
 
     def warn(self, log: Log, logger: Any) -> None:
         """Say them in the log."""
-        for sentence in self.said(log):
-            logger.warning(sentence, hint="correct `tables`, unless it comes later")
+        for sentence, option in self._now(log).items():
+            logger.warning(sentence, hint=f"correct `{option}`, unless it comes later")
 
-    def _sentences(self, captured: list[str]) -> list[str]:
-        missing = [entry for entry in self._config.tables if not self._fits(entry, captured)][:_ENTRIES_MAX]
+    def _now(self, log: Log) -> Mapping[str, str]:
+        captured = list(log.schemas.ids())
+        if len(captured) != self._counted:
+            self._said = self.sentences(captured)
+            self._counted = len(captured)
+        return self._said
+
+    def sentences(self, captured: list[str]) -> dict[str, str]:
+        """The sentences where these tables are captured, each with the option that it is about."""
+        missing = list(self._config.unmatched(captured).items())[:_ENTRIES_MAX]
         there = self._there(captured) if missing else []
-        return [f"no table fits {entry} yet{_near(entry, there)}" for entry in missing]
-
-    def _fits(self, entry: str, captured: list[str]) -> bool:
-        alone = self._config.model_copy(update={"tables": [entry], "exclude": []})
-        return any(alone.selects(table) for table in captured)
+        return {
+            f"no {option.removesuffix('s')} fits {entry} yet{_near(entry, there)}": option for entry, option in missing
+        }
 
     def _there(self, captured: list[str]) -> list[str]:
         """The tables that are known without asking a server."""

@@ -60,6 +60,15 @@ class SourceConfig(BaseModel):
         """
         return _matches(table, self.tables) and not _matches(table, self.exclude)
 
+    def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
+        """What options ask for and none of the captured tables is: each entry, and the option that it stands in.
+
+        >>> SourceConfig(type="mock", tables=["shop.*", "crm.*"]).unmatched(["shop.orders"])
+        {'crm.*': 'tables'}
+        """
+        alone = {entry: self.model_copy(update={"tables": [entry], "exclude": []}) for entry in self.tables}
+        return {entry: "tables" for entry, each in alone.items() if not any(map(each.selects, captured))}
+
     def tables_here(self, folder: Path) -> Mapping[str, Sequence[str]] | None:
         """The tables (`db.table`) that there are, captured or not, with their columns; None where a server would have
         to be asked. folder: where relative paths start. Raises `ConfigError`, beginning with an option, if that option

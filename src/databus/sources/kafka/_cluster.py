@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable, time_us
-from databus.sources.kafka._config import KafkaConfig, is_pattern
+from databus.sources.kafka._config import SERVERS, KafkaConfig, is_pattern
 from databus.sources.kafka._places import TopicPlace, TopicState
 
 T = TypeVar("T")
@@ -26,6 +26,11 @@ _DENIED: Final = {
     own_error("_AUTHENTICATION"),
     KafkaError.SASL_AUTHENTICATION_FAILED,
 }
+_UNREACHABLE: Final = {
+    own_error(each) for each in ("_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL", "_TIMED_OUT", "_TRANSPORT")
+}
+_SAYS_WHY: Final = {own_error(each) for each in ("_RESOLVE", "_SSL", "_TRANSPORT")}
+"""What the client's own thread meets on its way to a broker; these show no option but the brokers' names."""
 _US_A_MS: Final = 1_000
 _Spec: Final[Any] = OffsetSpec
 _EARLIEST: Final = _Spec.earliest()
@@ -41,11 +46,14 @@ def made(config: KafkaConfig, make: Callable[[dict[str, Any]], Client], ours: Ma
         raise ConfigError(f"kafka: {told}") from error
 
 
-def as_ours(error: KafkaError, what: str) -> DatabusError:
-    """An error of Kafka's as one of ours. what: was being done, and where."""
+def as_ours(error: KafkaError, what: str, met: str = "") -> DatabusError:
+    """An error of Kafka's as one of ours. what: was being done, and where. met: by the client on its way there."""
     if error.code() in _DENIED:
         return AccessDenied(f"{what}: {error.str()}; see `kafka` in the options, and the cluster's ACLs")
-    return ServiceUnavailable(f"{what}: {error.str()}")
+    told = f"{what}: {error.str()}" + (f" ({met})" if met else "")
+    if error.code() in _UNREACHABLE:
+        told += f"; see `{SERVERS}` under `kafka`, and `security.protocol`, if brokers there want TLS or a password"
+    return ServiceUnavailable(told)
 
 
 class Cluster:
@@ -55,9 +63,8 @@ class Cluster:
         self._where = f"{physical}: Kafka at {config.servers}"
         self._config = config
         self._wait_s = config.request_ms / 1e3
-        self._client = made(
-            config, AdminClient, {"error_cb": lambda _: None, "log_level": 0}
-        )  # what it meets is raised
+        self._met = ""
+        self._client = made(config, AdminClient, {"error_cb": self._noted, "log_level": 0})
 
     def id(self) -> str:
         """The cluster's own."""
@@ -147,7 +154,7 @@ class Cluster:
         try:
             return self._client.list_topics(timeout=self._wait_s)
         except KafkaException as error:
-            raise as_ours(error.args[0], f"{self._where}: asking for topics") from error
+            raise self._failed(error.args[0], "asking for topics") from error
 
     def _answer(self, future: "Future[T]", what: str, *, absent: int) -> T | None:
         try:
@@ -155,9 +162,19 @@ class Cluster:
         except KafkaException as error:
             if error.args[0].code() == absent:
                 return None
-            raise as_ours(error.args[0], f"{self._where}: {what}") from error
+            raise self._failed(error.args[0], what) from error
         except TimeoutError as error:
             raise ServiceUnavailable(f"{self._where}: {what}: no answer in {self._wait_s} s") from error
+
+    def _failed(self, error: KafkaError, what: str) -> DatabusError:
+        """The error as one of ours, with what was met last."""
+        self._met = ""
+        self._client.poll(0)  # calls `_noted`
+        return as_ours(error, f"{self._where}: {what}", self._met)
+
+    def _noted(self, error: KafkaError) -> None:
+        if error.code() in _SAYS_WHY:
+            self._met = error.str()
 
 
 def missing_topics(config: KafkaConfig, there: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Options of the Kafka source."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -274,6 +274,19 @@ class KafkaConfig(SourceConfig):
     def servers(self) -> str:
         """The brokers to begin with."""
         return self.kafka[SERVERS].get_secret_value()
+
+    def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
+        """See `SourceConfig.unmatched`: a table of raw messages is a topic, so `topics` is judged first.
+
+        >>> KafkaConfig(kafka={"bootstrap.servers": "b:9092"}, topics=["orders"]).unmatched([])
+        {'orders': 'topics'}
+        """
+        if not self.is_raw:
+            return super().unmatched(captured)
+        topics = [table.removeprefix(f"{DATABASE}.") for table in captured]
+        alone = {entry: self.model_copy(update={"topics": [entry]}) for entry in self.topics}
+        absent = {entry: "topics" for entry, each in alone.items() if not any(map(each.reads, topics))}
+        return {**absent, **super().unmatched(captured)} if captured else absent
 
     def reads(self, topic: str) -> bool:
         """Whether the topic is among `topics`.
