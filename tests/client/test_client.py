@@ -1,10 +1,12 @@
 """The client and a real relay: callbacks, checkpoints, replays, reconnecting, isolation, stopping."""
 
+import json
 import threading
 import time
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from databus.client import (
     Client,
@@ -84,6 +86,22 @@ def test_a_window_that_fails_is_rolled_back_and_comes_again(relay_of, failure):
     run_until(Client(relay.url, consumer, config=QUICK), consumer, "shop", 50)
     assert consumer.rollbacks == [19, 19, 34]
     assert consumer.scns["shop"] == list(range(1, 51))
+
+
+def test_the_log_says_where_in_the_callback_it_failed(relay_of):
+    relay = relay_of(shop=mock(transactions_total=3))
+    consumer, failures = Collector(), [2]
+
+    def fail(window):
+        if window.scn in failures:
+            failures.remove(window.scn)
+            json.loads("no JSON")  # raises in a library's file; this line is what its author looks for
+
+    consumer.fail = fail
+    with capture_logs() as logs:
+        run_until(Client(relay.url, consumer, config=QUICK), consumer, "shop", 3)
+    (place,) = [each["at"] for each in logs if each["event"] == "callback failed"]
+    assert place == f"{__file__}:{fail.__code__.co_firstlineno + 3}"
 
 
 def test_a_consumer_that_keeps_failing_is_told_and_the_client_ends_with_the_reason(relay_of):

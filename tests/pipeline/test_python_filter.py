@@ -71,7 +71,7 @@ def test_columns_may_change_and_the_bus_columns_come_by_themselves():
 
 
 MISTAKES = {
-    "def f(b):\n raise KeyError('x')": "function f.py:f failed on a batch of 1 rows: KeyError: 'x'",
+    "def f(b):\n raise KeyError('x')": "function f.py:f failed on a batch of 1 rows, at f.py:2: KeyError: 'x'",
     "def f(b):\n return None": "function f.py:f returned NoneType; it must return",
     "def f(b):\n return b.drop_columns(['name'])": "function f.py:f returned no column 'name'",
     "def f(b):\n return b.slice(0, 0).select(['id', 'name'])": "no column '_change_type'; it must keep the bus's",

@@ -34,6 +34,7 @@ from databus.core import (
     TransientError,
     crash_point,
     join_seeing_signals,
+    place_in_user_code,
     wait_seeing_signals,
 )
 from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
@@ -386,20 +387,18 @@ class Client:
 
     def _note(self, call: Call, error: Exception) -> None:
         if call.kind is not Kind.SAVE:  # of which `Saving` speaks
-            self._log(call, error)
+            _logger.warning(
+                "callback failed",
+                call=call.kind.name.lower(),
+                physical=call.physical or None,
+                scn=None if call.window is None else call.window.scn,
+                error=type(error).__name__,
+                message=str(error),
+                at=place_in_user_code(error) or None,
+            )
         if call.physical in self._sources:
             self._sources[call.physical].failures += 1
             self._sources[call.physical].last_error = error
-
-    def _log(self, call: Call, error: Exception) -> None:
-        _logger.warning(
-            "callback failed",
-            call=call.kind.name.lower(),
-            physical=call.physical or None,
-            scn=None if call.window is None else call.window.scn,
-            error=type(error).__name__,
-            message=str(error),
-        )
 
     # the client's own acts
 

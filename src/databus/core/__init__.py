@@ -55,6 +55,7 @@ from databus.core._scn import (
     timeline_of,
 )
 from databus.core._time import time_us
+from databus.core._user_code import place_in_user_code
 from databus.core._waiting import SIGNAL_S_MAX, join_seeing_signals, wait_seeing_signals
 
 __all__ = [
@@ -114,6 +115,7 @@ __all__ = [
     "make_scn",
     "next_bus_seq",
     "ordinal_of",
+    "place_in_user_code",
     "time_us",
     "timeline_of",
     "wait_seeing_signals",

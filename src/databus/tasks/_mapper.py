@@ -25,6 +25,7 @@ from databus.core import (
     TXID,
     ConfigError,
     InputError,
+    place_in_user_code,
 )
 from databus.schema import TableSchema
 from databus.tasks._decode import CONTROL_LABEL, fitted_rows
@@ -80,8 +81,10 @@ class Mapper:
         try:
             return function(rows.drop_columns([CONTROL]))
         except Exception as error:
+            place = place_in_user_code(error)
             raise InputError(
-                f"function {self._name} failed on a batch of {rows.num_rows} rows: {type(error).__name__}: {error}"
+                f"function {self._name} failed on a batch of {rows.num_rows} rows{f', at {place}' if place else ''}: "
+                f"{type(error).__name__}: {error}"
             ) from error
 
     def _checked(self, result: Any, rows: pa.RecordBatch) -> pa.RecordBatch:
