@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from databus.cli.sqlite import sqlite_app
 from databus.testing import RelayProcess
 from tests.commands import databus, failed
 
@@ -146,12 +148,23 @@ def test_sqlite_status_alter_and_remove(tmp_path):
     assert "none is called main.nope" in failed(databus("sqlite", "install", path, "--wal", "--table", "main.nope"), 2)
     assert databus("sqlite", "install", path, "--table", "main.t").returncode == 0
     assert json.loads(databus("sqlite", "status", path, "--json").stdout)["tables"] == ["main.t"]
+    plain = databus("sqlite", "status", path).stdout
+    assert {"installed: yes", "log: none", "tables: main.t"} <= set(plain.splitlines())
+    assert re.search(r"^cut: 1 of 20\S+\+00:00, token \S+$", plain, re.MULTILINE)
+    assert not re.search(r"None|True|False|[{[]", plain)
     assert databus("sqlite", "alter", path, "ALTER TABLE t DROP COLUMN b").returncode == 0
     assert "no such column" in failed(databus("sqlite", "alter", path, "ALTER TABLE t DROP COLUMN zz"), 2)
     assert databus("sqlite", "remove", path).returncode == 0
     with closing(sqlite3.connect(path)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master")]
     assert [name for name in names if not name.startswith("sqlite_")] == ["t"]
+
+
+def test_the_example_of_alter_fits_the_shop_of_init(project):
+    (alter,) = [each for each in sqlite_app.registered_commands if each.epilog and "sqlite alter" in each.epilog]
+    assert databus("sqlite", "install", "shop.db", cwd=project).returncode == 0
+    done = databus(*shlex.split(str(alter.epilog).removeprefix("Example: databus ")), cwd=project)
+    assert (done.returncode, done.stdout) == (0, "shop.db: done\n"), done.stderr
 
 
 def test_a_token_is_never_taken_from_the_command_line():

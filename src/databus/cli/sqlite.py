@@ -1,7 +1,8 @@
 """`databus sqlite`: prepare a database, change its tables safely, take everything out again."""
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,7 +47,7 @@ def remove(path: Database) -> None:
     typer.echo(f"{path}: nothing of databus is left in it")
 
 
-@sqlite_app.command(epilog="Example: databus sqlite alter shop.db 'ALTER TABLE orders DROP COLUMN note'")
+@sqlite_app.command(epilog="Example: databus sqlite alter shop.db 'ALTER TABLE orders DROP COLUMN placed_at'")
 def alter(
     path: Database,
     statement: Annotated[str, typer.Argument(help="One ALTER TABLE statement; CREATE and DROP are taken, too.")],
@@ -68,4 +69,20 @@ def status(path: Database, as_json: AsJson = False) -> None:
         say_json(told)
         return
     for name, value in told.items():
-        typer.echo(f"{name}: {value}")
+        typer.echo(f"{name.replace('_', ' ')}: {_for_people(value)}")
+
+
+def _for_people(value: Any) -> str:
+    """A value of `status`, as one says it."""
+    match value:
+        case None | []:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(map(str, value))
+        case {"id": number, "token": token, "time_us": time_us}:
+            at = datetime.fromtimestamp(time_us / 1e6, UTC).isoformat(timespec="milliseconds")
+            return f"{number} of {at}, token {token}"
+        case _:
+            return str(value)
