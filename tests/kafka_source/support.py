@@ -31,8 +31,12 @@ class Topics:
         name = name or f"{self.prefix}.topic{next(_names)}"
         wanted = NewTopic(name, partitions, 1, config={key.replace("_", "."): str(v) for key, v in settings.items()})
         done(self._admin.create_topics([wanted]))
-        eventually(lambda: name in self._admin.list_topics(timeout=10).topics)
+        eventually(lambda: self._has_leaders(name, partitions))
         return name
+
+    def _has_leaders(self, name: str, partitions: int) -> bool:
+        found = self._admin.list_topics(name, timeout=10).topics[name].partitions
+        return len(found) == partitions and all(each.leader >= 0 for each in found.values())
 
     def delete(self, name: str) -> None:
         done(self._admin.delete_topics([name]))
