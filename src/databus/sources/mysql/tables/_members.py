@@ -25,7 +25,7 @@ Query = Callable[[str], Sequence[Sequence[Any]]]
 _ASKED_MAX: Final = 500
 _ROWS_MAX: Final = 200_000
 _PLAIN: Final = frozenset({UTF8MB3, "ucs2", "ascii", "latin1", BINARY})
-"""Character sets of which the catalogue shows everything; `binary` as digits, or not at all."""
+"""Character sets of which the catalogue shows everything; `binary` as digits, or not at all (but see `_is_shown`)."""
 _WIDE: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _MADE: Final = re.compile(
     r"CREATE TABLE (?:IF NOT EXISTS )?(?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+` \(\n  `.*\n\)(?:(?! ENGINE=).)*", re.DOTALL
@@ -44,7 +44,7 @@ class Asker:
     def settle(self, database: str, table: str, column: ColumnDefinition) -> ColumnDefinition:
         """The column with its members as they are."""
         doubtful = [number for number, member in enumerate(column.members) if "?" in member or not member]
-        if not doubtful or column.charset in _PLAIN or column.charset is None:
+        if not doubtful or self._is_shown(column.charset):
             return column
         source = f"{_name(database)}.{_name(table)}"
         found = self._by_type(source, column, doubtful)
@@ -53,9 +53,15 @@ class Asker:
         for number in doubtful:
             if number in found:
                 members[number] = found[number]
-            elif column.charset in _WIDE:
+            elif column.charset in _WIDE or column.charset == BINARY:
                 members[number] = members[number].replace("?", UNKNOWN)
         return _with_members(column, tuple(members))
+
+    def _is_shown(self, charset: str | None) -> bool:
+        """Whether the catalogue shows all members in this character set. MariaDB has bytes of `binary` as text."""
+        if charset == BINARY:
+            return not self.server.is_mariadb
+        return charset is None or charset in _PLAIN
 
     def _by_type(self, source: str, column: ColumnDefinition, numbers: list[int]) -> dict[int, str]:
         """Values of the column's type by their numbers, without a table that is written. MySQL 8.0 has text there."""
@@ -97,7 +103,8 @@ class Asker:
         texts = {
             number: decoded(raw, column.charset or BINARY) for number, raw in answers.items() if isinstance(raw, bytes)
         }
-        return {number: text for number, text in texts.items() if _may_show(text, column.members[number])}
+        may_show = _may_show_bytes if column.charset == BINARY else _may_show
+        return {number: text for number, text in texts.items() if may_show(text, column.members[number])}
 
 
 def is_in_servers_words(text: str, server: Server) -> bool:
@@ -141,6 +148,12 @@ def _may_show(text: str, shown: str) -> bool:
     return len(text) == len(shown) and all(
         a == b or (b == "?" and (a > "\uffff" or "\ud800" <= a <= "\udfff")) for a, b in zip(text, shown, strict=True)
     )
+
+
+def _may_show_bytes(text: str, shown: str) -> bool:
+    """Whether MariaDB's catalogue may show bytes so: as UTF-8, with a question mark for each that utf8mb3 lacks."""
+    each = ("?" * len(one.encode("utf-8", "surrogateescape")) if one > "\uffff" else one for one in text)
+    return "".join("?" if "\udc80" <= one <= "\udcff" else one for one in each) == shown
 
 
 def _with_members(column: ColumnDefinition, members: tuple[str, ...]) -> ColumnDefinition:
