@@ -158,7 +158,7 @@ def _alive_workers(ui: int) -> int:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{ui}/json/", timeout=5) as answer:
             return sum(each["state"] == "ALIVE" for each in json.load(answer)["workers"])
-    except OSError:
+    except (OSError, ValueError):  # at first nothing answers, then a page for people does
         return 0
 
 
