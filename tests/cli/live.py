@@ -91,6 +91,10 @@ class Live:
     def state_of(self, output: str) -> str:
         return str(self.status()["outputs"][output]["state"])
 
+    def expect_state(self, output: str, state: str) -> None:
+        """Wait until the status says so, which is a second old at most."""
+        self.wait_until(lambda: self.state_of(output) == state, f"{output} is {state}")
+
     def wait_until(self, is_so: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + WAIT_S
         while not (found := is_so()):

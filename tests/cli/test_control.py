@@ -33,13 +33,14 @@ def test_a_paused_output_rests_through_a_kill_and_all_is_written_in_the_end(tmp_
         live.start()
         live.wait_until_copied("copy")
         assert live.ask("stop", "other") == "other: stopped\n"
-        assert live.state_of("other") == "stopped"
+        live.expect_state("other", "stopped")
         assert live.ask("pause", "copy") == "copy: paused\n"
         before = live.copied("copy")
         live.work()
         assert live.ask("resume", "other") == "other: resumed\n"
         live.wait_until_copied("other")
         assert live.copied("copy") == before != live.source()
+        live.expect_state("copy", "paused")
         paused = databus("status", cwd=tmp_path)
         assert paused.returncode == 0, "a paused output is well"
         assert "copy    paused" in paused.stdout
@@ -50,7 +51,8 @@ def test_a_paused_output_rests_through_a_kill_and_all_is_written_in_the_end(tmp_
         live.start()
         live.work()
         live.wait_until_copied("other")
-        assert (live.state_of("copy"), live.copied("copy")) == ("paused", before)
+        live.expect_state("copy", "paused")
+        assert live.copied("copy") == before
         assert live.ask("resume", "copy") == "copy: resumed\n"
         live.work()
         assert live.ask("drain") == "the pipeline has ended\n"

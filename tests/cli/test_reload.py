@@ -64,7 +64,7 @@ def test_a_reload_leaves_what_has_not_changed_untouched_and_ends_equal_to_the_so
             live.wait_until_copied(each, columns)
         assert [_starts(live, each) for each in ("keep", "copy", "new")] == [1, 2, 1]
         assert live.copied("gone") != live.source(), "what is removed ends"
-        assert set(live.status()["outputs"]) == {"keep", "copy", "new"}
+        live.wait_until(lambda: set(live.status()["outputs"]) == {"keep", "copy", "new"}, "the outputs of the new file")
         assert live.ask("stop") == "the pipeline has ended\n"
         assert live.process.wait(WAIT_S) == 0, live.said[-2000:]
 
