@@ -175,7 +175,7 @@ class Dump:
             _ask(connection, position, gtids, is_mariadb=is_mariadb, server_id=server_id)
         self._server = server
         self._socket = socket_of(connection)
-        self._socket.settimeout(self._silence_s)
+        self._socket.settimeout(_ACCEPT_S_MAX)  # MariaDB says nothing at all while it looks for the place in its file
         self._readable = select.poll()  # unlike `select`, for any descriptor: a relay may have thousands
         self._readable.register(self._socket, select.POLLIN)
         self._woken, self._wakes = os.pipe()
@@ -304,7 +304,9 @@ class Dump:
                 break
             events = self._read_once()
             if len(events):
-                self._is_accepted = True
+                if not self._is_accepted:
+                    self._is_accepted = True
+                    self._socket.settimeout(self._silence_s)
                 if not self.queue.put(events):
                     return
             if self._splitter.ended is not None:
