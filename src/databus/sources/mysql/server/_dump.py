@@ -44,7 +44,7 @@ _MANY_BYTES: Final = 2 << 10
 _TAKEN_BYTES: Final = 1 << 20  # of small blocks, taken together; more costs as much by byte
 _AWAY_S: Final = 1.0  # nobody asked for the log for so long: the socket is drained for them, or the server gives up
 _JOIN_S_MAX: Final = 10.0
-_ACCEPT_S_MAX: Final = 60.0
+_ACCEPT_S_MAX: Final = 15.0  # less than a stop may take; what was read from a slow disk is in memory for the next try
 
 Bytes = npt.NDArray[np.uint8]
 
