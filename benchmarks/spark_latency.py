@@ -23,6 +23,7 @@ CHANGES_A_SECOND = 4
 DELTA_CHANGES = 60
 DELTA_CHANGES_A_SECOND = 2  # so that no batch has two
 WARM_UP = 80
+WARM = 400  # the JVM compiles what a batch of one row needs for some hundreds of batches
 S_MAX = 300
 
 PIPELINE = """
@@ -34,7 +35,7 @@ outputs: {{copy: {{type: delta, from: shop, mode: {mode}, path: {mode}, on_gap: 
 
 
 def figures(scale: float = 1.0) -> Iterator[Figure]:
-    wanted = max(int(CHANGES * scale), 20) + WARM_UP
+    wanted = max(int(CHANGES * scale), 20)
     config = {
         "type": "mock",
         "rows_per_transaction": 1,
@@ -48,19 +49,20 @@ def figures(scale: float = 1.0) -> Iterator[Figure]:
         spark = tuned_session("spark-latency", "local[2]", folder=folder / "spark")
         try:
             with RelayProcess(folder / "relay", {"shop": config}) as relay:
-                seen = sorted(_measure(spark, relay.url, folder, wanted)[WARM_UP:])
+                seen = _measure(spark, relay.url, folder, WARM + wanted)
+            for warm_up in (WARM_UP, WARM):
+                part = sorted(seen[warm_up : warm_up + wanted])
+                yield from percentiles(f"spark-latency after {warm_up} batches", part)
             slower = {**config, "transactions_per_s": DELTA_CHANGES_A_SECOND, "updates": 60, "deletes": 20}
-            delta, wanted = {}, max(int(DELTA_CHANGES * scale), 5) + WARM_UP
+            wanted = max(int(DELTA_CHANGES * scale), 5) + WARM_UP
             for mode in ("mirror", "history"):
                 with RelayProcess(folder / f"relay-{mode}", {"shop": slower}) as relay:
                     file = folder / f"{mode}.yml"
                     file.write_text(PIPELINE.format(mode=mode, url=relay.url))
-                    delta[mode] = sorted(measure_lag(spark, file, wanted)[WARM_UP:])
+                    lags = sorted(measure_lag(spark, file, wanted)[WARM_UP:])
+                yield from percentiles(f"spark-latency, Delta {mode}", lags)
         finally:
             spark.stop()
-    yield from percentiles("spark-latency", seen)
-    for mode, seen in delta.items():
-        yield from percentiles(f"spark-latency, Delta {mode}", seen)
 
 
 def percentiles(name: str, seen: list[float]) -> Iterator[Figure]:

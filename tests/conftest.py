@@ -43,6 +43,9 @@ SHARES_SPARK = (
     "streams/test_stream_runs.py",
     "http/test_http_runs.py",
     "kafka/test_kafka_runs.py",
+    "kafka/test_last_images.py",
+    "kafka/test_typed_branches.py",
+    "pipeline/test_other_log.py",
     "laws/test_whole_way.py",
     "pipeline/test_change_filters_run.py",
     "pipeline/test_compare_mysql.py",
@@ -63,9 +66,11 @@ SHARES_SPARK = (
     "pipeline/test_typed_steps.py",
     "pipeline/test_unnest_run.py",
     "pipeline/test_validate_and_run.py",
+    "search/test_parts_runs.py",
     "search/test_search_runs.py",
     "spark/",
     "stores/test_runs.py",
+    "search/test_search_unnest.py",
 )
 """Files, and a folder, whose tests use the fixture `spark`. All are one worker's: a run starts that session once."""
 

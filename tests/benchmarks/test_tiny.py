@@ -21,6 +21,7 @@ SMALLER = {
     "crowd": {"CROWDS": [[3, 100, 25.0]], "JSON_RATE": 100, "SECONDS_MIN": 1.0},
     "decode": {"NAMES": ["mixed"]},
     "dry_run": {"ROWS_A_BATCH": 20_000},
+    "executors": {"EXECUTORS": [2], "MODES": ["mirror"], "MIRROR_BATCHES": 2},
     "fifty": {"OUTPUTS": 3, "LANES": 2, "TABLES": 1, "SETTLE_S": 0.5, "IDLE_S": 1.0},
     "kafka": {"RUNS": 0, "WARM_UP": 4, "CHANGES_A_SECOND": 20},
     "kafka_mirror": {"RUNS": 0},
@@ -42,16 +43,18 @@ SMALLER = {
         "HISTORY_ROWS_MIN": 12_000,
         "HISTORY_ROWS_A_BATCH": 2_000,
     },
-    "spark_latency": {"WARM_UP": 4, "CHANGES_A_SECOND": 20, "DELTA_CHANGES_A_SECOND": 20},
+    "spark_latency": {"WARM_UP": 4, "WARM": 8, "CHANGES_A_SECOND": 20, "DELTA_CHANGES_A_SECOND": 20},
     "spark_read": {"RUNS": 1},
     "spark_tasks": {"MIRROR_BATCHES": 2, "HISTORY_BATCHES_MIN": 2, "KEYS": ["text"]},
     "start": {"BEGINS_COLD": False},
+    "task_memory": {"FACTORS": [1], "ROWS": 1, "MIRROR_BATCHES": 1},
     "windows": {"RUNS": 1},
 }
 """What else is smaller than at scale 1, by module: its own constants."""
 
 SPARK = {
     "dry_run",
+    "executors",
     "fifty",
     "kafka",
     "kafka_mirror",
@@ -62,6 +65,7 @@ SPARK = {
     "spark_latency",
     "spark_read",
     "spark_tasks",
+    "task_memory",
     "two_day",
 }
 

@@ -55,9 +55,24 @@ def test_check_source_asks_every_source_that_can_be_asked_a_plugin_s_too(relay_c
     assert "error    s  " in said.stdout
     assert "s.db  path: there is no such database file\n" in said.stdout
     assert "warning  q  queue-1  depth: 7 rows wait\n         > drain it\n" in said.stdout
-    assert said.stdout.endswith("q, s; errors: 1, warnings: 1, hints: 0\n")
+    of_m = "m: there is nothing to ask of a source of type mock before it is captured\n"
+    assert said.stdout.endswith("q, s; errors: 1, warnings: 1, hints: 0\n" + of_m)
     said = databus("check-source", relay_config, "q")
     assert (said.returncode, said.stderr) == (0, "q is warm\n")
+    relay_config.write_text("folder: logs\nsources:\n  m: {type: mock}\n")
+    said = databus("check-source", relay_config)
+    assert (said.returncode, said.stdout) == (0, of_m)
+
+
+def test_check_source_of_a_pipeline_that_another_relay_feeds_says_where_to_ask(tmp_path):
+    file = tmp_path / "databus.yml"
+    file.write_text(
+        "relay: {url: 'http://127.0.0.1:1'}\ninputs: {shop: {type: databus}}\n"
+        "outputs: {all: {type: console, from: shop}}\n"
+    )
+    said = databus("check-source", file)
+    assert said.returncode == 0
+    assert "no sources are captured by this file; check them where their relay's file is" in said.stdout
 
 
 @pytest.mark.parametrize(
@@ -70,8 +85,8 @@ def test_check_source_asks_every_source_that_can_be_asked_a_plugin_s_too(relay_c
 )
 def test_what_a_source_does_not_offer_is_refused_naming_who_does(relay_config, command, source, kind, can):
     said = failed(databus(*command, relay_config, source), 3)
-    assert f"{source}: sources of type" in said
-    assert f"are not {kind}; there are: {can}" in " ".join(said.split())
+    assert f"{source}: a source of type" in said
+    assert f"is not {kind}; types that are: {can}" in " ".join(said.split())
 
 
 def test_what_capture_needs_in_a_database_is_put_there_and_taken_out(relay_config):

@@ -23,6 +23,13 @@ TRIALS = ["demo", "bench"]
 REPAIRS = ["check-source", "prepare", "remove", "snapshot", "skip", "position show", "position set"]
 
 
+def test_ctrl_c_while_the_command_is_still_importing_shows_no_traceback(tmp_path):
+    (tmp_path / "typer.py").write_text("import os, signal\n\nos.kill(os.getpid(), signal.SIGINT)\n")  # found first
+    begin = [sys.executable, "-m", "databus.cli", "validate"]
+    done = subprocess.run(begin, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize(
     "verb", [*VERBS, *RUNNING, *KNOWING, *TRIALS, *REPAIRS, "sqlite install", "sqlite alter", "sqlite remove"]
 )

@@ -1,5 +1,6 @@
 """`databus init` for a server: a project that validates, and what a newcomer is told who follows it."""
 
+import json
 import os
 import socket
 import subprocess
@@ -97,7 +98,7 @@ def test_a_missing_extra_is_told_with_the_command_that_installs_it(package, verb
     (tmp_path / "relay.yml").write_text(text)
     done = run_without([package], verb, "relay.yml", cwd=tmp_path)
     assert done.returncode == 2
-    assert "pip install 'databus-cdc[mysql]'" in done.stderr
+    assert "in your clone of databus, run pip install '.[mysql]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -110,7 +111,7 @@ def test_a_missing_extra_of_spark_is_told_with_the_command_that_installs_it(tmp_
     assert databus("init", cwd=tmp_path).returncode == 0
     done = run_without(["pyspark"], "run", "--once", cwd=tmp_path)
     assert done.returncode == 2
-    assert "pip install 'databus-cdc[spark]'" in done.stderr
+    assert "in your clone of databus, run pip install '.[spark]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -216,5 +217,7 @@ def test_a_run_tells_what_keeps_a_source_from_being_captured(tmp_path):
     (tmp_path / "databus.yml").write_text(yaml.safe_dump(value))
     done = databus("run", "--once", cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "source=shop status=suspended" in done.stdout + done.stderr
-    assert "nowhere.txt" in done.stdout + done.stderr
+    (line,) = [json.loads(line) for line in done.stderr.splitlines() if '"event": "source"' in line]
+    assert (line["status"], "nowhere.txt" in line["message"]) == ("suspended", True)
+    assert "nowhere.txt" not in done.stdout, "once is enough"
+    assert "rows in this run: copy 0" in done.stdout

@@ -44,7 +44,7 @@ def test_ctrl_c_is_answered_while_spark_starts(project):
         terminal.wait_for("starting Spark")
         terminal.process.send_signal(signal.SIGINT)
         terminal.wait_for("stopping: SIGINT")
-        assert terminal.process.wait(STOP_S_MAX) == 0
+        assert terminal.process.wait(STOP_S_MAX + WAIT_S) == 0
         terminal.wait_for("stopped")
         assert "has to end first" not in terminal.shown
 

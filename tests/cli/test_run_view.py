@@ -43,6 +43,14 @@ def test_an_output_is_behind_by_what_the_relay_holds_and_it_does_not():
     assert line_of(view).behind == "0 transactions"
 
 
+def test_an_output_that_has_written_and_goes_on_does_not_wait_for_a_first_batch():
+    view = RunView(["copy"])
+    view.take(batch(7))
+    view.take({"event": "paused", "outputs": ["copy"]})
+    view.take({"event": "started", "outputs": ["copy"]})
+    assert (line_of(view).rows, line_of(view).state) == (5, "running")
+
+
 def test_an_output_that_fails_or_waits_says_why():
     view = RunView(["copy"])
     view.take({"event": "retry", "outputs": ["copy"], "wait_ms": 4000, "message": "no room"})
@@ -86,3 +94,10 @@ def test_stopping_is_said_at_once_and_then_what_is_waited_for():
 def test_an_entry_that_no_table_fits_stands_beside_its_source():
     line = source_line(state(missingTables=["no table fits main.ordrs yet; did you mean main.orders?"]))
     assert "no table fits main.ordrs yet; did you mean main.orders?" in line.detail
+
+
+def test_the_rows_of_each_output_are_counted_for_the_end_of_a_run():
+    view = RunView(["audit", "copy"])
+    view.take(batch(7, rows=1_200))
+    view.take(batch(8))
+    assert view.written() == "rows in this run: audit 0, copy 1,205"

@@ -8,7 +8,7 @@ import pytest
 from databus.relay import Relay
 from databus.relay._capture_state import State
 from tests.commands import databus, failed
-from tests.relay.support import WAIT_S, Database, ScriptedSource, config_of, get, order, post
+from tests.relay.support import WAIT_S, Database, ScriptedSource, config_of, get, order, post, until
 
 
 class SlowSource(ScriptedSource):
@@ -52,6 +52,7 @@ def test_a_pause_of_a_source_that_is_starting_is_pending_and_says_so(relay):
 
 
 def test_a_snapshot_waits_for_a_source_that_is_starting(relay):
+    until(lambda: relay.captures["shop"].status.message.startswith("starting "), "starting")
     said = failed(databus("snapshot", "shop", "main.orders", "--relay", relay.url, "--wait-s", "0.1"), 75)
     assert "shop: waiting for the source to start: starting script shop after SCN 0" in said
     assert "nothing was asked for: the source is still starting after 0.1 s" in said

@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -108,6 +109,11 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
     assert 'databus_output_lag_rows{output="copy",physical="shop"} 0.0' in metrics
     assert 'databus_output_held{output="copy",physical="shop"} 1.0' in metrics
 
+    databus("sources", "pause", "shop", "--relay", found["relay"], cwd=project)
+    wait_until(lambda now: now["sources"]["shop"]["status"] == "paused", project)
+    said = databus("status", cwd=project).stdout
+    assert "source shop: paused; to continue capture: databus sources resume shop --relay " + found["relay"] in said
+
     running.send_signal(signal.SIGINT)
     assert running.wait(WAIT_S) == 2, "the code of the output that failed"
     assert "stopped; failed: broken" in (project / "said").read_text()
@@ -120,3 +126,16 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
 
 def test_a_pipeline_that_never_ran_has_no_status(project):
     assert "has never run here" in failed(databus("status", cwd=project), 2)
+
+
+def test_a_run_that_could_not_begin_was_not_killed(project) -> None:
+    """Whoever looks later sees why, though the terminal that it was started from is closed."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        file = project / "databus.yml"
+        file.write_text(file.read_text() + f'relay: {{listen: "127.0.0.1:{port}"}}\n')
+        refused = failed(databus("run", cwd=project), 2)
+        after = databus("status", cwd=project)
+    assert f"listen: 127.0.0.1:{port}" in refused
+    assert after.stdout.startswith("shop does not run; its exit code was 2: the pipeline's own relay refuses to start")
+    assert f"listen: 127.0.0.1:{port}" in after.stdout

@@ -56,7 +56,7 @@ def test_a_java_that_does_not_answer_is_ended_and_named(project, monkeypatch):
             time.sleep(0.05)
         family = psutil.Process(terminal.process.pid).children(recursive=True)
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(STOP_S_MAX) == 0
+        assert terminal.process.wait(STOP_S_MAX + WAIT_S) == 0
         terminal.wait_for("stopped; cut off: starting Spark")
         assert_nothing_is_left(project, family)
 
@@ -66,7 +66,7 @@ def test_a_spark_that_is_still_starting_is_not_waited_for(project):
         terminal.wait_for("starting Spark")
         family = psutil.Process(terminal.process.pid).children(recursive=True)
         terminal.process.send_signal(signal.SIGINT)
-        assert terminal.process.wait(STOP_S_MAX) == 0
+        assert terminal.process.wait(STOP_S_MAX + WAIT_S) == 0
         terminal.wait_for("stopped; cut off: starting Spark")
         _, alive = psutil.wait_procs(family, WAIT_S)
         assert alive == []

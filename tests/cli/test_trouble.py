@@ -72,7 +72,7 @@ def suspended(tmp_path) -> Iterator[RelayProcess]:
 
 def act(relay: RelayProcess, action: str) -> None:
     url = f"{relay.url}/controlSources/{action}?sources=shop"
-    urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=10).close()  # noqa: S310 - our own relay
+    urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=60).close()  # noqa: S310 - our own relay
 
 
 def test_tail_names_the_source_that_is_not_captured_and_shows_the_others(suspended):

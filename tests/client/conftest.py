@@ -10,6 +10,7 @@ from databus.client import Consumer
 from databus.link import RelayClient
 from databus.relay import Relay, parse_relay
 
+WAIT_S = 60
 FOUR = {f"main.t{i}": {"columns": {"id": "int64", "name": "string", "at": "timestamptz"}} for i in range(4)}
 
 
@@ -27,12 +28,14 @@ def relay_of(tmp_path):
             value |= {
                 name: part for name, part in {"log": log, "serve": serve, "token_file": token_file}.items() if part
             }
-            return stack.enter_context(Relay(parse_relay(value, folder=tmp_path)))
+            relay = stack.enter_context(Relay(parse_relay(value, folder=tmp_path)))
+            assert all(capture.wait_until_settled(WAIT_S) for capture in relay.captures.values())
+            return relay
 
         yield start
 
 
-def wait_for(condition, what, seconds=30):
+def wait_for(condition, what, seconds=WAIT_S):
     """Wait until it holds; the bound is for a test that fails."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -85,7 +88,7 @@ class Collector(Consumer):
     def on_stop_consumption(self):
         self.calls.append("stop")
 
-    def wait(self, physical, scn, seconds=30):
+    def wait(self, physical, scn, seconds=WAIT_S):
         """Until the window of `scn` has come."""
 
         def has_come():

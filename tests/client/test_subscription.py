@@ -8,11 +8,12 @@ from itertools import islice
 import pyarrow as pa
 import pytest
 
-from databus.client import FollowConfig, tail_lines, windows
+from databus.client import Client, Consumer, FollowConfig, tail_lines, windows
 from databus.core import (
     Checkpoint,
     ControlKind,
     CorruptData,
+    InputError,
     PositionForeign,
     PositionPurged,
     ServiceUnavailable,
@@ -21,7 +22,7 @@ from databus.core import (
 )
 from databus.link import RelayClient
 from databus.wire import Group, Rows
-from tests.client.conftest import captured, mock, wait_for
+from tests.client.conftest import WAIT_S, captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups
 from tests.relay.support import Database, order, published, scripted
 
@@ -89,10 +90,9 @@ def test_closing_from_another_thread_ends_the_loop(relay_of):
     threading.Thread(target=consume, daemon=True).start()
     wait_for(lambda: following.checkpoint.sources, "the start")
     following.close()
-    assert ended.wait(10)
-    before = threading.active_count()
+    assert ended.wait(WAIT_S)
     following.close()
-    assert threading.active_count() <= before
+    assert not [each for each in threading.enumerate() if each.name.startswith("databus-read")]
 
 
 def test_no_thread_is_left_when_a_loop_is_left_early(relay_of):
@@ -230,6 +230,15 @@ def test_while_a_batch_is_worked_on_the_checkpoint_is_before_its_first_window(re
                 seen += [row.pair for row in batch.rows()]
             checkpoint = following.checkpoint
     assert seen == wanted
+
+
+def test_sources_as_one_text_is_an_error_that_shows_the_list(relay_of):
+    relay = relay_of(shop=mock(transactions_total=1))
+    captured(relay, 1)
+    with pytest.raises(InputError, match=r'sources=\["shop/main.t0"\]'):
+        windows(relay.url, sources="shop/main.t0", follow=False)
+    with pytest.raises(InputError, match=r'sources=\["shop/main.t0"\]'):
+        Client(relay.url, Consumer(), sources="shop/main.t0").run()
 
 
 def test_an_error_comes_after_the_windows_that_came_before_it():

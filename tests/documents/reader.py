@@ -17,13 +17,13 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Self
 
+from databus.testing.servers._ports import Port
 from tests.commands import folder_of_programs
 from tests.documents.pages import ROOT, Block, blocks
 
@@ -51,9 +51,8 @@ class Reader:
         self._notes = folder / "notes"
         self._notes.mkdir()
         self._terminals: list[tuple[str, Path, subprocess.Popen[bytes]]] = []
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = str(free.getsockname()[1])
+        self._claim = Port.claim()  # also while nothing listens there
+        self._port = str(self._claim.number)
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         relay = f"http://127.0.0.1:{self._port}"
         self._env = {**os.environ, "PATH": path, "DATABUS_RELAY": relay, "READER": str(self._notes)}
@@ -67,6 +66,7 @@ class Reader:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        self._claim.close()
 
     def follow(self, page: Path) -> None:
         """Do everything that a page says."""

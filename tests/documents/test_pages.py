@@ -61,6 +61,30 @@ def test_the_lines_that_split_a_stream_send_each_table_one_way(tmp_path):
         assert [each.edge_name for each in ways if selects(each.selection, table)] == [way]
 
 
+def test_every_sqlite3_that_writes_beside_a_relay_waits_for_its_locks():
+    """Without `.timeout`, sqlite3 says `database is locked` when the relay cuts at that moment."""
+    texts = [each.text for page in PAGES for each in blocks(page) if each.language == "sh"]
+    lines = [line for text in texts for line in text.splitlines()]
+    writes = re.compile(r"sqlite3 .*(?:\b(?:BEGIN|UPDATE|DELETE|ALTER|INSERT)\b|< place_order)")
+    writing = [line for line in lines if writes.match(line)]
+    assert writing
+    assert [line for line in writing if ".timeout" not in line] == []
+
+
+def test_the_filters_in_the_recipes_are_pipelines_that_load(tmp_path, monkeypatch):
+    from databus.pipeline import load_pipeline
+
+    monkeypatch.setenv("MASK_SALT", "sixteen bytes or more")
+    given = [each.text for each in blocks(ROOT / "docs" / "recipes.md") if each.text.startswith("filters:")]
+    assert given
+    for text in given:
+        *_, last = yaml.safe_load(text)["filters"]
+        outputs = "" if "\noutputs:" in text else f"outputs: {{all: {{type: files, from: {last}, path: out}}}}\n"
+        path = tmp_path / "databus.yml"
+        path.write_text(f"relay: {{url: http://127.0.0.1:9}}\ninputs: {{shop: {{type: databus}}}}\n{text}{outputs}")
+        load_pipeline(path)
+
+
 def test_the_quick_start_of_mysql_has_no_problems_and_ten_lines(tmp_path, monkeypatch):
     from databus.pipeline import validate
 
@@ -107,3 +131,12 @@ def test_python_in_a_page_compiles(page):
     for block in blocks(page):
         if block.language == "python":
             compile(block.text, str(page), "exec")
+
+
+def test_the_reference_has_the_options_inside_options_once():
+    text = (ROOT / "docs" / "reference.md").read_text()
+    for title in ("`create_topics` of output `kafka`", "`registry` of source `kafka`", "`columns` of every source"):
+        assert text.count(f"\n#### {title}\n") == 1
+    assert "| `replication_factor` |" in text
+    assert "\n### relay `registry`\n" in text
+    assert " of source `mysql`\n" not in text, "it has none but those of every source"

@@ -19,7 +19,15 @@ from hypothesis import assume, given, settings
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from databus.core import ChangeType
-from databus.formats import DebeziumForm, UnsignedForm, debezium_messages
+from databus.formats import (
+    COLLECTION_ORDER,
+    TOTAL_ORDER,
+    DebeziumForm,
+    TransactionMarks,
+    UnsignedForm,
+    debezium_messages,
+    transaction_messages,
+)
 from databus.schema import Column, TableSchema, frame_schema
 from databus.testing.servers import ServerMissing
 from tests.formats.debezium_jars import debezium_jars
@@ -157,3 +165,57 @@ def test_a_column_has_debezium_s_own_schema(connect: Connect, kind: tuple[str, s
     package, _, plain = name.rpartition(".")
     theirs = getattr(getattr(connect.jvm, package), plain).builder().optional().build()
     assert ours.equals(theirs), f"{ours.name()} {ours.version()} {ours.type()} against {theirs.name()}"
+
+
+MARKS = TransactionMarks(
+    pa.array(["0-1-5", "0-1-5", 'it"s']),
+    np.array([7, 7, 8]),
+    np.array([False, True, False]),
+    np.array([3, 3, 1]),
+    np.array([0, 0, 2, 2]),
+    pa.array(["a.t", "a.u"]),
+    np.array([1, 2]),
+)
+
+
+def test_begins_and_ends_of_transactions_are_what_debezium_writes(connect):
+    """In the schemas that its own factory makes."""
+    factory = connect.jvm.io.debezium.schema.SchemaFactory.get()
+    adjuster = connect.jvm.io.debezium.schema.SchemaNameAdjuster.NO_OP
+    messages = transaction_messages(MARKS, with_schema=True)
+    values = [connect.read(each) for each in messages.values.to_pylist()]
+    keys = [connect.read(each, connect.keys) for each in messages.keys.to_pylist()]
+    assert all(each.schema().equals(factory.transactionValueSchema(adjuster)) for each in values)
+    assert all(each.schema().equals(factory.transactionKeySchema(adjuster)) for each in keys)
+    begin, end, other = (connect.plain(each.schema(), each.value()) for each in values)
+    assert begin == {"status": "BEGIN", "id": "0-1-5", "event_count": None, "data_collections": None, "ts_ms": 7}
+    tables = [{"data_collection": "a.t", "event_count": 1}, {"data_collection": "a.u", "event_count": 2}]
+    assert end == {"status": "END", "id": "0-1-5", "event_count": 3, "data_collections": tables, "ts_ms": 7}
+    assert other["id"] == 'it"s'
+    assert [connect.plain(each.schema(), each.value())["id"] for each in keys] == ["0-1-5", "0-1-5", 'it"s']
+    plain = transaction_messages(MARKS)
+    written = [bytes(connect.writer.fromConnectData("t", each.schema(), each.value())) for each in values]
+    assert plain.values.to_pylist() == written
+
+
+def test_a_change_s_place_in_its_transaction_is_debezium_s_block(connect):
+    """Both images of an update are one change; one without a place has no block."""
+    table = TableSchema("main.t", (Column("id", "int64", nullable=False),), ("id",))
+    kinds = [ChangeType.INSERT, ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE, ChangeType.INSERT]
+    at = dt.datetime.now(dt.UTC)
+    rows = [[1, int(kind), 7, number, at, "x", False] for number, kind in enumerate(kinds, 1)]
+    arrays = [
+        pa.array(each, field.type) for each, field in zip(zip(*rows, strict=True), frame_schema(table), strict=True)
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=frame_schema(table))
+    batch = batch.append_column(TOTAL_ORDER, pa.array([4, 5, 5, 0]))
+    batch = batch.append_column(COLLECTION_ORDER, pa.array([1, 2, 2, 0]))
+    values = debezium_messages(table, batch, physical="p", made_us=0, form=FORM).values.to_pylist()
+    read = [connect.read(each) for each in values]
+    block = connect.jvm.io.debezium.schema.SchemaFactory.get().transactionBlockSchema()
+    assert all(each.schema().field("transaction").schema().equals(block) for each in read)
+    assert [connect.plain(each.schema(), each.value())["transaction"] for each in read] == [
+        {"id": "x", "total_order": 4, "data_collection_order": 1},
+        {"id": "x", "total_order": 5, "data_collection_order": 2},
+        None,
+    ]

@@ -64,3 +64,12 @@ def test_each_mistake_has_a_line_of_its_own():
         'rows_max: "x" is not a whole number',
         'mode: 1 is neither "mirror" nor "history"',
     ]
+
+
+def test_a_choice_that_is_missing_is_named_with_what_there_is_to_choose():
+    class Copy(BaseModel):
+        mode: Literal["mirror", "history"]
+
+    with pytest.raises(ConfigError) as raised:
+        validated(Copy, {}, "o")
+    assert str(raised.value) == 'o.mode: missing; write "mirror" or "history"'

@@ -3,12 +3,15 @@
 import functools
 import json
 import random
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from databus.core import AccessDenied, ControlKind, LimitExceeded, UnrepresentableValue
 from databus.pipeline import TableControl, load_pipeline, outputs_with_letters
 from databus.schema import Column, TableSchema
+from databus.tasks import Bucket
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._output_suite import _EXTREMES as EXTREMES
 from databus.testing._staged_writes import write_batch
@@ -190,6 +193,21 @@ def test_order_per_key_holds_and_nothing_is_lost_whatever_is_refused_when(receiv
     assert wanted <= {pair for pairs in lives.values() for pair in pairs}
 
 
+def test_a_replay_brings_nothing_back_while_other_buckets_are_written(receiver, tmp_path):
+    """The driver hears of the truncation when all of them are there; the target has heard of it by then."""
+    log = log_of("bad")
+    log.begin().insert(ORDERS, order(2, "bad"))
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    log.begin().insert(ORDERS, order(1, "new"))
+    with keeping(receiver, tmp_path, buckets=1) as output:
+        write_batch(output, log.batch(0, 1))
+        with output.direct_writer().open(Bucket("shop", "hook", "suite", 0, 1)) as first:
+            first.write(log.batch(1, 4))
+        receiver.refused = set()
+        replay(output)
+    assert [row["note"] for row in receiver.taken if "note" in row] == ["new"]
+
+
 def test_an_update_is_one_message_again_when_it_is_replayed(receiver, tmp_path):
     with keeping(receiver, tmp_path, format="debezium") as output:
         write_batch(output, all_of(moved()))
@@ -237,6 +255,31 @@ def test_what_is_replayed_is_what_was_refused_whatever_its_types_and_its_key(tmp
         assert output.letters.count() == 0
     by_text = functools.partial(sorted, key=json.dumps)
     assert by_text(receiver.changes[seen:]) == by_text(refused)
+
+
+def unnested():
+    """What `unnest` makes of an update of a row with three objects: all rows have the pairs of its two."""
+    log = ChangeLog().begin()
+    for key in (1, 2, 3):
+        log.update(ORDERS, order(key, "x"), order(key, "bad"))
+    batch = all_of(log)
+    (item,) = batch.items
+    place = item.rows.schema.get_field_index("_seq")
+    rows = item.rows.set_column(place, "_seq", pa.array([1, 2] * 3, pa.int64()))
+    return replace(batch, items=(replace(item, rows=rows),))
+
+
+@pytest.mark.parametrize("form", ["own", "debezium", "maxwell"])
+def test_updates_that_share_their_pairs_are_updates_again_when_they_are_replayed(form, tmp_path):
+    answers = [422]
+    with Receiver(lambda _: answers[0]) as receiver, keeping(receiver, tmp_path, format=form) as output:
+        write_batch(output, unnested())
+        refused = receiver.seen[0].changes
+        seen = len(receiver.changes)
+        answers[0] = None
+        replay(output)
+        assert receiver.changes[seen:] == refused
+        assert output.letters.count() == 0
 
 
 def test_letters_that_are_refused_again_stay_and_what_follows_of_their_keys_stays_behind_them(receiver, tmp_path):
@@ -332,9 +375,7 @@ def test_a_control_that_is_refused_stops_the_output(tmp_path):
 
 
 def test_the_commands_see_letters_of_a_web_hook(receiver, tmp_path):
-    hook = {"type": "http", "from": "shop", "url": receiver.url, "on_error": "dead_letter"}
-    path = tmp_path / "databus.yml"
-    path.write_text(json.dumps({"name": "shop", "inputs": {"shop": {"type": "mock"}}, "outputs": {"hook": hook}}))
+    path = project(receiver, tmp_path)
     receiver.refused = {"bad", "worse"}
     with keeping(receiver, tmp_path) as output:
         write_batch(output, all_of(log_of("bad", "worse")))
@@ -345,3 +386,71 @@ def test_the_commands_see_letters_of_a_web_hook(receiver, tmp_path):
     assert [file.count for file in found.files(["shop/main.orders"])] == [1]
     assert found.drop() == 1
     assert found.files() == []
+
+
+def test_letters_are_replayed_after_the_key_that_the_output_names_has_another_name(receiver, tmp_path):
+    """They have the columns of then."""
+    log = ChangeLog().begin()
+    log.insert(EVENTS, {"id": 1, "note": "bad"})
+    log.begin().insert(EVENTS, {"id": 1, "note": "bad"})
+    log.begin().insert(EVENTS, {"id": 2, "note": "x"})
+    with keeping(receiver, tmp_path, key=["id"]) as output:
+        for batch in log.batches([1]):
+            write_batch(output, batch)
+    with keeping(receiver, tmp_path, key=["number"]) as output:
+        replay(output)
+        assert [(each.id, each.pair) for each in letters_of(output)] == [("1", (1, 1)), ("1", (2, 1))]
+        receiver.refused = set()
+        replay(output)
+        assert output.letters.count() == 0
+    assert [row["id"] for row in receiver.taken] == [2, 1, 1]
+
+
+def project(receiver, folder):
+    hook = {"type": "http", "from": "shop", "url": receiver.url, "on_error": "dead_letter"}
+    path = folder / "databus.yml"
+    path.write_text(json.dumps({"name": "shop", "inputs": {"shop": {"type": "mock"}}, "outputs": {"hook": hook}}))
+    return path
+
+
+def test_letters_that_the_pipeline_forgets_during_a_replay_are_passed_over(receiver, tmp_path):
+    with keeping(receiver, tmp_path) as output:
+        for batch in log_of("bad", "bad").batches([1]):
+            write_batch(output, batch)
+    (hook,) = outputs_with_letters(load_pipeline(project(receiver, tmp_path)))
+    _, second = hook.files()
+    receiver.answer = lambda _: output.letters.keep(second, [])
+    assert hook.replay() == (1, 0)
+    assert hook.files() == []
+
+
+def test_a_replay_ends_where_a_truncation_has_forgotten_its_letters(receiver, tmp_path):
+    """It may be long, and the pipeline goes on meanwhile; a row from before the truncation must not come behind it."""
+    log = log_of("bad", "bad", "bad")
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    with keeping(receiver, tmp_path, controls=True, request_rows_max=1) as output:
+        write_batch(output, log.batch(0, 3))
+        seen = len(receiver.seen)
+
+        def answer(request):
+            if b"_control" not in request.body and len(receiver.seen) == seen + 1:
+                with keeping(receiver, tmp_path, controls=True) as pipeline:
+                    write_batch(pipeline, log.batch(3, 4))
+
+        receiver.answer = answer
+        replay(output)
+        assert output.letters.count() == 0
+    assert [change.get("id") for change in receiver.changes[seen:]] == [1, None, None]  # by a task that is run twice
+
+
+def test_what_a_letter_holds_is_no_command_to_a_terminal(tmp_path):
+    """A target tells what it was sent in its answer, and a key is a text of the database's users."""
+    told = "no \x1b]0;title\x07 \x9b2J\nmain.orders 7 at 1/1"
+    table = TableSchema("main.notes", (Column("id", "string"),), ("id",))
+    log = ChangeLog().begin()
+    log.insert(table, {"id": told})
+    with Receiver(lambda _: (422, {}, told)) as receiver, keeping(receiver, tmp_path) as output:
+        write_batch(output, all_of(log))
+        shown = databus("dead-letters", "show", str(project(receiver, tmp_path)), "hook").stdout
+    assert len(shown.splitlines()) == 3
+    assert all(each.isprintable() for each in shown.split("\n"))

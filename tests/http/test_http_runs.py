@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError
+from databus.pipeline import OutputLetters, load_pipeline, status_of
 from databus.pipeline._handle import OutputHandle
+from databus.pipeline._health import render_pipeline_metrics
+from tests.commands import databus
 from tests.http.receiver import Receiver
 from tests.pipeline.projects import HEAD, Project
 
@@ -77,3 +80,19 @@ def test_a_target_that_hangs_delays_neither_other_outputs_nor_the_end(tmp_path: 
             running.wait_for(lambda: len(list((tmp_path / "out" / "orders").glob("*.jsonl"))) > before, "rows in files")
             assert not any(event.get("output") == "hook" and event["event"] == "batch" for event in running.events)
         over.set()
+
+
+def test_the_status_and_the_metrics_of_a_run_say_how_many_dead_letters_there_are(tmp_path: Any, spark: Any) -> None:
+    refused = b'"_source":"shop/main.orders","id":1,'
+    with Receiver(lambda request: 422 if refused in request.body else None) as receiver:
+        project = Project(tmp_path, sections(receiver, on_error="dead_letter"))
+        project.work(20)
+        project.once(spark)
+    status = status_of(project.path)
+    assert status is not None
+    count = sum(file.count for file in OutputLetters(load_pipeline(project.path), "hook").files())
+    assert count > 0
+    assert {name: each["dead_letters"] for name, each in status["outputs"].items()} == {"hook": count, "copy": None}
+    assert f'databus_output_dead_letters{{output="hook"}} {count:.1f}' in render_pipeline_metrics(status).decode()
+    told = databus("status", str(project.path)).stdout
+    assert f"hook: {count} dead letters; `databus dead-letters show {project.path} hook` says why" in told

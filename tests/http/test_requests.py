@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pytest
@@ -242,6 +243,40 @@ def test_what_is_too_large_for_the_target_goes_in_smaller_requests_in_order(tmp_
         written(output_of(receiver, tmp_path), all_of(log_of(1, 2)))
 
 
+class Impatient(BaseHTTPRequestHandler):
+    """Answers 413 before it has read what is too large for it, and hangs up, as web servers do."""
+
+    protocol_version = "HTTP/1.1"
+    limit = 200_000
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        length = int(self.headers["Content-Length"])
+        if length > self.limit:
+            self.close_connection = True
+            self.send_response(413)
+        else:
+            self.server.taken += [row["id"] for row in json.loads(self.rfile.read(length))]
+            self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_a_target_that_answers_before_it_has_read_what_is_too_large_is_heard(tmp_path):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Impatient) as server:
+        server.taken = []
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        server.url = f"http://127.0.0.1:{server.server_address[1]}"
+        log = ChangeLog().begin()
+        for number in range(100):
+            log.insert(ORDERS, order(number, "x" * 100_000))
+        written(output_of(server, tmp_path, request_bytes_max=1 << 25, request_ms_max=10_000), all_of(log))
+        server.shutdown()
+    assert server.taken == list(range(100))
+
+
 def test_a_body_is_never_larger_than_the_limit(receiver, tmp_path):
     written(output_of(receiver, tmp_path, request_bytes_max=1_024), all_of(log_of(*range(50))))
     sizes = [len(request.body) for request in receiver.seen]
@@ -268,7 +303,7 @@ def test_what_a_kept_connection_says_unasked_is_not_the_answer_to_the_next_reque
     """As of a proxy that says 408 before it hangs up, or a target that answers twice."""
     done, refused = (b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % each for each in (b"200 OK", b"400 No"))
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
-        server.settimeout(10)
+        server.settimeout(60)
         output = output_of(None, tmp_path, url=f"http://127.0.0.1:{server.getsockname()[1]}")
         first, second = log_of(1, 2).batches([1])
         serving = pool.submit(answered, server, done)

@@ -1,10 +1,11 @@
 """A Kafka output as the tests make it, and what readers find in its topics, as Kafka's own client reads them."""
 
 import json
+import time
 import uuid
 
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from databus.pipeline import OutputContext
 from databus.pipeline.outputs import KafkaOutput
@@ -34,9 +35,12 @@ def new_prefix():
 
 def messages_in(server, topic, *, committed=True):
     """Of each partition of a topic, in order; none where there is no such topic."""
-    topics = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=30).topics
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    topics = admin.list_topics(timeout=30).topics
     if topic not in topics:
         return []
+    if committed:
+        wait_for_ends(admin, [TopicPartition(topic, number) for number in topics[topic].partitions])
     isolation = "read_committed" if committed else "read_uncommitted"
     settings = {"bootstrap.servers": server.bootstrap, "group.id": uuid.uuid4().hex, "enable.partition.eof": True}
     reader = Consumer({**settings, "isolation.level": isolation, "auto.offset.reset": "earliest"})
@@ -56,6 +60,21 @@ def messages_in(server, topic, *, committed=True):
         return partitions
     finally:
         reader.close()
+
+
+def wait_for_ends(admin, partitions):
+    """A commit is answered before each partition says that it was one. Of what stays open, nothing is read."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        levels = IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED
+        asked = [
+            admin.list_offsets({each: OffsetSpec.latest() for each in partitions}, isolation_level=level)
+            for level in levels
+        ]
+        stable, last = ([each.result(30).offset for each in found.values()] for found in asked)
+        if stable == last:
+            return
+        time.sleep(0.02)  # brokers do not tell when a marker is written
 
 
 def rows_in(server, topic, **options):

@@ -15,11 +15,20 @@ from databus.core import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
+from databus.schema import Column, TableSchema
 from databus.tasks import Bucket, DirectFeed, Ways
-from databus.tasks.kafka._writer import _KEPT
+from databus.tasks.kafka._session import KEPT
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import log_of, order
+
+EVENTS = TableSchema("main.events", (Column("id", "int64"), Column("note", "string")))
+LONG = {"request_ms_max": 600_000, "transaction_ms_max": 900_000}  # longer than the test may take
+
+
+def make_topic(server, name, **config):
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(30)
 
 
 def ids_in(server, prefix, **options):
@@ -32,7 +41,7 @@ def attempt(output, buckets=1):
 
 def as_other_process():
     """What a process keeps between two tasks is not there in another one."""
-    _KEPT._sessions.clear()
+    KEPT._sessions.clear()
 
 
 def test_a_task_given_up_for_dead_is_shut_out_by_its_successor(kafka, tmp_path):
@@ -145,6 +154,30 @@ def test_a_control_without_a_key_is_said_not_to_fit_a_compacted_topic(kafka, tmp
         write_batch(output, log.batch(0, 2))
     with pytest.raises(ValueError, match="makes compacted topics"):
         output_of(kafka, tmp_path, prefix, create_topics={"config": {"cleanup.policy": "compact"}})
+
+
+def test_of_rows_that_a_broker_refuses_together_the_one_at_fault_is_told(kafka, tmp_path):
+    """The client reports the others of its batch too, and first."""
+    prefix, log = new_prefix(), log_of(1, 2)
+    for number in range(2):
+        log.begin().insert(EVENTS, {"id": number, "note": "has no key"})
+    make_topic(kafka, f"{prefix}.all", **{"cleanup.policy": "compact"})
+    output = output_of(kafka, tmp_path, prefix, buckets=1, topic=f"{prefix}.all", controls="none")
+    output.open()
+    with pytest.raises(UnrepresentableValue, match=r"INVALID_RECORD.*takes no message without a key"):
+        write_batch(output, log.batch(0, 4))
+
+
+def test_a_refusal_in_the_middle_of_a_transaction_is_told_at_once(kafka, tmp_path):
+    """The client would wait for messages that it does not send any more."""
+    prefix, log = new_prefix(), log_of(1, 2)
+    for number in range(3, 40):
+        log.begin().insert(log.entries[0].table, order(number, "x" * (20_000 if number % 10 == 5 else 10)))
+    make_topic(kafka, f"{prefix}.orders", **{"max.message.bytes": 10_000})
+    output = output_of(kafka, tmp_path, prefix, buckets=1, kafka={"batch.num.messages": 1}, **LONG)
+    output.open()
+    with pytest.raises(UnrepresentableValue, match=r"MSG_SIZE_TOO_LARGE"):
+        write_batch(output, log.batch(0, len(log.entries)))
 
 
 def test_a_topic_that_was_removed_is_made_again_where_topics_are_made(kafka, tmp_path):

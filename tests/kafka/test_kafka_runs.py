@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from databus.core import FatalError
-from databus.pipeline import run
+from databus.core import FatalError, PositionForeign
+from databus.pipeline import load_pipeline, outputs_with_letters, run
 from databus.pipeline._handle import OutputHandle
 from tests.kafka.mirrors import produce, told
 from tests.kafka.support import new_prefix, rows_in
@@ -67,6 +67,11 @@ def assert_readers_see_what_sql_selects(project: Project, server: Any, prefix: s
         assert sorted(found, key=repr) == sorted(rows, key=repr), table
 
 
+def snapshot_rows(server: Any, prefix: str) -> int:
+    rows = (row for table in TABLES for part in rows_in(server, f"{prefix}.{table}") for row in part)
+    return sum(row["_snapshot"] for row in rows)
+
+
 def as_json(value: Any) -> Any:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
@@ -74,7 +79,7 @@ def as_json(value: Any) -> Any:
 def test_topics_hold_what_happened_whatever_becomes_of_rows_and_runs(
     tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before the ledger; its ledger and all checkpoints lost; another number of buckets."""
+    """Killed before the ledger, and its input renamed; ledger and checkpoints lost; another number of buckets."""
     prefix = new_prefix()
     project = Project(tmp_path, sections(kafka, prefix), head=IN_PARTS)
     project.work(80)
@@ -88,6 +93,9 @@ def test_topics_hold_what_happened_whatever_becomes_of_rows_and_runs(
         with pytest.raises(AssertionError, match="killed before the ledger"):
             project.once(spark)
     project.work(20)
+    project.write(
+        sections(kafka, prefix, **{"from": "store"}), head=IN_PARTS.replace("inputs: {shop:", "inputs: {store:")
+    )
     project.once(spark)
     assert_readers_see_what_sql_selects(project, kafka, prefix)
     for name in ("ledgers", "queries"):
@@ -95,6 +103,80 @@ def test_topics_hold_what_happened_whatever_becomes_of_rows_and_runs(
     project.work(20)
     text = project.path.read_text()
     project.path.write_text(text.replace('"create_topics"', '"buckets": 3, "create_topics"'))
+    project.once(spark)
+    assert_readers_see_what_sql_selects(project, kafka, prefix)
+
+
+def test_topics_hold_what_happened_however_tables_move_between_inputs(
+    tmp_path: Any, spark: Any, kafka: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two inputs become one, and two again, each time after a run that was killed before the ledger."""
+    prefix = new_prefix()
+    apart = {"a": ["shop/main.customers", "shop/main.orders"], "b": ["shop/main.stock", "shop/main.order_lines"]}
+    together = {"a": [*apart["a"], *apart["b"]]}
+    anew = {"all": together["a"]}
+
+    def head(tables: Any) -> str:
+        inputs = {name: {"type": "databus", "tables": its, "partitions": 2} for name, its in tables.items()}
+        return IN_PARTS[: IN_PARTS.index("inputs:")] + f"inputs: {json.dumps(inputs)}\n"
+
+    def told(tables: Any) -> str:
+        return sections(kafka, prefix, **{"from": [*tables]})
+
+    project = Project(tmp_path, told(apart), head=head(apart))
+    project.work(60)
+    project.once(spark)
+    read = snapshot_rows(kafka, prefix)
+    for tables in (together, apart, anew):
+        project.work(40)
+        with monkeypatch.context() as patch:
+            patch.setattr(OutputHandle, "advance", died)
+            with pytest.raises(AssertionError, match="killed before the ledger"):
+                project.once(spark)
+        project.work(20)
+        project.write(told(tables), head=head(tables))
+        project.once(spark)
+        assert_readers_see_what_sql_selects(project, kafka, prefix)
+    assert snapshot_rows(kafka, prefix) == read
+
+
+def test_a_pipeline_of_the_same_name_over_another_database_is_told_and_leaves_no_row_out(
+    tmp_path: Any, spark: Any, kafka: Any
+) -> None:
+    """What the other one has written says nothing of its rows."""
+    prefix = new_prefix()
+    events: list[Any] = []
+    for number in (1, 2):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        options = {"control_topic": f"{prefix}.control"}
+        project = Project(folder, sections(kafka, f"{prefix}-{number}", **options), seed=number)
+        code = run(project.path, once=True, session=spark, on_event=events.append)
+    assert code == PositionForeign.exit_code, events
+    assert any("give one of them another name" in event.get("message", "") for event in events)
+    assert rows_in(kafka, f"{prefix}-2.orders") == []
+
+
+def test_topics_hold_what_happened_once_dead_letters_are_replayed(tmp_path: Any, spark: Any, kafka: Any) -> None:
+    """Some rows are larger than the client takes; what follows of their keys is behind them, over several runs."""
+    prefix = new_prefix()
+    small = {"bootstrap.servers": kafka.bootstrap, "message.max.bytes": 4_000}
+    project = Project(tmp_path, sections(kafka, prefix, kafka=small, on_error="dead_letter"), head=IN_PARTS)
+    project.once(spark)
+    large = {str(key) for (key,) in project.select("SELECT id FROM customers WHERE id % 10 = 3")}
+    project.execute("UPDATE customers SET city = hex(zeroblob(4000)) WHERE id % 10 = 3")
+    project.work(40)
+    project.once(spark)
+    project.execute("UPDATE customers SET city = 'Bern'")
+    project.once(spark)
+    (before,) = outputs_with_letters(load_pipeline(project.path))
+    assert {file.source for file in before.files()} == {"shop/main.customers"}
+    keys = {letter.id for letters in before.read() for letter in letters.letters}
+    assert keys == large
+    project.write(sections(kafka, prefix, on_error="dead_letter"), head=IN_PARTS)
+    (found,) = outputs_with_letters(load_pipeline(project.path))
+    assert found.replay().refused == 0
+    project.work(20)
     project.once(spark)
     assert_readers_see_what_sql_selects(project, kafka, prefix)
 

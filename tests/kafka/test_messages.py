@@ -90,6 +90,19 @@ def test_headers_say_the_place_of_each_row_and_may_be_left_out(kafka, tmp_path):
     assert [each.headers() for part in bare for each in part] == [None, None]
 
 
+def test_headers_say_the_place_where_one_update_is_a_message_and_one_delete_is_two(kafka, tmp_path):
+    """As many messages as rows, and yet not one of each."""
+    log = log_of(1, 2)
+    log.begin().update(ORDERS, order(1), order(1, "changed"))
+    log.begin().delete(ORDERS, order(2))
+    found = {}
+    for each in (each for part in written(kafka, tmp_path, log, format="debezium", buckets=1) for each in part):
+        op = json.loads(each.value())["op"] if each.value() else "tombstone"
+        headers = dict(each.headers())
+        found.setdefault(op, []).append((int(headers["_commit_version"]), int(headers["_seq"])))
+    assert found == {"c": [(1, 1), (2, 1)], "u": [(3, 2)], "d": [(4, 1)], "tombstone": [(4, 1)]}
+
+
 def test_controls_stand_in_each_partition_or_in_a_topic_of_their_own_or_stop(kafka, tmp_path):
     log = log_of(1)
     log.begin().control(ControlKind.TRUNCATE, ORDERS)

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,10 +14,11 @@ from databus.core import ConfigError, TransientError, UnrepresentableValue, Unsu
 from databus.tasks.kafka import _writer
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import Kafka
-from tests.kafka.mirrors import captured, mirror_of, produce, told, write
+from tests.kafka.dead_letters import set_topic
+from tests.kafka.mirrors import batches, captured, mirror_of, produce, told, write
 from tests.kafka.support import new_prefix
 from tests.kafka.test_kafka_accidents import as_other_process
-from tests.kafka_source.support import Topics
+from tests.kafka_source.support import Follower, Topics
 from tests.outputs.harnesses import log_of
 from tests.pipeline.validated import problems_of
 
@@ -140,6 +142,52 @@ def test_a_topic_is_not_mirrored_into_itself(east, tmp_path):
         write(mirror_of(east[0], tmp_path, new_prefix(), topic="{table}"), east[2])
 
 
+def test_a_topic_that_was_deleted_behind_its_messages_is_mirrored(kafka, west, tmp_path):
+    """The position at the end of a batch has only topics that are there."""
+    topics, prefix = Topics(kafka), new_prefix()
+    name = topics.create(partitions=3)
+    topics.write(name, [b"1", b"2"], partition=1)
+    with Follower(topics.config(name, on_gap="continue")) as follower:
+        follower.until(lambda: len(follower.rows()) == 2)
+        topics.delete(name)
+        follower.until(lambda: bool(follower.gaps()))
+    end = follower.tape.groups[-1].commit.position
+    assert end["topics"] == {}
+    output = mirror_of(west, tmp_path, prefix)
+    output.open()
+    for batch in batches(follower.tape.groups):
+        write_batch(output, replace(batch, position=end))
+    assert [[each[1] for each in part] for part in told(west, f"{prefix}.{name}")] == [[], [b"1", b"2"]]
+
+
+def test_what_a_mirror_writes_into_the_cluster_that_it_reads_is_not_mirrored_again(kafka, tmp_path):
+    """A pattern may select the mirror's own topics; without this, each copy would be copied, for ever."""
+    topics = Topics(kafka)
+    name = topics.create()
+    topics.write(name, [b"once"])
+    copies = f"{topics.prefix}.copy"
+    output = mirror_of(kafka, tmp_path, copies, control_topic=new_prefix())
+    with Follower(topics.config(f"{topics.prefix}.*")) as follower:
+        follower.until(lambda: len(follower.rows()) == 1)
+        write(output, follower.tape.groups)
+        before = len(follower.tape.groups)
+        follower.until(lambda: len(follower.rows()) == 2)
+        with pytest.raises(ConfigError, match=rf"exclude: \[kafka\.{copies}\.{name}\]"):
+            write(output, follower.tape.groups, before)
+
+
+def test_a_mirror_writes_nothing_among_the_positions_of_outputs(kafka, west, tmp_path):
+    """Where names are kept, the other cluster's positions would take the place of ours."""
+    topics, control = Topics(kafka), new_prefix()
+    topics.create(control)
+    topics.write(control, [b"{}"], key=b'["shop", "mirror", "suite", 0]')
+    groups = captured(topics, control, 1, write=lambda _: None)
+    output = mirror_of(west, tmp_path, new_prefix(), topic="{table}", control_topic=control)
+    with pytest.raises(ConfigError, match=f"{control} is its `control_topic`"):
+        write(output, groups)
+    assert b"{}" not in [each[1] for part in told(west, control) for each in part]
+
+
 def test_a_timestamp_that_the_topic_refuses_stops_and_says_which_setting_to_change(kafka, west, tmp_path):
     topics = Topics(kafka)
     name = topics.create(**{"message.timestamp.after.max.ms": 2**62})
@@ -148,6 +196,51 @@ def test_a_timestamp_that_the_topic_refuses_stops_and_says_which_setting_to_chan
     )
     with pytest.raises(UnrepresentableValue, match=r"message\.timestamp\.after\.max\.ms"):
         write(mirror_of(west, tmp_path, new_prefix()), groups)
+
+
+LATE = {"message.timestamp.type": "LogAppendTime"}
+
+
+@pytest.mark.parametrize("is_accepted", [False, True])
+def test_a_topic_that_gives_messages_new_timestamps_is_written_only_where_the_file_says_so(
+    east, west, tmp_path, is_accepted
+):
+    prefix = new_prefix()
+    topic = f"{prefix}.{east[1]}"
+    Topics(west).create(topic, partitions=PARTITIONS, **LATE)
+    output = mirror_of(west, tmp_path, prefix)
+    with pytest.raises(ConfigError, match=rf"{topic} has message\.timestamp\.type=LogAppendTime.*timestamps: target"):
+        write(output, east[2])
+    assert sum(map(len, told(west, topic))) == 0
+    if is_accepted:
+        write(mirror_of(west, tmp_path, prefix, timestamps="target"), east[2])
+        assert sum(map(len, told(west, topic))) == COUNT
+        return
+    set_topic(west, topic, **{"message.timestamp.type": "CreateTime"})
+    write(output, east[2])
+    assert_mirrored(east, west, prefix)
+
+
+@pytest.mark.parametrize("where", ["client", "topic"])
+def test_a_message_that_is_too_large_is_no_matter_of_columns(kafka, west, tmp_path, where):
+    topics, prefix, targets = Topics(kafka), new_prefix(), Topics(west)
+    name = topics.create()
+    groups = captured(topics, name, 1, write=lambda _: topics.write(name, [b"x" * 30_000]))
+    targets.create(f"{prefix}.{name}", **({"max.message.bytes": 10_000} if where == "topic" else {}))
+    options = {"kafka": {"message.max.bytes": 10_000}} if where == "client" else {}
+    with pytest.raises(UnrepresentableValue, match=r"MSG_SIZE_TOO_LARGE.*`on_error: dead_letter`") as told:
+        write(mirror_of(west, tmp_path, prefix, **options), groups)
+    assert "project" not in str(told.value)
+
+
+def test_a_compacted_topic_refuses_messages_without_a_key(kafka, west, tmp_path):
+    topics, prefix = Topics(kafka), new_prefix()
+    name = topics.create()
+    groups = captured(topics, name, 1, write=lambda _: topics.write(name, [b"x"]))
+    Topics(west).create(f"{prefix}.{name}", **{"cleanup.policy": "compact"})
+    with pytest.raises(UnrepresentableValue, match=r"no message without a key.*`on_error: dead_letter`") as told:
+        write(mirror_of(west, tmp_path, prefix), groups)
+    assert "controls" not in str(told.value)
 
 
 def test_rows_that_are_no_messages_stop_it(kafka, tmp_path):
@@ -187,6 +280,8 @@ KAFKA = '{type: kafka, kafka: {bootstrap.servers: "east:9092"}, topics: [orders]
         (KAFKA, ", controls: a-topic", ["`controls` is about rows"]),
         (KAFKA, ", key: [offset]", ["`key` is about rows"]),
         (KAFKA, ", headers: false", ["`headers` is about rows"]),
+        (KAFKA, f", create_topics: {{config: {LATE}}}", ["leave it out, or say `timestamps: target`"]),
+        (KAFKA, f", timestamps: target, create_topics: {{config: {LATE}}}", []),
     ],
 )
 def test_validate_says_what_a_mirror_cannot_be(tmp_path, source, options, told):

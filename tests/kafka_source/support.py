@@ -9,7 +9,7 @@ from typing import Any, Self
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from databus.core import DatabusError
+from databus.core import DatabusError, ServiceUnavailable
 from databus.sources.kafka import KafkaConfig, KafkaSource
 from databus.testing._source_suite import Tape
 from databus.testing.servers import Kafka
@@ -63,6 +63,7 @@ class Topics:
             "kafka": {"bootstrap.servers": self.bootstrap},
             "topics": list(topics),
             "discover_ms": 200,
+            "gone_ms": 500,
             "request_ms": 10_000,
         }
         return KafkaConfig.model_validate({**settings, **options})
@@ -144,3 +145,16 @@ class Follower:
 
     def gaps(self) -> list[str]:
         return [g.control.body["reason"] for g in self.tape.groups if g.control is not None and g.control.kind == "gap"]
+
+
+def patiently(follower: Follower, condition: Callable[[], bool]) -> None:
+    """As capture does, which tries again while no broker answers."""
+
+    def polled() -> bool:
+        try:
+            follower.poll()
+        except ServiceUnavailable:
+            follower.kill()
+        return condition()
+
+    eventually(polled)

@@ -42,3 +42,13 @@ def test_secrets_stand_in_no_error_and_no_printed_configuration():
     with pytest.raises(ConfigError) as error:
         parse_source({**BASE, "kafka": {"sasl.password": secret}, "topics": 5}, "sources.events")
     assert secret not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("topics", "read"),
+    [(["*"], ["orders"]), (["*", "databus-control"], ["orders", "databus-control"]), (["__*"], []), (["__x"], ["__x"])],
+)
+def test_patterns_select_no_topic_that_keeps_positions(topics, read):
+    """A mirror of them is written to whenever it is: two that mirror each other would never rest."""
+    config = parse_source({**BASE, "topics": topics}, "sources.events")
+    assert [each for each in ("orders", "databus-control", "__x") if config.reads(each)] == read

@@ -1,6 +1,7 @@
 """Messages of other products become changes of their tables, with the place that they name in columns beside them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,25 @@ def test_debezium_s_messages_are_changes_in_the_order_of_their_partition(topics:
     assert first["origin_txid"] == "g:1"
     assert first["origin_timestamp"].timestamp() == AT_MS / 1000
     assert first["origin_version"] is None
+
+
+def test_an_update_without_its_first_image_is_poison_where_each_is_to_have_one(topics: Topics):
+    name = topics.create()
+    topics.write(name, [debezium("c", None, row(1)), debezium("u", None, row(1, "b")), debezium("c", None, row(2))])
+    config = topics.config(name, format="debezium", schemas={"shop.orders": ORDERS}, first_images=True)
+    with Follower(config) as follower:
+        with pytest.raises(UnrepresentableValue, match=f"{name}, partition 0, offset 1: .*without its first image"):
+            follower.until(lambda: False)
+        assert [each[1] for each in told(follower)] == [1]
+
+
+def test_tables_say_whether_their_updates_have_first_images(topics: Topics):
+    given = {"schemas": {"shop.orders": ORDERS}}
+    tables = [
+        topics.config("any", **given, **more).definitions_here(Path())["shop.orders"]
+        for more in ({"format": "debezium"}, {"format": "maxwell"}, {"format": "canal", "first_images": False})
+    ]
+    assert [table.first_images for table in tables] == [False, True, False]
 
 
 def test_one_topic_has_messages_of_several_tables_and_others_are_passed_over(topics: Topics):

@@ -20,6 +20,7 @@ def places(**topics: tuple[str, tuple[int, ...]]) -> Places:
         (TopicState("1", (6, 0), (9, 9)), (6, 7), "offsets 5 to 5 of a, partition 0, have left"),
         (TopicState("1", (0, 0), (9, 6)), (5, 6), "ends at offset 6, and had been read up to 7"),
         (TopicState("2", (3, 0), (99, 99)), (3, 0), "deleted and created again"),
+        (TopicState("1", (0,), (9,)), (5, 7), None),  # a broker that does not know yet that there are two partitions
         (TopicState("", (0, 0), (9, 9)), (5, 7), None),  # a cluster that tells no ids
     ],
 )
@@ -33,6 +34,12 @@ def test_a_topic_that_is_gone_is_told_and_a_new_one_begins_at_its_first_message(
     found, losses = places(a=("1", (5,))).reconciled({"b": TopicState("2", (3,), (9,))})
     assert found.topics == {"b": TopicPlace("2", (3,))}
     assert [each.topic for each in losses] == ["a"]
+
+
+def test_a_topic_that_is_awaited_keeps_its_place():
+    found, losses = places(a=("1", (5,))).reconciled({}, awaited=["a"])
+    assert found.topics == {"a": TopicPlace("1", (5,))}
+    assert losses == []
 
 
 offsets = st.lists(st.integers(0, 2**63 - 1), max_size=4).map(tuple)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,7 @@ from databus.core import SourceChanged, UnknownSource, UnrepresentableValue, Uns
 from databus.log import Resume
 from databus.sources.kafka import KafkaSource
 from databus.testing import RelayProcess
-from tests.kafka_source.support import Follower, Topics
+from tests.kafka_source.support import WAIT_S, Follower, Topics
 
 
 def test_a_message_keeps_key_value_time_place_and_headers(topics: Topics):
@@ -57,12 +58,23 @@ def test_each_partition_is_read_in_its_order_and_nothing_twice_however_often_it_
     assert found == written
 
 
+@pytest.mark.parametrize("part", ["value", "key", "headers"])
+def test_a_group_ends_at_its_limit_whatever_part_of_messages_is_large(topics: Topics, part: str):
+    """A compacted topic's tombstones have no value, and may have large keys and headers."""
+    name, large, limit = topics.create(), b"x" * 20_000, 100_000
+    options = {"key": large} if part == "key" else {"headers": [("trace", large)]}
+    topics.write(name, [large if part == "value" else None] * 200, **({} if part == "value" else options))
+    with Follower(topics.config(name, group_bytes_max=limit)) as follower:
+        follower.until(lambda: len(follower.rows()) == 200)
+        sizes = [rows.batch.get_total_buffer_size() for group in follower.tape.groups for rows in group.rows]
+    assert max(sizes) < 2 * limit
+
+
 def test_a_log_that_began_at_the_latest_goes_on_there_after_a_kill_before_the_first_message(topics: Topics):
     name = topics.create()
     topics.write(name, [b"old"])
     with Follower(topics.config(name, start="latest")) as follower:
-        follower.start()
-        follower.poll()  # the position alone
+        follower.until(lambda: bool(follower.tape.groups))  # the position alone
         follower.kill()
         topics.write(name, [b"new"])
         follower.until(lambda: bool(follower.rows()))
@@ -104,6 +116,29 @@ def test_messages_of_aborted_transactions_are_not_delivered_and_the_position_pas
         follower.until(lambda: len(follower.rows()) == 3)
     assert follower.values() == [b"0", b"2", b"4"]
     assert follower.gaps() == []
+
+
+def test_the_marker_behind_the_last_message_is_passed_also_where_both_come_at_once(topics: Topics):
+    """As on a busy machine, or after a pause. Nothing tells again where a partition at rest ends."""
+    from confluent_kafka import Producer
+
+    name = topics.create()
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, value=b"0", partition=0)
+    producer.commit_transaction(30)
+    with Follower(topics.config(name)) as follower:
+        consumer = follower.start()._consumer
+        assert consumer is not None
+        really, came = consumer._consume, list[Any]()
+        while not came or came[-1].error() is None or came[-1].offset() < 2:  # its end, behind message and marker
+            came += really(1, WAIT_S)
+        consumer._consume = lambda count, wait_s: [came.pop(0) for _ in came[:count]] or really(count, wait_s)
+        follower.until(lambda: bool(follower.rows()))
+        follower.until(lambda: follower.tape.groups[-1].commit.position["topics"][name]["offsets"] == [2])
+        assert follower.source is not None
+        assert follower.source.lag().changes == 0
 
 
 def test_json_is_text_and_a_message_that_is_none_stops_the_source_at_its_place(topics: Topics):

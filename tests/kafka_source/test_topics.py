@@ -10,15 +10,14 @@ from databus.relay._missing_tables import MissingTables
 from databus.sources import offered
 from databus.sources._capabilities import Checkable
 from databus.testing.servers import Kafka
-from tests.kafka_source.support import Follower, Topics
+from tests.kafka_source.support import Follower, Topics, patiently
 
 
 def test_new_topics_and_partitions_are_read_from_their_first_message_while_running_and_after_a_stop(topics: Topics):
     first = topics.create(f"{topics.prefix}.a")
     topics.write(first, [b"0"])
     with Follower(topics.config(f"{topics.prefix}.*", start="latest")) as follower:
-        follower.start()
-        follower.poll()
+        follower.until(lambda: bool(follower.tape.groups))  # the position alone
         topics.widen(first, 2)
         topics.write(first, [b"1"], partition=1)
         second = topics.create(f"{topics.prefix}.b")
@@ -88,14 +87,32 @@ def test_a_topic_that_is_deleted_is_a_gap_and_the_others_go_on(topics: Topics):
     assert "is gone" in follower.gaps()[0]
 
 
+@pytest.mark.parametrize("narrower", [{"topics": ["{kept}"]}, {"exclude": ["kafka.{left}"]}], ids=["topics", "exclude"])
+def test_a_topic_that_is_not_selected_any_more_is_no_gap(topics: Topics, narrower: dict[str, list[str]]):
+    kept, left = topics.create(), topics.create()
+    for name in (kept, left):
+        topics.write(name, [b"1"])
+    with Follower(topics.config(kept, left)) as follower:
+        follower.until(lambda: len(follower.rows()) == 2)
+        follower.kill()
+        said = {name: [each.format(kept=kept, left=left) for each in value] for name, value in narrower.items()}
+        follower.config = topics.config(*said.pop("topics", [kept, left]), **said)
+        topics.write(kept, [b"2"])
+        topics.write(left, [b"not read"])
+        follower.until(lambda: len(follower.rows()) == 3)
+        assert follower.values(f"kafka.{kept}") == [b"1", b"2"]
+        assert follower.gaps() == []
+        assert [*follower.tape.groups[-1].commit.position["topics"]] == [kept]
+
+
 def test_a_broker_that_does_not_answer_is_waited_for_and_nothing_is_lost(tmp_path):
     with Kafka(tmp_path / "broker") as server:
         topics = Topics(server)
         name = topics.create()
         topics.write(name, [b"0"])
-        quick = {"bootstrap.servers": server.bootstrap, "socket.timeout.ms": 500, "reconnect.backoff.max.ms": 200}
-        with Follower(topics.config(name, request_ms=500, kafka=quick)) as follower:
-            follower.until(lambda: len(follower.rows()) == 1)
+        quick = {"bootstrap.servers": server.bootstrap, "socket.timeout.ms": 1_000, "reconnect.backoff.max.ms": 200}
+        with Follower(topics.config(name, request_ms=1_000, kafka=quick)) as follower:
+            patiently(follower, lambda: len(follower.rows()) == 1)
             os.kill(server.pid, signal.SIGSTOP)
             with pytest.raises(ServiceUnavailable, match=server.bootstrap):
                 follower.until(lambda: False)
@@ -103,7 +120,7 @@ def test_a_broker_that_does_not_answer_is_waited_for_and_nothing_is_lost(tmp_pat
                 follower.start()
             os.kill(server.pid, signal.SIGCONT)
             topics.write(name, [b"1"])
-            follower.until(lambda: len(follower.rows()) == 2)
+            patiently(follower, lambda: len(follower.rows()) == 2)
         assert follower.values() == [b"0", b"1"]
         assert follower.gaps() == []
 
@@ -115,7 +132,7 @@ def test_check_source_says_what_topics_finds(topics: Topics):
     assert [each.severity for each in found] == ["error", "info"], found
     assert f"{topics.prefix}.none" in found[0].what
     assert "3 partitions" in found[1].what
-    nowhere = topics.config(name, kafka={"bootstrap.servers": "127.0.0.1:1"}, request_ms=300)
+    nowhere = topics.config(name, kafka={"bootstrap.servers": "127.0.0.1:1"}, request_ms=5_000)
     (found,) = check(nowhere)
     assert found.name == "connect"
     assert "Connection refused" in found.what

@@ -28,7 +28,7 @@ def test_what_came_with_the_headers_does_not_wait_for_what_comes_next() -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         try:
-            client = RelayClient(f"127.0.0.1:{listener.getsockname()[1]}", read_ms_max=5_000)
+            client = RelayClient(f"127.0.0.1:{listener.getsockname()[1]}", read_ms_max=30_000)
             with client.stream("made", "beginning", follow=True) as stream:
                 found = next(iter(stream))
         finally:

@@ -10,6 +10,7 @@ import pytest
 from databus.core import (
     BUS_SEQ_MIN,
     UNREAD_TABLES,
+    ControlKind,
     Identity,
     PositionForeign,
     PositionPurged,
@@ -20,8 +21,21 @@ from databus.core import (
 from databus.log import LogConfig
 from databus.log._index import SparseIndex
 from databus.sources.mysql import MysqlSource
-from databus.wire import Commit, Group
-from tests.log.make import IDENTITY, SMALL, STOCK, group, open_log, pairs_of, read, rows, scns_of, us_of
+from databus.wire import Commit, Group, OpenSnapshot
+from tests.log.make import (
+    IDENTITY,
+    ORDERS,
+    SMALL,
+    STOCK,
+    control,
+    group,
+    open_log,
+    pairs_of,
+    read,
+    rows,
+    scns_of,
+    us_of,
+)
 
 mysql_contains = MysqlSource.contains
 
@@ -238,7 +252,33 @@ def test_tables_that_waited_to_be_read_in_another_log_are_410(log):
     log.append(group(1))
     with pytest.raises(PositionPurged, match=r"main\.a were open, and snapshots of more tables .* in log another"):
         log.locate(at(1, log="another", snapshots={"main.a": 2, UNREAD_TABLES: 0}))
-    assert log.locate(at(1, log=log.uuid, snapshots={UNREAD_TABLES: 0})).is_at_end
+
+
+def test_open_snapshots_that_the_log_itself_does_not_have_are_410(log):
+    """It was put back from a copy that was made before they began: the same uuid, and the same transactions."""
+    held = {"main.orders": OpenSnapshot(7, begin=(1, BUS_SEQ_MIN))}
+    begin = control(ControlKind.SNAPSHOT_BEGIN, ORDERS, 1, BUS_SEQ_MIN, generation=7)
+    log.append(group(1, count=3))
+    log.append(group(1, count=0, control=begin, snapshots=held))
+    log.append(group(2, count=2, snapshots=held))
+    waiting = group(3, snapshots=held)
+    log.append(replace(waiting, commit=replace(waiting.commit, has_unread=True)))
+    log.append(replace(waiting, commit=replace(waiting.commit, snapshots={}), rows=()))  # it ended without a control
+    log.append(group(4))
+    log.sync()
+    opened = {"main.orders": 7}
+    for position in (at(1, BUS_SEQ_MIN), at(2), at(2, 1), at(3)):
+        log.locate(replace(position, log=log.uuid, snapshots=opened))
+    log.locate(at(3, log=log.uuid, snapshots={**opened, UNREAD_TABLES: 0}))
+    log.locate(at(3, log=log.uuid, snapshots={UNREAD_TABLES: 0}))
+    for position, what in [
+        (at(2, snapshots={"main.orders": 6}), r"main\.orders .* put back"),
+        (at(2, snapshots={"main.stock": 7, **opened}), r"of main\.stock were"),
+        (at(2, snapshots={**opened, UNREAD_TABLES: 0}), "more tables had been asked for"),
+        (at(4, snapshots=opened), r"main\.orders"),
+    ]:
+        with pytest.raises(PositionPurged, match=what):
+            log.locate(replace(position, log=log.uuid))
 
 
 def test_a_chunk_after_a_done_transaction_still_follows(log):

@@ -172,7 +172,7 @@ def test_a_snapshot_is_served_only_once_it_is_fsynced(tmp_path):
         assert log.durable() is None
         log.subscribe(published.set)
         log._sync_lock.release()
-        assert published.wait(10)
+        assert published.wait(60)
         assert [pair[1:3] for pair in pairs_of(read(cursor))] == [(1, BUS_SEQ_MIN), (2, 1)]
         assert log.durable() == {"cut": 2}
 
@@ -194,7 +194,7 @@ def test_durable_is_what_was_fsynced_and_no_more(tmp_path):
 def test_the_fsync_behind_the_appends_needs_no_call(log):
     log.append(group(1))
     with log._changed:
-        assert log._changed.wait_for(lambda: log.durable() == {"cut": 1}, 10)
+        assert log._changed.wait_for(lambda: log.durable() == {"cut": 1}, 60)
 
 
 def test_what_is_appended_during_an_fsync_is_not_durable_by_it(tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_what_is_appended_during_an_fsync_is_not_durable_by_it(tmp_path, monkeyp
 
     def slow(fd):
         began.set()
-        assert may_end.acquire(timeout=10)
+        assert may_end.acquire(timeout=60)
         fdatasync(fd)
 
     with open_log(tmp_path, SLOW_FSYNC) as log:
@@ -210,7 +210,7 @@ def test_what_is_appended_during_an_fsync_is_not_durable_by_it(tmp_path, monkeyp
         monkeypatch.setattr(os, "fdatasync", slow)  # a spy, to have an fsync that lasts
         syncing = threading.Thread(target=log.sync)
         syncing.start()
-        assert began.wait(10)
+        assert began.wait(60)
         log.append(group(2, snapshot=True, first_seq=BUS_SEQ_MIN))
         may_end.release()
         syncing.join()
@@ -398,7 +398,7 @@ def test_many_readers_follow_a_writer_and_see_the_same(tmp_path):
             while spans := cursor.read(5000):
                 seen += bytes_of(spans)
             if cursor.position.scn < last:
-                assert woken.wait(30)
+                assert woken.wait(60)
         leave()
         return seen
 

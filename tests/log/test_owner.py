@@ -31,7 +31,7 @@ def test_a_second_process_is_refused_and_told_the_first_ones_name(tmp_path):
                 open_log(tmp_path)
         finally:
             owner.send_signal(signal.SIGKILL)
-            owner.wait(10)
+            owner.wait(60)
     with open_log(tmp_path) as log:
         assert scns_of(read(log.beginning())) == [1]
 

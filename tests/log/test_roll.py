@@ -4,6 +4,8 @@ import errno
 import os
 import resource
 import shutil
+import subprocess
+import sys
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -15,12 +17,15 @@ from databus.log._opening import create_segment
 from databus.log._segment import segment_numbers
 from tests.log.make import SMALL, group, open_log, read, scns_of
 
+ROOT = Path(__file__).parents[2]
+WAIT_S = 60
+
 CONFIG = LogConfig(**{**SMALL.model_dump(), "fsync_interval_ms": 60_000})
 
 
 @contextmanager
 def no_more_files(spare):
-    """This process may open `spare` more files, and no more."""
+    """This process, in which no other thread opens or closes files, may open `spare` more files, and no more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     held = [os.open("/dev/null", os.O_RDONLY)]
     largest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
@@ -56,9 +61,7 @@ def check_after_a_kill(folder, copy, last, segments):
         assert scns_of(read(log.beginning())) == list(range(1, last + 3))
 
 
-@pytest.mark.parametrize("spare", range(5))
-def test_what_is_appended_after_a_failed_roll_survives_a_kill(tmp_path, spare):
-    """A roll takes several descriptors; whichever of them cannot be had, the next small group is not lost."""
+def roll_without_files(tmp_path, spare):
     folder = tmp_path / "log"
     with open_log(folder, CONFIG) as log:
         last = fill_first_segment(log)
@@ -76,6 +79,16 @@ def test_what_is_appended_after_a_failed_roll_survives_a_kill(tmp_path, spare):
         assert log.head().segments == 2
         assert scns_of(read(log.beginning())) == list(range(1, last + 3))
         check_after_a_kill(folder, tmp_path / "killed later", last + 2, 2)
+
+
+@pytest.mark.parametrize("spare", range(5))
+def test_what_is_appended_after_a_failed_roll_survives_a_kill(tmp_path, spare):
+    """A roll takes several descriptors; whichever of them cannot be had, the next small group is not lost."""
+    asks = f"roll_without_files(Path({str(tmp_path)!r}), {spare})"
+    code = f"from pathlib import Path; from tests.log.test_roll import roll_without_files; {asks}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE])

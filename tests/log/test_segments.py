@@ -212,13 +212,13 @@ def test_readers_that_miss_the_same_index_make_it_side_by_side(tmp_path):
         together = threading.Barrier(readers)
 
         def find_all():
-            together.wait(10)
+            together.wait(60)
             return [len(log._view.index(segment)) for segment in sealed]
 
         for _ in range(20):
             for segment in sealed:
                 log._view.forget(segment)
-            found = [reader.result(30) for reader in [pool.submit(find_all) for _ in range(readers)]]
+            found = [reader.result(60) for reader in [pool.submit(find_all) for _ in range(readers)]]
             assert found == [found[0]] * readers
             assert [path.stem for path in sorted(tmp_path.glob("*.idx*"))] == [each.path.stem for each in sealed]
 

@@ -1,9 +1,11 @@
 """A server that dies, a source that is killed, networks and bytes that fail: nothing lost, nothing double."""
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pymysql
 import pytest
@@ -14,10 +16,12 @@ from databus.core import (
     ServiceUnavailable,
 )
 from databus.sources.mysql.binlog import DumpEnded
+from databus.sources.mysql.server import _dump
 from databus.testing import TcpProxy
 from databus.testing.servers import Server
 
 MakeServer = Callable[..., Server]
+LOOKING_S = 4.0  # longer than heartbeats may be missed
 
 
 def test_server_killed_under_load_loses_and_doubles_nothing(server, database, busy, follow) -> None:
@@ -140,6 +144,26 @@ def test_a_half_open_connection_ends_when_the_heartbeat_is_missed(server, databa
         proxy.is_silent = False
         follower.check(server, database)
         follower.kill()
+
+
+def test_a_server_that_looks_long_for_its_place_is_not_asked_again(server, database, busy, follow, monkeypatch) -> None:
+    """MariaDB sends nothing until it has found it, no heartbeat either: seconds where its files are large or cold."""
+    really, timers = _dump._ask, []
+    with TcpProxy(server.host, server.port) as proxy:
+
+        def ask(*given: Any, **more: Any) -> None:
+            proxy.is_silent = True
+            really(*given, **more)
+            timers.append(threading.Timer(LOOKING_S, setattr, (proxy, "is_silent", False)))
+            timers[-1].start()
+
+        monkeypatch.setattr(_dump, "_ask", ask)
+        follower = follow(database, server, heartbeat_ms=1_000, connect_ms_max=60_000)
+        follower.config.hosts[:] = [f"127.0.0.1:{proxy.port}"]
+        follower.check(server, database)
+        assert (len(timers), follower.tried) == (1, [])
+        follower.kill()
+        timers[0].join()
 
 
 def test_a_flipped_bit_is_found_by_the_logs_checksum(server, database, busy, follow) -> None:

@@ -214,4 +214,7 @@ def test_a_full_disk_of_the_relay_loses_nothing(server, database, tmp_path, seed
         while differences := copy_of(relay.url)[0].differences(server, database):
             assert time.monotonic() < end, differences
             time.sleep(0.1)
-        assert capture.status.state is State.RUNNING
+        end = time.monotonic() + ARRIVE_S_MAX
+        while capture.status.state is not State.RUNNING:  # noted a moment after what it has written is published
+            assert time.monotonic() < end, capture.describe()
+            time.sleep(0.01)

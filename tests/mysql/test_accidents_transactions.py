@@ -146,7 +146,7 @@ def test_compressed_transactions_of_several_mib_are_read(new_server, follow) -> 
     server = new_server("mysql-8.0", lines=["binlog_transaction_compression=ON"])
     server.run("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, v LONGTEXT)")
     create(server, "shop")
-    follower = follow("shop", server, snapshot="never")
+    follower = follow("shop", server, snapshot="never", heartbeat_ms=5_000)
     follower.step()
     with server.connect(database="shop", autocommit=False) as session, session.cursor() as cursor:
         for number in range(60):

@@ -19,9 +19,12 @@ def config_of(server, **options):
     return MysqlConfig(**{"hosts": [f"127.0.0.1:{server.port}"], **login, **options})
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
+@pytest.fixture
+def dead():
+    """The address of a port where nobody listens, and which nobody else gets."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 def test_a_session_does_not_depend_on_the_servers_defaults(server):
@@ -68,15 +71,15 @@ def test_a_wrong_password_is_wrong_input_and_is_not_shown(server):
     assert SECRET not in f"{raised.value!r} {raised.value.__cause__!r}"
 
 
-def test_an_unknown_host_is_wrong_input_and_a_dead_one_is_not():
+def test_an_unknown_host_is_wrong_input_and_a_dead_one_is_not(dead):
     with pytest.raises(InputError, match="no such host"):
         connect(MysqlConfig(hosts=["no-such-host.invalid:3306"], user="x"))
     with pytest.raises(ServiceUnavailable, match="connection refused"):
-        connect(MysqlConfig(hosts=[f"127.0.0.1:{free_port()}"], user="x"))
+        connect(MysqlConfig(hosts=[dead], user="x"))
 
 
-def test_the_first_host_that_answers_is_taken_and_all_failures_are_told(server):
-    dead, alive = f"127.0.0.1:{free_port()}", f"127.0.0.1:{server.port}"
+def test_the_first_host_that_answers_is_taken_and_all_failures_are_told(server, dead):
+    alive = f"127.0.0.1:{server.port}"
     connect(config_of(server, hosts=[dead, alive])).close()
     with pytest.raises(ServiceUnavailable, match=r"connection refused.*Access denied"):
         connect(config_of(server, hosts=[dead, alive], password=SECRET))
@@ -86,13 +89,13 @@ def test_the_first_host_that_answers_is_taken_and_all_failures_are_told(server):
 
 def test_a_server_that_says_nothing_is_unavailable_in_time(server):
     with TcpProxy("127.0.0.1", server.port) as proxy:
-        config = config_of(server, hosts=[f"127.0.0.1:{proxy.port}"], connect_ms_max=300)
+        config = config_of(server, hosts=[f"127.0.0.1:{proxy.port}"])
         with connect(config, read_ms_max=300) as connection:
             proxy.is_silent = True
             with pytest.raises(ServiceUnavailable), telling("here", "asking"):
                 ask(connection, "SELECT 1")
         with pytest.raises(ServiceUnavailable):
-            connect(config)
+            connect(config.model_copy(update={"connect_ms_max": 300}))
 
 
 def test_a_connection_that_is_cut_is_unavailable(server):

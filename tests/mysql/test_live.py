@@ -50,7 +50,7 @@ def test_a_source_that_nobody_polls_for_a_while_loses_nothing_and_goes_on_at_onc
         f"CREATE TABLE {database}.mark (id INT PRIMARY KEY, n BIGINT)",
         f"CREATE TABLE {database}.t (id INT PRIMARY KEY, body LONGTEXT)",
     )
-    follower = follow(database, server, snapshot="never", buffer_bytes_max=1 << 20)
+    follower = follow(database, server, snapshot="never", buffer_bytes_max=1 << 20, heartbeat_ms=5_000)
     follower.start()
     follower.catch_up(server, database)
 
@@ -72,7 +72,7 @@ def test_a_server_is_followed_over_tls_while_little_comes_and_while_much_does(
         "CREATE TABLE shop.mark (id INT PRIMARY KEY, n BIGINT)",
         "CREATE TABLE shop.t (id INT PRIMARY KEY AUTO_INCREMENT, body LONGTEXT)",
     )
-    follower = follow("shop", server, snapshot="never", tls="unverified")
+    follower = follow("shop", server, snapshot="never", tls="unverified", heartbeat_ms=5_000)
     follower.start()
     for size in (10, 300_000, 10, 4_000_000, 10):
         server.run(f"INSERT INTO shop.t (body) VALUES (REPEAT('x', {size}))")

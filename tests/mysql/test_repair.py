@@ -25,7 +25,7 @@ def databus(*arguments: object, code: int = 0, stdin: str = "") -> str:
 
 
 def status_of(relay: RelayProcess) -> dict[str, Any]:
-    with urllib.request.urlopen(f"{relay.url}/controlSources/status", timeout=10) as answer:  # noqa: S310 - our own relay
+    with urllib.request.urlopen(f"{relay.url}/controlSources/status", timeout=60) as answer:  # noqa: S310 - our own relay
         (told,) = json.load(answer)
     return dict(told)
 

@@ -133,7 +133,7 @@ def shop(writer: Server) -> str:
 
 @pytest.mark.parametrize("name", SEQUENCES)
 def test_what_is_rolled_back_is_not_delivered(writer: Server, shop: str, follow: Any, name: str) -> None:
-    follower: Follower = follow(shop, writer, snapshot="never")
+    follower: Follower = follow(shop, writer, snapshot="never", heartbeat_ms=5_000)
     follower.step()
     play(writer, shop, SEQUENCES[name])
     follower.catch_up(writer, shop)

@@ -62,7 +62,7 @@ def log_form(server: Server, request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_a_prepared_transaction_arrives_at_its_commit(server, database, busy, follow) -> None:
-    follower = follow(database, server)
+    follower = follow(database, server, heartbeat_ms=5_000)
     follower.check(server, database)
     branch = (
         Branch(server, database, "'one','a\\'b',7").run(insert(901), "UPDATE a SET name = 'xa' WHERE id < 4").prepare()
@@ -140,7 +140,7 @@ def test_what_was_prepared_before_capture_began_arrives(server, database, busy, 
     late = Branch(server, database, "'late'").run(insert(902)).prepare()
     gone = Branch(server, database, "'gone'").run(insert(903)).prepare()
     server.run("FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
-    follower = follow(database, server)
+    follower = follow(database, server, heartbeat_ms=5_000)
     follower.check(server, database)
     gone.decide("ROLLBACK")
     early.decide("COMMIT")

@@ -257,8 +257,8 @@ def test_ranges_are_read_in_order_from_where_they_start(made):
     middle = groups[2].commit
     asked = []
 
-    def fetch(start: SourceCheckpoint, until: tuple[int, int]):
-        asked.append((start.pair, until))
+    def fetch(start: SourceCheckpoint, until: tuple[int, int], log: str):
+        asked.append((start.pair, until, log))
         yield [each for each in begun if each.commit.last > start.pair and each.commit.last <= until], "log-1"
 
     half, end = (middle.scn, SEQ_DONE), (groups[-1].commit.scn, SEQ_DONE)
@@ -271,6 +271,7 @@ def test_ranges_are_read_in_order_from_where_they_start(made):
             "until_scn": top[0],
             "until_seq": top[1],
             "ranges": 3,
+            "log": "log-1",
         }
         for start, low, top in [
             (json.dumps(SourceCheckpoint(scn=middle.scn).to_json()), half, end),
@@ -278,5 +279,5 @@ def test_ranges_are_read_in_order_from_where_they_start(made):
         ]
     ]
     batches = list(decode_ranges(pa.Table.from_pylist(rows), fetch, tables.__getitem__))
-    assert asked == [((0, 0), half), (half, end)]
+    assert asked == [((0, 0), half, "log-1"), (half, end, "log-1")]
     assert [pair for batch in batches for pair in sorted(pairs(batch))] == all_pairs(groups)

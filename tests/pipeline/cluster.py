@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pyspark
 
 import databus
 from databus.link import RelayClient
+from databus.testing.servers._ports import Port
 
 WAIT_S = 90.0
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts sooner, runs slower
@@ -76,9 +76,13 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
     return []
 
 
+_claims: list[Port] = []  # until the end of this process
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that nobody else gets before something listens there."""
+    _claims.append(Port.claim())
+    return _claims[-1].number
 
 
 def _hiding(folders: Sequence[Path]) -> list[str]:

@@ -3,11 +3,12 @@
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,20 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
+from databus.core import AccessDenied, ServiceUnavailable
 from databus.link import RelayClient
 from databus.testing import RelayProcess
 from tests.certificates import Authority
 from tests.pipeline.cluster import Cluster, captured, cluster, kill_all_of
 from tests.pipeline.projects import Project
+from tests.stores.s3proxy import s3proxy
 from tests.stores.store import BUCKET, ObjectStore, object_store
 from tests.tasks.test_task_imports import NOBODY_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
-RUN_S_MAX = 240.0
+AStore = Callable[[Path], contextlib.AbstractContextManager[ObjectStore]]
+STILL_S_MAX = 240.0  # without a file that is new or gone
 TOKEN = "0123456789-a-token"  # noqa: S105 - of this test's relay
 CERTIFICATE = {"certificate_file": "pipeline.pem", "key_file": "pipeline.key"}
 DRIVER_DIES, FILE_FIRST = 0.2, 0.5  # in so many of the cycles
@@ -44,7 +48,7 @@ import pyarrow.compute as pc
 
 def note(batch):
     files = os.environ["DATABUS_FILES"]
-    (token,) = [name for name in os.listdir(files) if name.endswith("-token")]
+    token = next(name for name in os.listdir(files) if name.endswith("-token"))
     with open(os.path.join(files, token)) as file:
         length = len(file.read().strip())
     told = pa.array([f"{os.environ['HOME']} {length}"] * batch.num_rows)
@@ -90,17 +94,20 @@ def file_of(relay: RelayProcess, there: Cluster, store: ObjectStore, prefix: str
 class Driver:
     """A run of the pipeline in a process of its own."""
 
-    def __init__(self, project: Project, test: contextlib.ExitStack) -> None:
+    def __init__(self, project: Project, lake: "Lake", test: contextlib.ExitStack) -> None:
         test.callback(self.close)
+        self.lake = lake
         self.log = project.folder / "driver.log"
         with self.log.open("ab") as out:
             command = [sys.executable, "-m", "databus.cli", "run", str(project.path)]
             self.process = subprocess.Popen(command, stdout=out, stderr=out, cwd=project.folder)
 
     def wait_for(self, is_there: Any, what: str) -> None:
-        deadline = time.monotonic() + RUN_S_MAX
+        seen, deadline = None, 0.0
         while not is_there():
             assert self.process.poll() is None, self.told()
+            if (found := self.lake.files()) != seen:
+                seen, deadline = found, time.monotonic() + STILL_S_MAX
             assert time.monotonic() < deadline, f"{what}: {self.told()}"
             time.sleep(0.3)  # neither a store nor a log tells when something is in it
 
@@ -175,16 +182,20 @@ def project(tmp_path: Path) -> Project:
 
 
 @contextlib.contextmanager
-def set_up(folder: Path, project: Project, **settings: str) -> Iterator[tuple[Cluster, Lake]]:
+def set_up(
+    folder: Path, project: Project, a_store: AStore = object_store, **settings: str
+) -> Iterator[tuple[Cluster, Lake]]:
     """A relay that has read the shop, a store, and a cluster; the pipeline's file names them."""
     source = {"type": "sqlite", "path": str(project.database)}
     files = project.folder
     authority = Authority(files)
     authority.sign("pipeline", hosts=())
-    tls = {**authority.sign("relay").relay, "client_ca_file": str(authority.ca)}
+    let_in = files / "let-in.pem"
+    let_in.write_bytes(authority.ca.read_bytes())
+    tls = {**authority.sign("relay").relay, "client_ca_file": str(let_in)}
     relay = RelayProcess(folder / "relay", {"shop": source}, token_file=str(files / "token"), tls=tls)
     there = cluster(folder / "cluster", [project.folder])
-    with object_store(folder) as store, there as made, relay:
+    with a_store(folder) as store, there as made, relay:
         captured(
             RelayClient(relay.url, token=TOKEN, ca_file=authority.ca, **authority.sign("test").client), project.rows()
         )
@@ -192,11 +203,41 @@ def set_up(folder: Path, project: Project, **settings: str) -> Iterator[tuple[Cl
         yield made, Lake(project, store, "lake")
 
 
+def renew_certificates(folder: Path, project: Project, driver: Driver, there: Cluster) -> None:
+    """Another authority signs the pipeline's certificate, and the relay lets in nobody else any more."""
+    let_in = project.folder / "let-in.pem"
+    (folder / "newer").mkdir()
+    newer = Authority(folder / "newer")
+    old = {name: str(folder / path) for name, path in CERTIFICATE.items()}
+    for path in CERTIFICATE.values():
+        (folder / path).write_bytes((project.folder / path).read_bytes())
+    renewed = newer.sign("pipeline", hosts=())
+    url = yaml.safe_load(project.path.read_text())["relay"]["url"]
+
+    def lets_in(certificate: dict[str, str]) -> bool:
+        try:
+            RelayClient(url, token=TOKEN, ca_file=project.folder / "ca.pem", **certificate).sources()
+        except (AccessDenied, ServiceUnavailable):
+            return False
+        return True
+
+    let_in.write_bytes(let_in.read_bytes() + newer.ca.read_bytes())
+    driver.wait_for(lambda: lets_in(renewed.client), "the relay that lets in both")
+    for before, path in ((renewed.certificate, "pipeline.pem"), (renewed.key, "pipeline.key")):
+        shutil.copy(before, project.folder / f"{path}.new")
+        (project.folder / f"{path}.new").replace(project.folder / path)
+    driver.wait_for((project.state / "spark" / "databus-renewal-1").exists, "the driver that sends the renewed files")
+    project.work(10)
+    driver.wait_for(lambda: any(there.folder.rglob("databus-renewal-*")), "executors that were sent the renewed files")
+    let_in.write_bytes(newer.ca.read_bytes())
+    driver.wait_for(lambda: not lets_in(old), "the relay that lets in the renewed certificate alone")
+
+
 def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(
     tmp_path: Path, project: Project, seed: int
 ) -> None:
     with set_up(tmp_path, project) as (there, lake), contextlib.ExitStack() as test:
-        driver = Driver(project, test)
+        driver = Driver(project, lake, test)
         driver.wait_for(lambda: lake.rows("history/orders"), "the first rows")
         project.execute("ALTER TABLE orders ADD COLUMN note TEXT", "UPDATE orders SET note = 'new' WHERE id = 20")
         before = lake.files()
@@ -204,6 +245,9 @@ def test_executors_elsewhere_do_the_work_and_one_that_dies_changes_nothing(
         driver.wait_for(lambda: lake.files() - before, "a file of the rows behind the new column")
         kill_all_of(random.Random(seed).choice(there.executors()))
         driver.wait_for(lake.are_whole, "all rows")
+        renew_certificates(tmp_path, project, driver, there)
+        project.work(40)
+        driver.wait_for(lake.are_whole, "all rows that came after the renewal")
         driver.wait_for(lambda: "new" in lake.notes(20), "the table, read anew with its new column")
         assert driver.end() == 0, driver.told()
         assert lake.notes(20) >= {None, "new"}
@@ -222,8 +266,8 @@ def test_a_cluster_that_loses_executors_and_drivers_all_the_time_holds_what_happ
     tmp_path: Path, project: Project, seed: int
 ) -> None:
     dice = random.Random(seed)
-    with set_up(tmp_path, project, **SPECULATIVE) as (there, lake), contextlib.ExitStack() as test:
-        driver = Driver(project, test)
+    with set_up(tmp_path, project, s3proxy, **SPECULATIVE) as (there, lake), contextlib.ExitStack() as test:
+        driver = Driver(project, lake, test)
         for cycle in range(int(os.environ.get("CYCLES", "50"))):
             if cycle % 10 == 5:
                 project.execute(f"ALTER TABLE orders ADD COLUMN extra_{cycle} TEXT")
@@ -238,7 +282,7 @@ def test_a_cluster_that_loses_executors_and_drivers_all_the_time_holds_what_happ
                 kill_all_of(dice.choice(victims))
             if dice.random() < DRIVER_DIES:
                 driver.end(signal.SIGKILL)
-                driver = Driver(project, test)
+                driver = Driver(project, lake, test)
             if cycle % 5 == 4:
                 driver.wait_for(lake.are_whole, f"all rows of cycle {cycle}")
                 print(f"cycle {cycle}: whole after {len(lake.rows('history/orders'))} changes of orders")  # noqa: T201 - hours of soak show that they go on

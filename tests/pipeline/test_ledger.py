@@ -39,6 +39,16 @@ def ledger(folder):
 # The file
 
 
+def test_a_ledger_of_a_newer_databus_is_left_as_it_is(tmp_path):
+    newer = '{"v": 2, "streams": "who knows"}'
+    (tmp_path / "lake").mkdir()
+    path = tmp_path / "lake" / "ledger.json"
+    path.write_text(newer)
+    with pytest.raises(ConfigError, match=r"ledger\.json: is of version 2, and this databus reads version 1"):
+        ledger(tmp_path)
+    assert path.read_text() == newer
+
+
 def put(folder, name, of, checkpoint, current):
     ledger(folder).put(name, Stream(of, checkpoint), current)
 
@@ -67,7 +77,7 @@ def test_a_stream_under_another_name_goes_on_where_the_least_of_those_before_it_
     assert {name: each.pair[0] for name, each in ledger(tmp_path).streams.items()} == {"x": 6, "y": 7, "c": 1}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"v": 2, "streams": {}}', '{"v": 1, "streams": {"a": {}}}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"v": 0, "streams": {}}', '{"v": 1, "streams": {"a": {}}}'])
 def test_a_file_that_says_nothing_is_no_empty_ledger(tmp_path, text):
     path = tmp_path / "ledger.json"
     path.write_text(text)
@@ -139,8 +149,8 @@ def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
     with_tables = Stream("shop/*", at(3), (choice("shop/*"),), tables, frozenset(["shop/main.orders"]))
     book = ledger(tmp_path)
     book.put("all", with_tables, current)
-    assert book.inherited("one", ["more/main.stock"]) is None
-    found = book.inherited("one", ["shop/main.orders"])
+    assert book.inherited("one", ["more/main.stock"], None) is None
+    found = book.inherited("one", ["shop/main.orders"], None)
     assert (found.checkpoint, [*found.tables], found.incomplete) == (at(3), ["shop/main.orders"], {"shop/main.orders"})
     book.put("one", replace(found, of="main.orders"), current)
     left = ledger(tmp_path).streams
@@ -270,3 +280,42 @@ def test_a_table_that_is_restored_before_its_first_batch_of_a_run_is_missed(tmp_
     table.restore(table.version() - 1)
     with pytest.raises(CorruptData, match="was put back to how it was before"):
         handle.write("q", log.batch(3, 4))
+
+
+def test_a_table_is_found_where_a_query_left_it_that_has_begun_first_without_it(tmp_path):
+    """The order in which queries begin is nobody's choice."""
+    now = {"all": "shop/*", "one": "main.orders"}
+    ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/*"),)), {"all": "shop/*"})
+    ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/main.stock"),)), now)
+    ledger(tmp_path).put("all", Stream("shop/*", at(8), (choice("shop/main.stock"),)), now)
+    found = ledger(tmp_path).inherited("one", ["shop/main.orders"], None)
+    assert found.checkpoint == at(3)
+    ledger(tmp_path).put("one", replace(found, of="main.orders"), now)
+    assert ledger(tmp_path).inherited("other", ["shop/main.stock"], None).checkpoint == at(8)
+    assert not ledger(tmp_path).left
+
+
+def test_a_stream_that_goes_on_from_several_brings_what_they_brought(tmp_path):
+    book = ledger(tmp_path)
+    for name, scn in (("orders", 5), ("stock", 3)):
+        book.put(name, Stream("shop/*", at(scn), (choice(f"shop/main.{name}"),)), {"orders": "shop/*", "stock": ""})
+    found = book.found("both", "shop/*", {"both": "shop/*"})
+    assert found.checkpoint == at(3)
+    assert found.had("shop/main.orders")
+    assert found.had("shop/main.stock")
+    assert [(each.at.scn, each.has("shop/main.orders")) for each in found.written] == [(5, True)]
+    book.put("both", found, {"both": "shop/*"})
+    assert ledger(tmp_path).streams["both"] == found
+    book.put("both", replace(found, checkpoint=at(5)), {"both": "shop/*"})
+    assert ledger(tmp_path).streams["both"].written == ()
+
+
+def test_a_name_from_which_another_has_gone_on_says_nothing_any_more(tmp_path):
+    book = ledger(tmp_path)
+    book.put("old", Stream("main.orders", at(3)), {"old": "main.orders"})
+    book.go_past(["old"])
+    book.put("new", Stream("shop/*", at(8), (choice("shop/*"),)), {"new": "shop/*", "waits": "main.users"})
+    assert ledger(tmp_path).found("old", "main.orders", {"old": "main.orders"}) is None
+    assert ledger(tmp_path).inherited("waits", ["main.orders"], None).checkpoint == at(3)
+    book.put("waits", Stream("main.users", at(8)), {"new": "shop/*", "waits": "main.users"})
+    assert {*ledger(tmp_path).streams} == {"new", "waits"}

@@ -48,6 +48,12 @@ def test_rows_left_out_are_gone_and_the_others_keep_what_the_bus_added():
     assert [(row["id"], row["_seq"], row["_commit_version"]) for row in found] == [(2, 1, 7)]
 
 
+def test_a_function_that_says_that_it_leaves_nothing_out_fails_where_it_does():
+    keeps = Mapper("f.py:f", "def f(b):\n return b.slice(1)", SCHEMA, keeps_rows=True)
+    with pytest.raises(InputError, match="returned 1 rows for 2, and `keeps_rows` says"):
+        list(keeps(iter([batch((1, "a"), (2, "b"))])))
+
+
 def test_controls_pass_by_unseen():
     text = "def f(b):\n assert '_control' not in b.schema.names and b.num_rows == 1\n return b.slice(0, 0)"
     (found,) = run(text, batch((1, "a"), '{"kind": "truncate"}'))

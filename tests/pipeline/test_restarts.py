@@ -2,12 +2,13 @@
 
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 from pyspark.errors import AnalysisException
 
-from databus.core import DatabusError, InputError, SchemaChanged, UnknownColumn
+from databus.core import AccessDenied, DatabusError, InputError, SchemaChanged, UnknownColumn
 from databus.pipeline._contract import Shape
 from databus.pipeline._plan import QueryPlan
 from databus.pipeline._query import QueryThread
@@ -18,9 +19,10 @@ class Scripted(QueryThread):
     """A query whose rounds end as `rounds` says: an error, or a number of batches and then an error."""
 
     def __init__(
-        self, rounds: list[tuple[int, DatabusError | None]], retries_max: int = 3, start_ms_max: int | None = None
+        self, rounds: Iterable[tuple[int, DatabusError | None]], retries_max: int = 3, start_ms_max: int | None = None
     ) -> None:
         self.events: list[Any] = []
+        self.renewed_s: float | None = None
         run = SimpleNamespace(retry_ms_min=1, retry_ms_max=2, retries_max=retries_max, start_ms_max=start_ms_max or 0)
         config = SimpleNamespace(sections=SimpleNamespace(run=run), embeds_relay=start_ms_max is not None)
         settings = SimpleNamespace(
@@ -29,6 +31,7 @@ class Scripted(QueryThread):
             report=self.events.append,
             once=False,
             began=0.0 if start_ms_max is None else time.monotonic(),
+            renewed_s=lambda: self.renewed_s,
         )
         plan = QueryPlan("q", Shape.TYPED, "inputs.shop", ())
         super().__init__(settings, plan, [], lambda _: None)  # type: ignore[arg-type]
@@ -88,3 +91,22 @@ def test_a_column_that_spark_does_not_find_is_one_that_may_come_and_other_mistak
     assert isinstance(analysis_error("filters.near", missing), UnknownColumn)
     other = AnalysisException("a number and a text", errorClass="DATATYPE_MISMATCH.BINARY_OP_DIFF_TYPES")
     assert type(analysis_error("filters.near", other)) is InputError
+
+
+def test_a_refusal_is_final_unless_executors_were_sent_renewed_files_since_the_query_began() -> None:
+    """A task that is tried again shows what it was given when its job began."""
+    refused = AccessDenied("the token is not this relay's")
+    query = Scripted([(0, refused)] * 9)
+    query.renewed_s = time.monotonic() - 1
+    query.run()
+    assert query.said == ["failed"]
+
+    def rounds() -> Iterator[tuple[int, DatabusError | None]]:
+        query.renewed_s = time.monotonic()
+        yield 1, refused
+        yield 1, refused
+
+    query = Scripted(rounds())
+    query.run()
+    assert query.said == ["retry", "failed"]
+    assert query.error is refused

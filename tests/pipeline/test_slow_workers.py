@@ -17,7 +17,13 @@ def thread_of(starting):
     run = SimpleNamespace(retry_ms_min=200, retry_ms_max=30_000, retries_max=0, start_ms_max=0)
     config = SimpleNamespace(sections=SimpleNamespace(run=run), embeds_relay=True)
     settings = SimpleNamespace(
-        config=config, starting=starting, report=events.append, once=False, is_stopping=Stopping(), began=0.0
+        config=config,
+        starting=starting,
+        report=events.append,
+        once=False,
+        is_stopping=Stopping(),
+        began=0.0,
+        renewed_s=lambda: None,
     )
     return QueryThread(settings, QueryPlan("outputs/copy", Shape.TABLES, "inputs.shop", ()), [], lambda _: None)
 

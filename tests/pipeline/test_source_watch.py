@@ -37,7 +37,7 @@ def test_trouble_is_told_once_and_its_end_too(relay):
     watch.start()
     relay.now = [state("INITIALIZING")]
     relay.now = [state("ERROR_RETRY", "connection refused")]
-    assert told.get(timeout=20) == {
+    assert told.get(timeout=60) == {
         "source": "shop",
         "status": "error_retry",
         "message": "connection refused",
@@ -45,9 +45,9 @@ def test_trouble_is_told_once_and_its_end_too(relay):
     }
     relay.now = None
     relay.now = [state("SUSPENDED_ON_ERROR", "Access denied")]
-    assert told.get(timeout=20)["message"] == "Access denied"
+    assert told.get(timeout=60)["message"] == "Access denied"
     relay.now = [state()]
-    assert told.get(timeout=20)["status"] == "running"
+    assert told.get(timeout=60)["status"] == "running"
     watch.stop()
     assert told.empty()
 

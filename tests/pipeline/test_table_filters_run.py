@@ -49,6 +49,26 @@ def test_all_outputs_behind_filters_follow_the_tables_through_a_change(spark, tm
     assert found.is_identical, found.details()
 
 
+def test_an_input_leaves_out_the_tables_that_a_mirror_cannot_have(spark, tmp_path):
+    """A table without a key, which stops a mirror; leaving one out later takes nothing from what is there."""
+    head = HEAD.replace("inputs: {shop: {type: databus", "inputs: {shop: {type: databus, exclude: [main.visits]")
+    assert head != HEAD
+    outputs = "outputs: {all: {type: delta, from: shop, mode: mirror, path: lake/all}}\n"
+    project = Project(tmp_path, outputs)
+    project.execute("CREATE TABLE visits (at TEXT)")
+    project.execute("INSERT INTO visits VALUES ('today')")
+    project.path.write_text(head + outputs)
+    project.work(10)
+    project.once(spark)
+    assert project.copied("lake/all/orders", "id") == project.select("SELECT id FROM orders")
+    assert not (tmp_path / "lake/all/visits").exists()
+    project.path.write_text(head.replace("[main.visits]", "['main.v*', main.customers]") + outputs)
+    project.work(10)
+    project.once(spark)
+    assert project.copied("lake/all/orders", "id") == project.select("SELECT id FROM orders")
+    assert (tmp_path / "lake/all/customers").exists()
+
+
 def test_a_column_that_comes_while_the_pipeline_is_down_is_waited_for_and_older_rows_are_read_anew(spark, tmp_path):
     project = Project(tmp_path, "outputs: {all: {type: delta, from: shop, mode: mirror, path: lake/all}}\n")
     project.once(spark)

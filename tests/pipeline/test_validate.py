@@ -58,7 +58,7 @@ MISTAKES = {
         "outputs: {n: {type: mock, from: [shop, shpo]}}\n",
         'outputs.n.from[1]: no input or filter called "shpo"; did you mean "shop"?',
     ),
-    "a name twice": ("outputs: {n: {type: mock, from: [shop, shop]}}\n", 'outputs.n.from[1]: "shop" stands twice'),
+    "a name twice": ("outputs: {n: {type: mock, from: [shop, shop]}}\n", 'outputs.n.from[1]: "shop" appears twice'),
     "an output as a source": (
         "outputs: {n: {type: mock, from: shop}, m: {type: mock, from: n}}\n",
         'outputs.m.from[0]: "n" is an output; what reaches it ends there',
@@ -462,4 +462,5 @@ def test_a_store_without_the_package_that_speaks_to_it_is_an_error_that_names_it
         monkeypatch.setitem(sys.modules, name, None)
     text = pipeline("outputs: {m: {type: delta, from: shop, mode: mirror, path: 's3://not-asked-before/x'}}\n")
     (found,) = problems_of(tmp_path, text, offline=True)
-    assert found.startswith("outputs.m.path: s3://not-asked-before: object stores need `pip install")
+    assert found.startswith("outputs.m.path: s3://not-asked-before: the client of object stores is missing: ")
+    assert "pip install '.[store]'" in found

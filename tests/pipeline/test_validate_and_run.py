@@ -114,7 +114,7 @@ def test_a_filter_that_was_changed_is_named_before_the_run_that_refuses_it(spark
     [
         (
             "outputs: {copy: {type: delta, from: shop, mode: mirror, path: lake/{table}}}\n",
-            ":4: column 68: expected ',' or '}', but got '{', or quotes around the text before it",
+            ":4: column 68: a text with braces, such as `${NAME}`, needs quotes inside braces or brackets",
         ),
         (
             "filters: {f: {type: sql, from: shop, select: SELECT a, b AS c FROM main.t}}\n",

@@ -6,6 +6,7 @@ import pytest
 
 from databus.pipeline import validate
 from databus.testing.shop import create_shop
+from tests.pipeline.validated import pipeline, problems_of
 
 HEAD = """\
 sources: {shop: {type: sqlite, path: shop.db}}
@@ -225,3 +226,47 @@ def test_a_function_that_spark_hardly_has_is_a_warning(tmp_path, filter_, told):
     assert found.is_warning
     assert str(found).startswith(told)
     assert "did you mean" in found.message
+
+
+COUNTING = """
+outputs:
+  topics:
+    type: kafka
+    from: FROM
+    format: debezium
+    debezium: {transaction_topic: "{physical}.transaction"}
+    kafka: {bootstrap.servers: "k:9092"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("sections", "start", "told"),
+    [
+        (
+            "filters: {sold: {type: sql, from: shop, table: shop/main.orders, where: 'id > 1'}}",
+            "sold",
+            "typed rows of one",
+        ),
+        (
+            "inputs: {one: {type: databus, tables: [shop/main.a]}, two: {type: databus, tables: ['*/main.b']}}",
+            "[one, two]",
+            '"one" and "two" may bring tables of one source',
+        ),
+        ("inputs: {one: {type: databus, tables: [shop/*]}, two: {type: databus, tables: [hr/*]}}", "[one, two]", None),
+        ("filters: {some: {type: where, from: shop, where: 'id > 1', missing: skip}}", "some", None),
+        ("", "shop", None),
+    ],
+)
+def test_changes_of_transactions_are_counted_only_where_one_query_brings_all_of_them(tmp_path, sections, start, told):
+    found = problems_of(tmp_path, pipeline(f"{sections}\n{COUNTING.replace('FROM', start)}"))
+    assert [each.partition(":")[0] for each in found] == ([] if told is None else ["outputs.topics.from"])
+    assert told is None or told in found[0]
+
+
+@pytest.mark.parametrize("other", ["{physical}.transaction", "{physical}.others"])
+def test_two_outputs_do_not_tell_of_the_same_transactions_in_one_topic(tmp_path, other):
+    sections = COUNTING.replace("FROM", "shop")
+    second = sections.replace("outputs:\n", "").replace("topics:", "more:").replace("{physical}.transaction", other)
+    found = problems_of(tmp_path, pipeline(sections.rstrip() + second))
+    wanted = ["outputs.more.debezium.transaction_topic"] if other == "{physical}.transaction" else []
+    assert [each.partition(":")[0] for each in found] == wanted

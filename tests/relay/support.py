@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from databus.core import BUS_SEQ_MIN, ChangeType, ControlKind, Identity
 from databus.log import Resume
-from databus.relay import Relay, RelayConfig, parse_relay
+from databus.relay import Relay, RelayConfig, State, parse_relay
 from databus.schema import Column, TableSchema, frame_schema
 from databus.sources import SourceConfig, SourceLag
 from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, Rows
@@ -23,7 +23,7 @@ from databus.wire import Commit, Control, FrameGroup, FrameParser, Group, Rows
 ORDERS = TableSchema("main.orders", (Column("id", "int64"), Column("name", "string")), ("id",))
 STOCK = TableSchema("main.stock", (Column("id", "int64"), Column("left", "int32")), ("id",))
 AT_US = 1_700_000_000_000_000
-WAIT_S = 20.0
+WAIT_S = 45.0
 
 
 def rows_of(table: TableSchema, scn: int, rows: Sequence[Mapping[str, Any]], first_seq: int = 1) -> Rows:
@@ -259,3 +259,17 @@ def published(relay: Relay, physical: str, scn: int) -> None:
     """Wait until a log has published an SCN."""
     capture = relay.captures[physical]
     until(lambda: capture.log is not None and capture.log.head().published.scn >= scn, f"{physical} at SCN {scn}")
+
+
+def scns(answer: Answer) -> list[int]:
+    return [group.commit.last_scn for group in answer.groups]
+
+
+def state_of(relay: Relay, physical: str = "shop") -> dict[str, Any]:
+    found: dict[str, Any] = get(relay, "/controlSources/status", sources=physical).json[0]
+    return found
+
+
+def wait_for_state(relay: Relay, state: State, physical: str = "shop") -> dict[str, Any]:
+    found: dict[str, Any] = until(lambda: (now := state_of(relay, physical))["state"] == state.name and now, state.name)
+    return found

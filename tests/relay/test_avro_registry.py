@@ -83,6 +83,57 @@ def test_a_schema_that_cannot_read_the_one_before_is_refused(relay: Relay) -> No
     assert client_of(relay).get_versions(SUBJECT) == [1]
 
 
+def column(kind: str, db_type: str = "") -> TableSchema:
+    return replace(ORDERS, columns=(*ORDERS.columns, Column("total", kind, db_type=db_type)))
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "says"),
+    [
+        (column("decimal(10,2)"), column("decimal(12,2)"), None),
+        (column("decimal(10,2)"), column("decimal(10,4)"), r"/total: a decimal of scale 2 would be read as .* scale 4"),
+        (column("decimal(10,2)"), column("string"), "a decimal of scale 2 would be read as string"),
+        (column("uint64"), column("decimal(22,2)"), "a decimal of scale 0 would be read as a decimal of scale 2"),
+        (column("timestamp"), column("timestamptz"), "local-timestamp-micros would be read as timestamp-micros"),
+        (column("int32"), column("int64"), None),
+        (column("timestamp", "datetime(3)"), column("timestamp", "datetime(3) null"), None),
+    ],
+)
+def test_a_schema_that_takes_numbers_for_others_is_refused(
+    relay: Relay, older: TableSchema, newer: TableSchema, says: str | None
+) -> None:
+    """Avro's readers in Java read 1.23 of an older message as 0.0123, if the schema of today has two more digits."""
+    client = client_of(relay)
+    client.register_schema(SUBJECT, avro(older))
+    assert client.test_compatibility(SUBJECT, avro(newer)) is (says is None)
+    if says is not None:
+        with pytest.raises(SchemaRegistryError, match=says):
+            client.register_schema(SUBJECT, avro(newer))
+
+
+def test_debezium_s_milliseconds_are_not_followed_by_microseconds(relay: Relay) -> None:
+    client = client_of(relay)
+    older, newer = (
+        Schema(json.dumps(debezium_avro_schema(column("timestamp", each), "shop", DebeziumForm())), "AVRO")
+        for each in ("datetime(3)", "datetime(6)")
+    )
+    client.register_schema("d-value", older)
+    with pytest.raises(SchemaRegistryError, match=r"/before/total: io\.debezium\.time\.Timestamp would be read as"):
+        client.register_schema("d-value", newer)
+
+
+def test_a_schema_that_names_itself_is_compared_to_its_end(relay: Relay) -> None:
+    def nested(kind: str) -> Schema:
+        value = {"name": "value", "type": kind}
+        inner = {"name": "next", "type": ["null", "node"], "default": None}
+        return Schema(json.dumps({"type": "record", "name": "node", "fields": [value, inner]}), "AVRO")
+
+    client = client_of(relay)
+    client.register_schema("n-value", nested("int"))
+    client.register_schema("n-value", nested("long"))
+    assert client_of(relay).get_versions("n-value") == [1, 2]
+
+
 def test_debezium_schemas_follow_an_added_column(relay: Relay) -> None:
     client = client_of(relay)
     for table in (ORDERS, WIDER):

@@ -1,7 +1,5 @@
 """Capture: what goes wrong with one source is shown, waited for where waiting helps, and touches no other."""
 
-import errno
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -20,10 +18,8 @@ from databus.core import (
     SourceCheckpoint,
     UnrepresentableValue,
 )
-from databus.disk import _files
 from databus.link import RelayClient
-from databus.log import _log as log_module
-from databus.relay import Relay, State, _capture
+from databus.relay import State, _capture
 from databus.wire import Group, OpenSnapshot
 from tests.relay import support
 from tests.relay.support import (
@@ -38,33 +34,17 @@ from tests.relay.support import (
     post,
     published,
     rows_of,
-    sale,
+    scns,
     scripted,
+    state_of,
     until,
+    wait_for_state,
 )
 
 OTHER = "22222222-2222-2222-2222-222222222222"
 
 
-@pytest.fixture(params=["in turn", "behind"], autouse=True)
-def writing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether a group is written before the next is asked for or, as large ones are, meanwhile; the rest is as ever."""
-    if request.param == "behind":
-        monkeypatch.setattr(_capture, "_BEHIND_BYTES_MIN", 0)
-
-
-def scns(answer: Answer) -> list[int]:
-    return [group.commit.last_scn for group in answer.groups]
-
-
-def state_of(relay: Relay, physical: str = "shop") -> dict[str, Any]:
-    found: dict[str, Any] = get(relay, "/controlSources/status", sources=physical).json[0]
-    return found
-
-
-def wait_for_state(relay: Relay, state: State, physical: str = "shop") -> dict[str, Any]:
-    found: dict[str, Any] = until(lambda: (now := state_of(relay, physical))["state"] == state.name and now, state.name)
-    return found
+pytestmark = pytest.mark.usefixtures("writing")
 
 
 @pytest.mark.parametrize("error", [UnrepresentableValue("orders.total, row 7: too large"), RuntimeError("a defect")])
@@ -111,17 +91,20 @@ def test_errors_of_long_ago_make_no_wait_longer(tmp_path: Path) -> None:
         def warning(self, _event: str, *, retry_ms: int, **_more: object) -> None:
             waits.append(retry_ms)
 
-    shop = Database(errors=[ServiceUnavailable(f"shop: gone {number}") for number in range(12)])
+    shop = Database()
     options = {"retry_ms_min": 1, "retry_ms_max": 200}
     with scripted(tmp_path, {"shop": shop}, capture=options) as relay:
         capture = relay.captures["shop"]
         capture._logger = Logger()  # which says how long it waits
-        until(lambda: waits and waits[-1] >= 100, "the longest waits")
-        shop.wait_for(lambda: not shop.errors)
+        shop.fail(*(ServiceUnavailable(f"shop: gone {number}") for number in range(12)))
+        until(lambda: len(waits) == 12, "the longest waits")
+        assert waits[-1] >= 100
+        shop.wait_for(lambda: len(shop.resumes) == 13)  # until then it was running before the last of them
         wait_for_state(relay, State.RUNNING)
         time.sleep(2 * options["retry_ms_max"] / 1e3)  # it has to run for longer than the longest wait
         shop.fail(ServiceUnavailable("shop: gone again"))
-        until(lambda: waits[-1] <= 1, "a short wait")
+        until(lambda: len(waits) == 13, "another wait")
+        assert waits[-1] <= 1
 
 
 def test_a_database_that_is_away_is_shown_and_what_the_log_holds_is_served(tmp_path: Path) -> None:
@@ -211,6 +194,7 @@ def test_another_database_under_the_same_name_is_refused(tmp_path: Path) -> None
         status = wait_for_state(relay, State.SUSPENDED_ON_ERROR)
         assert status["error"] == SourceChanged.__name__
         assert OTHER in status["message"]
+        assert scns(get(relay, "/stream", output="frames")) == [1]  # what was captured of the former
 
 
 def test_a_database_that_is_swapped_while_it_was_away_is_refused(tmp_path: Path) -> None:
@@ -274,72 +258,6 @@ def test_a_large_group_is_written_while_the_source_makes_the_next(
         assert scns(get(relay, "/stream", output="frames")) == [1, 2]
 
 
-@pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
-    """A disk that is full while `is_full` says so: writes to logs fail as the system makes them fail."""
-    disk = {"is_full": False}
-    really = _files.write_all
-
-    def write(fd: int, buffers: Any, offset: int) -> None:
-        if disk["is_full"]:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        really(fd, buffers, offset)
-
-    monkeypatch.setattr(log_module, "write_all", write)
-    return disk
-
-
-def test_a_full_disk_is_shown_and_capture_goes_on_when_there_is_room(
-    tmp_path: Path, full_disk: dict[str, bool]
-) -> None:
-    shop = Database(groups=[order(1)])
-    with scripted(tmp_path, {"shop": shop}) as relay:
-        published(relay, "shop", 1)
-        full_disk["is_full"] = True
-        shop.add(order(2), sale(3))
-        status = wait_for_state(relay, State.ERROR_RETRY)
-        assert (status["error"], status["restarts"]) == ("DiskFull", 0)
-        assert "No space left" in status["message"]
-        polls = shop.polls
-        assert scns(get(relay, "/stream", output="frames")) == [1]
-        until(lambda: relay.captures["shop"].counters.errors > 3)
-        assert shop.polls == polls  # the group at hand is kept, the source not asked for another
-        full_disk["is_full"] = False
-        published(relay, "shop", 3)
-        assert scns(get(relay, "/stream", output="frames")) == [1, 2, 3]
-        wait_for_state(relay, State.RUNNING)
-        assert len(shop.resumes) == 1
-
-
-def test_a_relay_on_a_full_disk_stops_in_good_order(tmp_path: Path, full_disk: dict[str, bool]) -> None:
-    shop = Database(groups=[order(1)])
-    with scripted(tmp_path, {"shop": shop}) as relay:
-        published(relay, "shop", 1)
-        full_disk["is_full"] = True
-        shop.add(order(2))
-        wait_for_state(relay, State.ERROR_RETRY)
-    full_disk["is_full"] = False
-    with scripted(tmp_path, {"shop": shop}) as relay:
-        published(relay, "shop", 2)
-        assert scns(get(relay, "/stream", output="frames")) == [1, 2]
-
-
-def test_a_stop_on_a_full_disk_puts_nothing_in_the_stead_of_what_waits(
-    tmp_path: Path, full_disk: dict[str, bool]
-) -> None:
-    shop = Database(groups=[order(1)])
-    patient = {"capture": {"retry_ms_min": 30_000, "retry_ms_max": 30_000}}
-    with scripted(tmp_path, {"shop": shop}, **patient) as relay:
-        published(relay, "shop", 1)
-        full_disk["is_full"] = True
-        shop.add(order(2), order(3))
-        wait_for_state(relay, State.ERROR_RETRY)
-        full_disk["is_full"] = False  # so that what comes next would fit
-    with scripted(tmp_path, {"shop": shop}) as relay:
-        published(relay, "shop", 3)
-        assert scns(get(relay, "/stream", output="frames")) == [1, 2, 3]
-
-
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
 def test_groups_behind_one_that_fails_come_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
@@ -361,26 +279,6 @@ def test_groups_behind_one_that_fails_come_after_it(
         assert scns(get(relay, "/stream", output="frames")) == [1, 2, 3, 4, 5, 6]
         assert len(shop.resumes) == 2
     assert failed
-
-
-def test_a_full_disk_keeps_the_order_of_all_that_waits(tmp_path: Path, full_disk: dict[str, bool]) -> None:
-    shop = Database(groups=[order(1)])
-    with scripted(tmp_path, {"shop": shop}) as relay:
-        published(relay, "shop", 1)
-        full_disk["is_full"] = True
-        shop.add(*(order(n) for n in range(2, 9)))
-        wait_for_state(relay, State.ERROR_RETRY)
-        full_disk["is_full"] = False
-        published(relay, "shop", 8)
-        assert scns(get(relay, "/stream", output="frames")) == list(range(1, 9))
-        assert len(shop.resumes) == 1
-
-
-def test_too_little_room_on_the_disk_is_a_full_disk(tmp_path: Path) -> None:
-    shop = Database(groups=[order(1)])
-    with scripted(tmp_path, {"shop": shop}, log={"free_bytes_min": 1 << 60}) as relay:
-        status = wait_for_state(relay, State.ERROR_RETRY)
-        assert f"free_bytes_min={1 << 60}" in status["message"]
 
 
 def test_a_source_is_told_what_is_durable_and_only_that(tmp_path: Path) -> None:
@@ -470,11 +368,13 @@ def test_a_source_that_waits_or_is_suspended_shows_consumers_that_the_relay_is_a
         published(relay, "shop", 7)
         capture = relay.captures["shop"]
         until(lambda: capture.counters.groups >= 1 + cut)
-        with RelayClient(relay.url, read_ms_max=2_000).stream("shop", SourceCheckpoint(scn=7), follow=True) as stream:
+        with RelayClient(relay.url, read_ms_max=30_000).stream("shop", SourceCheckpoint(scn=7), follow=True) as stream:
             shop.fail(error)
+            waiting = (State.ERROR_RETRY, State.SUSPENDED_ON_ERROR)
+            until(lambda: capture.status.state in waiting, "the error")
             seen = [group.commit.last_scn for _ in range(8) for group in next(stream)]
             assert set(seen) == {7}
-            assert capture.status.state in (State.ERROR_RETRY, State.SUSPENDED_ON_ERROR)
+            assert capture.status.state in waiting
             before = capture.counters.progress
             until(lambda: capture.counters.progress >= before + 3)
             shop.add(*whole[cut:])

@@ -10,7 +10,7 @@ from databus.core import CorruptData, SourceCheckpoint, StreamCut
 from databus.link import RelayClient
 from databus.log._segment import segment_path
 from databus.relay import Relay
-from tests.relay.support import Database, get, order, published, scripted, until
+from tests.relay.support import WAIT_S, Database, get, order, published, scripted, until
 
 GROUPS, BAD = 60, 40
 
@@ -37,10 +37,10 @@ def test_an_error_in_mid_stream_takes_nothing_back_that_was_sent_before_it(tmp_p
         published(relay, "shop", GROUPS)
         damage(relay, BAD)
         host, _, port = relay.url.removeprefix("http://").rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=20) as sock:
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as sock:
             sock.sendall(b"GET /stream?output=frames&follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
             streams = relay._commands.stats.streams
-            until(lambda: any(each.sent_bytes for each in streams), "what can be sent is sent")
+            until(lambda: any(each.sent_bytes for each in list(streams)), "what can be sent is sent")
             for _ in range(100):  # a relay that resets at once has done so by then
                 if not streams:
                     break

@@ -65,10 +65,15 @@ def test_a_traceback_is_one_line_of_json() -> None:
 def test_an_expected_end_of_a_query_is_not_logged_a_second_time_with_a_traceback() -> None:
     out = io.StringIO()
     configure_logs(stream=out)
-    for error in (UnsupportedFeature("said by the query"), ValueError("a defect")):
+    in_task = (
+        "An exception was thrown from the Python worker:\nTraceback\ndatabus.core._errors.AccessDenied: status 401"
+    )
+    cut_off = "An error occurred while calling z:org.apache.spark.\n: java.lang.InterruptedException\n\tat java.base"
+    ours = (UnsupportedFeature("said by the query"), RuntimeError(in_task), RuntimeError(cut_off))
+    for error in (*ours, ValueError("a defect")):
         try:
             raise error
-        except (UnsupportedFeature, ValueError):
+        except (UnsupportedFeature, RuntimeError, ValueError):
             logging.getLogger("py4j.clientserver").exception("while executing the Python Proxy")
     (line,) = out.getvalue().splitlines()
     assert "a defect" in line

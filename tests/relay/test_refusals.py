@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from databus.core import ConfigError, LockHeld, timeline_of
+from databus.link import RelayClient
 from databus.relay import Relay, parse_relay
+from databus.testing.servers._ports import Port
 from tests.relay.support import (
+    WAIT_S,
     Answer,
     Database,
     config_of,
@@ -291,6 +295,39 @@ def test_with_a_token_it_does(tmp_path: Path) -> None:
         assert get(relay, "/sources", headers={**bearer(TOKEN), "Host": "relay.example"}).status == 200
 
 
+def test_a_token_is_replaced_while_the_relay_runs(guarded: Relay, tmp_path: Path) -> None:
+    """Both count while both stand in the file; clients that read the same file send the first."""
+    file, new = tmp_path / "token", "another-token-9"
+
+    def status(token: str) -> int:
+        return get(guarded, "/sources", headers=bearer(token)).status
+
+    assert status(new) == 401
+    file.write_text(f"{TOKEN}\n{new}\n")
+    until(lambda: status(new) == 200)
+    assert status(TOKEN) == 200
+    assert len(RelayClient(guarded.url, token_file=file).sources()) == 2
+    file.write_text(f"{new}\n")
+    until(lambda: status(TOKEN) == 401)
+    assert len(RelayClient(guarded.url, token_file=file).sources()) == 2
+    assert status(f"{TOKEN}\t{new}") == 401
+
+
+@pytest.mark.parametrize("content", [None, "", "\n\n", "short\n", "has blanks in it"])
+def test_a_tokens_file_that_became_no_good_leaves_the_token_as_it_was(
+    guarded: Relay, tmp_path: Path, content: str | None
+) -> None:
+    """A relay that has wanted a token never begins to answer everybody."""
+    with capture_logs() as logs:
+        if content is None:
+            (tmp_path / "token").unlink()
+        else:
+            (tmp_path / "token").write_text(content)
+        until(lambda: any("cannot be used" in each["event"] for each in logs))
+    assert get(guarded, "/sources").status == 401
+    assert get(guarded, "/sources", headers=bearer(TOKEN)).status == 200
+
+
 @pytest.mark.parametrize("token", ["", "short", "has blanks in it", "ümlautümlaut"])
 def test_a_token_that_is_none_is_refused(tmp_path: Path, token: str) -> None:
     (tmp_path / "token").write_text(token)
@@ -312,15 +349,17 @@ def test_a_second_relay_on_the_same_folder_is_refused_and_told_by_whom(tmp_path:
 
 
 def test_a_port_that_is_taken_is_a_configuration_error_that_names_it(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        with (
-            pytest.raises(ConfigError, match=f"listen: {listen}: "),
-            scripted(tmp_path, {"shop": Database()}, listen=listen),
-        ):
-            pass
+    claim = Port.claim()
+    listen = f"127.0.0.1:{claim.number}"
+    with (
+        socket.create_server(("127.0.0.1", claim.number)),
+        pytest.raises(ConfigError, match=f"listen: {listen}: "),
+        scripted(tmp_path, {"shop": Database()}, listen=listen),
+    ):
+        pass
     with scripted(tmp_path, {"shop": Database()}, listen=listen) as relay:
         assert relay.url == f"http://{listen}"
+    claim.close()
 
 
 # Anything at all
@@ -392,7 +431,7 @@ def test_no_request_is_answered_with_500_or_not_at_all(two: Relay, path: str, qu
 def test_bytes_that_are_no_request_harm_nobody(two: Relay, request_: bytes) -> None:
     """Law: no bytes on a connection make the relay fail for anybody else."""
     host, _, port = two.url.removeprefix("http://").rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as sock:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as sock:
         sock.sendall(request_ + b"\r\n\r\n")
         sock.shutdown(socket.SHUT_WR)
         received = b""

@@ -13,7 +13,18 @@ from databus.core import ConfigError, LockHeld
 from databus.relay import Relay
 from databus.relay import _relay as relay_module
 from databus.relay._capture import Capture
-from tests.relay.support import Database, ScriptedSource, config_of, get, order, published, sale, scripted, until
+from tests.relay.support import (
+    WAIT_S,
+    Database,
+    ScriptedSource,
+    config_of,
+    get,
+    order,
+    published,
+    sale,
+    scripted,
+    until,
+)
 
 
 def relay_of(folder: Path, listen: str = "127.0.0.1:0") -> Relay:
@@ -48,7 +59,7 @@ def test_a_start_that_fails_half_way_leaves_nothing_running(
         with pytest.raises(OSError, match="no more of it"):
             relay.start()
         port = int(relay.url.rpartition(":")[2])
-        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=5):
+        with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), timeout=WAIT_S):
             pass
     until(lambda: not ours(), "the end of its threads")
     assert not (tmp_path / "relay" / "relay.json").exists()

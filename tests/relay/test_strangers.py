@@ -14,7 +14,7 @@ from databus.core import ServiceUnavailable
 from databus.link import RelayClient
 from databus.relay import Relay, State
 from databus.relay._audit import Audit
-from tests.relay.support import Database, ask, connect, get, order, post, published, scripted, until
+from tests.relay.support import WAIT_S, Database, ask, connect, get, order, post, published, scripted, until
 
 TOKEN = "correct-horse-battery"  # noqa: S105 - a test's
 STATE = ("pause", "unpause", "snapshot?tables=main.orders")
@@ -45,7 +45,7 @@ def test_connections_that_ask_nothing_shut_nobody_out(tmp_path: Path, says: byte
     with scripted(tmp_path, {"shop": Database(groups=[order(1)])}, serve=serve) as relay, ExitStack() as stack:
         published(relay, "shop", 1)
         for _ in range(100):
-            sock = stack.enter_context(socket.create_connection(address_of(relay), timeout=10))
+            sock = stack.enter_context(socket.create_connection(address_of(relay), timeout=WAIT_S))
             sock.sendall(says)
         assert get(relay, "/admin").status == 200
         client = RelayClient(relay.url)
@@ -55,12 +55,12 @@ def test_connections_that_ask_nothing_shut_nobody_out(tmp_path: Path, says: byte
 
 
 def test_a_connection_that_asks_nothing_is_closed_after_a_while_and_one_that_asked_is_not(tmp_path: Path) -> None:
-    with scripted(tmp_path, {"shop": Database()}, serve={"request_ms_max": 200}) as relay:
+    with scripted(tmp_path, {"shop": Database()}, serve={"request_ms_max": 2_000}) as relay:
         asked = connect(relay)
         asked.request("GET", "/admin")
         asked.getresponse().read()
-        with socket.create_connection(address_of(relay), timeout=10) as silent:
-            trickling = socket.create_connection(address_of(relay), timeout=10)
+        with socket.create_connection(address_of(relay), timeout=WAIT_S) as silent:
+            trickling = socket.create_connection(address_of(relay), timeout=WAIT_S)
             trickling.sendall(b"GET /admin HTTP/1.1\r\n")
             until(lambda: is_closed(silent) and is_closed(trickling), "they are closed")
             trickling.close()
@@ -70,8 +70,8 @@ def test_a_connection_that_asks_nothing_is_closed_after_a_while_and_one_that_ask
 
 
 def test_a_form_that_never_comes_whole_is_408_and_the_connection_ends(tmp_path: Path) -> None:
-    with scripted(tmp_path, {"shop": Database()}, serve={"request_ms_max": 100}) as relay:
-        with socket.create_connection(address_of(relay), timeout=20) as sock:
+    with scripted(tmp_path, {"shop": Database()}, serve={"request_ms_max": 2_000}) as relay:
+        with socket.create_connection(address_of(relay), timeout=WAIT_S) as sock:
             sock.sendall(
                 b"POST /sources HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
                 b"Content-Type: application/x-www-form-urlencoded\r\n\r\nv=2&"
@@ -80,7 +80,7 @@ def test_a_form_that_never_comes_whole_is_408_and_the_connection_ends(tmp_path: 
             while piece := sock.recv(65_536):
                 received += piece
         assert received.startswith(b"HTTP/1.1 408 ")
-        assert b"request_ms_max=100" in received
+        assert b"request_ms_max=2000" in received
 
 
 def test_beyond_connections_max_operators_are_answered_and_the_others_told_to_come_again(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_who_has_no_token_and_announces_a_form_shuts_nobody_out(tmp_path: Path, 
         ExitStack() as stack,
     ):
         for _ in range(20):
-            stranger = stack.enter_context(socket.create_connection(address_of(relay), timeout=10))
+            stranger = stack.enter_context(socket.create_connection(address_of(relay), timeout=WAIT_S))
             stranger.sendall(b"POST /stream HTTP/1.1\r\nHost: localhost\r\n" + more + b"\r\n")
             assert stranger.recv(65_536).startswith(b"HTTP/1.1 401 ")
         assert get(relay, "/sources", headers={"Authorization": f"Bearer {TOKEN}"}).status == 200
@@ -133,7 +133,7 @@ def test_what_is_no_request_is_not_logged(tmp_path: Path, caplog: pytest.LogCapt
     (tmp_path / "token").write_text(TOKEN)
     with (
         scripted(tmp_path, {"shop": Database()}, token_file="token") as relay,  # noqa: S106 - a path
-        socket.create_connection(address_of(relay), timeout=10) as sock,
+        socket.create_connection(address_of(relay), timeout=WAIT_S) as sock,
     ):
         sock.sendall(f"GET /admin HTTP/1.1\r\nHost: localhost\r\n{line}\r\n\r\n".encode())
         assert sock.recv(65_536).startswith(b"HTTP/1.0 400 ")
@@ -275,7 +275,7 @@ def test_a_relay_lives_while_all_its_readers_are_busy(relay: Relay) -> None:
 
     def read() -> None:
         busy.release()
-        gate.wait(30)
+        gate.wait(WAIT_S)
 
     for _ in range(4):
         relay._commands._small.submit(read)

@@ -121,16 +121,16 @@ def test_a_table_that_is_made_later_comes_to_a_follower_of_its_pattern(tmp_path:
 
 @pytest.mark.parametrize("path", ["/stream", "/range"])
 def test_a_long_poll_is_answered_by_the_change_that_it_waits_for(relay: Relay, shop: Database, path: str) -> None:
-    """It waits in one request: the source is asked nothing, and the answer holds the first change after it began."""
+    """It waits in one request: the source is asked nothing, and the answer holds the first change after it began. Who
+    asks gives up before `wait_ms` has passed.
+    """
     answers = []
-    asking = threading.Thread(target=lambda: answers.append(get(relay, path, output="frames", scn=2, wait_ms=20_000)
-                              if path == "/stream" else get(relay, path, scn=2, wait_ms=20_000)))  # fmt: skip
+    asking = threading.Thread(target=lambda: answers.append(get(relay, path, output="frames", scn=2, wait_ms=60_000)
+                              if path == "/stream" else get(relay, path, scn=2, wait_ms=60_000)))  # fmt: skip
     asking.start()
     until(lambda: relay.captures["shop"].log is not None and _waiting(relay) == 1)
-    began = time.monotonic()
     shop.add(order(3))
     asking.join(WAIT_S)
-    assert time.monotonic() - began < WAIT_S / 2  # long before wait_ms
     (answer,) = answers
     if path == "/stream":
         assert [group.commit.last_scn for group in answer.groups] == [3]
@@ -304,7 +304,7 @@ def test_who_waits_while_the_relay_stops_is_told_to_ask_again(tmp_path: Path, sh
     answers = []
     with scripted(tmp_path, {"shop": shop}) as relay:
         published(relay, "shop", 2)
-        asking = threading.Thread(target=lambda: answers.append(get(relay, "/stream", scn=2, wait_ms=20_000)))
+        asking = threading.Thread(target=lambda: answers.append(get(relay, "/stream", scn=2, wait_ms=60_000)))
         asking.start()
         until(lambda: _waiting(relay) == 1)
     asking.join(WAIT_S)

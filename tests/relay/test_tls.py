@@ -2,13 +2,12 @@
 
 import json
 import os
-import random
+import shutil
 import socket
 import ssl
-import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +25,11 @@ from databus.core import (
 )
 from databus.link import Access, Arrived, Channel, Reader, ReaderState, RelayClient
 from databus.relay import Relay
-from databus.relay._send_tls import PIECE_BYTES
 from tests.certificates import Authority
-from tests.relay.support import Database, config_of, order, parts, published, scripted, until
+from tests.relay.support import WAIT_S, Database, config_of, order, parts, published, scripted, until
 
 TOKEN = "correct-horse-battery"  # noqa: S105 - a test's
 VERSIONS = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
 
 
 @pytest.fixture
@@ -49,15 +42,6 @@ def relay(tmp_path: Path, authority: Authority) -> Iterator[Relay]:
 
 def port_of(relay: Relay) -> int:
     return int(relay.url.rpartition(":")[2])
-
-
-def waiting_bytes(relay: Relay) -> int:
-    """What is held in memory for clients whose sockets are full."""
-    runner = relay._server._runner
-    assert runner is not None
-    assert runner.server is not None
-    transports = [each.transport for each in list(runner.server.connections)]
-    return sum(each.get_write_buffer_size() for each in transports if each is not None)
 
 
 def asked(relay: Relay, **options: Any) -> int:
@@ -107,7 +91,7 @@ def test_both_versions_of_tls_are_spoken_and_no_older_one(
     context = ssl.create_default_context(cafile=authority.ca)
     context.minimum_version = context.maximum_version = version
     with (
-        socket.create_connection(("localhost", port_of(relay)), timeout=10) as sock,
+        socket.create_connection(("localhost", port_of(relay)), timeout=WAIT_S) as sock,
         context.wrap_socket(sock, server_hostname="localhost") as secured,
     ):
         assert secured.version() == version.name.replace("_", ".")
@@ -118,7 +102,7 @@ def test_both_versions_of_tls_are_spoken_and_no_older_one(
     old.set_ciphers("ALL:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         old.maximum_version = ssl.TLSVersion.TLSv1_1
-    with socket.create_connection(("localhost", port_of(relay)), timeout=10) as sock, pytest.raises(ssl.SSLError):
+    with socket.create_connection(("localhost", port_of(relay)), timeout=WAIT_S) as sock, pytest.raises(ssl.SSLError):
         old.wrap_socket(sock)
 
 
@@ -228,7 +212,7 @@ def test_plain_http_at_a_port_with_tls_is_told_so(relay: Relay) -> None:
     error = raised(f"http://127.0.0.1:{port_of(relay)}")
     assert isinstance(error, ConfigError)
     assert "this port speaks TLS" in str(error)
-    with socket.create_connection(("127.0.0.1", port_of(relay)), timeout=10) as sock:
+    with socket.create_connection(("127.0.0.1", port_of(relay)), timeout=WAIT_S) as sock:
         sock.sendall(b"GET /admin HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert sock.recv(65_536).startswith(b"HTTP/1.1 400 ")
 
@@ -286,7 +270,7 @@ def test_a_session_that_is_resumed_shows_no_certificate_and_is_refused(tmp_path:
     tls = {**authority.sign("relay").relay, "client_ca_file": str(authority.ca)}
 
     def ask(session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
-        plain = socket.create_connection(("127.0.0.1", port_of(relay)), timeout=30)
+        plain = socket.create_connection(("127.0.0.1", port_of(relay)), timeout=WAIT_S)
         with client.wrap_socket(plain, server_hostname="localhost", session=session) as sock:
             sock.sendall(b"GET /admin HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             return sock.recv(65_536), sock.session
@@ -338,101 +322,6 @@ def _copy(source: socket.socket, target: socket.socket, bytes_max: int | None) -
     for each in (source, target):
         with suppress(OSError):  # it was
             each.shutdown(socket.SHUT_WR)
-
-
-# Connections that do not get through the handshake
-
-
-@pytest.mark.parametrize("says", [b"", b"\x16", b"\x16\x03\x01\x02\x00\x01", b"GET /"])
-def test_connections_that_never_end_the_handshake_shut_nobody_out(
-    tmp_path: Path, authority: Authority, says: bytes
-) -> None:
-    serve = {"connections_max": 20, "silent_max": 30}
-    tls = authority.sign("relay").relay
-    database = Database(groups=[order(1)])
-    with scripted(tmp_path, {"shop": database}, serve=serve, tls=tls) as relay, ExitStack() as stack:
-        published(relay, "shop", 1)
-        for _ in range(100):
-            sock = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(relay)), timeout=10))
-            sock.sendall(says)
-        client = RelayClient(relay.url, ca_file=authority.ca)
-        assert client.head("shop").published.scn == 1
-        with client.stream("shop", "beginning") as stream:
-            assert [group.commit.last_scn for groups in stream for group in groups] == [1]
-        assert len(relay._server._door) <= 30
-
-
-@pytest.mark.parametrize("shakes", [False, True])
-def test_a_connection_that_asks_nothing_is_closed_after_a_while(
-    tmp_path: Path, authority: Authority, shakes: bool
-) -> None:
-    """Whether it shakes hands or not."""
-    tls = authority.sign("relay").relay
-    with (
-        scripted(tmp_path, {"shop": Database()}, serve={"request_ms_max": 200}, tls=tls) as relay,
-        socket.create_connection(("localhost", port_of(relay)), timeout=20) as sock,
-    ):
-        silent = sock
-        if shakes:
-            context = ssl.create_default_context(cafile=authority.ca)
-            silent = context.wrap_socket(sock, server_hostname="localhost")
-        with suppress(ConnectionError):
-            assert silent.recv(1) == b""
-        until(lambda: len(relay._server._door) == 0)
-        assert relay._server._handshakes == 0
-
-
-def test_whatever_comes_instead_of_a_handshake_leaves_nothing_behind(
-    tmp_path: Path, authority: Authority, seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A hello cut off or changed anywhere, ended or reset at any moment: nobody stays, and nothing is logged."""
-    dice, tls = random.Random(seed), authority.sign("relay").relay
-    hello = _hello(authority)
-    with scripted(tmp_path, {"shop": Database()}, serve={"request_ms_max": 500}, tls=tls) as relay:
-        for _ in range(150):
-            said = bytearray(hello[: dice.randrange(len(hello) + 1)] + dice.randbytes(dice.choice([0, 0, 40])))
-            for _ in range(dice.choice([0, 0, 1, 5]) if said else 0):
-                said[dice.randrange(len(said))] = dice.randrange(256)
-            with socket.create_connection(("127.0.0.1", port_of(relay)), timeout=10) as sock, suppress(ConnectionError):
-                sock.sendall(said)
-                if dice.random() < 0.3:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                if dice.random() < 0.3:
-                    sock.shutdown(socket.SHUT_WR)
-                    sock.recv(10_000)
-        until(lambda: len(relay._server._door) == 0, "all are gone")
-        assert relay._server._handshakes == 0
-        assert asked(relay, ca_file=authority.ca) == 2
-    assert not [record for record in caplog.records if record.exc_info]
-
-
-def _hello(authority: Authority) -> bytes:
-    """What a client begins with."""
-    out = ssl.MemoryBIO()
-    client = ssl.create_default_context(cafile=authority.ca).wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
-    with suppress(ssl.SSLWantReadError):
-        client.do_handshake()
-    return out.read()
-
-
-def test_a_client_that_does_not_read_is_cut_off_and_holds_little(tmp_path: Path, authority: Authority) -> None:
-    big = [order(scn, os.urandom(1_000_000).hex()) for scn in range(1, 12)]
-    tls = authority.sign("relay").relay
-    with scripted(tmp_path, {"shop": Database(groups=big)}, serve={"write_ms_max": 300}, tls=tls) as relay:
-        published(relay, "shop", 11)
-        context = ssl.create_default_context(cafile=authority.ca)
-        with socket.create_connection(("localhost", port_of(relay)), timeout=20) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
-            secured = context.wrap_socket(sock, server_hostname="localhost", suppress_ragged_eofs=False)
-            secured.sendall(b"GET /stream?start=beginning&output=frames&follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            streams = relay._commands.stats.streams
-            held: list[int] = []
-            until(lambda: streams)
-            until(lambda: not streams or held.append(waiting_bytes(relay)), "it is cut off")
-            assert max(held) <= 64_000 + 2 * PIECE_BYTES
-            with pytest.raises(OSError):
-                while secured.recv(1 << 20):
-                    pass
 
 
 # The files
@@ -530,6 +419,35 @@ def test_options_that_do_not_go_together_are_refused(authority: Authority) -> No
     ):
         with pytest.raises(ConfigError, match=says):
             RelayClient(url, **options)
+
+
+def test_files_that_were_good_may_be_replaced_one_after_the_other(tmp_path: Path, authority: Authority) -> None:
+    signed = authority.sign("client", hosts=())
+    access = Access.of(certificate_file=signed.certificate, key_file=signed.key)
+    access.context()
+    other = Authority(tmp_path, "other").sign("other", hosts=())
+    shutil.copy(other.certificate, signed.certificate)
+    with pytest.raises(ServiceUnavailable, match="was good before"):
+        access.context()  # the new certificate with the old key
+    shutil.copy(other.key, signed.key)
+    access.context()
+
+
+def test_a_token_that_is_being_replaced_is_waited_for_and_one_that_never_was_good_is_not(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("")
+    access = Access.of(tmp_path / "token")
+    with pytest.raises(ConfigError, match="token is empty"):
+        access.token()
+    (tmp_path / "token").write_text("the-first-token\n")
+    assert access.token() == "the-first-token"
+    (tmp_path / "token").write_text("")
+    with pytest.raises(ServiceUnavailable, match=r"token is empty.* was good before"):
+        access.token()
+    (tmp_path / "token").unlink()
+    with pytest.raises(ServiceUnavailable, match=r"No such file.* was good before"):
+        access.token()
+    (tmp_path / "token").write_text("the-second-token")
+    assert access.token() == "the-second-token"
 
 
 def test_files_of_a_client_that_are_no_good_are_named(relay: Relay, authority: Authority, tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from databus.formats import load_yaml, parse_yaml, substitute
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb:\n  c: 1\n  c: 2", "f.yml:4:3: key 'c' stands twice"),
+        ("a: 1\nb:\n  c: 1\n  c: 2", "f.yml:4:3: key 'c' appears twice"),
         ("on: 1", 'f.yml:1:1: a key must be a string; write "on" with quotes'),
         ("a: [", "f.yml:1:5: expected the node content"),
-        ("a:\n  b: 1\n\tc: 2", "f.yml:3:1: a tab; YAML takes blanks alone"),
+        ("a:\n  b: 1\n\tc: 2", "f.yml:3:1: a tab; YAML allows only spaces"),
         ("a:\n  - b:\n    c: 1\n  d:\n    e: 1", "f.yml:4:3: does not fit what stands above it"),
         ("- 1", "f.yml: expected keys and values at the top, such as `name: shop`, found a list"),
         ('a: "b\nc: 1\n', "the quotes that begin in line 1 do not end"),

@@ -1,6 +1,7 @@
 """What goes wrong with an index and with those who write it."""
 
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -9,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from databus.core import ControlKind, CorruptData, InputError, LockHeld, ServiceUnavailable, UnrepresentableValue
-from databus.tasks import Bucket
+from databus.tasks import Bucket, DirectFeed, Ways
 from databus.tasks.search import Cluster
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
+from databus.testing.servers import ServerMissing, open_search_server
 from tests.outputs.harnesses import log_of, order
 from tests.search.proxy import SearchProxy
 from tests.search.support import OUTPUTS, output_of
@@ -65,14 +67,106 @@ def test_an_older_attempt_at_a_part_of_a_transaction_is_kept_out(opensearch, tmp
     log = ChangeLog().begin()
     log.insert(ORDERS, order(1, "first"))
     log.update(ORDERS, order(1, "first"), order(1, "second"))
-    with opened(opensearch, tmp_path, buckets=1, request_ms_max=200) as output, attempt(output) as late:
+    with opened(opensearch, tmp_path, buckets=1) as output, attempt(output) as late:
         late._fence.take()  # it has begun, and hangs
         with attempt(output) as other:
             other.write(log.batch(0, 1))
             other.write(log.batch(1, 3))
         with pytest.raises(LockHeld, match="another attempt"):
-            late._put("shop", log.batch(0, 1).items[0])
+            late._put(log.batch(0, 1), log.batch(0, 1).items[0], {1})
     assert notes(opensearch) == {"1": "second"}
+
+
+def three_parts():
+    """One transaction in three parts. Rows of key 1 are in all, those of others in one, two, or come and go."""
+    log = ChangeLog().begin()
+    for key in (1, 2, 3, 4):
+        log.insert(ORDERS, order(key, "first"))
+    log.update(ORDERS, order(1, "first"), order(1, "second"))
+    log.update(ORDERS, order(2, "first"), order(2, "second"))
+    log.delete(ORDERS, order(3, "first"))
+    log.update(ORDERS, order(1, "second"), order(1, "third"))
+    log.insert(ORDERS, order(3, "third"))
+    log.delete(ORDERS, order(2, "second"))
+    return log, [(0, 4), (4, 9), (9, len(log.entries))]
+
+
+LATE = [
+    *(pytest.param("opensearch-2.19", "hard", late, id=f"opensearch-{late}") for late in range(7)),
+    pytest.param("opensearch-2.19", "soft", 0, id="opensearch-soft"),
+    pytest.param("elasticsearch-6.8", "hard", 0, id="elasticsearch-0"),
+    pytest.param("elasticsearch-6.8", "hard", 2, id="elasticsearch-2"),
+]
+
+
+@pytest.mark.parametrize(("kind", "deletes", "late"), LATE)
+def test_a_request_that_was_given_up_and_is_carried_out_later_puts_no_older_row_of_its_transaction(
+    search_servers, tmp_path, kind, deletes, late
+):
+    """The proxy holds one bulk request back for longer than the output waits, until all parts were written."""
+    server = search_servers(kind)
+    server.ask("DELETE", "/_all")
+    log, parts = three_parts()
+    seen, held, done = [], threading.Event(), threading.Event()
+
+    def hold(content):
+        seen.append(content)
+        if len(seen) - 1 == late:
+            held.wait(60)
+
+    def after(path, _answer):
+        if path.startswith("/_bulk") and held.is_set():
+            done.set()
+        return False
+
+    with (
+        SearchProxy(server, hold, after=after) as proxy,
+        opened(proxy, tmp_path, buckets=1, request_ms_max=3_000, retry_ms_max=30_000, deletes=deletes) as output,
+        attempt(output) as writer,
+    ):
+        for begin, end in parts:
+            writer.write(log.batch(begin, end))
+        wanted = server.documents("orders")
+        held.set()
+        assert done.wait(30)
+    assert len(seen) == 8
+    assert server.documents("orders") == wanted
+    there = {key: each["note"] for key, each in wanted.items() if not each.get("_deleted")}
+    assert there == {"1": "third", "3": "third", "4": "first"}
+    assert server.documents("databus-parts") == {}
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_parts_may_be_written_by_another_number_of_tasks_and_end_where_the_ledger_says(opensearch, tmp_path, buckets):
+    """The last batch begins before the parts that were written, and has only what is above them."""
+    log, ((_, one), (_, two), (_, end)) = three_parts()
+    with opened(opensearch, tmp_path, buckets=4 - buckets) as output:
+        write_batch(output, log.batch(0, one))
+    with opened(opensearch, tmp_path, buckets=buckets) as output:
+        write_batch(output, log.batch(one, two))
+        known = log.batch(0, two).end
+        for number in range(buckets):
+            bucket = Bucket("shop", "index", "suite", number, buckets, known)
+            feed = DirectFeed(Ways(key=output.key), output.direct_writer(), bucket)
+            feed.write_ranges(lambda _: [log.batch(0, end)], None, number)
+    assert notes(opensearch) == {"1": "third", "3": "third", "4": "first"}
+    assert opensearch.documents("databus-parts") == {}
+
+
+@pytest.mark.parametrize("kind", [ControlKind.TRUNCATE, ControlKind.DROP])
+def test_rows_of_a_part_do_not_come_back_after_a_truncation_in_a_later_one(opensearch, tmp_path, kind):
+    log = ChangeLog().begin()
+    for key in (1, 2):
+        log.insert(ORDERS, order(key, "first"))
+    for key in (1, 2):
+        log.update(ORDERS, order(key, "first"), order(key, "second"))
+    log.control(kind, ORDERS)
+    log.insert(ORDERS, order(2, "new"))
+    log.insert(ORDERS, order(3, "new"))
+    with opened(opensearch, tmp_path) as output:
+        for begin, end in ((0, 2), (2, 6), (6, 8), (8, 9)):
+            write_batch(output, log.batch(begin, end))
+    assert notes(opensearch) == {"2": "new", "3": "new"}
 
 
 def test_outputs_that_ask_one_cluster_at_a_time_do_not_take_each_other_s_connection(opensearch):
@@ -324,3 +418,55 @@ def test_a_page_whose_answer_is_lost_is_not_passed_over(server, tmp_path, monkey
             write_batch(output, log.batch(20, 21))
         write_batch(output, log.batch(20, 21))
     assert notes(server) == {}
+
+
+@pytest.fixture(params=OUTPUTS)
+def small(request, tmp_path):
+    """A server that takes requests of 64 KiB. It answers before it has read what is longer, and hangs up."""
+    server = open_search_server(request.param, tmp_path / "small", settings={"http.max_content_length": "64kb"})
+    try:
+        server.start()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))  # which says why it cannot be had here
+    yield server
+    server.close()
+
+
+def test_what_is_too_large_as_one_request_goes_in_smaller_ones(small, tmp_path):
+    """So do documents that a truncation marks. One that alone is too large is refused for itself, and no other is. One
+    that is not may wait for the end of its transaction, however many of its characters are escaped.
+    """
+    log = ChangeLog().begin()
+    for key in range(300):
+        log.insert(ORDERS, order(key, "x" * 20_000))
+    log.begin().insert(ORDERS, order(1_000, "x" * 100_000))
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    log.begin().insert(ORDERS, order(1_001, '"'))
+    log.update(ORDERS, order(1_001, '"'), order(1_001, '"' * 20_000))
+    with opened(small, tmp_path, buckets=1) as output:
+        write_batch(output, log.batch(0, 300))
+        assert set(notes(small)) == {*map(str, range(300))}
+        with pytest.raises(UnrepresentableValue, match=r"document 1000: status 413: 1\d{5} bytes"):
+            write_batch(output, log.batch(300, 301))
+    with opened(small, tmp_path, buckets=1, deletes="soft", on_error="dead_letter") as output:
+        write_batch(output, log.batch(300, 301))
+        (letter,) = output.letters.read(output.letters.files()[0]).letters
+        assert letter.id == "1000"
+        write_batch(output, log.batch(301, 302))
+        assert {each["_deleted"] for each in small.documents("orders").values()} == {True}
+        for begin, end in ((302, 303), (303, 305)):
+            write_batch(output, log.batch(begin, end))
+    assert small.documents("orders")["1001"]["note"] == '"' * 20_000
+
+
+def test_large_documents_come_in_smaller_pages(server, tmp_path, monkeypatch):
+    """A page of a sweep that is larger than any answer may be was asked for ever."""
+    monkeypatch.setattr("databus.tasks.search._client._ANSWER_BYTES_MAX", 1 << 20)
+    log = ChangeLog().begin()
+    for key in range(300):
+        log.insert(ORDERS, order(key, "x" * 20_000))
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    with opened(server, tmp_path, buckets=1, deletes="soft") as output:
+        for begin, end in ((0, 300), (300, 301)):
+            write_batch(output, log.batch(begin, end))
+    assert [each["_deleted"] for each in server.documents("orders").values()] == [True] * 300

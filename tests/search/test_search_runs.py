@@ -2,12 +2,13 @@
 
 import base64
 import json
+import shutil
 from typing import Any
 
 import pytest
 
-from databus.core import FatalError
-from databus.pipeline import load_pipeline
+from databus.core import FatalError, PositionForeign
+from databus.pipeline import load_pipeline, run
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._rebuild import rebuild
 from tests.pipeline.projects import HEAD, Project
@@ -74,5 +75,36 @@ def test_an_index_is_what_sql_selects_whatever_happens_to_rows_and_runs(
     assert {each["channel"] for each in opensearch.documents("orders").values()} == {"shop", "app"}
     rebuild(load_pipeline(project.path), "index", ["*orders"], confirm=lambda tables: True)
     assert opensearch.documents("orders") == {}
+    project.once(spark)
+    assert_is_what_sql_selects(project, opensearch)
+
+
+def test_a_pipeline_of_the_same_name_over_another_database_is_told_before_it_writes(
+    tmp_path: Any, spark: Any, opensearch: Any
+) -> None:
+    """Its rows have versions that say nothing beside those of the first one's."""
+    events: list[Any] = []
+    found: list[Any] = []
+    for number in (1, 2):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        project = Project(folder, sections(opensearch), seed=number)
+        project.work(20 * number)
+        code = run(project.path, once=True, session=spark, on_event=events.append)
+        found.append({table: opensearch.documents(table) for table in TABLES})
+    assert code == PositionForeign.exit_code, events
+    assert any("give one of them another name" in event.get("message", "") for event in events)
+    assert found[0] == found[1]
+
+
+def test_a_lost_ledger_does_no_harm_although_the_index_is_known_from_before(
+    tmp_path: Any, spark: Any, opensearch: Any
+) -> None:
+    project = Project(tmp_path, sections(opensearch))
+    project.work(20)
+    project.once(spark)
+    for name in ("ledgers", "queries"):
+        shutil.rmtree(project.state / name)
+    project.work(20)
     project.once(spark)
     assert_is_what_sql_selects(project, opensearch)

@@ -14,7 +14,7 @@ from databus.link import RelayClient, patiently
 from databus.spark import error_of
 from databus.testing import RelayProcess
 
-S_MAX = 60
+S_MAX = 120
 
 StartRelay = Callable[..., RelayProcess]
 

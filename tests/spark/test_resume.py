@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import pytest
 
-from databus.core import SourceCheckpoint, StreamCut
+from databus.core import ServiceUnavailable, SourceCheckpoint, StreamCut
 from databus.link import RangeReader, any_of
 from databus.spark._options import parse_options
 from databus.spark._plan import Planner
@@ -72,6 +72,9 @@ class CutOnce:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def close(self) -> None:
+        pass
+
     def __iter__(self) -> Iterator[list[FrameGroup]]:
         if len(self.asked) == 1:
             yield self._groups[:1]
@@ -92,6 +95,18 @@ def test_a_range_that_is_cut_off_is_asked_for_again_with_the_snapshots_that_are_
     relay = CutOnce([group for each in raw for group in parsed(each)])
     before = {} if begun == "inside" else {"main.orders": 7}
     start = SourceCheckpoint("db-1", 2, None, "tx-2", 0, "log-a" if before else None, before)
-    reader = RangeReader(relay, "shop", None, any_of(None, "shop"))  # type: ignore[arg-type]
+    reader = RangeReader(relay, "shop", None, any_of(None, "shop"))  # type: ignore[arg-type]  # a relay of the test
     list(reader.groups(start, (5, 0)))
     assert relay.asked[1] == SourceCheckpoint("db-1", 4, None, "tx-4", 0, "log-a", {"main.orders": 7})
+
+
+def test_a_range_that_is_cut_off_inside_a_transaction_does_not_go_on_in_another_log() -> None:
+    """That begins the transaction anew, with other numbers: rows would come twice, or not at all."""
+    raw = [encoded([], Commit(4, seq, "tx-4", {}, 0, {}, continues=seq == 5)) for seq in (5, 9)]
+    relay = CutOnce([group for each in raw for group in parsed(each)])
+    reader = RangeReader(relay, "shop", None, any_of(None, "shop"))  # type: ignore[arg-type]  # a relay of the test
+    groups = reader.groups(SourceCheckpoint("db-1", 3, None, "tx-3", 0, None, {}), (4, 9))
+    assert [each.commit.last_seq for each in next(groups)[0]] == [5]
+    relay.log = "log-b"
+    with pytest.raises(ServiceUnavailable, match=r"planned on log log-a.* now answers from log log-b"):
+        next(groups)

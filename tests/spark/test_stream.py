@@ -155,7 +155,7 @@ def test_a_query_goes_on_by_itself_when_the_relay_was_killed_and_came_back(
 
 def _wait_for(query: Any, holds: Any) -> None:
     """Wait until the end of the query's last batch is such; each wait is one for the query's own progress."""
-    for _ in range(3_000):
+    for _ in range(50 * S_MAX):
         progress = query.lastProgress
         end = progress.sources[0].endOffset if progress else None
         if end and holds(Checkpoint.from_json(end).to_json()["sources"]["shop"]):
@@ -189,7 +189,7 @@ def test_of_queries_that_share_a_stream_one_may_hang_and_fail_and_go_on_and_the_
     may_go_on = threading.Event()
 
     def hang(batch: Any, _: int) -> None:
-        may_go_on.wait(S_MAX)
+        may_go_on.wait(2 * S_MAX)
         raise Failed("batch")
 
     hanging = stream.writeStream.foreachBatch(hang).option("checkpointLocation", str(tmp_path / "hangs")).start()

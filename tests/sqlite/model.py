@@ -14,7 +14,7 @@ from databus.sources.sqlite import SqliteConfig, SqliteSource
 from databus.wire import Commit, Group
 
 Row = dict[str, Any]
-BOUND_S = 30
+BOUND_S = 60
 
 
 def changes_of(groups: list[Group]) -> list[Row]:

@@ -12,17 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from databus.core import Checkpoint, LockHeld, ServiceUnavailable
+from databus.core import Checkpoint, ControlKind, LockHeld, ServiceUnavailable
 from databus.disk import Storage
 from databus.pipeline import OutputContext
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Ledger, Stream
-from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput
+from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput, HttpConfig, HttpOutput
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.tasks import Stored, run_all, run_here, write_data_file
 from databus.testing import OUTPUT_CHECKS, TcpProxy
 from databus.testing._change_log import ORDERS, ChangeLog
-from tests.outputs.harnesses import FROM, ByTasks, DeltaHarness, FilesHarness, log_of
+from databus.testing._staged_writes import write_batch
+from tests.http.receiver import Receiver
+from tests.outputs.harnesses import FROM, ByTasks, DeltaHarness, FilesHarness, log_of, order
 from tests.stores.store import BUCKET, ObjectStore, late
 
 
@@ -180,18 +182,19 @@ def test_commit_that_the_store_carries_out_after_its_error_names_files_that_are_
     with late(store.endpoint) as slow:
         there = Storage({"s3": {**store.options, "endpoint": slow.endpoint, "timeout": "1s"}})
         config = DeltaConfig(mode="mirror", path=f"s3://{BUCKET}/late", **FROM)
-        ByTasks(config, context(tmp_path, there)).write(one)
+        patient = Storage({"s3": store.options})
+        ByTasks(config, context(tmp_path, patient)).write(one)
         before = DeltaTable(f"s3://{BUCKET}/late/orders", storage_options=store.engine_options).version()
         slow.holds.set()
         with pytest.raises(ServiceUnavailable):
             ByTasks(config, context(tmp_path, there)).write(two)
         slow.release()
-        deadline, commit = time.monotonic() + 30, f"late/orders/_delta_log/{before + 1:020d}.json"
+        deadline, commit = time.monotonic() + 60, f"late/orders/_delta_log/{before + 1:020d}.json"
         while not store.at(commit).exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         for batch in (two, three):
-            ByTasks(config, context(tmp_path, there)).write(batch)
+            ByTasks(config, context(tmp_path, patient)).write(batch)
     rows = DeltaInStore(tmp_path, store, "late", "mirror").read("shop", ORDERS)
     assert sorted(row["id"] for row in rows) == [*range(6)]
 
@@ -226,3 +229,30 @@ def test_upkeep_removes_what_tasks_have_left_and_nothing_below_the_table(store, 
     assert sorted(place.names()) == sorted(["_delta_log", "history", "notes.parquet", *live])
     assert left.name not in live
     assert sorted((place / "history").names()) == sorted(below)
+
+
+@pytest.mark.parametrize("source", ["main.orders", "größe.订单 1%2F2=+&"])
+def test_dead_letters_of_a_web_hook_may_be_in_a_store(store, tmp_path, source):
+    """A parked key, a replay that is refused half-way, and a truncation that releases."""
+    table, refused = replace(ORDERS, source=source), {"bad", "worse"}
+    log = ChangeLog()
+    for key, note in ((1, "bad"), (2, "x"), (3, "worse")):
+        log.begin().insert(table, order(key, note))
+    log.begin().update(table, order(1, "bad"), order(1, "y"))
+    log.begin().control(ControlKind.TRUNCATE, table)
+    with Receiver(lambda request: 422 if refused & {row["note"] for row in request.changes} else None) as receiver:
+        given = {"url": receiver.url, "on_error": "dead_letter", "dead_letters": f"s3://{BUCKET}/letters-{len(source)}"}
+        output = HttpOutput(HttpConfig(**given, **FROM), context(tmp_path, store.storage))
+        for begin, end in ((0, 2), (2, 3), (3, 5)):
+            write_batch(output, log.batch(begin, end))
+        kept = [each for file in output.letters.files() for each in output.letters.read(file).letters]
+        assert [(each.id, each.pair) for each in kept] == [("1", (1, 1)), ("3", (3, 1)), ("1", (4, 1)), ("1", (4, 2))]
+        refused.remove("bad")
+        for file in output.letters.files():
+            output.letters.keep(file, output.replay(output.letters.read(file)))
+        assert [file.source for file in output.letters.files()] == [f"shop/{source}"]
+        assert output.letters.count() == 1
+        taken = [row["note"] for request in receiver.seen for row in request.changes if row["id"] == 1]
+        assert taken[-3:] == ["bad", "bad", "y"]
+        write_batch(output, log.batch(5, 6))
+        assert output.letters.count() == 0

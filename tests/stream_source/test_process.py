@@ -12,6 +12,16 @@ from databus.sources.stream import StreamSource
 from databus.testing._source_suite import Tape, resume_at
 from tests.stream_source.support import config_of
 
+WAIT_S = 60
+
+
+def is_running(pid):
+    """Also where it ends, or is reaped, while it is looked at."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
 
 def python(text):
     return [sys.executable, "-c", text]
@@ -26,7 +36,7 @@ def source_of(text, resume=None, **options):
 
 def lines_until(source, count):
     """Its rows until there are so many, and the log that holds them."""
-    tape, deadline = Tape(), time.monotonic() + 30
+    tape, deadline = Tape(), time.monotonic() + WAIT_S
     rows = []
     while len(rows) < count:
         assert time.monotonic() < deadline
@@ -74,10 +84,10 @@ def test_closing_ends_the_process_and_what_it_has_started():
     found, _ = lines_until(source, 2)
     source.close()
     for pid in (int(line) for _, _, line in found):
-        deadline = time.monotonic() + 10
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        deadline = time.monotonic() + WAIT_S
+        while is_running(pid):
             assert time.monotonic() < deadline
-            time.sleep(0.01)
+            time.sleep(0.01)  # processes that are not ours do not tell when they end
 
 
 def test_a_program_that_is_not_there_is_told():

@@ -94,8 +94,8 @@ def test_a_task_imports_what_reads_and_writes_and_nothing_else(tmp_path: Path, f
         end = RelayClient(relay.url).head("shop").published
         start = json.dumps(SourceCheckpoint().to_json())
         after, until = ((pair[0], pair[1]) for pair in ((0, 0), end.pair))
-        names = ("physical", "start", "after_scn", "after_seq", "until_scn", "until_seq", "ranges")
-        values = [pa.array([value]) for value in ("shop", start, *after, *until, 1)]
+        names = ("physical", "start", "after_scn", "after_seq", "until_scn", "until_seq", "ranges", "log")
+        values = [pa.array([value]) for value in ("shop", start, *after, *until, 1, "")]
         task = Task(pa.RecordBatch.from_arrays(values, names), tmp_path)
         feeds = [(plan.feeds[0], output.plugin(output.config, graph.config.context_of("history")))]
         (batch,) = joined(Staging(partial(Stage, decode), filters_over(graph, plan, context)).run(task, feeds), 0)

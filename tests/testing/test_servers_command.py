@@ -8,6 +8,8 @@ import sys
 import pymysql
 import pytest
 
+from databus.testing.servers import ServerMissing, open_server
+
 COMMAND = [sys.executable, "-m", "databus.testing.servers"]
 
 
@@ -32,3 +34,22 @@ def test_a_server_that_was_started_answers_until_it_is_ended_also_behind_a_shell
             assert connection.get_server_info().startswith("5.7")
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+
+
+def test_a_server_with_a_folder_has_its_data_and_its_port_when_it_is_started_there_again(tmp_path):
+    try:
+        open_server("mysql-5.7", tmp_path / "other").prepare()
+    except ServerMissing as missing:
+        pytest.skip(str(missing))  # which says why it cannot be had here
+    ports = []
+    for statement in ("CREATE TABLE test.kept (id INT PRIMARY KEY)", "INSERT INTO test.kept VALUES (1)"):
+        command = [*COMMAND, "--start", "mysql-5.7", "--folder", "here"]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+            said = process.stdout.readline()
+            found = re.search(r"at (.+):(\d+), user (\w+), password '(.*)';", said)
+            with pymysql.connect(host=found[1], port=int(found[2]), user=found[3], password=found[4]) as connection:
+                connection.cursor().execute(statement)
+            ports.append(found[2])
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+    assert ports[0] == ports[1]

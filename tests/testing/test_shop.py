@@ -1,6 +1,8 @@
 """The shop's application goes on where every application has to: after deadlocks and locks that it did not get."""
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from databus.testing.servers import KINDS, Server, ServerMissing, open_server
-from databus.testing.shop import MysqlWorkload, create_shop_on
+from databus.testing.shop import MysqlWorkload, create_shop, create_shop_on
 
 WAIT_S_MAX = 30
 
@@ -26,6 +28,14 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     with found:
         create_shop_on(found.connect, customers=20, products=200, orders=20)
         yield found
+
+
+def test_the_application_can_be_started_again_on_the_same_shop(tmp_path):
+    create_shop(tmp_path / "shop.db", customers=20, products=200, orders=20)
+    for _ in range(2):
+        again = [sys.executable, "-m", "databus.testing.shop", "shop.db", "--seconds", "2", "--rate", "1000"]
+        done = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
 
 
 class _OneAction(MysqlWorkload):

@@ -1,9 +1,8 @@
 """The command `databus`: one file a verb."""
 
+import sys
 from importlib import import_module
 from typing import Final
-
-from databus.cli._app import run_app
 
 _VERBS: Final = (
     "archive",
@@ -33,8 +32,13 @@ _VERBS: Final = (
     "warm_up",
 )
 
-for _verb in _VERBS:  # importing a verb's file adds the verb
-    import_module(f"databus.cli.{_verb}")
+try:
+    from databus.cli._app import run_app
+
+    for _verb in _VERBS:  # importing a verb's file adds the verb
+        import_module(f"databus.cli.{_verb}")
+except KeyboardInterrupt:  # the imports take some tenths of a second; after them `run_app` catches it
+    sys.exit(130)
 
 main = run_app
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from databus import __version__
-from databus.core import ConfigError, DatabusError, InputError
+from databus.core import ConfigError, DatabusError, InputError, how_to_install
 
 app = typer.Typer(
     name="databus",
@@ -116,7 +116,7 @@ def run_app() -> None:
         if package not in _EXTRAS:
             raise
         extra = _EXTRAS[package]
-        fail(ConfigError(f"this needs {package}, which is not installed: pip install 'databus-cdc[{extra}]'"))
+        fail(ConfigError(f"this needs {package}, which is not installed: {how_to_install(extra)}"))
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `databus tail | head` is an ordinary thing to do

@@ -61,8 +61,8 @@ class Copy(Consumer):
         return any(row.get(column) == value for row in self.tables[name].copy().values())
 
     def rows(self, name: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-        """The rows by key."""
+        """The rows by key; of a copy, as in `has`."""
         return {
-            key: tuple(value for column, value in row.items() if column != "_pair")
-            for key, row in self.tables[name].items()
+            key: tuple(value for column, value in row.copy().items() if column != "_pair")
+            for key, row in self.tables[name].copy().items()
         }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from databus.cli._demo_target import Say, compare_rows
-from databus.core import COMMIT_VERSION, CONTROL, SEQ, FatalError, InputError, Pair, ServiceUnavailable
+from databus.core import COMMIT_VERSION, CONTROL, SEQ, FatalError, InputError, Pair, ServiceUnavailable, how_to_install
 from databus.sources import SourceConfig
 from databus.testing.servers import Kafka
 
@@ -43,7 +43,7 @@ class KafkaTarget:
         try:
             import confluent_kafka  # noqa: F401 - looked for
         except ImportError:
-            raise InputError("--sink kafka needs Kafka's client: pip install 'databus-cdc[kafka]'") from None
+            raise InputError(f"--sink kafka needs Kafka's client: {how_to_install('kafka')}") from None
         self._server.start()
 
     def sections(self) -> str:

@@ -33,7 +33,7 @@ _README: Final = """\
 
 An @KIND@ for pipelines of databus.
 
-    pip install -e '.[test]'
+    pip install -e '.[test]'                # into the Python that has databus
     pytest                                  # its tests; change them with it
     databus plugins show @NAME@             # its options, as users see them
 

@@ -191,7 +191,7 @@ start: earliest               # or latest, or a time: where a new log begins
 _KAFKA_README: Final = """\
 # A databus project
 
-    pip install 'databus-cdc[kafka]'             # the Kafka client
+    pip install '.[kafka]'                       # in your clone of databus: the Kafka client
     export KAFKA_SERVERS=broker1:9092            # where your brokers are; and name your topics in databus.yml
     databus check-source                         # does the cluster answer, and are the topics there?
     databus run                                  # captures the topics and keeps their messages in lake/

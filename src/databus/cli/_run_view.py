@@ -8,6 +8,13 @@ from databus.cli._screen import Board, Line, Meter, SourceLine
 from databus.core import ordinal_of
 
 _MESSAGE_CHARS_MAX: Final = 400
+LOGGED: Final = frozenset(
+    {
+        *("started", "restart", "retry", "failed", "paused", "output_stopped", "no_source", "source"),
+        *("reload", "hanging", "answered", "stopping", "relay_died"),
+    }
+)
+"""Events that the pipeline's log has too: where it goes to the same place as the screen, nobody needs them twice."""
 
 
 @dataclass
@@ -95,13 +102,20 @@ class RunView:
         }
         state = states.get(event["event"])
         for name in event.get("outputs", ()) if state is not None else ():
-            self._outputs.setdefault(name, _Output()).state = state or ""
+            output = self._outputs.setdefault(name, _Output())
+            goes_on = event["event"] == "started" and output.meter.rows > 0  # as after `databus resume`
+            output.state = "running" if goes_on else state or ""
 
     def sources(self, states: Sequence[Mapping[str, Any]], why_none: str) -> None:
         """Take what the relay says of its sources."""
         self._why_none = why_none
         if states or not why_none:
             self._states = states
+
+    def written(self) -> str:
+        """How many rows each output has written, for the end of a run without a screen."""
+        told = ", ".join(f"{name} {each.meter.rows:,}" for name, each in sorted(self._outputs.items()))
+        return f"rows in this run: {told}"
 
     def board(self) -> Board:
         """What there is to show now."""

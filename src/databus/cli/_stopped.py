@@ -44,7 +44,7 @@ def connected_source(log: "Log", config: "SourceConfig", capability: Any) -> Ite
     offered(capability, config, log.physical)
     source = open_source(log.physical, config)
     try:
-        check_identity(log.physical, log.identity, source.identify())
+        check_identity(log, source.identify())
         yield source
     finally:
         source.close()

@@ -27,10 +27,8 @@ def check_source(
     from databus.cli._configured import source_in, sources_in
     from databus.sources import Checkable, offered, offers
 
-    if physical is None:
-        sources = {name: each for name, each in sources_in(config).items() if offers(each, Checkable)}
-    else:
-        sources = {physical: source_in(config, physical)}
+    chosen = sources_in(config) if physical is None else {physical: source_in(config, physical)}
+    sources = {name: each for name, each in chosen.items() if physical is not None or offers(each, Checkable)}
     kinds: dict[str, type[Checkable]] = {name: offered(Checkable, each, name) for name, each in sources.items()}
     found = [(name, each) for name, kind in kinds.items() for each in kind.check(sources[name])]
     if as_json:
@@ -42,7 +40,12 @@ def check_source(
                 typer.echo(f"{'':<8} > {each.mend}")
         words = {"error": "errors", "warning": "warnings", "info": "hints"}
         counts = [f"{words[kind]}: {sum(each.severity == kind for _, each in found)}" for kind in words]
-        typer.echo(f"{', '.join(kinds) or 'no source that can be checked'}; {', '.join(counts)}")
+        if kinds:
+            typer.echo(f"{', '.join(kinds)}; {', '.join(counts)}")
+        for name in chosen.keys() - kinds.keys():
+            typer.echo(f"{name}: there is nothing to ask of a source of type {chosen[name].type} before it is captured")
+        if not chosen:
+            typer.echo(f"{config}: no sources are captured by this file; check them where their relay's file is")
     if any(each.severity == "error" for _, each in found):
         raise typer.Exit(1)
     for kind in set(kinds.values()):

@@ -1,24 +1,32 @@
 """`databus dead-letters`: rows that targets refuse."""
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.cli._file_first import FILE_HELP, FileFirst
+
+if TYPE_CHECKING:
+    from databus.pipeline import OutputLetters
 
 letters = typer.Typer(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
 app.add_typer(letters, name="dead-letters")
 
-File = Annotated[Path, typer.Argument(help="The pipeline's file.")]
+File = Annotated[Path, typer.Argument(help=FILE_HELP)]
 OutputName = Annotated[str, typer.Argument(help="The output.")]
 Tables = Annotated[list[str] | None, typer.Argument(help="Tables, * standing for anything; all of them.")]
 
 
 @letters.command("list", epilog="Example: databus dead-letters list databus.yml")
-def list_letters(pipeline: File, as_json: AsJson = False) -> None:
+def list_letters(
+    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    as_json: AsJson = False,
+) -> None:
     """Say how many dead letters each table of each output has."""
     from databus.pipeline import load_pipeline, outputs_with_letters
 
@@ -35,36 +43,54 @@ def list_letters(pipeline: File, as_json: AsJson = False) -> None:
         typer.echo("no dead letters")
 
 
-@letters.command(epilog="Example: databus dead-letters show databus.yml search main.orders")
+@letters.command(cls=FileFirst, epilog="Example: databus dead-letters show search main.orders")
 def show(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
     """Show the dead letters of an output: the place of each, why it is one, and its row."""
     from databus.pipeline import OutputLetters, load_pipeline
 
-    for found in OutputLetters(load_pipeline(pipeline), output).read(tables or ()):
+    kept = OutputLetters(load_pipeline(pipeline), output)
+    _say_if_none(kept, tables or ())
+    for found in kept.read(tables or ()):
         for each in found.letters:
             if as_json:
                 told = {"table": found.source, "pair": each.pair, "id": each.id, "reason": each.reason}
                 say_json({**told, "at_us": each.at_us, "row": json.loads(each.row)})
                 continue
             at = datetime.fromtimestamp(each.at_us / 1e6, UTC).isoformat(timespec="seconds")
-            typer.echo(
-                f"{found.source} {each.id} at {each.pair[0]}/{each.pair[1]}, {at}\n  {each.reason}\n  {each.row}"
-            )
+            typer.echo(f"{_plain(f'{found.source} {each.id}')} at {each.pair[0]}/{each.pair[1]}, {at}")
+            typer.echo(f"  {_plain(each.reason)}\n  {_plain(each.row)}")
 
 
-@letters.command(epilog="Example: databus dead-letters replay databus.yml search")
+def _say_if_none(letters: "OutputLetters", tables: Sequence[str]) -> None:
+    """Tables that have none may be misspelt; it is no error, since their letters may be written meanwhile."""
+    if not letters.files(tables):
+        others = ", ".join(sorted({each.source for each in letters.files()}))
+        of_tables = f" of {', '.join(tables)}" if tables else ""
+        there = f"; there are of {others}" if others else ""
+        typer.echo(f"{letters.name}: no dead letters{of_tables}{there}", err=True)
+
+
+def _plain(text: str) -> str:
+    """A text from elsewhere as it may stand on a terminal, which takes some characters for commands."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+@letters.command(cls=FileFirst, epilog="Example: databus dead-letters replay search")
 def replay(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
     """Write dead letters once more. Those that are refused again stay; the pipeline may run meanwhile."""
     from databus.pipeline import OutputLetters, load_pipeline
 
-    done = OutputLetters(load_pipeline(pipeline), output).replay(tables or ())
+    kept = OutputLetters(load_pipeline(pipeline), output)
+    _say_if_none(kept, tables or ())
+    done = kept.replay(tables or ())
     if as_json:
         say_json({"output": output, "written": done.written, "refused": done.refused})
         return
-    typer.echo(f"{output}: {done.written} written, {done.refused} refused again")
+    why = f"; `databus dead-letters show {pipeline} {output}` says why" if done.refused else ""
+    typer.echo(f"{output}: {done.written} written, {done.refused} refused again{why}")
 
 
-@letters.command(epilog="Example: databus dead-letters drop databus.yml search main.orders")
+@letters.command(cls=FileFirst, epilog="Example: databus dead-letters drop search main.orders")
 def drop(
     pipeline: File,
     output: OutputName,
@@ -72,12 +98,13 @@ def drop(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Forget dead letters. In an index their rows stay missing, or old, until they change again; a web hook never gets
-    their changes.
+    """Forget dead letters. In an index their rows stay missing, or old, until they change again; web hooks and topics
+    never get their changes.
     """
     from databus.pipeline import OutputLetters, load_pipeline
 
     found = OutputLetters(load_pipeline(pipeline), output)
+    _say_if_none(found, tables or ())
     count = sum(file.count for file in found.files(tables or ()))
     if count and not yes:
         typer.confirm(f"{output}: drop {count} dead letters?", abort=True, err=True)

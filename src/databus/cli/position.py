@@ -36,7 +36,8 @@ def show(config: Config, physical: Physical, as_json: AsJson = False) -> None:
     if as_json:
         say_json(told)
         return
-    typer.echo(f"{physical}: SCN {told['scn']} (timeline {told['timeline']}, ordinal {told['ordinal']}), {resume.txid}")
+    last = f", {resume.txid}" if resume.txid else ""  # nothing was captured so far
+    typer.echo(f"{physical}: SCN {told['scn']} (timeline {told['timeline']}, ordinal {told['ordinal']}){last}")
     for name, value in (resume.position or {}).items():
         typer.echo(f"  {name:<12} {value}")
     if resume.snapshots:

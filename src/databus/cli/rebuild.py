@@ -7,12 +7,15 @@ from typing import Annotated
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.cli._file_first import FILE_HELP, FileFirst
 
 
-@app.command(epilog="Example: databus rebuild databus.yml copy main.orders")
+@app.command(cls=FileFirst, epilog="Example: databus rebuild copy main.orders")
 def rebuild(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")],
-    output: Annotated[str, typer.Argument(help="The output: delta or files.")],
+    pipeline: Annotated[Path, typer.Argument(help=FILE_HELP)],
+    output: Annotated[
+        str, typer.Argument(help="The output; of a type that keeps tables, such as delta, files or opensearch.")
+    ],
     tables: Annotated[list[str] | None, typer.Argument(help="Tables, * standing for anything; all of them.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
@@ -35,4 +38,4 @@ def rebuild(
         return
     for folder in folders:
         typer.echo(f"removed {folder}")
-    typer.echo(f"{output} is made anew by the next: databus run {pipeline}")
+    typer.echo(f"the next `databus run {pipeline}` builds it again")

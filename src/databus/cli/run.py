@@ -15,6 +15,8 @@ from databus.cli._screen import in_time
 from databus.core import DatabusError
 
 if TYPE_CHECKING:
+    from databus.cli._run_view import RunView
+    from databus.cli._screen import Screen
     from databus.pipeline import EdgeRates
 
 
@@ -56,12 +58,10 @@ def run(
     def show(event: Mapping[str, Any]) -> None:
         rates.take(event)
         said = view.take(event)
-        if said:
+        if not screen.is_live:
+            _say_plainly(screen, view, event, said)
+        elif said:
             screen.say(said)
-        elif not screen.is_live and event["event"] == "doing" and event["what"]:
-            screen.say(event["what"])
-        elif not screen.is_live:
-            screen.show(view.board().lines)
 
     def cut_off(what: str, code: int) -> None:
         screen.close()
@@ -93,6 +93,21 @@ def run(
     if view.cut_off or not screen.is_shown:
         _end_now(code)
     raise typer.Exit(code)
+
+
+def _say_plainly(screen: "Screen", view: "RunView", event: Mapping[str, Any], said: str) -> None:
+    """What an event is where there is no terminal. What the log has too is not said a second time."""
+    from databus.cli._run_view import LOGGED
+
+    name = event["event"]
+    if name == "stopped":
+        screen.say(view.written())
+    if name == "doing" and event["what"]:
+        screen.say(event["what"])
+    elif said and name not in LOGGED:
+        screen.say(said)
+    elif not said:
+        screen.show(view.board().lines)
 
 
 def _say_rates(rates: "EdgeRates | None") -> None:

@@ -32,6 +32,8 @@ def status(
         if (found.get("reload") or {}).get("problem"):
             typer.secho(f"the file is not what runs; a reload was refused:\n{found['reload']['problem']}", err=True)
         say_table(["output", "state", "rows", "lag", "rows left", "relay holds"], _rows(found))
+        for line in (*_paused(found), *_letters(found, pipeline)):
+            typer.echo(line)
         for line in unwell(found):
             typer.secho(line, err=True)
     if found["state"] == "stopped" or unwell(found):
@@ -44,9 +46,27 @@ def _headline(found: Mapping[str, Any]) -> str:
         if found["pid"] is None:
             return f"{found['pipeline']} does not run, and its last run left no status; its targets say this"
         code = "it was killed" if found["code"] is None else f"its exit code was {found['code']}"
-        return f"{found['pipeline']} does not run; {code}"
+        why = f": {found['failure']}" if found.get("failure") else ""
+        return f"{found['pipeline']} does not run; {code}{why}"
     http = f", {found['http']}" if found["http"] else ""
     return f"{found['pipeline']} is {found['state']} as process {found['pid']}{http}{doing}"
+
+
+def _paused(found: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each source whose capture somebody paused: its outputs look idle and show no lag."""
+    if found["state"] != "stopped":
+        for name, source in found["sources"].items():
+            if source["status"] == "paused":
+                command = f"databus sources resume {name} --relay {found['relay']}"
+                yield f"source {name}: paused; to continue capture: {command}"
+
+
+def _letters(found: Mapping[str, Any], pipeline: Path) -> Iterator[str]:
+    """A line for each output that has dead letters: it counts as well, and rows are missing in its target."""
+    for name, output in found["outputs"].items():
+        if output.get("dead_letters"):
+            command = f"databus dead-letters show {pipeline} {name}"
+            yield f"{name}: {output['dead_letters']:,} dead letters; `{command}` says why"
 
 
 def _rows(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

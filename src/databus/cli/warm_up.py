@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import typer
 
 from databus.cli._app import app
+from databus.core import how_to_install
 
 
 @app.command("warm-up", epilog="Example: databus warm-up")
@@ -19,7 +20,7 @@ def warm_up() -> None:
     for name, kind in all_offered(Checkable).items():
         kind.warm_up(name, lambda doing: typer.echo(doing) if doing else None)
     if find_spec("pyspark") is None:
-        typer.echo("Spark is not installed: pip install 'databus-cdc[spark]'")
+        typer.echo(f"Spark is not installed: {how_to_install('spark')}")
         return
     from databus.spark import class_file, make_class_file
 

@@ -21,7 +21,15 @@ from typing import Final, Self
 from databus.client._batches import Batcher, WindowBatch
 from databus.client._lane import Lane
 from databus.client._window import Window
-from databus.core import Checkpoint, Pair, ServiceUnavailable, SourceCheckpoint, UnknownSource, wait_seeing_signals
+from databus.core import (
+    Checkpoint,
+    InputError,
+    Pair,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnknownSource,
+    wait_seeing_signals,
+)
 from databus.link import Channel, FollowConfig, Reader, RelayClient, SourceInfo, Start
 
 ROWS_MAX: Final = 100_000
@@ -58,6 +66,8 @@ def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: 
     physical source that has such a table by now. Raises `UnknownSource` for a name that nothing answers to,
     `ServiceUnavailable` while the relay has no sources at all, or no log of one that is named.
     """
+    if isinstance(sources, str):  # which is a sequence of names too, of one letter each
+        raise InputError(f'`sources` is a list of names and patterns: sources=["{sources}"], not sources="{sources}"')
     if not known:
         raise ServiceUnavailable("the relay serves no source yet; it has none, or could not connect to any so far")
     has_log = {**physicals, **{each.physical: True for each in known}}

@@ -43,6 +43,7 @@ from databus.core._errors import (
     UnsupportedFeature,
 )
 from databus.core._identity import COUNTED, Contains, Identity
+from databus.core._install import how_to_install
 from databus.core._scn import (
     BUS_SEQ_MIN,
     ORDINAL_MAX,
@@ -110,6 +111,7 @@ __all__ = [
     "UnrepresentableValue",
     "UnsupportedFeature",
     "crash_point",
+    "how_to_install",
     "is_armed",
     "join_seeing_signals",
     "make_scn",

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self, cast
 from urllib.parse import quote
 
-from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable
+from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable, how_to_install
 from databus.disk._location import Found, Location, Overtaken, Storage, gone
 
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ def _store_of(root: str, options: tuple[tuple[str, str], ...]) -> Any:
         from obstore.exceptions import BaseError, UnknownConfigurationKeyError
         from obstore.store import from_url
     except ImportError as error:
-        raise ConfigError(f'{root}: object stores need `pip install "databus-cdc[store]"`') from error
+        raise ConfigError(f"{root}: the client of object stores is missing: {how_to_install('store')}") from error
     config: Any = {name: value for name, value in options if name.lower() not in _CLIENT_OPTIONS}
     connection: Any = _connection_of(options)
     try:

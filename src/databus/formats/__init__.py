@@ -11,6 +11,7 @@ from databus.formats._avro_debezium import (
     debezium_avro_messages,
     debezium_avro_rows,
     debezium_avro_schema,
+    transaction_avro_schemas,
 )
 from databus.formats._avro_own import own_avro_messages, own_avro_rows, own_avro_schema
 from databus.formats._canal import canal_messages
@@ -21,6 +22,13 @@ from databus.formats._cloudevents_reader import cloudevents_debezium_rows, cloud
 from databus.formats._confluent import confluent_framed, confluent_unframed
 from databus.formats._debezium import debezium_messages
 from databus.formats._debezium_reader import debezium_rows
+from databus.formats._debezium_transactions import (
+    COLLECTION_ORDER,
+    TOTAL_ORDER,
+    TransactionMarks,
+    transaction_avro_messages,
+    transaction_messages,
+)
 from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedForm
 from databus.formats._documents import base64url_texts, documents, json_strings
 from databus.formats._elements import Elements, elements
@@ -36,6 +44,8 @@ from databus.formats._read import ReadRows
 from databus.formats._yaml import has_reference, line_of, lines_in, load_yaml, parse_yaml, substitute, validated
 
 __all__ = [
+    "COLLECTION_ORDER",
+    "TOTAL_ORDER",
     "BigIntegers",
     "ChangeLine",
     "DebeziumForm",
@@ -44,6 +54,7 @@ __all__ = [
     "Messages",
     "ReadRows",
     "TableWords",
+    "TransactionMarks",
     "UnsignedForm",
     "base64url_texts",
     "canal_messages",
@@ -86,5 +97,8 @@ __all__ = [
     "substitute",
     "tables_named",
     "to_json_value",
+    "transaction_avro_messages",
+    "transaction_avro_schemas",
+    "transaction_messages",
     "validated",
 ]

@@ -1,13 +1,13 @@
 """Debezium's envelope as Avro: the schema that Confluent's converter derives from Connect's; messages and keys.
 
 What Connect knows of a type and Avro does not stands in `connect.name`, `connect.parameters` and `connect.type`, as
-that converter (io.confluent.connect.avro.AvroData) writes it. Names that Avro does not allow are changed, as with
-Debezium's `field.name.adjustment.mode=avro`.
+that converter (io.confluent.connect.avro.AvroData) writes it. Names that Avro does not allow are changed: of fields as
+with Debezium's `field.name.adjustment.mode=avro_unicode`, of records as with its `schema.name.adjustment.mode=avro`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +21,17 @@ from databus.formats._avro_resolution import WrittenField, WrittenSchema, writte
 from databus.formats._avro_writing import constant, encoded, joined_bytes, longs, nullable
 from databus.formats._debezium import NEW_KEY, OLD_KEY, Events, events_of
 from databus.formats._debezium_reader import KINDS, ImagesRead, bus_of, changes_of, check_available
-from databus.formats._debezium_schema import CONNECTOR, SOURCE_FIELDS
+from databus.formats._debezium_schema import CONNECTOR, SOURCE_FIELDS, TRANSACTION_FIELDS
+from databus.formats._debezium_transactions import (
+    COLLECTION_FIELDS,
+    EVENT_COLLECTION,
+    FIRST_FIELDS,
+    KEY_FIELDS,
+    LAST_FIELDS,
+    TRANSACTION_KEY,
+    TRANSACTION_VALUE,
+    block_bytes,
+)
 from databus.formats._debezium_types import DECIMAL, DebeziumForm, connect_type, debezium_values, is_milliseconds
 from databus.formats._images import images_of, rows_at
 from databus.formats._messages import Messages, joined
@@ -44,8 +54,7 @@ _TIMES: Final = ("ts_ms", "ts_us", "ts_ns")
 def debezium_avro_schema(table: TableSchema, physical: str, form: DebeziumForm) -> dict[str, Any]:
     """The schema of a table's envelopes; not to be changed by the caller."""
     space = _namespace(physical, table)
-    source = [_field(name, kind, optional=optional) for name, kind, optional in SOURCE_FIELDS]
-    block = [_field("id", "string"), _field("total_order", "int64"), _field("data_collection_order", "int64")]
+    source, block = _fields(SOURCE_FIELDS), _fields(TRANSACTION_FIELDS)
     return {
         **_record("Envelope", space, []),
         "fields": [
@@ -64,6 +73,16 @@ def debezium_avro_key_schema(table: TableSchema, physical: str, form: DebeziumFo
     """The schema of a table's keys; not to be changed by the caller."""
     fields = {column.name: field for column, field in zip(table.columns, _columns(table, form), strict=True)}
     return _record("Key", _namespace(physical, table), [fields[name] for name in table.key])
+
+
+@cache
+def transaction_avro_schemas() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schemas of keys and values in a topic of transactions; not to be changed by the caller."""
+    table = _record(*_split(EVENT_COLLECTION), _fields(COLLECTION_FIELDS))
+    tables = {"type": "array", "items": ["null", table]}
+    told = {"name": "data_collections", "type": ["null", tables], "default": None}
+    value = _record(*_split(TRANSACTION_VALUE), [*_fields(FIRST_FIELDS), told, *_fields(LAST_FIELDS)])
+    return _record(*_split(TRANSACTION_KEY), _fields(KEY_FIELDS)), value
 
 
 def debezium_avro_messages(
@@ -115,7 +134,7 @@ def _envelopes(
         nullable(encoded(pc.multiply_checked(us, 1000))),
         b"\x02" + constant(name),
         nullable(encoded(here[TXID])),
-        b"\x00",
+        block_bytes(batch, events.keys),
         encoded(events.ops.cast(pa.string())),
         b"".join(b"\x02" + longs(np.array([each]))[0].as_py() for each in made),
     )
@@ -246,6 +265,15 @@ def _column(column: Column, name: str, form: DebeziumForm) -> dict[str, Any]:
 def _field(name: str, kind: str, *, optional: bool = False) -> dict[str, Any]:
     avro = _AVRO[kind]
     return {"name": name, "type": ["null", avro], "default": None} if optional else {"name": name, "type": avro}
+
+
+def _fields(fields: Sequence[tuple[str, str, bool]]) -> list[dict[str, Any]]:
+    return [_field(name, kind, optional=optional) for name, kind, optional in fields]
+
+
+def _split(full: str) -> tuple[str, str]:
+    namespace, _, name = full.rpartition(".")
+    return name, namespace
 
 
 def _record(name: str, namespace: str, fields: Sequence[dict[str, Any]]) -> dict[str, Any]:

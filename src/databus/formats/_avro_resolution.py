@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from databus.core import UnrepresentableValue
 from databus.formats._avro_reading import AvroCursor, Wanted
-from databus.schema import Column, avro_name
+from databus.schema import Column, avro_field_name, avro_name
 
 _NULL: Final = "null"
 _INTEGERS: Final = ("int", "long")
@@ -25,6 +25,7 @@ _MILLISECONDS: Final = "io.debezium.time.Timestamp"
 _MICROSECONDS: Final = "io.debezium.time.MicroTimestamp"
 _DIGITS: Final = {_MILLISECONDS: "datetime(3)", _MICROSECONDS: "datetime(6)"}
 _DECIMAL: Final = "decimal"
+_PRECISION_MAX: Final = 38
 
 
 class WrittenSchema:
@@ -123,7 +124,7 @@ class WrittenField(NamedTuple):
         Raises `UnrepresentableValue` where it cannot become what the column is.
         """
         if self.base == "bytes" and self.logical == _DECIMAL and column.type.startswith(_DECIMAL):
-            return replace(column, type=f"decimal({self.avro['precision']},{self.avro.get('scale', 0)})")
+            return replace(column, type=self._decimal_of(column))
         if self.base == "float" and ours.base == "double":
             return replace(column, type="float32")
         is_text = self.base in ("string", "bytes") and _DECIMAL not in (ours.logical, self.logical)
@@ -132,7 +133,20 @@ class WrittenField(NamedTuple):
             return replace(column, db_type=_DIGITS[self.logical])
         if is_same and (is_text or self.logical == ours.logical):
             return column
-        raise UnrepresentableValue(
+        raise self._unlike(column)
+
+    def _decimal_of(self, column: Column) -> str:
+        """The type of its decimals: of more digits than a column may have, where its writer has named no number (64, by
+        Confluent's converter), as many as there may be; a value that has more is refused by itself.
+        """
+        precision, scale = self.avro.get("precision"), self.avro.get("scale", 0)
+        is_decimal = isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision
+        if not is_decimal or precision == 0 or scale > _PRECISION_MAX:
+            raise self._unlike(column)
+        return f"decimal({min(precision, _PRECISION_MAX)},{scale})"
+
+    def _unlike(self, column: Column) -> UnrepresentableValue:
+        return UnrepresentableValue(
             f"{column.name} was written as {_shown(self.avro)}, of which no {column.type} can be made"
         )
 
@@ -171,17 +185,21 @@ def _check_changed_names(
     """Raises `UnrepresentableValue` where a field may be a column whose name its writer has changed without saying."""
     names = {field.name for field in fields}
     for column, our in zip(columns, ours, strict=False):
-        if our.field != column.name and column.name not in names and our.field in names:
-            raise UnrepresentableValue(
-                f"its schema has the field {our.field}, which may be column {column.name} or another: call it "
-                f"{our.field} in the table, or leave it out"
-            )
+        if our.field == column.name or column.name in names:
+            continue
+        for changed in (our.field, avro_name(column.name)):
+            if changed in names:
+                raise UnrepresentableValue(
+                    f"its schema has the field {changed}, which may be column {column.name} or another: call it "
+                    f"{changed} in the table, or leave it out"
+                )
 
 
 def _name_of(field: Mapping[str, Any]) -> str:
     """What the database calls a field: its `doc`, where that is the name that was changed and no comment."""
     name, doc = str(field["name"]), str(field.get("doc", ""))
-    return doc if doc and avro_name(doc).rstrip("_") == name.rstrip("_") else name
+    changed = {avro_field_name(doc), avro_name(doc)}  # the latter by Debezium's `avro`, and by databus before
+    return doc if doc and name.rstrip("_") in {each.rstrip("_") for each in changed} else name
 
 
 @contextmanager

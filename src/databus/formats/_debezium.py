@@ -21,6 +21,7 @@ from databus import __version__
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, ChangeType
 from databus.formats._column_text import quoted, texts_of
 from databus.formats._debezium_schema import CONNECTOR, key_schema, value_schema
+from databus.formats._debezium_transactions import block_pieces
 from databus.formats._debezium_types import DebeziumForm, debezium_texts
 from databus.formats._images import Images, Places, images_of, rows_at
 from databus.formats._messages import Messages, dumps, joined, object_pieces
@@ -59,7 +60,8 @@ def debezium_messages(
     """The changes of a batch in Debezium's envelope, with its keys, tombstones and headers.
 
     physical: the name of the physical source, which takes the place of Debezium's topic prefix. made_us: when the
-    messages are made, in microseconds since 1970. Raises `UnrepresentableValue` for a value that the form cannot hold.
+    messages are made, in microseconds since 1970. A batch may say the places of its changes in their transactions, in
+    columns `TOTAL_ORDER` and `COLLECTION_ORDER`. Raises `UnrepresentableValue` for a value that the form cannot hold.
     """
     form = form or DebeziumForm()
     objects, keys = row_texts(table, batch, form)
@@ -135,7 +137,8 @@ def _envelopes(
         image_texts(objects, events.after),
         ',"source":',
         *_source_pieces(table, batch, events.rows, physical),
-        ',"transaction":null,"op":"',
+        *block_pieces(batch, events.keys),
+        '"op":"',
         events.ops,
         f'",{made}',
     )

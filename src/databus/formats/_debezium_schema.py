@@ -26,7 +26,7 @@ SOURCE_FIELDS: Final = (
 )
 """The members of `source`, their types, and whether they may be null: what all of Debezium's connectors have, and of
 MySQL's the table and the transaction's id."""
-_TRANSACTION_FIELDS: Final = (
+TRANSACTION_FIELDS: Final = (
     ("id", "string", False),
     ("total_order", "int64", False),
     ("data_collection_order", "int64", False),
@@ -40,14 +40,14 @@ def value_schema(table: TableSchema, physical: str, form: DebeziumForm) -> str:
     name = f"{physical}.{table.source}"
     row = [connect_type(column, form).to_json(optional=column.nullable, field=column.name) for column in table.columns]
     return dumps(
-        _struct(
+        struct_of(
             f"{name}.Envelope",
             [
-                {**_struct(f"{name}.Value", row, optional=True), "field": "before"},
-                {**_struct(f"{name}.Value", row, optional=True), "field": "after"},
-                {**_struct(f"io.debezium.connector.{CONNECTOR}.Source", _fields(SOURCE_FIELDS)), "field": "source"},
-                {**_struct("event.block", _fields(_TRANSACTION_FIELDS), optional=True), "field": "transaction"},
-                *_fields((("op", "string", False), *_TIMES)),
+                {**struct_of(f"{name}.Value", row, optional=True), "field": "before"},
+                {**struct_of(f"{name}.Value", row, optional=True), "field": "after"},
+                {**struct_of(f"io.debezium.connector.{CONNECTOR}.Source", fields_of(SOURCE_FIELDS)), "field": "source"},
+                {**struct_of("event.block", fields_of(TRANSACTION_FIELDS), optional=True), "field": "transaction"},
+                *fields_of((("op", "string", False), *_TIMES)),
             ],
         )
     )
@@ -58,12 +58,14 @@ def key_schema(table: TableSchema, physical: str, form: DebeziumForm) -> str:
     """The schema of a table's keys, as JSON."""
     columns = [table.column(name) for name in table.key]
     fields = [connect_type(each, form).to_json(optional=each.nullable, field=each.name) for each in columns]
-    return dumps(_struct(f"{physical}.{table.source}.Key", fields))
+    return dumps(struct_of(f"{physical}.{table.source}.Key", fields))
 
 
-def _struct(name: str, fields: list[dict[str, Any]], *, optional: bool = False) -> dict[str, Any]:
+def struct_of(name: str, fields: list[dict[str, Any]], *, optional: bool = False) -> dict[str, Any]:
+    """The schema of a struct."""
     return {"type": "struct", "fields": fields, "optional": optional, "name": name, "version": _VERSION}
 
 
-def _fields(fields: tuple[tuple[str, str, bool], ...]) -> list[dict[str, Any]]:
+def fields_of(fields: tuple[tuple[str, str, bool], ...]) -> list[dict[str, Any]]:
+    """Fields by their names and types, and whether they may be null."""
     return [{"type": kind, "optional": optional, "field": name} for name, kind, optional in fields]

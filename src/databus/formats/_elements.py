@@ -121,16 +121,18 @@ def _in_bulk(texts: pa.LargeStringArray, columns: Sequence[Column], at: int) -> 
 def _lines(texts: pa.LargeStringArray) -> memoryview | None:
     """A line of JSON for each document; None where one is neither an array nor an object, nor null.
 
-    Each stands in its line twice, as the value of a member and inside of an array: what is no JSON and looks like some
-    in one of these places, such as `[],"x":[]`, does not in the other.
+    Each stands in its line twice, once as the value of a member and once inside of an array: what is no JSON and looks
+    like some in one of these places, such as `[],"x":[]` or `{},{}`, does not in the other.
     """
     is_array = pc.and_(pc.starts_with(texts, "["), pc.ends_with(texts, "]"))
     is_object = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
     if not pc.all(pc.or_(pc.or_(is_array, is_object), pc.equal(texts, "null"))).as_py():
         return None
     opens, closes = (pc.if_else(is_object, _text(bracket), _text("")) for bracket in "[]")
-    head, middle, end = _text(f'{{"{_ELEMENTS}":'), _text(',"c":['), _text("]}\n")
-    return bytes_of(pc.binary_join_element_wise(head, opens, texts, closes, middle, texts, end, _text("")))
+    again, end = (pc.if_else(is_object, _text(""), _text(bracket)) for bracket in "[]")
+    head, middle = _text(f'{{"{_ELEMENTS}":'), _text(',"c":')
+    pieces = (head, opens, texts, closes, middle, again, texts, end, _text("}\n"))
+    return bytes_of(pc.binary_join_element_wise(*pieces, _text("")))
 
 
 def _text(text: str) -> pa.Scalar:
@@ -206,4 +208,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping | list):
         return "an object" if isinstance(value, Mapping) else "an array"
     text = str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+    text = text.encode(errors="backslashreplace").decode()  # a surrogate by itself, which nothing can print
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

@@ -9,7 +9,7 @@ A value that may be a secret is not shown: one that a reference brought, and one
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -50,14 +50,21 @@ class Replaced(str):
 
 def lines_of(error: "ValidationError", model: "type[BaseModel] | None" = None, where: str = "") -> list[str]:
     """What pydantic found, a line for each place: `outputs.copy.path: missing`."""
-    known = [] if model is None else [field.alias or name for name, field in model.model_fields.items()]
+    fields = {} if model is None else {each.alias or name: each for name, each in model.model_fields.items()}
+    known = [*fields]
     found: dict[str, list[Any]] = {}
     for each in error.errors(include_url=False):
         loc = each["loc"]
         if len(loc) > 1 and isinstance(loc[-1], str) and _BRANCH.fullmatch(loc[-1]) and not _is_inside(each):
             loc = loc[:-1]
         found.setdefault(path_of(where, loc), []).append(each)
-    return [f"{path}: {_said(path, each, known)}" for path, each in found.items()]
+    lines = {path: _said(path, each, known) for path, each in found.items()}
+    for name, field in fields.items():
+        path = path_of(where, [name])
+        if lines.get(path) == "missing" and get_origin(field.annotation) is Literal:
+            choices = [f'"{each}"' for each in get_args(field.annotation)]
+            lines[path] = f"missing; write {' or '.join(choices)}"
+    return [f"{path}: {said}" for path, said in lines.items()]
 
 
 def _is_inside(found: Mapping[str, Any]) -> bool:

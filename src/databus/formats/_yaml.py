@@ -116,13 +116,35 @@ def _place(mark: "yaml.Mark | None", where: str) -> str:
     return where if mark is None else f"{where}:{mark.line + 1}:{mark.column + 1}"
 
 
+_PLAIN: Final = (
+    (
+        re.compile("mapping values are not allowed here"),
+        (
+            "a `:` that does not belong here. A key needs a blank behind its colon (`type: sqlite`), also in the line "
+            "above; a text that holds a colon and a blank needs quotes"
+        ),
+    ),
+    (
+        re.compile(r"expected ',' or '[}\]]', but got '\{'"),
+        "a text with braces, such as `${NAME}`, needs quotes inside braces or brackets",
+    ),
+    (re.compile(r".*found character '\\t'"), "a tab; YAML allows only spaces in front of a key"),
+    (
+        re.compile("expected <block end>, but found"),
+        "does not fit what stands above it: lines of one level begin in one column, and have all `- ` or none",
+    ),
+)
+"""What PyYAML says, and what that means for who writes the file."""
+
+
 def _said(error: "yaml.MarkedYAMLError") -> str:
     """What is wrong, in the words of those who write the file where PyYAML's are those of its parser."""
     problem = error.problem or error.context or "not YAML"
-    if "found character '\\t'" in problem:
-        return "a tab; YAML takes blanks alone in front of a key"
-    if problem.startswith("expected <block end>, but found"):
-        return "does not fit what stands above it: lines of one level begin in one column, and have all `- ` or none"
+    for begin, said in _PLAIN:
+        if begin.match(problem):
+            return said
+    if "expected ',' or" in problem:
+        return f"{problem}, or quotes around the text before it"
     if error.context == "while scanning a quoted scalar" and error.context_mark is not None:
         return f"the quotes that begin in line {error.context_mark.line + 1} do not end"
     return problem
@@ -143,10 +165,23 @@ def _check(node: "yaml.Node", where: str, depth: int) -> None:
             if key.tag != "tag:yaml.org,2002:str":
                 hint = f'; write "{key.value}" with quotes' if isinstance(key, yaml.ScalarNode) else ""
                 raise ConfigError(f"{place}: a key must be a string{hint}")
+            if (form := _without_blank(key, value)) is not None:
+                raise ConfigError(f"{place}: a blank is missing behind the colon: write `{form}`")
             if key.value in seen:
-                raise ConfigError(f"{place}: key {key.value!r} stands twice")
+                raise ConfigError(f"{place}: key {key.value!r} appears twice")
             seen.add(key.value)
             _check(value, where, depth + 1)
+
+
+_JOINED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):([^/\s].*)", re.DOTALL)
+
+
+def _without_blank(key: "yaml.Node", value: "yaml.Node") -> str | None:
+    """How `{type:sqlite}` is meant, which YAML takes for a key without a value."""
+    has_value = value.start_mark.index != value.end_mark.index
+    is_quoted = getattr(key, "style", None) is not None
+    found = None if has_value or is_quoted else _JOINED.fullmatch(key.value)
+    return None if found is None else f"{found[1]}: {found[2]}"
 
 
 def substitute(

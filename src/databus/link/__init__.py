@@ -15,9 +15,9 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
-from databus.link._http import has_unasked, shut, shut_after
+from databus.link._http import answer_of, has_unasked, shut, shut_after
 from databus.link._patience import patiently
-from databus.link._ranges import Pieces, RangeReader, any_of, is_called
+from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
 from databus.link._registry_options import RegistryOptions
 from databus.link._relay import (
     FrameStream,
@@ -30,7 +30,7 @@ from databus.link._relay import (
     Start,
 )
 from databus.link._schema_registry import RegistryAccess
-from databus.link._tls import FILES_VARIABLE, Access, travelling_name
+from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 __all__ = [
     "FILES_VARIABLE",
@@ -57,11 +57,16 @@ __all__ = [
     "SourceInfo",
     "Start",
     "Started",
+    "answer_of",
     "any_of",
     "has_unasked",
     "is_called",
+    "is_copy",
+    "last_renewal",
+    "other_log",
     "patiently",
     "shut",
     "shut_after",
     "travelling_name",
+    "write_renewal",
 ]

@@ -31,7 +31,7 @@ from databus.core import (
     TooManyRequests,
     UnknownSource,
 )
-from databus.link._tls import Access, alert_error, file_here, handshake_error
+from databus.link._tls import Access, alert_error, handshake_error
 
 PORT: Final = 11115
 TOKEN_VARIABLE: Final = "DATABUS_TOKEN"  # noqa: S105 - a name
@@ -113,16 +113,11 @@ class Endpoint:
         return f"relay at {self.host}:{self.port}"
 
     def headers(self, accept: str) -> dict[str, str]:
-        """What each request carries. Raises `ConfigError` if the token's file cannot be read."""
+        """What each request carries. Raises what `Access.token` does."""
         headers = {"Accept": accept, "Connection": "close"}
         if self.client is not None:
             headers["X-Dbus-Client"] = self.client
-        token, token_file = self.token, self.access.token_file
-        if token_file is not None:
-            try:
-                token = file_here(token_file).read_text().strip()
-            except OSError as error:
-                raise ConfigError(f"token_file {token_file}: {error.strerror or error}") from error
+        token = self.token if self.access.token_file is None else self.access.token()
         if token is not None:
             if not token.isascii() or not token.isprintable() or not token:
                 raise ConfigError(f"the token for the {self.name} is empty or not printable ASCII")
@@ -199,6 +194,24 @@ def shut_after(sock: socket.socket, limit_s: float) -> Iterator[None]:
         clock.cancel()
     if is_over.is_set():  # what was read may end where it was cut
         raise TimeoutError(f"no whole answer within {limit_s:g} s")
+
+
+def answer_of(
+    connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+) -> http.client.HTTPResponse:
+    """Send a request and return its answer, which may come before all of the request was taken: who finds a request too
+    large says so, and hangs up.
+    """
+    try:
+        connection.request(method, path, body, dict(headers))
+    except TimeoutError:
+        raise
+    except OSError as error:
+        try:
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException):
+            raise error from None
+    return connection.getresponse()
 
 
 def has_unasked(sock: socket.socket) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
-from databus.core import Pair, SourceCheckpoint, StreamCut, TransientError
+from databus.core import Pair, ServiceUnavailable, SourceCheckpoint, StreamCut, TransientError
 from databus.link._patience import patiently
 from databus.link._relay import FrameStream, RelayClient
 from databus.wire import Commit, FrameGroup, Header, done_by, position_after
@@ -36,7 +36,8 @@ class RangeReader:
     """Reads ranges of a physical source.
 
     sources: names or ids to ask for; None for all. is_given: whether `db.table` is among them. wait_ms: how
-    long the relay may wait for what is to come. retry_ms: how long a relay that does not answer is asked again.
+    long the relay may wait for what is to come. retry_ms: how long a relay that does not answer is asked again. log:
+    the one that the ranges were planned on; where it is empty, that of the first response.
     """
 
     client: RelayClient
@@ -45,6 +46,7 @@ class RangeReader:
     is_given: Callable[[str], bool]
     wait_ms: int = 1_000
     retry_ms: int = 30_000
+    log: str = ""
 
     def groups(self, start: SourceCheckpoint, until: Pair) -> Iterator[tuple[list[FrameGroup], FrameStream]]:
         """Groups after `start` up to the one that reaches `until`, in order, whole: the first may hold rows before
@@ -53,11 +55,17 @@ class RangeReader:
         return self.pieces(start, until, _groups_of)
 
     def pieces(self, start: SourceCheckpoint, until: Pair, pieces_of: Pieces[T]) -> Iterator[tuple[T, FrameStream]]:
-        """The same, cut in another way. Raises `TransientError` when the relay did not answer for `retry_ms`."""
-        position = start
+        """The same, cut in another way. Raises `TransientError` when the relay did not answer for `retry_ms`, and at
+        once where it answers from another log: bounds inside a transaction mean other rows there.
+        """
+        position, log = start, self.log
         deadline: float | None = None
         while True:
             stream = self._open(position, until)
+            log = log or stream.log
+            if stream.log not in ("", log):
+                stream.close()
+                raise other_log(self.physical, log, stream.log)
             last: Header | None = None
             try:
                 with stream:
@@ -86,6 +94,15 @@ class RangeReader:
             lambda: self.client.stream(self.physical, position, sources=self.sources, to=until, wait_ms=self.wait_ms),
             self.retry_ms,
         )
+
+
+def other_log(physical: str, planned: str, found: str) -> ServiceUnavailable:
+    """The error where a relay serves another log than a batch was planned on."""
+    return ServiceUnavailable(
+        f"{physical}: this batch was planned on log {planned}, and the relay now answers from log {found}, which may "
+        "number tables and the rows of a transaction otherwise. Start the query again, with the same checkpoint: the "
+        "batch is then planned on the log that is there"
+    )
 
 
 def _groups_of(stream: FrameStream) -> Iterator[tuple[list[FrameGroup], Header]]:

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from databus.link._schema_registry import RegistryAccess
+from databus.link._schema_registry import ANSWER_BYTES_MAX, RegistryAccess
 
 
 class RegistryOptions(BaseModel):
@@ -27,7 +27,16 @@ class RegistryOptions(BaseModel):
     ca_file: str | None = Field(
         None, description="PEM file of the authority that signed its certificate, wherever it is asked."
     )
-    request_ms_max: int = Field(10_000, ge=100, le=300_000, description="Longest wait for an answer, in milliseconds.")
+    request_ms_max: int = Field(
+        10_000,
+        ge=100,
+        le=300_000,
+        description="Longest wait for a connection, and for each piece of an answer, in milliseconds; the whole answer "
+        "has twice as much.",
+    )
+    answer_bytes_max: int = Field(
+        ANSWER_BYTES_MAX, ge=65_536, le=1 << 30, description="Longest answer that is read, in bytes."
+    )
 
     @field_validator("url")
     @classmethod
@@ -58,4 +67,5 @@ class RegistryOptions(BaseModel):
             None if self.token is None else self.token.get_secret_value(),
             self.ca_file,
             self.request_ms_max,
+            self.answer_bytes_max,
         )

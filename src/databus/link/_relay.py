@@ -82,7 +82,8 @@ class RangeControl:
 class Range:
     """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them.
 
-    controls: those of the sources asked for, in order.
+    controls: those of the sources asked for, in order. log: which one these groups stand in; empty where an older relay
+    does not say.
     """
 
     position: SourceCheckpoint
@@ -92,6 +93,7 @@ class Range:
     published: SourceCheckpoint
     splits: tuple[SourceCheckpoint, ...]
     controls: tuple[RangeControl, ...] = ()
+    log: str = ""
 
     def then(self, following: "Range") -> "Range":
         """This range and the one that was measured from its position on, as one."""
@@ -104,6 +106,7 @@ class Range:
             following.published,
             (*inner, *following.splits),
             (*self.controls, *following.controls),
+            self.log,
         )
 
 
@@ -383,6 +386,7 @@ class RelayClient:
                 RangeControl(each["kind"], each["id"], int(each["fingerprint"], 16), (each["scn"], each["seq"]))
                 for each in told.get("controls", ())
             ),
+            str(told.get("log", "")),
         )
 
     def stream(

@@ -1,15 +1,30 @@
 """A schema registry as Confluent's: which id a schema has there, and which schema an id.
 
 Confluent's own client asks, and is imported only then. One is made for each question: what it remembers has no bound.
-What is asked once in a process is for the caller to keep.
+It waits for each piece of an answer, and reads as many as come: time and bytes of a whole answer are bounded here. What
+is asked once in a process is for the caller to keep.
 """
 
 import json
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from queue import Empty, SimpleQueue
+from threading import BoundedSemaphore, Thread
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-from databus.core import AccessDenied, ConfigError, DatabusError, FatalError, ServiceUnavailable, UnsupportedFeature
+from databus.core import (
+    AccessDenied,
+    ConfigError,
+    DatabusError,
+    FatalError,
+    LimitExceeded,
+    ServiceUnavailable,
+    UnrepresentableValue,
+    UnsupportedFeature,
+    how_to_install,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -18,6 +33,12 @@ _DENIED: Final = (401, 403)
 _BUSY: Final = (408, 425, 429)
 _NO_SUCH: Final = (40401, 40402, 40403)  # a subject, a version, a schema: said by a registry, not by a proxy
 _SHOWN_MAX: Final = 4_000
+_IS_URL: Final = "Is `url` that of a registry's calls?"
+_PIECES: Final = 2  # of a call's time, at most: to connect, and to answer
+_ASKED_MAX: Final = 16
+_asking: Final = BoundedSemaphore(_ASKED_MAX)
+"""How many questions may be under way in this process. One that was given up ends with the next piece of its answer."""
+ANSWER_BYTES_MAX: Final = 16 << 20
 T = TypeVar("T")
 
 
@@ -26,7 +47,7 @@ class RegistryAccess:
     """How a registry is reached; travels to tasks. url: of its calls, of several registries with commas between.
 
     username and password, or token: who we are; what is secret is shown nowhere. ca_file: of the authority that its
-    certificate comes from.
+    certificate comes from. request_ms_max: of each wait; the whole answer has twice as much.
     """
 
     url: str
@@ -35,6 +56,7 @@ class RegistryAccess:
     token: str | None = field(default=None, repr=False)
     ca_file: str | None = None
     request_ms_max: int = 10_000
+    answer_bytes_max: int = ANSWER_BYTES_MAX
 
     @property
     def name(self) -> str:
@@ -52,9 +74,9 @@ class RegistryAccess:
             found = self._asked(
                 lambda client: client.register_schema(subject, _avro(schema)), f"registering a schema as {subject}"
             )
-            return int(found)
+            return self._id(found)
         try:
-            return int(self._asked(lambda client: client.lookup_schema(subject, _avro(schema)).schema_id or 0, subject))
+            return self._id(self._asked(lambda client: client.lookup_schema(subject, _avro(schema)).schema_id, subject))
         except _NotThere as missing:
             text = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
             raise ConfigError(
@@ -63,19 +85,31 @@ class RegistryAccess:
             ) from missing
 
     def schema(self, number: int) -> dict[str, Any]:
-        """The Avro schema of an id. Raises `ConfigError` where there is none, and what `registered` does."""
+        """The Avro schema of an id, which is a record's.
+
+        Raises `UnrepresentableValue` where the registry has none of that id, or another kind: no message in it can be
+        read. Raises `ConfigError` where something else than a registry answers, and what `registered` does.
+        """
         try:
             text = self._asked(lambda client: client.get_schema(number).schema_str, f"asking for schema {number}")
         except _NotThere as missing:
-            raise ConfigError(
+            raise UnrepresentableValue(
                 f"{self.name} has no schema {number}: is it the one that the messages' writers use?"
-            ) from (missing)
+            ) from missing
+        if not isinstance(text, str):
+            raise ConfigError(f"{self.name}: asking for schema {number}: the answer has none. {_IS_URL}")
         try:
-            found = json.loads(text or "")
+            found = json.loads(text)
         except ValueError as error:
-            raise FatalError(f"{self.name}: schema {number} is no Avro schema: it is not JSON") from error
+            raise UnrepresentableValue(f"{self.name}: schema {number} is no Avro schema: it is not JSON") from error
         if not isinstance(found, dict):
-            raise FatalError(f"{self.name}: schema {number} is not of a record")
+            raise UnrepresentableValue(f"{self.name}: schema {number} is not of a record")
+        return found
+
+    def _id(self, found: object) -> int:
+        """An id as a registry gives it. Another one would stand before messages, which nobody could read."""
+        if not isinstance(found, int) or isinstance(found, bool) or found < 1:
+            raise ConfigError(f"{self.name}: it answers {found!r} where the id of a schema is to be. {_IS_URL}")
         return found
 
     def _asked(self, ask: Callable[["SchemaRegistryClient"], T], what: str) -> T:
@@ -84,7 +118,7 @@ class RegistryAccess:
             from confluent_kafka.schema_registry.error import SchemaRegistryError
         except ImportError as error:
             raise ConfigError(
-                f"the client of schema registries is missing ({error}): pip install 'databus-cdc[kafka]', here and "
+                f"the client of schema registries is missing ({error}): {how_to_install('kafka')}; and "
                 f"wherever tasks run"
             ) from error
         try:
@@ -93,11 +127,70 @@ class RegistryAccess:
             raise ConfigError(f"{self.name}: {error}") from error
         try:
             with client:
-                return ask(client)
+                return self._in_time(client, ask)
         except SchemaRegistryError as error:
             raise self._error(error.http_status_code, error.error_code, str(error.error_message), what) from error
+        except LimitExceeded as error:
+            raise LimitExceeded(f"{self.name}: {what}: {error}") from error
         except Exception as error:  # of the HTTP library, which is another one in other versions
             raise ServiceUnavailable(f"{self.name} does not answer ({what}): {error}") from error
+
+    def _in_time(self, client: "SchemaRegistryClient", ask: Callable[["SchemaRegistryClient"], T]) -> T:
+        """Raises what `ask` does, and `TimeoutError` where the whole answer does not come in time."""
+        limit_s = _PIECES * (self.url.count(",") + 1) * self.request_ms_max / 1e3
+        deadline = time.monotonic() + limit_s
+        session = client._rest_client.session  # noqa: SLF001 - it offers no bound
+        session.headers["Accept-Encoding"] = "identity"  # what is unpacked has no bound
+        session.event_hooks = {"response": [lambda response: self._bound(response, deadline)]}
+        found: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                found.put((ask(client), None))
+            except Exception as error:  # noqa: BLE001 - raised by who waits
+                found.put((None, error))
+            finally:
+                _asking.release()
+
+        if not _asking.acquire(timeout=limit_s):
+            raise TimeoutError(f"{_ASKED_MAX} questions are under way, and none has ended in {limit_s:g} s")
+        Thread(target=run, daemon=True, name="databus-registry").start()
+        with suppress(Empty):
+            answer, error = found.get(timeout=max(deadline - time.monotonic(), 0))
+            if error is not None:
+                raise error
+            return cast(T, answer)
+        raise TimeoutError(f"no whole answer in {limit_s:g} s")
+
+    def _bound(self, response: Any, deadline: float) -> None:
+        """Have the client, which has the head of a response, read no more than is allowed of it."""
+        from confluent_kafka.schema_registry.common._httpx_compat import httpx
+
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise LimitExceeded(f"its answer is packed, which it was not asked for. {_IS_URL}")
+        pieces = self._bounded(response.stream, deadline)
+
+        class Bounded(httpx.SyncByteStream):
+            def __iter__(self) -> Iterator[bytes]:
+                return pieces
+
+        response.stream = Bounded()
+
+    def _bounded(self, pieces: Any, deadline: float) -> Iterator[bytes]:
+        size = 0
+        try:
+            for piece in pieces:
+                size += len(piece)
+                if time.monotonic() > deadline:
+                    raise TimeoutError("no whole answer in time")
+                if size > self.answer_bytes_max:
+                    raise LimitExceeded(
+                        f"its answer is longer than {self.answer_bytes_max:,} bytes. {_IS_URL} If its schemas are as "
+                        f"large, raise `answer_bytes_max` below `registry`"
+                    )
+                yield piece
+        finally:
+            pieces.close()
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -125,7 +218,7 @@ class RegistryAccess:
             return _NotThere(told)
         if status in _BUSY or status >= 500:
             return ServiceUnavailable(told)
-        return ConfigError(f"{told}. Is `url` that of a registry's calls?") if status == 404 else FatalError(told)
+        return ConfigError(f"{told}. {_IS_URL}") if status == 404 else FatalError(told)
 
 
 class _NotThere(ConfigError):

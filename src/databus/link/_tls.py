@@ -5,12 +5,15 @@ certificate that has expired first of all, is `ServiceUnavailable`: it is asked 
 """
 
 import hashlib
+import json
 import os
+import re
 import ssl
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable
 
@@ -18,8 +21,10 @@ CA_VARIABLE: Final = "DATABUS_CA_FILE"
 CERTIFICATE_VARIABLE: Final = "DATABUS_CERTIFICATE_FILE"
 KEY_VARIABLE: Final = "DATABUS_KEY_FILE"
 FILES_VARIABLE: Final = "DATABUS_FILES"
-"""Names the folder of files that came with a job of Spark; see `file_here`."""
+"""Names the folder of files that came with a job of Spark; see `FilesHere`."""
 
+_RENEWAL: Final = "databus-renewal-"
+_COPY: Final = re.compile(r"databus-[0-9a-f]{16}-")
 _HOW_TO_TRUST: Final = f"`ca_file` (at the command line --ca-file, in the environment {CA_VARIABLE})"
 _HOW_TO_SHOW: Final = (
     f"`certificate_file` and `key_file` (at the command line --certificate-file and --key-file, in the environment "
@@ -43,18 +48,60 @@ _REFUSED: Final = frozenset(
 _REFUSED_AS_EXPIRED: Final = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
 
 
-def travelling_name(path: Path) -> str:
-    """What a file of this path is called where it is sent to other machines: another name for each path."""
-    return f"databus-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}-{path.name}"
+def travelling_name(path: Path, renewal: int = 0) -> str:
+    """What a file of this path is called where it is sent to other machines: another name for each path and renewal."""
+    mark = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return f"databus-{mark}-{path.name}" if renewal == 0 else f"databus-{mark}-{renewal}-{path.name}"
 
 
-def file_here(path: Path) -> Path:
-    """The file of this path or, where this machine has none and a copy came with the job, the copy."""
-    folder = os.environ.get(FILES_VARIABLE)
-    if folder is None or path.exists():
-        return path
-    copy = Path(folder) / travelling_name(path)
-    return copy if copy.exists() else path
+def write_renewal(folder: Path, renewal: int, copies: Iterable[Path]) -> Path:
+    """Write the file that is sent with the copies of a renewal, and says which they are and how long: an executor
+    fetches files in any order, while other tasks run, and these count once all are there.
+    """
+    sizes = {each.name: each.stat().st_size for each in copies}
+    mark = folder / f"{_RENEWAL}{renewal}"
+    mark.write_text(json.dumps(sizes), encoding="utf-8")
+    return mark
+
+
+def last_renewal(folder: Path) -> int:
+    """How often the files that came with a job were renewed, as far as the renewed ones have come whole."""
+    marks = ((each, each.name.removeprefix(_RENEWAL)) for each in folder.glob(f"{_RENEWAL}*"))
+    return max((int(number) for each, number in marks if number.isdecimal() and _has_come(each)), default=0)
+
+
+def _has_come(mark: Path) -> bool:
+    try:
+        sizes = json.loads(mark.read_bytes())
+        return all((mark.parent / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):  # it may be half a file itself
+        return False
+
+
+def is_copy(path: Path) -> bool:
+    """Whether a file's name is one that `travelling_name` or `write_renewal` gives."""
+    return path.name.startswith(_RENEWAL) or _COPY.match(path.name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FilesHere:
+    """What came with a job of Spark, as it is now: files that belong together are found by one of these."""
+
+    folder: Path | None
+    renewal: int
+
+    @classmethod
+    def now(cls) -> Self:
+        """As the environment says."""
+        folder = os.environ.get(FILES_VARIABLE)
+        return cls(None, 0) if folder is None else cls(Path(folder), last_renewal(Path(folder)))
+
+    def of(self, path: Path) -> Path:
+        """The file of this path or, where this machine has none and a copy came with the job, the copy sent last."""
+        if self.folder is None or path.exists():
+            return path
+        copy = self.folder / travelling_name(path, self.renewal)
+        return copy if copy.exists() else path
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +157,50 @@ class Access:
             certificate, key = self.certificate_file, self.key_file
         return type(self)(self.token_file, self.ca_file or _variable(CA_VARIABLE), certificate, key)
 
+    def token(self) -> str | None:
+        """What its file holds. Raises as `context` does."""
+        return None if self.token_file is None else _good(("token", self.token_file), self._token)
+
+    def _token(self) -> str:
+        assert self.token_file is not None  # noqa: S101 - the caller looked
+        path = FilesHere.now().of(self.token_file)
+        try:
+            token = path.read_text().strip().partition("\n")[0].rstrip()  # of several, while it is replaced
+        except (OSError, UnicodeDecodeError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise ConfigError(f"token_file {self.token_file}: {reason}") from error
+        if not token.isascii() or not token.isprintable() or not token:
+            raise ConfigError(f"token_file {self.token_file}: the token is empty or not printable ASCII")
+        return token
+
     def context(self) -> ssl.SSLContext:
-        """What a connection is made with. Raises `ConfigError` naming the file that is no good."""
+        """What a connection is made with. Raises `ConfigError` naming the file that is no good, `ServiceUnavailable`
+        where these files were good before: one of them is being replaced, or will be put right.
+        """
+        return _good(("context", self), self._context)
+
+    def _context(self) -> ssl.SSLContext:
+        here = FilesHere.now()
         return _context_of(
-            _read("ca_file", self.ca_file),
-            _read("certificate_file", self.certificate_file),
-            _read("key_file", self.key_file),
+            _read("ca_file", self.ca_file, here),
+            _read("certificate_file", self.certificate_file, here),
+            _read("key_file", self.key_file, here),
         )
+
+
+_were_good: Final[set[tuple[str, object]]] = set()  # no more than a process has configurations
+T = TypeVar("T")
+
+
+def _good(what: tuple[str, object], read: Callable[[], T]) -> T:
+    try:
+        found = read()
+    except ConfigError as error:
+        if what not in _were_good:
+            raise
+        raise ServiceUnavailable(f"{error}. It was good before; the files are read again for each request") from error
+    _were_good.add(what)
+    return found
 
 
 def _variable(name: str) -> Path | None:
@@ -132,10 +216,10 @@ class _File:
     size: int
 
 
-def _read(name: str, path: Path | None) -> _File | None:
+def _read(name: str, path: Path | None, here: FilesHere) -> _File | None:
     if path is None:
         return None
-    path = file_here(path)
+    path = here.of(path)
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())

@@ -3,9 +3,10 @@
 A position is accepted if its transaction stands at its SCN here, or if nothing of that transaction is here and the
 commit frames around it leave room for it: the one below its SCN does not contain that transaction, and the first at or
 above it does, by the source's own positions in them. Otherwise it belongs to another history: 409. What has left the
-log is 410. What the log has not reached yet is waited for.
+log is 410, and so are snapshots that were open and are not in it. What the log has not reached yet is waited for.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -91,8 +92,9 @@ def locate(view: LogView, position: SourceCheckpoint) -> Cursor:
     is_elsewhere = is_of_other_log(position, view.uuid)
     if is_elsewhere and position.snapshots:
         raise PositionPurged(
-            f"{view.physical}: {_open_in(position)} in log {position.log}; this is log {view.uuid}, which cannot go on "
-            f"with them; request new snapshots of these tables and start from `latest` or from the beginning",
+            f"{view.physical}: {_open_in(position.snapshots)} in log {position.log}; this is log {view.uuid}, which "
+            f"cannot go on with them; request new snapshots of these tables and start from `latest` or from the "
+            f"beginning",
             physical=view.physical,
         )
     if position.pair <= (0, SEQ_DONE):
@@ -109,16 +111,51 @@ def locate(view: LogView, position: SourceCheckpoint) -> Cursor:
     segments = _readable(view, published)
     if position.pair < segments[0].before:
         raise _purged(view, f"what follows {what}", segments[0])
+    if position.snapshots:
+        _check_open(view, _segment_of(segments, position.pair), published, position)
     place = _seek_pair(view, _segment_of(segments, position.pair), published, position.pair)
     return Cursor(view, place.segment.number, place.offset, position)
 
 
-def _open_in(position: SourceCheckpoint) -> str:
-    names = sorted(name for name in position.snapshots if name != UNREAD_TABLES)
+def _open_in(snapshots: Mapping[str, int]) -> str:
+    names = sorted(name for name in snapshots if name != UNREAD_TABLES)
     parts = [f"snapshots of {', '.join(names)} were open"] if names else []
-    if UNREAD_TABLES in position.snapshots:
+    if UNREAD_TABLES in snapshots:
         parts.append("snapshots of more tables had been asked for and not begun (perhaps of all)")
     return ", and ".join(parts)
+
+
+def _check_open(view: LogView, segment: Segment, published: End, position: SourceCheckpoint) -> None:
+    """Whether the snapshots that are open at `position` are open here too.
+
+    A log that was put back from an older copy has the same uuid and transactions, but lacks snapshots that began after
+    the copy was made. Where several commits have one pair, the snapshots need to be open at one of them.
+    """
+    missing = dict(position.snapshots)
+    place = _seek_pair(view, segment, published, (position.scn, -1))
+    _take_open(missing, view.commit_before(place.segment, place.before_offset))
+    limit = view.limit(segment, published)
+    with FrameReader(view.file(segment), limit, with_bodies=False) as reader:
+        for group in reader.groups(place.offset) if missing else ():
+            if not missing or group.commit.first > position.pair:
+                break
+            _take_open(missing, Commit.from_header(group.commit, reader.place(group.commit_offset)))
+    if missing:
+        raise PositionPurged(
+            f"{view.physical}: {_open_in(missing)} at SCN {position.scn} in log {view.uuid}, which has lost them: the "
+            f"relay's folder was put back from an older copy. Request new snapshots of these tables and start from "
+            f"`latest` or from the beginning",
+            physical=view.physical,
+        )
+
+
+def _take_open(missing: dict[str, int], commit: Commit) -> None:
+    """Remove those that are open after `commit`."""
+    for name, opened in commit.snapshots.items():
+        if missing.get(name) == opened.generation:
+            del missing[name]
+    if commit.has_unread:
+        missing.pop(UNREAD_TABLES, None)
 
 
 def _check_history(view: LogView, position: SourceCheckpoint, what: str, published: End) -> Cursor:

@@ -21,6 +21,7 @@ from databus.core import ConfigError, DatabusError
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
 _HIDDEN: Final = "(hidden)"
+_SAID_ELSEWHERE: Final = (f"\n{DatabusError.__module__}.", ": java.lang.InterruptedException")
 _SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "credential")
 
 
@@ -83,9 +84,16 @@ def configure_logs(
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not what py4j logs, with its traceback, of an error of ours that a query ends with: the query says it itself."""
+    """Not what py4j logs, with its traceback, of an error of ours that a query ends with: the query says it itself.
+
+    One that was raised in a task comes as Spark's own, with ours in its text. A batch that is cut off ends with Java's
+    InterruptedException, which is no error.
+    """
     error = record.exc_info[1] if record.exc_info else None
-    return not (record.name.startswith("py4j") and isinstance(error, DatabusError))
+    if error is None or not record.name.startswith("py4j"):
+        return True
+    text = str(error)
+    return not (isinstance(error, DatabusError) or any(each in text for each in _SAID_ELSEWHERE))
 
 
 def _open(file: Path) -> TextIO:

@@ -7,6 +7,7 @@ until the end of that snapshot.
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -16,6 +17,7 @@ from databus.core import (
     InputError,
     PositionForeign,
     PositionPurged,
+    ServiceUnavailable,
     SourceCheckpoint,
     UnknownSource,
 )
@@ -23,7 +25,7 @@ from databus.pipeline._contract import Input, RunContext
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._ledger import Stream
 from databus.pipeline._offsets import Offsets
-from databus.pipeline._output_contract import Output
+from databus.pipeline._output_contract import DirectOutput, Output
 from databus.pipeline._plan import Feed, QueryPlan
 
 Feeds = Sequence[tuple[Feed, OutputHandle]]
@@ -47,9 +49,10 @@ def begin(
             handle.adopt(plan.name)
         return None
     reader = _Reader(plan, context, origin, offsets.physical, source)
-    known = [stream or reader.inherit(*each) for each, stream in zip(feeds, known, strict=True)]
-    for handle in handles:
+    known = [reader.inherit(*each, stream) for each, stream in zip(feeds, known, strict=True)]
+    for feed, handle in feeds:
         handle.check(plan.name)
+        reader.check_ahead(feed, handle)
     reader.go_on(feeds, [handle.stream(plan.name) for handle in handles])
     streams = [handle.stream(plan.name) for handle in handles]
     starts = [each.checkpoint for each in streams if each is not None]
@@ -78,11 +81,24 @@ class _Reader:
     physical: str
     source: str | None
 
-    def inherit(self, feed: Feed, handle: OutputHandle) -> Stream | None:
-        """Where an output goes on with tables that came to it by other ways; None if it has nothing of them."""
+    def inherit(self, feed: Feed, handle: OutputHandle, stream: Stream | None) -> Stream | None:
+        """Where an output goes on, also with tables that came to it by other ways; None if it has nothing of them."""
         if handle.is_new or not isinstance(handle.output, Output):
-            return None
-        return handle.inherit(self.plan.name, self._tables(feed))
+            return stream
+        if stream is None:
+            return handle.inherit(self.plan.name, self._tables(feed))
+        if stream.selections == handle.bringing[self.plan.name].selections:
+            return stream
+        tells_apart = isinstance(handle.output, DirectOutput) and handle.output.tells_tables_apart
+        new = [each for each in self._tables(feed) if not stream.had(each)] if tells_apart else []
+        least = handle.least_of(self.plan.name, new)
+        if least is None:
+            return stream
+        try:
+            self.origin.check_position(self.context, self.physical, least)
+        except (PositionForeign, PositionPurged):
+            return stream  # they are read anew
+        return handle.inherit(self.plan.name, new)
 
     def go_on(self, feeds: Feeds, known: Sequence[Stream | None]) -> None:
         """See to tables that outputs, which have begun, did not take before or were not given whole."""
@@ -98,6 +114,30 @@ class _Reader:
         for (feed, handle), stream in zip(feeds, known, strict=True):
             if stream is None:
                 self._begin(feed, handle, beginning)
+
+    def check_ahead(self, feed: Feed, handle: OutputHandle) -> None:
+        """Raises `PositionForeign` where the target says more than the ledger, and means another history: rows of this
+        one would be left out. A place before all that the log holds leaves out none.
+        """
+        for at in handle.ahead(self.plan.name, partial(self._tables, feed)):
+            told = f"outputs.{handle.name}: its target says that {self.plan.name} has come to {at.pair} (SCN, _seq)"
+            advice = (
+                "If another pipeline of this name writes an output of this name there, give one of them another name; "
+                "if this is another database, give the output another name, under which it is written from the "
+                "beginning"
+            )
+            place = SourceCheckpoint(scn=at.scn, txid=at.txid, ts_us=at.ts_us)
+            try:
+                self.origin.check_position(self.context, self.physical, Checkpoint({self.physical: place}))
+            except PositionPurged:
+                handle.accept(at)
+            except PositionForeign as error:
+                said = f"{told}, which is no place in this log: {error}. {advice}"
+                raise PositionForeign(said, physical=self.physical) from error
+            except ServiceUnavailable as error:
+                raise ServiceUnavailable(f"{told}: {error}. {advice}") from error
+            else:
+                handle.accept(at)
 
     def check_others(self, feeds: Feeds, streams: Sequence[Stream | None], least: Checkpoint) -> None:
         """Raises `PositionForeign` or `PositionPurged` where an output of a lane cannot go on from where it stands; the

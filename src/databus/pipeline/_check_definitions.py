@@ -4,6 +4,7 @@ Of databases whose definitions can be looked up without asking a server.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from databus.core import ConfigError, DatabusError, UnknownColumn
@@ -13,7 +14,7 @@ from databus.pipeline._graph import Branch, Graph
 from databus.pipeline._output_contract import Output
 from databus.pipeline._query_filters import named
 from databus.pipeline._registry import Kind
-from databus.pipeline._typed_steps import no_column
+from databus.pipeline._typed_steps import check_keeps, no_column
 from databus.schema import Column, TableSchema
 from databus.tasks import Always, TableFilters, matches, selects
 
@@ -97,7 +98,8 @@ def _typed(graph: Graph, branch: Branch, name: str, table: TableSchema) -> Table
             if not are_types_known and is_named:
                 raise ConfigError(no_column(step.node, str(error.args[0]), table.names)) from None
             return None
+        check_keeps(each, step, table)
         are_types_known = False
         columns = tuple(Column(column, "string") for column in lineage.columns)
-        table = TableSchema(table.source, columns, lineage.key(table.key))
+        table = replace(table, columns=columns, key=lineage.key(table.key))
     return table

@@ -52,6 +52,17 @@ def _is_here(master: str) -> bool:
     return master.startswith("local")
 
 
+def unguarded(master: str, config: PipelineConfig) -> str | None:
+    """What to say at the start where strangers can fetch the files that executors are sent; None where they cannot."""
+    is_guarded = config.sections.spark.settings.get("spark.authenticate") == "true"
+    if is_guarded or _is_here(master) or not config.access.options():
+        return None
+    return (
+        "whoever reaches the driver's port can fetch what executors are sent, the relay's token and the key of the "
+        "certificate too; have Spark let in only who knows a secret: spark.authenticate and spark.authenticate.secret"
+    )
+
+
 def _check_relay(config: PipelineConfig, master: str) -> Iterator[Problem]:
     from databus.relay import is_loopback
 

@@ -5,18 +5,19 @@ here, and the rest by `databus check-source`.
 """
 
 import difflib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from databus.core import ConfigError
 from databus.pipeline._check_definitions import check_definitions
 from databus.pipeline._config import Problem
-from databus.pipeline._contract import TablesFilter
+from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Branch, Graph, physicals_of
 from databus.pipeline._registry import Kind
 from databus.schema import TableSchema, column_named
 from databus.sources import SourceConfig
-from databus.tasks import full_pattern, matches, nearest, selects
+from databus.tasks import full_pattern, matches, nearest, patterns_meet, patterns_of, selects
 
 _WILDCARDS: Final = frozenset("*?[")
 _NAMED_MAX: Final = 8
@@ -27,8 +28,13 @@ Columns = Mapping[str, Sequence[str]]
 
 def check_sources(graph: Graph) -> Iterator[Problem]:
     """Problems of `sources`, then those of inputs and filters that name what no source has."""
-    yield from _check_merging(graph)
-    yield from _check_messages(graph)
+    told = [
+        *_check_merging(graph),
+        *_check_messages(graph),
+        *_check_transactions(graph),
+        *_check_transaction_topics(graph),
+    ]
+    yield from told
     known: dict[str, Columns] = {}
     misnamed = False
     defined: dict[str, TableSchema] = {}
@@ -57,7 +63,7 @@ def check_sources(graph: Graph) -> Iterator[Problem]:
     ]
     yield from found
     for each in check_definitions(graph, defined):
-        if not any(other.path.startswith(each.path) for other in found):  # told already, with what was meant
+        if not any(other.path.startswith(each.path) for other in (*told, *found)):  # told already, with what was meant
             yield each
 
 
@@ -105,9 +111,11 @@ def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
     for path, each in graph.inputs.items():
         if not each.needs_relay:
             continue
-        for index, pattern in enumerate(each.choice().include):
-            if _is_name(full_pattern(pattern).rpartition(".")[2]) and not _found(pattern, captured):
-                yield Problem(f"{path}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+        choice = each.choice()
+        for option, patterns in (("tables", choice.include), ("exclude", choice.exclude)):
+            for index, pattern in enumerate(patterns):
+                if _is_name(full_pattern(pattern).rpartition(".")[2]) and not _found(pattern, captured):
+                    yield Problem(f"{path}.{option}[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
 
 
 def _found(pattern: str, captured: Columns) -> list[str]:
@@ -154,8 +162,8 @@ def _check_over(where: str, each: TablesFilter, name: str, columns: Sequence[str
     if lacking and each.in_tasks.missing == "stop":
         yield Problem(
             f"{where}.{each.option_of(lacking[0])}",
-            f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} Leave the table out '
-            "of `tables`, or say `missing: skip`, if that is meant",
+            f'{name} has no column "{lacking[0]}"; {_near(lacking[0], columns)} '
+            "(or take the table out of `tables`, or write `missing: skip`)",
         )
 
 
@@ -200,6 +208,62 @@ def _check_messages(graph: Graph) -> Iterator[Problem]:
                     yield Problem(f"{node.path}.format", _no_messages(f'"{name}" is a source `{source.type}`'))
             if not graph.inputs[branch.input].needs_relay:
                 yield Problem(f"{node.path}.format", _no_messages(f'"{branch.edge_name}" makes rows of its own'))
+
+
+def _check_transactions(graph: Graph) -> Iterator[Problem]:
+    """Outputs that count the changes of transactions, and are given these by more than one query."""
+    for node in graph.config.nodes.values():
+        if node.kind is not Kind.OUTPUT or not node.config.counts_transactions:
+            continue
+        branches = graph.branches(node.path)
+        for branch in branches:
+            if branch.shape is Shape.TYPED:
+                yield Problem(
+                    f"{node.path}.from",
+                    f'"{branch.edge_name}" is typed rows of one table, which come by themselves, so that nobody could '
+                    "count the changes of a transaction in all tables. Leave `transaction_topic` out, or choose with "
+                    "filters over whole tables (`where`, `project`, `mask`...)",
+                )
+        whole = [branch for branch in branches if branch.shape is Shape.TABLES]
+        for one, other in itertools.combinations(whole, 2):
+            if one.input != other.input and _share_a_source(graph, one, other):
+                yield Problem(
+                    f"{node.path}.from",
+                    f"{_named(one)} and {_named(other)} may bring tables of one source, each by itself, so that nobody "
+                    "could count the changes of a transaction in all tables. Have one input bring all of them, or "
+                    "leave `transaction_topic` out",
+                )
+
+
+def _check_transaction_topics(graph: Graph) -> Iterator[Problem]:
+    """Outputs that tell of the same transactions in one place: their readers would find two ends of each."""
+    nodes = [
+        each for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT and each.config.transactions_go_to
+    ]
+    for one, other in itertools.combinations(nodes, 2):
+        ways = itertools.product(graph.branches(one.path), graph.branches(other.path))
+        is_one_place = one.config.transactions_go_to == other.config.transactions_go_to
+        if is_one_place and any(_share_a_source(graph, *pair) for pair in ways):
+            yield Problem(
+                f"{other.path}.debezium.transaction_topic",
+                f"{one.path} writes the begins and ends of the same transactions to this topic, each with its own "
+                "counts. Give each output a transaction topic of its own",
+            )
+
+
+def _named(branch: Branch) -> str:
+    return f'"{branch.input.partition(".")[2]}"'
+
+
+def _share_a_source(graph: Graph, one: Branch, other: Branch) -> bool:
+    known = physicals_of(graph, one), physicals_of(graph, other)
+    if known[0] is not None and known[1] is not None:
+        return not set(known[0]).isdisjoint(known[1])
+    return any(
+        patterns_meet(f"{each.partition('/')[0]}/*", f"{another.partition('/')[0]}/*")
+        for each in patterns_of(one.selection)
+        for another in patterns_of(other.selection)
+    )
 
 
 def _no_messages(what: str) -> str:

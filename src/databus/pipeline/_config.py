@@ -37,6 +37,7 @@ class Problem:
     path: str
     message: str
     is_warning: bool = False
+    is_unset: bool = field(default=False, compare=False)  # a reference that has no value
     line: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -286,7 +287,7 @@ class _Reader:
         try:
             return substitute(value, where, folder=self.path.parent)
         except ConfigError as error:
-            self.add_lines(str(error))
+            self.problems.append(Problem(where, str(error).partition(": ")[2], is_unset=True))
             return value
 
     def sections(self, value: dict[str, Any]) -> PipelineSections:
@@ -362,8 +363,7 @@ def _unread(path: Path, said: str) -> Problem:
     found = re.fullmatch(r":(\d+):(\d+): (.*)", said.removeprefix(str(path)), re.DOTALL)
     if found is None:
         return Problem("", said.removeprefix(f"{path}: "))
-    hint = ", or quotes around the text before it" if "','" in found[3] else ""
-    return Problem("", f"column {found[2]}: {found[3]}{hint}", line=int(found[1]))
+    return Problem("", f"column {found[2]}: {found[3]}", line=int(found[1]))
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:

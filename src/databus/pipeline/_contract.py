@@ -193,6 +193,11 @@ class Filter(ABC):
         del branch
         return Lineage({name: name for name in names}, is_opaque=True)
 
+    def leaves_out_rows(self, branch: str | None) -> bool:
+        """Whether a row may not go on, or not into that branch. One that does not say may leave out any."""
+        del branch
+        return True
+
     def form(self, branch: str | None) -> Mapping[str, Any]:
         """What decides the rows and columns that come out, as JSON, without names of tables, nodes and branches."""
         del branch

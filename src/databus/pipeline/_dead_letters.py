@@ -1,9 +1,10 @@
 """Dead letters of a pipeline's outputs, for who looks after it: listed, shown, replayed and dropped."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from databus.core import InputError
+from databus.core import DatabusError, InputError
+from databus.pipeline._config import PipelineConfig
 from databus.pipeline._graph import Graph
 from databus.pipeline._output_contract import DirectOutput
 from databus.pipeline._registry import Kind
@@ -24,7 +25,7 @@ class OutputLetters:
         node = graph.config.nodes.get(f"outputs.{output}")
         if node is None or node.kind is not Kind.OUTPUT:
             names = ", ".join(each.name for each in graph.config.nodes.values() if each.kind is Kind.OUTPUT)
-            raise InputError(f"{graph.config.name}: has no output {output!r}; there is {names}")
+            raise InputError(f"{graph.config.name}: has no output {output!r}; there are {names}")
         made = node.plugin(node.config, graph.config.context_of(node.name))
         if not isinstance(made, DirectOutput) or made.letters is None:
             raise InputError(f"outputs.{output}: keeps no dead letters")
@@ -37,15 +38,21 @@ class OutputLetters:
         return self._letters.files(_wanted(patterns))
 
     def read(self, patterns: Sequence[str] = ()) -> Iterator[Letters]:
-        """The letters themselves."""
-        return map(self._letters.read, self.files(patterns))
+        """The letters themselves; without those that are forgotten meanwhile."""
+        return (found for file in self.files(patterns) if (found := self._letters.find(file)) is not None)
 
     def replay(self, patterns: Sequence[str] = ()) -> Replayed:
-        """Write them once more; those that are refused again stay."""
+        """Write them once more; those that are refused again stay.
+
+        Of a file that the pipeline takes letters from meanwhile, none is written; the next replay does.
+        """
         written = refused = 0
         try:
             for file in self.files(patterns):
-                left = self._output.replay(self._letters.read(file))
+                found = self._letters.find(file)
+                if found is None:
+                    continue
+                left = self._output.replay(found)
                 self._letters.keep(file, left)
                 written, refused = written + file.count - len(left), refused + len(left)
         finally:
@@ -70,6 +77,24 @@ def outputs_with_letters(graph: Graph) -> list[OutputLetters]:
             except InputError:
                 continue
     return found
+
+
+def with_letters(config: PipelineConfig, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs of a status with `dead_letters`, how many there are; None of one that keeps none, or cannot be asked."""
+    return {name: {**output, "dead_letters": _count(config, name)} for name, output in outputs.items()}
+
+
+def _count(config: PipelineConfig, output: str) -> int | None:
+    node = config.nodes.get(f"outputs.{output}")
+    if node is None or not issubclass(node.plugin, DirectOutput):
+        return None
+    made = node.plugin(node.config, config.context_of(node.name))
+    try:
+        return None if made.letters is None else made.letters.count()
+    except (DatabusError, OSError):
+        return None
+    finally:
+        made.close()
 
 
 def _wanted(patterns: Sequence[str]) -> Callable[[str], bool]:

@@ -1,6 +1,7 @@
 """Runs what direct outputs have tasks do: a small job of Spark's, a task for each bucket of keys."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ def write_ranges(
     spark: "SparkSession", decode: Decode, ranges: pa.Table, ways: Ways, writer: DirectWriter, bucket: Bucket
 ) -> pa.Table:
     """Have tasks write what ranges of the log hold; returns their receipts. Raises what a task raises."""
-    run = partial(DirectFeed(ways, writer, bucket).write_ranges, decode, ranges)
+    run = partial(DirectFeed(ways, writer, replace(bucket, brings=ways.selects)).write_ranges, decode, ranges)
     numbers = spark.sparkContext.parallelize(range(writer.buckets), writer.buckets)
     found = numbers.map(partial(_with_number, run)).collect()
     receipts = [(number, receipt) for number, texts in found for receipt in texts]

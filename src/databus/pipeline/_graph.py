@@ -118,7 +118,7 @@ class Graph:
         for index, name in enumerate(node.sources):
             place = f"{node.path}.from[{index}]"
             if name in seen:
-                yield Problem(place, f'"{name}" stands twice')
+                yield Problem(place, f'"{name}" appears twice')
                 continue
             seen.add(name)
             path = self._referable.get(name)

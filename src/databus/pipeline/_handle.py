@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from databus.core import Checkpoint, ControlKind, CorruptData, InputError, UnsupportedFeature
+from databus.core import (
+    Checkpoint,
+    ControlKind,
+    CorruptData,
+    InputError,
+    Pair,
+    SourceCheckpoint,
+    UnsupportedFeature,
+)
 from databus.disk import Location, located
 from databus.pipeline._ledger import Entry, Ledger, Stream
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
@@ -70,6 +78,7 @@ class OutputHandle:
         self._ledger: Ledger | None = None
         self._now: dict[str, Stream] = {}  # as written, which the ledger says once the micro-batch is done
         self._adopted: set[str] = set()
+        self._accepted: set[str] = set()  # logs of places in the target that are known to be of this history
         self._looked_at: set[str] = set()  # tables that were looked for in the target since it is open
         self._lock = threading.RLock()
         self._is_open = False
@@ -95,6 +104,29 @@ class OutputHandle:
         with self._lock:
             return self._taken().found(name, self.bringing[name].of, self.bringing)
 
+    def ahead(self, name: str, tables: Callable[[], Collection[str]]) -> list[SourceCheckpoint]:
+        """Where the target says that it has come with a query, as far as its ledger does not know of that.
+
+        tables: gives the full names of those of the query.
+        """
+        if not isinstance(self.output, DirectOutput):
+            return []
+        with self._held():
+            stream = self.stream(name)
+            known = stream.pair if stream is not None and stream.tables else (0, 0)
+            names = {name, *(() if stream is None else [each.name for each in stream.before])}
+            found = {each.pair: each for each in self.output.reached(names)}
+            ahead = [each for pair, each in found.items() if pair > known]
+            if name in self._adopted or not self.output.tells_of_tables:
+                return ahead
+            new = set(tables()).difference(() if stream is None else stream.tables)
+            return [*ahead, *self.output.found(new)]
+
+    def accept(self, at: SourceCheckpoint) -> None:
+        """Note that a place of `ahead` is of the history that is written."""
+        if at.log is not None:
+            self._accepted.add(at.log)
+
     @property
     def is_new(self) -> bool:
         """Whether the target has nothing of any query, as far as its ledger says."""
@@ -106,16 +138,19 @@ class OutputHandle:
         self._adopted.add(name)
 
     def inherit(self, name: str, tables: Collection[str]) -> Stream | None:
-        """Let a query, of which the target has nothing, go on where others stand that brought tables of it so far.
-
-        None if none did.
-        """
+        """Let a query go on where others stand that brought tables so far which are new to it. None if none did."""
         with self._held():
-            found = self._taken().inherited(name, tables)
+            found = self._taken().inherited(name, tables, self.stream(name))
             if found is None:
                 return None
             self._put(name, found)
             return self.stream(name)
+
+    def least_of(self, name: str, tables: Collection[str]) -> Checkpoint | None:
+        """Where `inherit` would have a query go on; None if no other one brought any of these tables."""
+        with self._held():
+            found = self._taken().inherited(name, tables, self.stream(name))
+            return None if found is None else found.checkpoint
 
     def check(self, name: str) -> None:
         """Look whether the target still holds what it held when a query last wrote to it, and whether that was made in
@@ -131,6 +166,8 @@ class OutputHandle:
         changed = self._made_otherwise(name, stream)
         if changed:
             self._go_another_way(self.output, changed)
+        for table in () if stream is None else stream.tables:
+            self.output.follow_options(table)
 
     def _made_otherwise(self, name: str, stream: Stream | None) -> list[str]:
         """The tables of a query of which the target has rows that came by another way than they would now."""
@@ -197,6 +234,8 @@ class OutputHandle:
         ledger, mine = self._taken(), self.bringing[name]
         ledger.check_epoch()
         stream = replace(stream, of=mine.of, selections=mine.selections)
+        if not isinstance(self.output, DirectOutput):
+            stream = replace(stream, before=(), written=())
         ledger.put(name, stream, {other: each.of for other, each in self.bringing.items()})
         self._now.pop(name, None)
 
@@ -220,6 +259,10 @@ class OutputHandle:
             self._now.pop(name, None)
             if isinstance(self.output, Output):
                 self._close()
+                if isinstance(self.output, DirectOutput):
+                    known = map(self.stream, self.bringing)
+                    before = {other.name for each in known if each is not None for other in each.before}
+                    self.output.streams = before.union(self.bringing)
                 self._is_open = True
                 self.output.open()
 
@@ -263,11 +306,28 @@ class OutputHandle:
             known = self._current(name)
             self._check_gap(known, given)
             self._taken().check_epoch()
-            places = [entry.place.pair for entry in known.tables.values() if entry.place is not None]
             context, at = output.context, known.checkpoint.sources.get(given.physical)
-            first = Bucket(context.pipeline, context.output, name, 0, output.direct_writer().buckets, at)
-            done = write(replace(first, reached=max(places, default=None)))
+            buckets, reached = output.direct_writer().buckets, _reached(known, at)
+            first = Bucket(context.pipeline, context.output, name, 0, buckets, at, reached, known.of)
+            selections, accepted = self.bringing[name].selections, frozenset(self._accepted)
+            first = replace(first, selections=selections, written=known.written, accepted=accepted)
+            if known.before:
+                self._go_on(output, first, known)
+            done = write(first)
             return [(each, self._apply(name, each, partial(output.commit, tasks=run_here))) for each in done]
+
+    def _go_on(self, output: DirectOutput, bucket: Bucket, known: Stream) -> None:
+        """Have the target of a stream know from which others it goes on, and the ledger that it knows."""
+        name = bucket.stream
+        others = [self.stream(each) for each in self.bringing if each != name]
+        needed = {each.name for other in others for each in (known.before if other is None else other.before)}
+        before = [replace(each, is_current=each.name != name and each.name in self.bringing) for each in known.before]
+        output.go_on(bucket, before, {each.name for each in before} - needed - {*self.bringing})
+        self._taken().go_past({each.name for each in before} - {*self.bringing})
+        noted, written = self.stream(name), self._now.get(name)
+        self._put(name, replace(noted or known, before=()))
+        if written is not None:
+            self._now[name] = replace(written, before=())
 
     @property
     def direct(self) -> DirectOutput:
@@ -360,6 +420,13 @@ class OutputHandle:
         with self._held():
             self._taken().check_epoch()
             self.output.write(rows, batch_id)
+
+
+def _reached(known: Stream, at: SourceCheckpoint | None) -> Pair | None:
+    """The end of the last batch with rows. Of those from which it goes on, some may have been further with a table."""
+    places = [entry.place.pair for entry in known.tables.values() if entry.place is not None]
+    reached = max(places, default=None)
+    return reached if at is None or reached is None else min(reached, at.pair)
 
 
 def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:

@@ -45,7 +45,7 @@ class HealthServer:
 
     def __init__(self, host: str, port: int, token: str | None, status: Callable[[bool], Status]) -> None:
         self._address = (host, port)
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._tokens = [] if token is None else [f"Bearer {token}".encode()]
         self._status = status
         self._thread = threading.Thread(target=self._run, name="pipeline-http", daemon=True)
         self._bound = threading.Event()
@@ -107,7 +107,7 @@ class HealthServer:
     ) -> web.Response:
         """asks_relay: it may take seconds; what does not is not to wait until those that do are answered."""
         try:
-            admit(request, self._token, "pipeline")
+            admit(request, self._tokens, "pipeline")
             return await self._loop.run_in_executor(self._workers, answer) if asks_relay else answer()
         except DatabusError as error:
             return error_response(error)
@@ -161,6 +161,9 @@ class _Collector:
         held = GaugeMetricFamily(
             "databus_output_held", "1 if the relay still has what the output needs next, else 0.", labels=by_physical
         )
+        letters = GaugeMetricFamily(
+            "databus_output_dead_letters", "Rows that the target refused, kept as dead letters.", labels=by_output
+        )
         captured = GaugeMetricFamily(
             "databus_pipeline_source_captured",
             "0 while the pipeline's own relay cannot capture this source, else 1; the reason is in /status.",
@@ -174,13 +177,15 @@ class _Collector:
             rows.add_metric((name,), output["rows"])
             batches.add_metric((name,), output["batches"])
             retries.add_metric((name,), output["retries"])
+            if output.get("dead_letters") is not None:
+                letters.add_metric((name,), output["dead_letters"])
             if output["last_batch_us"]:
                 age.add_metric((name,), max(time.time() - output["last_batch_us"] / 1e6, 0.0))
             for physical, worst in worst_backlogs(output).items():
                 for family, value in ((lag_s, worst["lag_s"]), (lag_rows, worst["rows"]), (held, worst["held"])):
                     if value is not None:
                         family.add_metric((name, physical), float(value))
-        yield from (captured, state, rows, batches, retries, age, lag_s, lag_rows, held)
+        yield from (captured, state, rows, batches, retries, letters, age, lag_s, lag_rows, held)
 
 
 def render_pipeline_metrics(status: Status) -> bytes:

@@ -5,7 +5,7 @@
                                             "choice": [[[["shop/*"], []]]],
                                             "tables": {"shop/main.orders": [[17, 3], "8", "5feceb66ffc86f38"]},
                                             "incomplete": ["shop/main.stock"]}},
-     "removing": []}
+     "left": {}, "passed": [], "removing": []}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
 that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
@@ -19,10 +19,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
-from databus.core import Checkpoint, ConfigError, CorruptData, DatabusError, LockHeld, MalformedRequest, Pair
+from databus.core import (
+    Checkpoint,
+    ConfigError,
+    CorruptData,
+    DatabusError,
+    LockHeld,
+    MalformedRequest,
+    Pair,
+    SourceCheckpoint,
+)
 from databus.disk import Location, Overtaken
 from databus.pipeline._output_contract import Place
-from databus.tasks import Selection, TableChoice, matches, selects
+from databus.tasks import Selection, StreamBefore, Written, brings, furthest, selections_json, selections_of
 
 VERSION: Final = 1
 Removed = TypeVar("Removed")
@@ -55,6 +64,8 @@ class Stream:
     is in the target. selections: which tables, when it was last advanced; empty for one table. By full names, tables:
     those of which something was written; incomplete: those that lack their older
     rows until the end of a snapshot, which has to be asked for (again) unless the checkpoint says that it has begun.
+    before: the streams that it goes on from, until the target was told so. written: what these brought beyond the
+    checkpoint, until that has passed it.
     """
 
     of: str
@@ -62,6 +73,8 @@ class Stream:
     selections: tuple[Selection, ...] = ()
     tables: Mapping[str, Entry] = field(default_factory=dict)
     incomplete: frozenset[str] = frozenset()
+    before: tuple[StreamBefore, ...] = ()
+    written: tuple[Written, ...] = ()
 
     @property
     def pair(self) -> Pair:
@@ -70,8 +83,7 @@ class Stream:
 
     def had(self, name: str) -> bool:
         """Whether a table of this full name was among those that it brings."""
-        is_chosen = not self.selections or any(selects(each, name) for each in self.selections)
-        return is_chosen and matches(name, [self.of])
+        return brings(self.of, self.selections, name)
 
     def unread(self) -> frozenset[str]:
         """The incomplete tables whose snapshots have not begun: a relay that dies may have forgotten who asked."""
@@ -104,33 +116,51 @@ class Stream:
         left = {name: each for name, each in self.tables.items() if name not in tables}
         return replace(self, tables=left, incomplete=self.incomplete.difference(tables))
 
+    def only(self, tables: Collection[str]) -> "Stream":
+        """The same, where nothing is said of other tables."""
+        kept = {name: each for name, each in self.tables.items() if name in tables}
+        return replace(self, tables=kept, incomplete=self.incomplete.intersection(tables))
+
+    def as_before(self, name: str) -> tuple[StreamBefore, ...]:
+        """By which its target knows what it brought. One that has not told its target what it goes on from has written
+        nothing.
+        """
+        at = next(iter(self.checkpoint.sources.values()), SourceCheckpoint())
+        return self.before or (StreamBefore(name, Written(self.of, self.selections, at)),)
+
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""
         return {
             "of": self.of,
             "checkpoint": self.checkpoint.to_json(),
-            "choice": [[[choice.include, choice.exclude] for choice in selection] for selection in self.selections],
+            "choice": selections_json(self.selections),
             "tables": {name: each.to_json() for name, each in sorted(self.tables.items())},
             "incomplete": sorted(self.incomplete),
+            "before": [each.to_json() for each in self.before],
+            "written": [each.to_json() for each in self.written],
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
         """Read what `to_json` made. Raises `MalformedRequest`, `ValueError`, `KeyError`, `TypeError`."""
-        selections = tuple(
-            tuple(TableChoice(tuple(include), tuple(exclude)) for include, exclude in selection)
-            for selection in value["choice"]
+        return cls(
+            str(value["of"]),
+            Checkpoint.from_json(value["checkpoint"], where),
+            selections_of(value["choice"]),
+            {str(name): Entry.from_json(each) for name, each in value["tables"].items()},
+            frozenset(map(str, value["incomplete"])),
+            tuple(StreamBefore.from_json(each, where) for each in value.get("before", ())),  # ledgers of old have none
+            tuple(Written.from_json(each, where) for each in value.get("written", ())),
         )
-        checkpoint = Checkpoint.from_json(value["checkpoint"], where)
-        tables = {str(name): Entry.from_json(each) for name, each in value["tables"].items()}
-        return cls(str(value["of"]), checkpoint, selections, tables, frozenset(map(str, value["incomplete"])))
 
 
 @dataclass
 class Ledger:
     """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
-    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew. tag: of the
-    version of the file that this one is to replace; None if there is none.
+    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew. left: streams
+    as they were before they were given other tables, while queries of now have not begun that may go on from there.
+    passed: names of streams of other times from which another has gone on: their names say nothing any more.
+    tag: of the version of the file that this one is to replace; None if there is none.
     """
 
     path: Location
@@ -140,21 +170,33 @@ class Ledger:
     writer: str = ""
     streams: dict[str, Stream] = field(default_factory=dict)
     removing: frozenset[str] = frozenset()
+    left: dict[str, Stream] = field(default_factory=dict)
+    passed: frozenset[str] = frozenset()
     tag: str | None = None
 
     @classmethod
     def load(cls, path: Location, pipeline: str, output: str) -> Self:
-        """Read the file; without one, nothing has been written yet. Raises `CorruptData` if it is not ours."""
+        """Read the file; without one, nothing has been written yet. Raises `CorruptData` if it is none,
+        `ConfigError` if it is another output's, or of a newer version.
+        """
         value, tag = _read(path, output)
         if value is None:
             return cls(path, pipeline, output)
+        written = value.get("v")
+        if isinstance(written, int) and written > VERSION:
+            raise ConfigError(
+                f"{path}: is of version {written}, and this databus reads version {VERSION}: run the one that wrote "
+                f"it, or a newer one"
+            )
         try:
-            if value["v"] != VERSION:
-                raise ValueError(f"version {value['v']}")  # noqa: TRY301 - told like all that is wrong with it
+            if written != VERSION:
+                raise ValueError(f"version {written}")  # noqa: TRY301 - told like all that is wrong with it
             streams = {str(name): Stream.from_json(each, f"streams.{name}") for name, each in value["streams"].items()}
             names = str(value["pipeline"]), str(value["output"])
             epoch, writer = int(value["epoch"]), str(value["writer"])
-            removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none
+            removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none, nor `left`
+            passed = frozenset(map(str, value.get("passed", [])))
+            left = {str(name): Stream.from_json(each, f"left.{name}") for name, each in value.get("left", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
             raise _corrupt(path, output, error) from error
         if names != (pipeline, output):
@@ -162,7 +204,7 @@ class Ledger:
                 f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
                 f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
             )
-        return cls(path, pipeline, output, epoch, writer, streams, removing, tag)
+        return cls(path, pipeline, output, epoch, writer, streams, removing, left, passed, tag)
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
@@ -193,45 +235,63 @@ class Ledger:
         are no longer `current`.
         """
         known = self.streams.get(name)
-        if known is not None and known.of == of:
+        if known is not None and known.of == of and name not in self.passed:
             return known
-        before = [each for other, each in self.streams.items() if other not in current and each.of == of]
-        return min(before, key=lambda each: each.pair) if before else None
+        before = [(other, each) for other, each in self.streams.items() if other not in current and each.of == of]
+        return _joined(before) if before else None
 
-    def inherited(self, name: str, tables: Collection[str]) -> Stream | None:
-        """Where a stream goes on that is not known, of tables that others have brought so far; None if none has.
+    def inherited(self, name: str, tables: Collection[str], mine: Stream | None) -> Stream | None:
+        """Where a stream goes on with tables that are new to it, and that others have brought so far; None if none has.
 
-        That is where the least of them stands. Of these tables, those that none has brought are incomplete.
+        That is where the least of them stands, the stream itself among them. Of these tables, those that none has
+        brought are incomplete. mine: the stream as it is known.
         """
-        donors = [
-            each for other, each in self.streams.items() if other != name and any(each.had(table) for table in tables)
-        ]
+        found = (*self.left.items(), *self.streams.items())
+        donors = [(other, each) for other, each in found if other != name and any(map(each.had, tables))]
         if not donors:
             return None
-        entries = {name: entry for each in donors for name, entry in each.tables.items() if name in tables}
-        incomplete = {name for each in donors for name in each.incomplete if name in tables}
-        incomplete.update(name for name in tables if not any(each.had(name) for each in donors))
-        least = min(donors, key=lambda each: each.pair)
-        return Stream("", least.checkpoint, (), entries, frozenset(incomplete))
+        incomplete = {table for table in tables if not any(each.had(table) for _, each in donors)}
+        donors = [(other, each.only(tables)) for other, each in donors]
+        joined = _joined(donors if mine is None else [(name, mine), *donors])
+        return replace(joined, of="", selections=(), incomplete=joined.incomplete | incomplete)
 
     def put(self, name: str, stream: Stream, current: Mapping[str, str]) -> None:
         """Note durably how far a stream has come. current: what all streams of now are of.
 
-        Those of other times are forgotten when none of now may need them any more.
+        Those of other times are forgotten when none of now may need them any more: `_forget_others`.
         """
+        mine, waits = self.streams.get(name), any(other not in self.streams for other in current if other != name)
+        if mine is not None and mine.selections != stream.selections and waits:
+            self.left[name] = mine
         for other, each in [*self.streams.items()]:
             if other != name and each.of != stream.of and each.tables.keys() & stream.tables.keys():
                 self.streams[other] = left = each.without(stream.tables)
                 if not left.tables and other not in current:
                     del self.streams[other]
-        self.streams[name] = stream
-        if all(other in self.streams for other, its in current.items() if its == stream.of):
-            self.streams = {
-                other: each
-                for other, each in self.streams.items()
-                if other in current or each.of != stream.of or other == name
-            }
+        self.streams[name] = replace(stream, written=furthest(stream.written, stream.pair))
+        self.passed -= {name}
+        if not waits:
+            self._forget_others(name, current)
         self._save()
+
+    def _forget_others(self, name: str, current: Collection[str]) -> None:
+        """All queries of now have begun: what is of other times says nothing to them any more, as far as one of them
+        brings the same, or has gone on from it and told its target so.
+        """
+        self.left.clear()
+        of = self.streams[name].of
+        are_told = not any(self.streams[other].before for other in current if other in self.streams)
+        gone = self.passed if are_told else frozenset()
+        self.streams = {
+            other: each
+            for other, each in self.streams.items()
+            if other in current or other == name or (each.of != of and other not in gone)
+        }
+        self.passed -= gone
+
+    def go_past(self, names: Collection[str]) -> None:
+        """Note that others have gone on from streams of other times; durable with the next `put`."""
+        self.passed |= frozenset(names)
 
     def make_anew(self, tables: Collection[str], remove: Callable[[Collection[str]], Removed]) -> Removed:
         """Have tables, by full names, removed, and read anew when their streams next begin; returns what `remove` does.
@@ -248,6 +308,7 @@ class Ledger:
             self._save()
             raise
         self.streams = {name: each.emptied(self.removing) for name, each in self.streams.items()}
+        self.left.clear()
         self.removing = frozenset()
         self._save()
         return removed
@@ -255,6 +316,8 @@ class Ledger:
     def forget(self) -> None:
         """Note durably that nothing has been written."""
         self.streams.clear()
+        self.left.clear()
+        self.passed = frozenset()
         self._save()
 
     def _save(self) -> None:
@@ -265,6 +328,8 @@ class Ledger:
             "epoch": self.epoch,
             "writer": self.writer,
             "streams": {name: each.to_json() for name, each in self.streams.items()},
+            "left": {name: each.to_json() for name, each in self.left.items()},
+            "passed": sorted(self.passed),
             "removing": sorted(self.removing),
         }
         content = json.dumps(value, indent=1).encode()
@@ -273,6 +338,27 @@ class Ledger:
         except Overtaken:
             self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
             self.tag = self.path.put(content, after=self.tag)
+
+
+def _joined(streams: Sequence[tuple[str, Stream]]) -> Stream:
+    """One that goes on from all of these, where the least of them stands."""
+    ordered = sorted((each for _, each in streams), key=lambda each: each.pair)
+    least = ordered[0]
+    is_one = all(each.selections for each in ordered)
+    before: list[StreamBefore] = []
+    for name, stream in streams:
+        before += [each for each in stream.as_before(name) if each not in before]
+    ahead = [each for stream in ordered for each in stream.written]
+    ahead += [each.written for each in before if each.written is not None]
+    return Stream(
+        least.of,
+        least.checkpoint,
+        tuple(dict.fromkeys(each for stream in ordered for each in stream.selections)) if is_one else (),
+        {name: entry for stream in reversed(ordered) for name, entry in stream.tables.items()},
+        frozenset(name for stream in ordered for name in stream.incomplete),
+        tuple(sorted(before, key=lambda each: each.name)),
+        furthest(ahead, least.pair),
+    )
 
 
 def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | None]:

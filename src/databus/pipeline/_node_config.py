@@ -97,6 +97,25 @@ class OutputConfig(NodeConfig):
     )
 
     @property
+    def counts_transactions(self) -> bool:
+        """Whether it counts the changes of each transaction, so that all of a source's tables have to come to it in one
+        query.
+        """
+        return False
+
+    @property
+    def transactions_go_to(self) -> str:
+        """The name of what it writes of transactions, where that is one for several outputs of the same options."""
+        return ""
+
+    @property
+    def ends_transactions(self) -> bool:
+        """Whether tasks write something where a transaction ends of which a part came before, though no row of these
+        tables comes with the end.
+        """
+        return self.counts_transactions
+
+    @property
     def takes_messages_alone(self) -> bool:
         """Whether it can take no rows but messages, as sources have them that say `has_messages`."""
         return False

@@ -9,11 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from databus.core import InputError, Pair
+from databus.core import InputError, Pair, SourceCheckpoint
 from databus.disk import Location, Storage, locate
 from databus.pipeline._node_config import OutputConfig
 from databus.schema import TableSchema
 from databus.tasks import (
+    Bucket,
     ChangeBatch,
     DeadLetters,
     DirectWriter,
@@ -22,6 +23,7 @@ from databus.tasks import (
     Letters,
     PartWriter,
     StagedBatch,
+    StreamBefore,
     Tasks,
 )
 
@@ -141,6 +143,12 @@ class Output(ABC):
         del name, place
         return True
 
+    def follow_options(self, name: str) -> None:
+        """Have what the target holds of a table be as the options want it now, as far as that needs no row; called of
+        every table when a query begins. Raises `InputError` where it cannot be.
+        """
+        del name
+
     def tables(self) -> Collection[str]:
         """Full names of the tables that the target knows by itself to be in it."""
         return ()
@@ -195,7 +203,16 @@ class DirectOutput(Output):
     """Base of outputs whose rows tasks write where they are seen at once, a task for each bucket of keys.
 
     What a batch brings is in the target when all of its buckets are. `commit` is told then; most have nothing to do.
+
+    streams: names of those that are written now, and of those from which they go on; set before `open`. None: any.
     """
+
+    streams: Collection[str] | None = None
+    tells_tables_apart: ClassVar[bool] = False
+    """Whether it leaves out what it has of some tables and not of others, so that a stream may go back for these."""
+
+    tells_of_tables: ClassVar[bool] = False
+    """Whether `found` says something."""
 
     @property
     def letters(self) -> DeadLetters | None:
@@ -205,6 +222,27 @@ class DirectOutput(Output):
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """Write letters once more; returns those that are refused again. The pipeline may run meanwhile."""
         raise NotImplementedError
+
+    def reached(self, streams: Collection[str]) -> Collection[SourceCheckpoint]:
+        """How far streams of these names have come, as the target says of each bucket; nothing where it cannot tell."""
+        del streams
+        return ()
+
+    def found(self, tables: Collection[str]) -> Collection[SourceCheckpoint]:
+        """How far tables have come, by full names, of which the ledger knows nothing and the target does; nothing where
+        it cannot tell.
+        """
+        del tables
+        return ()
+
+    def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
+        """What is known in the target of some streams is known of another one from now on, which goes on from them;
+        called before the first batch of that one, and again if it was not noted. For outputs that tell streams apart.
+
+        bucket: of that stream, any of them. before: the streams, of which nobody writes a batch meanwhile; it may be
+        among them. over: the names of those that are no more, and from which no other stream goes on.
+        """
+        del bucket, before, over
 
     @abstractmethod
     def direct_writer(self) -> DirectWriter:

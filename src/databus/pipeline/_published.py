@@ -5,9 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from databus.core import ConfigError, CorruptData
+from databus.core import ConfigError, CorruptData, DatabusError
 from databus.pipeline._check_http import http_address
 from databus.pipeline._config import PipelineConfig, state_of
+from databus.pipeline._dead_letters import with_letters
 from databus.pipeline._plan import QueryPlan
 from databus.pipeline._positions import positions_of, with_positions
 from databus.pipeline._progress import Progress
@@ -51,8 +52,10 @@ class Published:
         self._file.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._about["state"] = "stopped"
+        if isinstance(error, DatabusError):
+            self._about.update(code=error.exit_code, failure=str(error))
         self._file.stop()
         if self._server is not None:
             self._server.stop()
@@ -64,7 +67,7 @@ class Published:
         host, port = http_address(address, where, self._config)
         file = self._config.token_file
         try:
-            token = None if file is None else file.read_text(encoding="utf-8").strip()
+            token = None if file is None else file.read_text(encoding="utf-8").strip().partition("\n")[0].rstrip()
         except OSError as error:
             raise ConfigError(f"relay.token_file: {file}: {error.strerror}") from error
         return HealthServer(host, port, token, lambda asks_relay: self.status(asks_relay=asks_relay))
@@ -106,7 +109,8 @@ class Published:
         """What there is to say now; asks_relay: with positions and the backlog, which may take seconds."""
         outputs: Mapping[str, Any] = self._progress.to_json()
         if asks_relay:
-            outputs = with_backlog(with_positions(self._config, outputs), self._about["relay"], self._config.access)
+            outputs = with_letters(self._config, with_positions(self._config, outputs))
+            outputs = with_backlog(outputs, self._about["relay"], self._config.access)
         return {**self._about, "sources": self._sources, "outputs": outputs}
 
 
@@ -132,7 +136,7 @@ def status_of(path: "Path") -> dict[str, Any] | None:
         is_known = any(each.streams or isinstance(each.error, CorruptData) for each in positions_of(config))
         if not is_running and not is_known:
             return None
-    outputs = with_positions(config, status["outputs"])
+    outputs = with_letters(config, with_positions(config, status["outputs"]))
     if not is_running:
         status["state"] = "stopped"
         for each in outputs.values():
@@ -153,4 +157,5 @@ def _about(config: PipelineConfig) -> dict[str, Any]:
         "http": None,
         "reload": None,
         "code": None,
+        "failure": None,
     }

@@ -23,6 +23,7 @@ import structlog
 from databus.core import (
     BUS_COLUMNS,
     CONTROL,
+    AccessDenied,
     Checkpoint,
     DatabusError,
     FatalError,
@@ -33,6 +34,7 @@ from databus.core import (
     UnknownColumn,
     UnknownSource,
 )
+from databus.link import other_log
 from databus.pipeline._begin import advised, begin
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import RunContext, Shape
@@ -92,7 +94,8 @@ class Starts:
 class RunSettings:
     """What all queries of a run share. relay: where it answers now; it may change when an own relay is restarted.
 
-    starting: lets as many queries start at a time as there are cores.
+    starting: lets as many queries start at a time as there are cores. renewed_s: when executors were last sent renewed
+    files by which the relay is asked, by the monotonic clock.
     """
 
     config: PipelineConfig
@@ -104,6 +107,7 @@ class RunSettings:
     began: float = field(default_factory=time.monotonic)
     is_stopping: threading.Event = field(default_factory=threading.Event)
     starting: Starts = field(default_factory=lambda: Starts(os.cpu_count() or 1))
+    renewed_s: Callable[[], float | None] = lambda: None
 
     def context_of(self, path: str) -> RunContext:
         """What a node works with."""
@@ -146,6 +150,7 @@ class QueryThread(threading.Thread):
         self._retry_ms = settings.config.sections.run.retry_ms_min
         self._failures = 0
         self._is_stuck = False
+        self._began_s = time.monotonic()
         self._logger = structlog.get_logger("databus.pipeline").bind(query=plan.name)
 
     @property
@@ -181,6 +186,7 @@ class QueryThread(threading.Thread):
         """See the class."""
         try:
             while not self._ends:
+                self._began_s = time.monotonic()
                 error = self._round()
                 if error is None:
                     return
@@ -304,6 +310,8 @@ class QueryThread(threading.Thread):
         offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
         after = self._after = begin(plan, self._feeds, offsets, context, table.source)
         rows = origin.typed(settings.spark, context, plan.table, after)
+        if (log := origin.log_of(context, physical)) != offsets.log:  # outputs are told which one the rows come from
+            raise other_log(physical, offsets.log, log)
         names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
         check_named(settings.graph, plan.steps, origin, context, physical)
         steps = typed_steps(settings.graph, plan.steps, origin, context, f"{physical}/{table.source}")
@@ -346,7 +354,8 @@ class QueryThread(threading.Thread):
         run = self._settings.config.sections.run
         is_schema, may_come = isinstance(error, SchemaChanged), self._may_come(error)
         is_retried = on_failure_of(self._output_configs) == "retry"
-        if isinstance(error, FatalError | InputError) and not (is_schema or may_come or is_retried):
+        may_wait = is_schema or may_come or is_retried or self._showed_old_files(error)
+        if isinstance(error, FatalError | InputError) and not may_wait:
             return False
         self._failures += 1
         is_ours = (type(error) is not TransientError and not is_schema) or is_retried
@@ -358,6 +367,13 @@ class QueryThread(threading.Thread):
         self._say("retry", error, wait_ms=round(wait_ms), message=f"{error}{waits if may_come else ''}")
         self._is_ending.wait(wait_ms / 1e3)
         return True
+
+    def _showed_old_files(self, error: DatabusError) -> bool:
+        """Whether the relay may have refused what was renewed meanwhile: each attempt of a task is given the files that
+        were sent before its job began.
+        """
+        renewed_s = self._settings.renewed_s()
+        return isinstance(error, AccessDenied) and renewed_s is not None and renewed_s > self._began_s
 
     def _may_come(self, error: DatabusError) -> bool:
         """Whether what is not there, a table or a column, may only not have been captured yet: our own relay has just

@@ -27,7 +27,7 @@ def rebuild(
     node = config.nodes.get(f"outputs.{output}")
     if node is None or node.kind is not Kind.OUTPUT:
         names = ", ".join(each.name for each in config.nodes.values() if each.kind is Kind.OUTPUT)
-        raise InputError(f"{config.name}: has no output {output!r}; there is {names}")
+        raise InputError(f"{config.name}: has no output {output!r}; there are {names}")
     target = node.plugin(node.config, config.context_of(node.name))
     is_kept = isinstance(target, Output) and type(target).remove is not Output.remove
     if not isinstance(target, Output) or not is_kept:

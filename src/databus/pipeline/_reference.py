@@ -2,20 +2,21 @@
 
 import json
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from databus.pipeline._config import PipelineSections, RelaySection, RunSection, SparkSection
 from databus.pipeline._filter_test_config import FilterTest
+from databus.pipeline._node_config import FilterConfig, OutputConfig, TablesFilterConfig
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
-from databus.sources import source_model, source_types
+from databus.sources import SourceConfig, source_model, source_types
 
 _HEAD: Final = """\
 # Reference of configuration
@@ -40,20 +41,25 @@ def _lines() -> Iterator[str]:
         yield from _section(f"### `{name}`", model)
     for kind in Kind:
         yield f"## `{kind}`\n"
+        yield from _commons(_COMMON[kind])
         for type_name in plugin_types(kind):
             plugin = plugin_class(kind, type_name)
-            yield from _section(f"### {kind.word} `{type_name}`", plugin.config_model)
+            title = f"{kind.word} `{type_name}`"
+            yield from _section(f"### {title}", plugin.config_model, _COMMON[kind])
             if kind is Kind.OUTPUT:
                 yield f"Delivery: `{plugin.delivery}`. Runs in {plugin.runs}.\n"
+            yield from _below(title, plugin.config_model, _COMMON[kind])
     yield from _section("## `tests`", FilterTest)
     yield "## `sources`\n"
+    yield from _commons(_OF_SOURCES)
     for type_name in source_types():
-        yield from _section(f"### source `{type_name}`", source_model(type_name))
+        yield from _section(f"### source `{type_name}`", source_model(type_name), _OF_SOURCES)
+        yield from _below(f"source `{type_name}`", source_model(type_name), _OF_SOURCES)
     yield "## A relay's file\n"
     from databus.relay import RelayConfig
 
     yield from _table(RelayConfig, skip=())
-    for name in ("tls", "log", "capture", "serve"):
+    for name in ("tls", "log", "capture", "serve", "registry"):
         annotation = RelayConfig.model_fields[name].annotation
         yield from _section(f"### relay `{name}`", next(iter(get_args(annotation)), annotation))
     yield '## Options of Spark\'s `format("databus")`\n'
@@ -62,16 +68,66 @@ def _lines() -> Iterator[str]:
     yield from _table(DatabusOptions, skip=())
 
 
-def _section(title: str, model: Any) -> Iterator[str]:
+_Commons = Mapping[str, type[BaseModel]]
+"""Models whose options others have too, by what these are called, the wider first."""
+_COMMON: Final[Mapping[Kind, _Commons]] = {
+    Kind.INPUT: {},
+    Kind.FILTER: {"Every filter": FilterConfig, "Every filter over whole tables": TablesFilterConfig},
+    Kind.OUTPUT: {"Every output": OutputConfig},
+}
+_OF_SOURCES: Final[_Commons] = {"Every source": SourceConfig}
+
+
+def _commons(commons: _Commons) -> Iterator[str]:
+    told: list[Option] = []
+    for title, model in commons.items():
+        yield f"### {title}\n"
+        if told:
+            yield "Beside those above:\n"
+        options = [each for each in options_of(model, ("type",)) if each not in told]
+        yield from _rows(options)
+        told += options
+        yield from _below(title[0].lower() + title[1:], model)
+
+
+def _section(title: str, model: Any, commons: _Commons = types.MappingProxyType({})) -> Iterator[str]:
     yield f"{title}\n"
     yield f"{' '.join((model.__doc__ or '').split())}\n"
-    yield from _table(model, skip=("type",))
+    options, among = list(options_of(model, ("type",))), None
+    for name, common in commons.items():
+        if issubclass(model, common):
+            shared = list(options_of(common, ("type",)))
+            options, among = [each for each in options if each not in shared], name
+    if among is not None:
+        link = f"[{among[0].lower()}{among[1:]}](#{among.lower().replace(' ', '-')})"
+        yield f"{'Beside' if options else 'Has'} the options of {link}{':' if options else '.'}\n"
+    if options or among is None:
+        yield from _rows(options)
+
+
+def _below(title: str, model: type[BaseModel], commons: _Commons = types.MappingProxyType({})) -> Iterator[str]:
+    """The options that are inside options, such as `create_topics` of an output, with those inside them."""
+    shared = {name for each in commons.values() for name in each.model_fields}
+    for name, field in model.model_fields.items():
+        for inner in () if name in shared else _models_in(field.annotation):
+            yield from _section(f"#### `{field.alias or name}` of {title}", inner)
+            yield from _below(f"`{field.alias or name}` of {title}", inner)
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [each for inner in get_args(annotation) for each in _models_in(inner)]
 
 
 def _table(model: type[BaseModel], skip: tuple[str, ...]) -> Iterator[str]:
+    yield from _rows(options_of(model, skip))
+
+
+def _rows(options: "Iterable[Option]") -> Iterator[str]:
     yield "| option | values | default | meaning |"
     yield "|---|---|---|---|"
-    for each in options_of(model, skip):
+    for each in options:
         cells = (f"`{each.name}`", each.values, each.default, each.meaning)
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
@@ -111,7 +167,7 @@ def _values(field: FieldInfo) -> str:
     return ", ".join([words, *limits])
 
 
-_NAMES: Final = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "text"}
+_NAMES: Final = {str: "text", SecretStr: "text", int: "integer", float: "number", bool: "true or false", Path: "text"}
 
 
 def _type(annotation: Any) -> str:
@@ -127,6 +183,8 @@ def _type(annotation: Any) -> str:
         found = ("list of " if origin is list else "") + " to ".join(map(_type, inner))
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         found = "options"
+    elif isinstance(annotation, type) and issubclass(annotation, Enum):
+        found = " or ".join(f"`{each.value}`" for each in annotation)
     else:
         found = _NAMES.get(annotation, "anything")
     return found

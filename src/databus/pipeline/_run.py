@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from databus.core import DatabusError, InputError
+from databus.pipeline._check_master import unguarded
 from databus.pipeline._commands import Commands
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._control import ControlServer
@@ -194,6 +195,8 @@ class _Run:
         self._watches = [each for each in (self._sources, elsewhere) if each is not None]
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
         self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look)
+        self._send_renewed: Callable[[], bool] = lambda: False
+        self._renewed_s: float | None = None
 
     @property
     def config(self) -> PipelineConfig:
@@ -272,19 +275,24 @@ class _Run:
     def _start_spark(self) -> SparkStart:
         config, spark = self._config, self._config.sections.spark
         archive = None if spark.archive is None else config.folder / spark.archive
-        files = [Path(each) for each in config.access.options().values()]
 
         def make(on_process: OnProcess) -> "SparkSession":
-            from databus.spark import Shipment, tuned_session
+            from databus.spark import Shipment, is_local, tuned_session
 
-            return tuned_session(
+            shipment, folder = Shipment(archive, config.access), config.state / "spark"
+            if (warning := unguarded(self._master, config)) is not None:
+                self._logger.warning(warning)
+            session = tuned_session(
                 f"databus {config.name}",
                 self._master,
-                folder=config.state / "spark",
+                folder=folder,
                 settings=spark.settings,
                 on_process=on_process,
-                shipment=Shipment(archive, files),
+                shipment=shipment,
             )
+            if not is_local(self._master):
+                self._send_renewed = partial(shipment.send_renewed, session, folder)
+            return session
 
         return SparkStart(make)
 
@@ -359,6 +367,7 @@ class _Run:
             lambda: self._relay_url,
             self._report,
             is_stopping=self._is_stopping,
+            renewed_s=lambda: self._renewed_s,
         )
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
@@ -422,6 +431,9 @@ class _Run:
                 event = self._events.get(timeout=_LOOK_S)
             except Empty:
                 self._look_for_hanging()
+                if self._send_renewed():
+                    self._renewed_s = time.monotonic()
+                    self._logger.info("executors were sent the renewed files by which the relay is asked")
                 if self._queries.is_changing:
                     self._queries.look()
             else:

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from databus.core import DatabusError, InputError, UnknownColumn, UnsupportedFeature
-from databus.pipeline._contract import TablesFilter
+from databus.core import ConfigError, DatabusError, InputError, UnknownColumn, UnsupportedFeature
+from databus.pipeline._contract import Filter, TablesFilter
 from databus.pipeline._graph import Graph, Step
 from databus.schema import TableSchema, column_named, spark_fields
 from databus.tasks import Always, FilterMapper, Lineage, TableFilters, is_meta, result_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 
@@ -48,18 +49,19 @@ class TypedSteps:
             try:
                 if isinstance(each, TablesFilter):
                     self._check_hidden(index, each, names)
-                    comes = result_table(table.source, arrow_schema(rows.schema), tuple(key))
+                    comes = _result(table, arrow_schema(rows.schema), key)
                     filters = self._filters(step, each, comes)
                     self._tables.append((index, filters, comes))
                     rows = _over(filters, comes, rows)
                 else:
+                    check_keeps(each, step, table)
                     rows = each.apply(rows, step.branch)
             except DatabusError:
                 raise
             except Exception as error:
                 raise analysis_error(step.node, error) from error
             key = self._through(step, names).key(key)
-        return rows, result_table(table.source, arrow_schema(rows.schema), tuple(key))
+        return rows, _result(table, arrow_schema(rows.schema), key)
 
     def _through(self, step: Step, names: Sequence[str]) -> Lineage:
         """What a filter makes of columns. Spark would look for those that are not there before the filter before it."""
@@ -112,6 +114,22 @@ class TypedSteps:
                     "it no more: it may go on under another name. Say in the filter what to hide now, or leave the "
                     "table out of its `tables`"
                 )
+
+
+def check_keeps(each: Filter, step: Step, table: TableSchema) -> None:
+    """Raises `ConfigError` where rows that a filter of Spark's leaves out would stay in a copy that has them."""
+    if not table.first_images and each.leaves_out_rows(step.branch):
+        raise ConfigError(
+            f"{step.node}: {table.source}: updates of this table may come without first images, and nothing would "
+            "remove a row that this filter leaves out from a copy that has it. Choose rows by a filter `where`, which "
+            "removes them; or say `first_images: true` in the source, if its messages have whole rows; a filter "
+            "`python` that leaves nothing out says `keeps_rows: true`"
+        )
+
+
+def _result(table: TableSchema, made: "pa.Schema", key: Sequence[str]) -> TableSchema:
+    """The definition of what filters have made of rows of a table."""
+    return result_table(table.source, made, tuple(key), first_images=table.first_images)
 
 
 def no_column(where: str, name: str, names: Sequence[str]) -> str:

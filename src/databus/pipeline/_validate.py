@@ -98,7 +98,15 @@ def _read(path: Path, master: str | None) -> tuple[Graph | None, list[Problem]]:
         problems += _check_edges(graph, is_whole=is_whole)
         if is_whole:
             problems += [Problem(where, message) for where, message in check_filter_tests(graph)]
-    return graph, sorted(set(problems))
+    return graph, sorted(set(_without_echoes(problems)))
+
+
+def _without_echoes(problems: list[Problem]) -> Iterator[Problem]:
+    """Without what is said of a `${NAME}` that stands there because it has no value."""
+    unset = {each.path for each in problems if each.is_unset}
+    for each in problems:
+        if each.is_unset or each.path not in unset or each.message.startswith("there is no such option"):
+            yield each
 
 
 def _name(path: str) -> str:

@@ -3,6 +3,8 @@
 An output whose rows are not written by tasks is given them in the driver, or the micro-batch as Spark has it.
 """
 
+import json
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,6 +60,7 @@ from databus.tasks import (
     joined_typed,
     receipts_for,
 )
+from databus.wire import is_inside_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -170,7 +173,7 @@ class Writer:
         """One job for all outputs; what it hands back is then committed, output by output."""
         staged = self._staged(rows, batch_id, feeds)
         for (feed, handle), first in zip(feeds, staged, strict=True):
-            batches: Sequence[StagedBatch] = first
+            batches: Sequence[StagedBatch] = first or self._beginning(batch_id)
             for _ in range(_STAGES_MAX):
                 again = self._commit(batches, feed, handle, InSpark(rows.sparkSession), began)
                 if again is None:
@@ -179,6 +182,12 @@ class Writer:
                 (batches,) = self._staged(rows, batch_id, [(feed, handle)])
             else:
                 raise FatalError(f"{self._query}: {handle.name} asked {_STAGES_MAX} times for the same rows")
+
+    def _beginning(self, batch_id: int) -> list[StagedBatch]:
+        """What says to an output where its first micro-batch begins, if that brings nothing."""
+        if batch_id:
+            return []
+        return [StagedBatch(self._offsets.physical, *self._bounds(batch_id), ())]
 
     def _write_direct(self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle, began: float) -> None:
         """One job for an output, a task for each bucket, which are all in the target when it ends."""
@@ -234,6 +243,14 @@ class Writer:
         """The micro-batch as change batches, in order."""
         raise NotImplementedError
 
+    def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
+        """Where the rows of a micro-batch begin and end."""
+        offsets = self._offsets
+        least = SourceCheckpoint(scn=max(offsets.origin.starting_version - 1, 0))
+        first = least if self._after is None else offsets.position_in(self._after)
+        start = first if batch_id == 0 else offsets.position(batch_id - 1)
+        return start, offsets.position(batch_id)
+
     def _for_feed(self, batch: BatchT, feed: Feed, handle: OutputHandle) -> BatchT:
         """What of a batch an output is given."""
         del handle
@@ -283,6 +300,13 @@ def _newest_us(rows: TableRows | StagedRows) -> int | None:
     return newest
 
 
+def _empty_range(schema: pa.Schema, physical: str, start: SourceCheckpoint, end: SourceCheckpoint) -> pa.Table:
+    """A micro-batch without rows, as one range of the log: a transaction may end in it, of which rows came before."""
+    values = (physical, json.dumps(start.to_json()), *start.pair, *end.pair, 1, "")
+    columns = [pa.array([value], field.type) for value, field in zip(values, schema, strict=True)]
+    return pa.table(columns, schema=schema)
+
+
 def _selected(batch: BatchT, feed: Feed) -> BatchT:
     items = tuple(item for item in batch.items if feed.selects(f"{batch.physical}/{item.table.source}"))
     return replace(batch, items=items)
@@ -320,10 +344,12 @@ class TablesWriter(Writer):
         self, rows: "DataFrame", batch_id: int, feed: Feed, handle: OutputHandle
     ) -> tuple[Batch, Callable[[Bucket], pa.Table]] | None:
         """See `Writer._to_buckets`. Each task has all ranges, which are small, and reads them itself."""
-        del batch_id
         ranges = rows.toArrow()
         if ranges.num_rows == 0:
-            return None
+            start, end = self._bounds(batch_id)
+            if not (handle.output.config.ends_transactions and start.scn and is_inside_transaction(start.pair)):
+                return None
+            ranges = _empty_range(ranges.schema, self._offsets.physical, start, end)
         scn, seq = min(zip(*(ranges.column(name).to_pylist() for name in ("after_scn", "after_seq")), strict=True))
         start = SourceCheckpoint(scn=scn, seq=seq)
         write = partial(write_ranges, rows.sparkSession, self._decode, ranges)
@@ -396,8 +422,10 @@ class TypedWriter(Writer):
         """See `Writer._to_buckets`. One task writes all buckets, of rows that Spark has put in order."""
         start, end = self._bounds(batch_id)
         writer, ways = handle.direct.direct_writer(), ways_of(feed, handle.direct, {})
+        is_ours = partial(operator.eq, f"{self._offsets.physical}/{self._table.source}")
 
         def write(bucket: Bucket) -> pa.Table:
+            bucket = replace(bucket, brings=is_ours)
             of = self._table, self._offsets.physical, start, end
             stage = DirectTypedStage(*of, DirectFeed(ways, writer, bucket))
             return rows.coalesce(1).sortWithinPartitions(*ORDER).mapInArrow(stage, RECEIPTS_DDL).toArrow()
@@ -408,11 +436,3 @@ class TypedWriter(Writer):
         """See `Writer.batches_of`."""
         start, end = self._bounds(batch_id)
         return [decode_typed(collected, self._table, self._offsets.physical, start, end, self._lineage_of)]
-
-    def _bounds(self, batch_id: int) -> tuple[SourceCheckpoint, SourceCheckpoint]:
-        """Where the rows of a micro-batch begin and end."""
-        offsets = self._offsets
-        least = SourceCheckpoint(scn=max(offsets.origin.starting_version - 1, 0))
-        first = least if self._after is None else offsets.position_in(self._after)
-        start = first if batch_id == 0 else offsets.position(batch_id - 1)
-        return start, offsets.position(batch_id)

@@ -3,6 +3,7 @@
 import hmac
 import json
 import logging
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -33,14 +34,14 @@ HTTP_LOGGER: Final = logging.getLogger("databus.http")
 HTTP_LOGGER.addFilter(_is_of_ours)
 
 
-def admit(request: web.Request, token: bytes | None, who: str = "relay") -> None:
-    """Raise unless whoever asks may. Without a token only this machine may, and no web page that it shows.
+def admit(request: web.Request, tokens: Sequence[bytes], who: str = "relay") -> None:
+    """Raise unless whoever asks may. Without tokens only this machine may, and no web page that it shows.
 
-    token: the whole value of the header. who: what is asked, for the error.
+    tokens: the whole values of the header, one of which it must have. who: what is asked, for the error.
     """
-    if token is not None:
+    if tokens:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not hmac.compare_digest(given, token):
+        if not sum(hmac.compare_digest(given, each) for each in tokens):  # all of them: the time tells nothing
             said = f"the token is not this {who}'s" if given else f"this {who} wants a token"
             raise AccessDenied(f"{said}: send the header `Authorization: Bearer TOKEN`")
         return

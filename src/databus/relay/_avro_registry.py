@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from databus.core import CorruptData, DatabusError, LimitExceeded
 from databus.disk import make_folder, sync_folder, write_all, write_failure
+from databus.relay._avro_meanings import other_meanings
 
 NAME: Final = "schemas.jsonl"
 VERSIONS_MAX: Final = 20_000
@@ -238,4 +239,5 @@ def _incompatibilities(schema: str, before: list[str], level: Compatibility) -> 
             found = checker.get_compatibility(reader, writer)
             if found.compatibility is not SchemaCompatibilityType.compatible:
                 troubles += [str(each) for each in found.messages] or ["incompatible"]
+            troubles += other_meanings(reader, writer)
     return troubles

@@ -231,11 +231,8 @@ class Capture:
     def _open(self) -> tuple[Source, Log]:
         self._begin("connecting")
         source = self._source = self._open_source(self.physical, self._config)
-        try:
-            identity = source.identify()
-        except DatabusError:
-            self._open_what_is_held()
-            raise
+        self._open_what_is_held()
+        identity = source.identify()
         self._begin(f"opening the log of {identity.description}")
         log = self._open_log(identity)
         self._begin(f"asking {identity.description} for its tables")
@@ -256,8 +253,8 @@ class Capture:
             self._note(State.INITIALIZING, step)
 
     def _open_what_is_held(self) -> None:
-        """Open a log that there is already, although the database does not let us in: consumers may read it."""
-        identity = held_identity(self._folder)
+        """Open a log that there is already: consumers may read it, though the database be away or another one now."""
+        identity = None if self.log is not None else held_identity(self._folder)
         if identity is not None:
             self._open_log(identity)
 
@@ -275,7 +272,7 @@ class Capture:
             self.log.subscribe(self._published)
             self._last_commit = self.log.last_commit
             self._quiet_since_ns = self._clock.monotonic_ns()
-        check_identity(self.physical, self.log.identity, identity)
+        check_identity(self.log, identity)
         return self.log
 
     def _follow(self, source: Source, log: Log) -> None:
@@ -478,16 +475,18 @@ def held_identity(folder: Path) -> Identity | None:
     return SegmentHeader.load(segment_path(folder, numbers[0])).identity if numbers else None
 
 
-def check_identity(physical: str, known: Identity, found: Identity) -> None:
+def check_identity(log: Log, found: Identity) -> None:
     """Raise `SourceChanged` unless this is the physical source that the log belongs to."""
+    known = log.identity
     if known.uuid != found.uuid:
         raise SourceChanged(
-            f"{physical}: the log holds changes of {known.description} ({known.uuid}), and this is {found.description} "
-            f"({found.uuid}). Put the former back; or stop the relay, move the log's folder away and start it again: "
-            f"all tables are read then, and consumers of the former log have to start over"
+            f"{log.physical}: {log.folder} is the log of {known.description} ({known.uuid}), and the database is now "
+            f"{found.description} ({found.uuid}). What the log holds is served. Put the former back; or stop the "
+            f"relay, move that folder away and start it again: all tables are read then, and consumers of the former "
+            f"log have to start over"
         )
     if known.scheme != found.scheme:
         raise SourceChanged(
-            f"{physical}: its SCNs were made by the scheme {known.scheme!r} and now are by {found.scheme!r}; "
+            f"{log.physical}: its SCNs were made by the scheme {known.scheme!r} and now are by {found.scheme!r}; "
             f"a scheme never changes inside a timeline; start a new log"
         )

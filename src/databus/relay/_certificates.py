@@ -27,7 +27,7 @@ class Certificates:
         """Read the files. Raises `ConfigError` that names the one that is wrong."""
         self._config = config
         self._files = [each for each in (config.certificate_file, config.key_file, config.client_ca_file) if each]
-        self._seen = [_state_of(each) for each in self._files]
+        self._seen = [state_of(each) for each in self._files]
         self.context = _context_of(config)
         if is_readable_by_all(config.key_file):
             _logger.warning(
@@ -39,7 +39,7 @@ class Certificates:
         """Read the files again if they have changed. What is no good (yet) is not used: a file that is half written
         must not shut everybody out. So an authority is trusted until a file without it can be read.
         """
-        seen = [_state_of(each) for each in self._files]
+        seen = [state_of(each) for each in self._files]
         if seen == self._seen:
             return
         self._seen = seen
@@ -54,7 +54,7 @@ class Certificates:
             _logger.info("the relay's certificate has been read again", file=str(self._config.certificate_file))
 
 
-def _state_of(path: Path) -> _State:
+def state_of(path: Path) -> _State:
     """What tells that a file has been changed or replaced; None where there is none."""
     try:
         found = path.stat()

@@ -187,7 +187,7 @@ class Commands:
             cursor = await self._in_reader(lambda: open_cursor(log, wanted.start))
             scan = RangeScan(log, cursor, wanted, selection)
             found = await find_range(scan, self._feeds[log.physical], wanted.wait_ms, self._in_reader)
-            return _json(found.to_json())
+            return _json({**found.to_json(), "log": log.uuid})
 
     # What there is to see and to do
 

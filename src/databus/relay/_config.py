@@ -8,12 +8,14 @@ from typing import Annotated, Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, ValidationError, field_validator
 
 from databus.core import ConfigError
-from databus.formats import has_reference, lines_of, load_yaml, substitute
+from databus.formats import has_reference, line_of, lines_in, lines_of, load_yaml, substitute
 from databus.log import LogConfig
 from databus.relay._avro_registry import Compatibility
 from databus.sources import SourceConfig, parse_source
 
 PORT: Final = 11115
+_TOKENS_MAX: Final = 8
+_TOKEN_LENGTH_MIN: Final = 8
 _SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "credential", "private_key")
 _HIDDEN: Final = "(hidden)"
 
@@ -127,7 +129,9 @@ class RelayConfig(BaseModel):
     base: Path | None = Field(None, description="Where relative paths in this file start, instead of at its folder.")
     folder: Path = Field(Path(".databus/relay"), description="Where the logs are.")
     token_file: Path | None = Field(
-        None, description="File with the bearer token that every request must carry; needed beyond the loopback."
+        None,
+        description="File with the bearer token that every request must carry; needed beyond the loopback. It is read "
+        "again when it changes. While a token is being replaced it holds both, a line each.",
     )
     tls: TlsConfig | None = Field(
         None, description="Answer by `https://` alone, with this certificate. Changed files are used within seconds."
@@ -153,23 +157,29 @@ class RelayConfig(BaseModel):
         """Host and port to bind to."""
         return address_of(self.listen)
 
-    def token(self) -> str | None:
-        """The bearer token, from its file. Raises `ConfigError` if that is no good, or missing where it is needed."""
+    def tokens(self) -> tuple[str, ...]:
+        """The bearer tokens, from their file; none where everybody of this machine may ask. Raises `ConfigError` if the
+        file is no good, or missing where it is needed.
+        """
         host = self.address[0]
         if self.token_file is None:
             if not is_loopback(host):
                 raise ConfigError(
                     f"listen: {host} can be reached from other machines; set token_file, or listen on 127.0.0.1"
                 )
-            return None
+            return ()
         try:
-            token = self.token_file.read_text().strip()
+            lines = self.token_file.read_text().split("\n")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "not text"
             raise ConfigError(f"token_file: {self.token_file}: {reason}") from error
-        if len(token) < 8 or not token.isascii() or any(c.isspace() for c in token):
-            raise ConfigError(f"token_file: {self.token_file}: a token is 8 or more ASCII characters without blanks")
-        return token
+        tokens = tuple(each.strip() for each in lines if each.strip())
+        if not 0 < len(tokens) <= _TOKENS_MAX or not all(map(_is_token, tokens)):
+            raise ConfigError(
+                f"token_file: {self.token_file}: a token is 8 or more ASCII characters without blanks; while one is "
+                f"being replaced there are several, a line each, and {_TOKENS_MAX} at most"
+            )
+        return tokens
 
     def shown(self) -> dict[str, Any]:
         """As JSON for `/config`, without secrets: references as written, nothing under a name that sounds secret."""
@@ -261,4 +271,16 @@ def load_relay(path: Path) -> RelayConfig:
     try:
         return parse_relay(value, folder=path.parent)
     except ConfigError as error:
-        raise ConfigError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+        lines = lines_in(path)
+        placed = [f"{_place(path, line, lines)}: {line}" for line in str(error).splitlines()]
+        raise ConfigError("\n".join(placed)) from error
+
+
+def _place(path: Path, said: str, lines: Mapping[str, int]) -> str:
+    """File and line of a sentence that begins with its path in the file."""
+    line = line_of(said.partition(": ")[0], lines)
+    return str(path) if line is None else f"{path}:{line}"
+
+
+def _is_token(text: str) -> bool:
+    return len(text) >= _TOKEN_LENGTH_MIN and text.isascii() and not any(c.isspace() for c in text)

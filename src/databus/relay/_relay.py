@@ -51,7 +51,7 @@ class Relay:
         self, config: RelayConfig, *, open_source: OpenSource = open_source, clock: Clock | None = None
     ) -> None:
         self.config = config
-        self._server = Server(config, config.token())
+        self._server = Server(config)
         self._feeds = {name: Feed(self._server.loop) for name in config.sources}
         self.captures = {
             name: Capture(

@@ -21,6 +21,7 @@ from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
 from databus.relay._tls import Tls
+from databus.relay._tokens import Tokens
 
 NAME_LENGTH_MAX: Final = 100
 _START_S_MAX: Final = 30.0
@@ -36,9 +37,10 @@ _logger = structlog.get_logger("databus.relay")
 class Server:
     """Serves `commands`. `start` binds and returns; `stop` ends every stream and gives the port back."""
 
-    def __init__(self, config: RelayConfig, token: str | None) -> None:
+    def __init__(self, config: RelayConfig) -> None:
+        """Read the files of tokens and certificates. Raises `ConfigError` that names the one that is wrong."""
         self._config = config
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._tokens = Tokens(config)
         self._thread = threading.Thread(target=self._run, name="relay-http", daemon=True)
         self._bound = threading.Event()
         self._error: BaseException | None = None
@@ -63,7 +65,7 @@ class Server:
                 raise self._error
             reason = self._error.strerror or str(self._error)
             if self._error.errno == errno.EADDRINUSE:  # asyncio's own words name the address once more, as a tuple
-                reason = "another program listens there; is a relay running there already?"
+                reason = "another program listens there, perhaps another relay; stop it, or write another port here"
             raise ConfigError(f"listen: {self._config.listen}: {reason}")
 
     def stop(self) -> None:
@@ -110,16 +112,13 @@ class Server:
         )
         await self._runner.setup()
         listening: asyncio.Server | None = None
-        renewing: asyncio.Future[None] | None = None
+        renewing = asyncio.ensure_future(self._renew())
         try:
             listening = await self._listen(self._runner)
             self._bound.set()
-            if self._certificates is not None:
-                renewing = asyncio.ensure_future(self._renew(self._certificates))
             await self._ending.wait()
         finally:
-            if renewing is not None:
-                renewing.cancel()
+            renewing.cancel()
             if listening is not None:
                 listening.close()
             await self._runner.cleanup()
@@ -144,11 +143,13 @@ class Server:
 
         return lambda: Tls(certificates.context, server, note)
 
-    async def _renew(self, certificates: Certificates) -> None:
-        """Look at the certificate's files, in a thread: they may be on a slow disk."""
+    async def _renew(self) -> None:
+        """Look at the files of tokens and certificates, in a thread: they may be on a slow disk."""
         while True:
             await asyncio.sleep(LOOK_S)
-            await self.loop.run_in_executor(None, certificates.renew)
+            await self.loop.run_in_executor(None, self._tokens.renew)
+            if self._certificates is not None:
+                await self.loop.run_in_executor(None, self._certificates.renew)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         assert self._commands is not None  # noqa: S101 - bound after it was given
@@ -156,7 +157,7 @@ class Server:
         command = request.match_info["command"]
         client, is_error = "unknown", True
         try:
-            admit(request, self._token)
+            admit(request, self._tokens.headers)
             self._door.leave(request.transport)
             is_crowded = self._check_room(command)
             client = _client_of(request)

@@ -4,6 +4,7 @@ from databus.schema._changes import Origin, SchemaChange, origins
 from databus.schema._compat import SchemaDiff, diff
 from databus.schema._derive import (
     BUS_FIELDS,
+    avro_field_name,
     avro_name,
     avro_schema,
     frame_schema,
@@ -30,6 +31,7 @@ __all__ = [
     "SchemaDiff",
     "TableSchema",
     "TypeForms",
+    "avro_field_name",
     "avro_name",
     "avro_schema",
     "column_named",

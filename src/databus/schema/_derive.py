@@ -63,9 +63,29 @@ _AVRO_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def avro_name(name: str) -> str:
-    """A name as Avro allows it; other names may become the same."""
+    """A record's name as Avro allows it; other names may become the same."""
     cleaned = _AVRO_NAME.sub("_", name)
     return cleaned if cleaned and not cleaned[0].isdigit() else f"_{cleaned}"
+
+
+_NOT_IN_FIELDS: Final = re.compile(r"^[0-9]|[^A-Za-z0-9_]")
+
+
+def avro_field_name(name: str) -> str:
+    """A column's name as Avro allows it, with `_uXXXX` for what it does not, as Debezium's `avro_unicode` has it.
+
+    It depends on nothing but the column's own name: readers with another schema of the table find fields by names, and
+    take one column for another if these change hands.
+
+    >>> avro_field_name("Straße 1"), avro_field_name("1st_line")
+    ('Stra_u00dfe_u00201', '_u0031st_line')
+    """
+
+    def escaped(found: re.Match[str]) -> str:
+        units = found[0].encode("utf-16-be", "surrogatepass").hex()
+        return "".join(f"_u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+    return _NOT_IN_FIELDS.sub(escaped, name) or "_"
 
 
 def avro_schema(table: TableSchema, reserved: Collection[str] = ()) -> dict[str, Any]:
@@ -76,7 +96,7 @@ def avro_schema(table: TableSchema, reserved: Collection[str] = ()) -> dict[str,
     used = set(reserved)
     fields: list[dict[str, Any]] = []
     for column in table.columns:
-        name = avro_name(column.name)
+        name = avro_field_name(column.name)
         while name in used:
             name += "_"
         used.add(name)

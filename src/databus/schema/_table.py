@@ -43,13 +43,16 @@ class TableSchema:
     """A table's columns in order and its key.
 
     source: the name inside the physical source, `db.table`. key: names of the columns that identify a row, in key
-    order; empty where the table has none. Raises `ConfigError` for a column that has no name, a type that is none, a
-    name that stands twice or is one of the bus's own, or a key that is not made of columns.
+    order; empty where the table has none. first_images: whether every update has its first image and every delete the
+    whole row; else an insert may put a row that was there, and a delete may have nothing but the key. Raises
+    `ConfigError` for a column that has no name, a type that is none, a name that stands twice or is one of the bus's
+    own, or a key that is not made of columns.
     """
 
     source: str
     columns: tuple[Column, ...]
     key: tuple[str, ...] = field(default=())
+    first_images: bool = True
 
     def __post_init__(self) -> None:
         seen: set[str] = set()
@@ -95,12 +98,13 @@ class TableSchema:
         raise KeyError(name)
 
     def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return {
+        """As a JSON object; `first_images` only where it is false."""
+        value: dict[str, Any] = {
             "source": self.source,
             "columns": [column.to_json() for column in self.columns],
             "key": list(self.key),
         }
+        return value if self.first_images else {**value, "first_images": False}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -110,6 +114,7 @@ class TableSchema:
                 Column(c["name"], c["type"], bool(c.get("nullable", True)), c.get("db_type", ""), c.get("charset"))
                 for c in value["columns"]
             )
-            return cls(str(value["source"]), columns, tuple(value.get("key", ())))
+            key, first_images = tuple(value.get("key", ())), bool(value.get("first_images", True))
+            return cls(str(value["source"]), columns, key, first_images)
         except (KeyError, TypeError, AttributeError) as error:
             raise ConfigError(f"not a table schema: {error!r} in {str(value)[:200]}") from error

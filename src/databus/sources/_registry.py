@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 
-from databus.core import ConfigError, UnsupportedFeature
+from databus.core import ConfigError, UnsupportedFeature, how_to_install
 from databus.formats import validated
 from databus.sources._config import SourceConfig
 from databus.sources._contract import Source
@@ -48,7 +48,7 @@ def _class_of(type_name: str, where: str) -> Any:
         if missing:
             raise ConfigError(
                 f"{where}.type: {type_name} needs {' and '.join(missing)}, which this Python does not have: "
-                f"pip install 'databus-cdc[{extra}]'"
+                f"{how_to_install(extra)}"
             )
         module, _, name = _BUILT_IN[type_name].partition(":")
         return getattr(import_module(module), name)
@@ -96,7 +96,7 @@ def offered(capability: Any, config: SourceConfig, physical: str) -> Any:
         return found
     others = ", ".join(name for name in source_types() if _is_offered_by(name, capability)) or "none"
     word = capability.__name__.lower()
-    raise UnsupportedFeature(f"{physical}: sources of type {config.type} are not {word}; there are: {others}")
+    raise UnsupportedFeature(f"{physical}: a source of type {config.type} is not {word}; types that are: {others}")
 
 
 def all_offered(capability: Any) -> dict[str, Any]:

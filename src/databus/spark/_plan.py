@@ -22,13 +22,13 @@ from databus.core import (
     SchemaChanged,
     SourceCheckpoint,
 )
-from databus.link import Range, RangeControl, RelayClient, patiently
+from databus.link import Range, RangeControl, RelayClient, other_log, patiently
 from databus.schema import SchemaChange
 from databus.spark._changes import find_changes
 from databus.spark._options import DatabusOptions
 from databus.spark._target import Target, TypedTable, connect, resolve
 from databus.spark._typed import refusal
-from databus.wire import position_at
+from databus.wire import is_inside_transaction, is_of_other_log, position_at, resumes_after
 
 if TYPE_CHECKING:
     from databus.client import Window
@@ -43,7 +43,8 @@ class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untype
     of (`after`, `until`].
 
     changes: those of a typed table's schema that stand after `start`, up to the schema that is read as. begins: whether
-    it is the first of its batch. ranges: how many its batch has.
+    it is the first of its batch. ranges: how many its batch has. log: the one that it was planned on; empty where an
+    older relay does not say.
     """
 
     start: SourceCheckpoint
@@ -52,6 +53,7 @@ class RangePartition(InputPartition):  # type: ignore[misc]  # pyspark is untype
     changes: tuple[SchemaChange, ...] = ()
     begins: bool = False
     ranges: int = 1
+    log: str = ""
 
 
 class Planner:
@@ -162,7 +164,13 @@ class Planner:
             self._options.retry_ms,
         )
         self._has_asked = True
+        self._check_log(found.log)
         return found
+
+    def _check_log(self, log: str) -> None:
+        """Refuse another log than the one that numbered a typed query's table: there it may number another so."""
+        if self.target.table is not None and log not in ("", self.target.log):
+            raise other_log(self.target.physical, self.target.log, log)
 
     def _admit(self, start: SourceCheckpoint, found: Range) -> None:
         """Let the controls at the start of a typed batch pass, or raise."""
@@ -234,6 +242,7 @@ class Planner:
         splitter = Splitter(target.physical, start, self._client.table_of, bound)
         last, rows = start, 0
         with self._client.stream(target.physical, start, sources=target.sources, to=end.pair, wait_ms=0) as stream:
+            self._check_log(stream.log)
             splitter.connected(stream.uuid, stream.log)
             for window in (each for groups in stream for group in groups for each in splitter.split(group)):
                 rows += len(window)
@@ -252,17 +261,23 @@ class Planner:
         return self._ranges(self.initial(), min(self.target.published, self.bound), None)
 
     def _ranges(self, start: SourceCheckpoint, end: Pair, found: Range | None) -> list[RangePartition]:
-        if end <= start.pair:
+        if end < (start.scn, 0) or (end <= start.pair and not is_inside_transaction(start.pair)):
             return []
         found = found or self._whole_range(start, end)
+        begin = resumes_after(start.pair, is_other_log=bool(found.log) and is_of_other_log(start, found.log))
+        if end <= begin:
+            return []
         if not found.rows and not found.controls:
             return []
-        inner = sorted((each for each in found.splits if start.pair < each.pair < end), key=lambda each: each.pair)
+        inner = sorted((each for each in found.splits if begin < each.pair < end), key=lambda each: each.pair)
         least = self._options.partition_bytes_min
         starts = [start, *(inner if least == 0 else _spread(inner, found.bytes // least))]
         ends = [*(each.pair for each in starts[1:]), end]
         changes = self._changes_after(start)
-        bounds = [(each, max(each.pair, self._first), until) for each, until in zip(starts, ends, strict=True)]
+        afters = [begin, *(each.pair for each in starts[1:])]
+        bounds = [
+            (each, max(after, self._first), until) for each, after, until in zip(starts, afters, ends, strict=True)
+        ]
         bounds = [bound for bound in bounds if bound[1] < bound[2]]
         return [
             RangePartition(
@@ -272,6 +287,7 @@ class Planner:
                 tuple(change for change in changes if change.pair > after),
                 begins=number == 0,
                 ranges=len(bounds),
+                log=found.log,
             )
             for number, (each, after, until) in enumerate(bounds)
         ]

@@ -45,7 +45,7 @@ class PartitionReader:
 
     def _range(self, partition: RangePartition) -> pa.RecordBatch:
         values = [self.target.physical, json.dumps(partition.start.to_json()), *partition.after, *partition.until]
-        values.append(partition.ranges)
+        values += [partition.ranges, partition.log]
         return pa.RecordBatch.from_arrays(
             [pa.array([value], field.type) for value, field in zip(values, self.schema, strict=True)],
             schema=self.schema,
@@ -64,7 +64,7 @@ class PartitionReader:
         )
         if partition.begins and partition.changes and options.schema_changes == "ahead":
             yield decoder.ahead()
-        for groups, _ in self._reader().groups(partition.start, partition.until):
+        for groups, _ in self._reader(partition).groups(partition.start, partition.until):
             for group in groups:
                 self._check_schemas(group)
                 yield from decoder.feed(group)
@@ -80,7 +80,7 @@ class PartitionReader:
                 )
 
     def _frames(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:
-        for run, stream in self._reader().pieces(partition.start, partition.until, _runs_of):
+        for run, stream in self._reader(partition).pieces(partition.start, partition.until, _runs_of):
             yield self._row_of(run, stream.log, partition)
 
     def _row_of(self, run: Run, log: str, partition: RangePartition) -> pa.RecordBatch:
@@ -101,10 +101,16 @@ class PartitionReader:
             schema=self.schema,
         )
 
-    def _reader(self) -> RangeReader:
+    def _reader(self, partition: RangePartition) -> RangeReader:
         options, target = self.options, self.target
         return RangeReader(
-            _client_for(options), target.physical, target.sources, target.may_hold, options.wait_ms, options.retry_ms
+            _client_for(options),
+            target.physical,
+            target.sources,
+            target.may_hold,
+            options.wait_ms,
+            options.retry_ms,
+            partition.log,
         )
 
 

@@ -49,10 +49,12 @@ RANGES_SCHEMA: Final = StructType(
         StructField("until_scn", LongType()),
         StructField("until_seq", LongType()),
         StructField("ranges", LongType()),
+        StructField("log", StringType()),
     ]
 )
 """A range a row: read from the position `start`, JSON, up to the group that reaches (until_scn, until_seq), and drop
-what is at or below (after_scn, after_seq) or above that. ranges: how many the batch has."""
+what is at or below (after_scn, after_seq) or above that. ranges: how many the batch has. log: the one that it was
+planned on; empty where the relay did not say."""
 
 _BUS_FIELDS: Final = (
     StructField(CHANGE_TYPE, StringType()),

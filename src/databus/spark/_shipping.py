@@ -7,15 +7,17 @@ in the settings here are relative to that one.
 import os
 import shutil
 import sys
+import time
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from databus.link import FILES_VARIABLE, travelling_name
+from databus.core import ConfigError, ServiceUnavailable
+from databus.link import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 SHIPPED: Final = ("core", "disk", "forks", "formats", "link", "schema", "spark", "tasks", "wire")
 """The packages of databus that executors import; nothing in them needs what serves, configures or shows."""
@@ -25,14 +27,15 @@ _THEIRS: Final = "databus-packages"
 _PYTHON: Final = "spark.pyspark.python"
 _PYTHON_PATH: Final = "spark.executorEnv.PYTHONPATH"
 _ARCHIVES: Final = "spark.archives"
+_SETTLED_S: Final = 1.0
 
 
 @dataclass(frozen=True)
 class Shipment:
-    """archive: of packages, made by `databus archive`. files: by which the relay is asked."""
+    """archive: of packages, made by `databus archive`. access: the files by which the relay is asked."""
 
     archive: Path | None = None
-    files: Sequence[Path] = ()
+    access: Access = field(default_factory=Access)
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
         """Spark's settings by which executors find what they are sent; with those that are given, where both are."""
@@ -55,11 +58,58 @@ class Shipment:
         ours = folder / _OURS
         pack_databus(ours)
         session.sparkContext.addPyFile(str(ours))
-        for path in self.files:
-            copy = folder / travelling_name(path)
+        for copy in filter(is_copy, list(folder.iterdir())):  # of a run before this one: keys that were renewed since
+            copy.unlink()
+        for copy in self._copied(folder, 0):
+            session.sparkContext.addFile(str(copy))
+
+    def send_renewed(self, session: SparkSession, folder: Path) -> bool:
+        """Send the files again if one has changed since, for jobs that begin from now on. Nothing is sent while they
+        cannot be used together, since a certificate may be replaced before its key, nor what was changed just now and
+        may be half a file. Returns whether they were sent.
+        """
+        renewal = last_renewal(folder)
+        if all(_are_alike(path, folder / travelling_name(path, renewal)) for path in self._files):
+            return False
+        try:
+            if not all(map(_is_settled, self._files)):
+                return False
+            copies = self._copied(folder, renewal + 1)
+            access = self._access_of(folder, renewal + 1)
+            access.token()
+            access.context()
+        except (OSError, ConfigError, ServiceUnavailable):  # the last where copies of this name were good before
+            return False
+        for path in (*copies, write_renewal(folder, renewal + 1, copies)):
+            session.sparkContext.addFile(str(path))
+        return True
+
+    @property
+    def _files(self) -> list[Path]:
+        return [Path(each) for each in self.access.options().values()]
+
+    def _access_of(self, folder: Path, renewal: int) -> Access:
+        named = self.access.options().items()
+        return Access.of(**{name: folder / travelling_name(Path(path), renewal) for name, path in named})
+
+    def _copied(self, folder: Path, renewal: int) -> list[Path]:
+        copies = [folder / travelling_name(path, renewal) for path in self._files]
+        for path, copy in zip(self._files, copies, strict=True):
             copy.touch(mode=0o600)
             shutil.copyfile(path, copy)
-            session.sparkContext.addFile(str(copy))
+        return copies
+
+
+def _are_alike(path: Path, copy: Path) -> bool:
+    try:
+        return path.read_bytes() == copy.read_bytes()
+    except OSError:
+        return True  # it is being replaced: there is nothing to send yet
+
+
+def _is_settled(path: Path) -> bool:
+    age_s = time.time() - path.stat().st_mtime
+    return not 0 <= age_s < _SETTLED_S
 
 
 def pack_databus(archive: Path) -> None:

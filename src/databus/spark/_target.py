@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from databus.core import ConfigError, Pair, UnknownSource
-from databus.link import RelayClient, SourceInfo, any_of, is_called
+from databus.link import RelayClient, SourceInfo, any_of, is_called, other_log
 from databus.schema import TableSchema
 from databus.spark._options import DatabusOptions
 
@@ -31,7 +31,8 @@ class Target:
     """What a query reads, as it was found when the query was loaded.
 
     sources: names or ids to ask the relay for; None for all. name: how errors call it. published: the end of the log
-    then; controls up to it are history. uuid: of the physical source. table: with the shape `typed`.
+    then; controls up to it are history. table: with the shape `typed`. log: which one says so; it alone numbers the
+    table of a typed query like this.
     """
 
     physical: str
@@ -39,6 +40,7 @@ class Target:
     name: str
     published: Pair
     table: TypedTable | None = None
+    log: str = ""
 
     def may_hold(self, table: str) -> bool:
         """Whether `db.table` is among what is read; where only the relay can tell, it may be."""
@@ -49,12 +51,13 @@ class Target:
 
 def resolve(client: RelayClient, options: DatabusOptions) -> Target:
     """Ask the relay what the options mean. Raises `UnknownSource`, or `ConfigError` where they leave it open."""
-    served = [each for each in client.sources() if options.physical in (None, each.physical)]
+    served = _served(client, options)
     if options.shape != "typed":
         physical = options.physical or _only_physical(served, options)
         return Target(physical, options.names or None, physical, client.head(physical).published.pair)
     found = _one(served, options.names[0])
-    published = client.head(found.physical).published.pair  # before the schema: what comes after is seen as a change
+    head = client.head(found.physical)  # before the schema: what comes after is seen as a change
+    found = _named(_served(client, options), found.name)  # its number in this log, which may be new
     versions = client.register([found.id])
     if options.schema_fingerprint is None:
         chosen = [each.table for each in versions if each.is_current]
@@ -65,9 +68,15 @@ def resolve(client: RelayClient, options: DatabusOptions) -> Target:
             f"{found.name}: the relay has no schema {options.schema_fingerprint or 'in force'}; it has "
             f"{', '.join(f'{each.fingerprint:016x}' for each in versions) or 'none'}"
         )
-    settled = client.head(found.physical).published.pair
-    table = TypedTable(chosen[0], frozenset(each.fingerprint for each in versions), settled)
-    return Target(found.physical, (str(found.id),), found.name, published, table)
+    settled = client.head(found.physical)
+    if settled.log != head.log:
+        raise other_log(found.physical, head.log, settled.log)
+    table = TypedTable(chosen[0], frozenset(each.fingerprint for each in versions), settled.published.pair)
+    return Target(found.physical, (str(found.id),), found.name, head.published.pair, table, head.log)
+
+
+def _served(client: RelayClient, options: DatabusOptions) -> list[SourceInfo]:
+    return [each for each in client.sources() if options.physical in (None, each.physical)]
 
 
 def matches(source: SourceInfo, name: str) -> bool:
@@ -93,6 +102,13 @@ def _one(served: Sequence[SourceInfo], name: str) -> SourceInfo:
     near = difflib.get_close_matches(name, [*names, *(each.table for each in served), *map(_short, served)], 1)
     hint = f'did you mean "{near[0]}"?' if near else f"there are {', '.join(names) or 'none'}"
     raise UnknownSource(f'option "sources": no table called {name!r}; {hint}')
+
+
+def _named(served: Sequence[SourceInfo], name: str) -> SourceInfo:
+    found = next((each for each in served if each.name == name), None)
+    if found is None:
+        raise UnknownSource(f'option "sources": {name!r} is not captured any more')
+    return found
 
 
 def _only_physical(served: Sequence[SourceInfo], options: DatabusOptions) -> str:

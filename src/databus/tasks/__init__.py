@@ -90,6 +90,15 @@ from databus.tasks._table_filters import KeyChoice, NamedFilter, TableFilters, W
 from databus.tasks._table_step import TableStep
 from databus.tasks._typed_stage import ORDER, RowsOutOfOrder, TypedStage, joined_typed
 from databus.tasks._unnest import Unnest
+from databus.tasks._written import (
+    StreamBefore,
+    Written,
+    brings,
+    furthest,
+    selections_json,
+    selections_of,
+    unwritten,
+)
 
 __all__ = [
     "BATCH_BYTES",
@@ -164,6 +173,7 @@ __all__ = [
     "StagedFeed",
     "StagedRows",
     "Stored",
+    "StreamBefore",
     "TableChoice",
     "TableControl",
     "TableFilter",
@@ -178,7 +188,9 @@ __all__ = [
     "Ways",
     "Where",
     "Work",
+    "Written",
     "batch_above",
+    "brings",
     "control_text",
     "decode_frames",
     "decode_groups",
@@ -189,6 +201,7 @@ __all__ = [
     "first_staged",
     "fitted_rows",
     "full_pattern",
+    "furthest",
     "groups_to_join",
     "is_data_file",
     "is_meta",
@@ -221,12 +234,15 @@ __all__ = [
     "run_all",
     "run_here",
     "run_part",
+    "selections_json",
     "selections_meet",
+    "selections_of",
     "selects",
     "spelled",
     "staged_rows",
     "stored_at",
     "to_user_rows",
+    "unwritten",
     "user_rows_schema",
     "whole_changes",
     "write_data_file",

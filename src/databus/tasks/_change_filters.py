@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
-    SEQ,
     ChangeType,
     ConfigError,
     ControlKind,
@@ -26,12 +23,10 @@ from databus.schema import Column, TableSchema, column_named, forms_of, key_byte
 from databus.tasks._decode import whole_changes
 from databus.tasks._filters import TableFilter
 from databus.tasks._lineage import Lineage
+from databus.tasks._row_choice import Flags, RowChoice, begins_update, differs
 from databus.tasks._table_step import TableStep
 
 _HASHES: Final = 1 << 32
-_INTEGERS_OF: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +64,15 @@ class Sample(TableFilter):
             raise ConfigError("it has no key; say in `by` which columns decide whether a row is in the sample")
         forms = [key_form(kinds.field(name).type) for name in by]
         limit = round(self.fraction * _HASHES)
+        choice = RowChoice(table, by)
 
         def apply(rows: pa.Table) -> pa.Table:
             columns = [pa.nulls(rows.num_rows, later[name]) if name in later else rows.column(name) for name in by]
             hashes = key_hashes(key_bytes(columns))
-            return rows.filter(pa.array(hashes.astype(np.uint64) < limit))
+            return choice.left(rows, hashes.astype(np.uint64) < limit)
 
         own = {name: name for name in table.names}
-        return TableStep(table, table, apply, own, reads=frozenset(by), selects=True, judged_by=(by, forms))
+        return TableStep(table, choice.after, apply, own, reads=frozenset(by), selects=True, judged_by=(by, forms))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +117,7 @@ class Dedupe(TableFilter):
                 return rows
             changed = np.zeros(len(before), bool)
             for name in counts:
-                changed |= _differs(rows.column(name), before)
+                changed |= differs(rows.column(name), before)
             left = np.ones(rows.num_rows, bool)
             left[before[~changed]] = left[before[~changed] + 1] = False
             return rows if left.all() else rows.filter(pa.array(left))
@@ -187,10 +183,16 @@ class Tombstones(TableFilter):
     def over(self, table: TableSchema, missing: Mapping[str, Column | None]) -> TableStep:
         """See `TableFilter.over`."""
         del missing
+        if self.mark is not None and not table.first_images:
+            raise ConfigError(
+                "its deletes may have nothing but the key, and would empty the rows that they mark. Say `deletes: "
+                "drop`, so that rows stay as they were; or `first_images: true` in the source, if its messages have "
+                "whole rows"
+            )
         for column in self._more:
             if column_named(column.name, table.names) is not None:
                 raise ConfigError(f"it has a column {column.name} already; give the filter's another name")
-        after = TableSchema(table.source, (*table.columns, *self._more), table.key)
+        after = replace(table, columns=(*table.columns, *self._more))
         place = len(table.names)
 
         def apply(rows: pa.Table) -> pa.Table:
@@ -216,27 +218,6 @@ def without_removal(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**body, "complete": False, "as_configured": is_done}
 
 
-def begins_update(rows: pa.Table) -> Flags:
-    """By row: whether it and the next are the two images of one update."""
-    kinds = rows.column(CHANGE_TYPE)
-    is_before = pc.equal(kinds, ChangeType.UPDATE_PREIMAGE.label).to_numpy()
-    is_after = pc.equal(kinds, ChangeType.UPDATE_POSTIMAGE.label).to_numpy()
-    scns, seqs = rows.column(COMMIT_VERSION).to_numpy(), rows.column(SEQ).to_numpy()
-    begins = np.zeros(rows.num_rows, bool)
-    begins[:-1] = is_before[:-1] & is_after[1:] & (scns[1:] == scns[:-1]) & (seqs[1:] == seqs[:-1] + 1)
-    return begins
-
-
-def _differs(column: pa.ChunkedArray, before: npt.NDArray[np.int64]) -> Flags:
-    """Of each of these rows, whether it and the next have other values; floats by their bits."""
-    values = column.combine_chunks()
-    values = values.view(_INTEGERS_OF[values.type]) if values.type in _INTEGERS_OF else values
-    one, other = values.take(pa.array(before)), values.take(pa.array(before + 1))
-    is_same = pc.fill_null(pc.equal(one, other), False)
-    is_same = pc.or_(is_same, pc.and_(one.is_null(), other.is_null()))
-    return ~np.asarray(is_same)
-
-
 def _parted(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Flags]:
     """Rows in which an update that changes the key is a delete and an insert, and which of them are deletes."""
     rows = whole_changes(rows)
@@ -245,7 +226,7 @@ def _parted(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, Flags]:
     before = np.flatnonzero(begins_update(rows))
     moved = np.zeros(len(before), bool)
     for name in key:
-        moved |= _differs(rows.column(name), before)
+        moved |= differs(rows.column(name), before)
     if not moved.any():
         return rows, gone
     gone[before[moved]] = True

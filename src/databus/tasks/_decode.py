@@ -252,8 +252,9 @@ def _decode_physical(physical: str, runs: list[tuple[dict[str, Any], pa.Buffer]]
 BATCH_BYTES: Final = 64 << 20
 """Where a change batch of a range ends, in bytes of frames; at the end of a group."""
 
-Fetch = Callable[[SourceCheckpoint, Pair], Iterator[tuple[list[FrameGroup], str]]]
-"""Reads what lies after a position up to a pair: groups, and the uuid of their log."""
+Fetch = Callable[[SourceCheckpoint, Pair, str], Iterator[tuple[list[FrameGroup], str]]]
+"""Reads what lies after a position up to a pair, in the log of a uuid or, where that is empty, in any: groups, and the
+uuid of their log."""
 
 
 def decode_ranges(
@@ -267,7 +268,7 @@ def decode_ranges(
     for row in rows:
         start = SourceCheckpoint.from_json(json.loads(row["start"]), "start")
         after, until = (row["after_scn"], row["after_seq"]), (row["until_scn"], row["until_seq"])
-        pieces, is_whole = fetch(start, until), row["ranges"] == 1
+        pieces, is_whole = fetch(start, until, row["log"]), row["ranges"] == 1
         physical, snapshots = row["physical"], start.snapshots
         yield from decode_groups(pieces, physical, after, until, table_of, batch_bytes, snapshots, is_whole=is_whole)
 
@@ -420,10 +421,11 @@ _NAME_OF_SINK: Final = {
 }
 
 
-def result_table(source: str, result: pa.Schema, key: tuple[str, ...]) -> TableSchema:
+def result_table(source: str, result: pa.Schema, key: tuple[str, ...], *, first_images: bool = True) -> TableSchema:
     """The `TableSchema` of a filter's result, from its Arrow schema; the bus's columns are left out.
 
-    key: the source's, as far as the result still holds it. Raises `UnrepresentableValue` for a type that no table has.
+    key: the source's, as far as the result still holds it. first_images: the source's. Raises `UnrepresentableValue`
+    for a type that no table has.
     """
     columns = []
     for each in result:
@@ -431,7 +433,7 @@ def result_table(source: str, result: pa.Schema, key: tuple[str, ...]) -> TableS
             continue
         columns.append(Column(each.name, _type_name(source, each)))
     names = {column.name for column in columns}
-    return TableSchema(source, tuple(columns), key if names.issuperset(key) else ())
+    return TableSchema(source, tuple(columns), key if names.issuperset(key) else (), first_images)
 
 
 def _type_name(source: str, column: pa.Field) -> str:

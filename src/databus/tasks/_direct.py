@@ -5,24 +5,39 @@ and those of a key stay in order. What it hands back are receipts as of staging,
 `DirectWriter`; docs/decisions/0021-direct-outputs.md says why.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from databus.core import ConfigError, CorruptData, FatalError, Pair, SourceCheckpoint, UnsupportedFeature
+from databus.core import (
+    ConfigError,
+    CorruptData,
+    FatalError,
+    Pair,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnsupportedFeature,
+)
 from databus.schema import TableSchema, key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._choice import Selection
 from databus.tasks._decode import BATCH_BYTES, decode_typed
 from databus.tasks._pairs import last_pair, log_number, rows_above
 from databus.tasks._stage import RECEIPTS, Decode, receipt_of, receipts_for, staged_rows
 from databus.tasks._table_filters import Ways
 from databus.tasks._typed_stage import pieces_of
-from databus.wire import is_inside_transaction
+from databus.tasks._written import Written
+from databus.wire import is_inside_transaction, is_of_other_log
 
 BUCKETS_MAX: Final = 256
+
+
+def _any_table(name: str) -> bool:
+    del name
+    return True
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,11 @@ class Bucket:
 
     number: of so many `buckets`, from 0 on. stream: name of the query that brings the rows. known: how far the stream
     has come as the output's ledger says; None where it says nothing. reached: the end of the last batch that had rows
-    or controls, as the ledger says; the target can only stand at or above it.
+    or controls, as the ledger says; the target can only stand at or above it. of: what the stream brings, as the ledger
+    says it. brings: whether the stream has the table of this full name; others of the output may have other tables of
+    the same source. selections: which tables that is, as the ledger says it. written: what is in the target beyond
+    `known`, as the ledger says: others brought it, from which the stream goes on. accepted: uuids of logs of which the
+    target had positions when the query began, which are of this history.
     """
 
     pipeline: str
@@ -41,6 +60,26 @@ class Bucket:
     buckets: int
     known: SourceCheckpoint | None = None
     reached: Pair | None = None
+    of: str = ""
+    brings: Callable[[str], bool] = _any_table
+    selections: tuple[Selection, ...] = ()
+    written: tuple[Written, ...] = ()
+    accepted: frozenset[str] = frozenset()
+
+    def check_log(self, batch: ChangeBatch) -> None:
+        """Raises `UnsupportedFeature` where a part of a transaction came from another log, which counts its rows
+        otherwise: nobody can say which of them are missing.
+        """
+        known = self.known
+        if known is None or not is_inside_transaction(known.pair) or known.pair >= batch.end.pair:
+            return
+        if is_of_other_log(known, batch.end.log or ""):
+            raise UnsupportedFeature(
+                f"outputs.{self.output}: has a part of the transaction at SCN {known.scn} of {batch.physical} from log "
+                f"{known.log}, and the next changes come from {batch.end.log}, which counts the rows of a transaction "
+                f"otherwise. Restore that log; or have the output made anew: `databus rebuild FILE {self.output}` "
+                f"(FILE is the pipeline's file); or give it another name, under which it begins anew"
+            )
 
     def takes_controls_of(self, table: TableSchema) -> bool:
         """Whether this is the bucket that writes a table's controls, where the target gets them once."""
@@ -61,6 +100,13 @@ class Bucket:
                 f"which it is written from the beginning"
             )
         is_foreign = position.log is not None and log_number(position.log) != log_number(batch.end.log)
+        is_new = self.known is not None and (self.reached is None or position.pair > self.known.pair)
+        if is_foreign and is_new and position.log not in self.accepted:
+            raise ServiceUnavailable(
+                f"outputs.{self.output}: {self.stream} has come to {position.pair} (SCN, _seq) in its target, written "
+                f"from another log ({position.log}) since this query began: perhaps by another pipeline of this name. "
+                f"The query begins again, and asks whose that is"
+            )
         is_part = position.scn > 0 and is_inside_transaction(position.pair)
         if is_foreign and (self.known is None or is_part):
             holds = f"a part of the transaction at SCN {position.scn}" if is_part else "changes"
@@ -90,6 +136,16 @@ class ExpectsTables(Protocol):
 
     def expect(self, physical: str, tables: Sequence[TableSchema]) -> None:
         """The tables, in order, of which the next batch has rows in any bucket; called before `write`."""
+
+
+@runtime_checkable
+class SeesAllRows(Protocol):
+    """A `BucketWriter` that has to see the rows of all buckets, before its own are chosen."""
+
+    def seen(self, batch: ChangeBatch) -> ChangeBatch:
+        """The next batch, in order, with the rows of all buckets behind all filters; returns what the bucket's are
+        chosen from, which may have more columns. Called before `write`.
+        """
 
 
 class DirectWriter(Protocol):
@@ -127,6 +183,7 @@ class DirectFeed:
         with ExitStack() as stack:
             writers = [stack.enter_context(self.writer.open(replace(self.bucket, number=each))) for each in numbers]
             for batch in batches:
+                self.bucket.check_log(batch)
                 left = _above(batch, done)
                 if left is None:
                     continue
@@ -135,7 +192,8 @@ class DirectFeed:
                 for number, writer in zip(numbers, writers, strict=True):
                     if isinstance(writer, ExpectsTables):
                         writer.expect(passed.physical, tables)
-                    given = self._given(passed, number)
+                    whole = writer.seen(passed) if isinstance(writer, SeesAllRows) else passed
+                    given = self._given(whole, number)
                     controls = self._controls(left) if number == 0 else []
                     yield number, receipt_of(_receipt(given, writer.write(given), controls))
 

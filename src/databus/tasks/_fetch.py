@@ -70,9 +70,9 @@ class RangeDecoder:
         """
         return decode_ranges(collected, self._groups, _client(self.relay, self.access).table_of)
 
-    def _groups(self, start: SourceCheckpoint, until: Pair) -> Iterator[tuple[list[FrameGroup], str]]:
+    def _groups(self, start: SourceCheckpoint, until: Pair, log: str) -> Iterator[tuple[list[FrameGroup], str]]:
         client = _client(self.relay, self.access)
         is_given = any_of(self.sources, self.physical)
-        reader = RangeReader(client, self.physical, self.sources, is_given, self.wait_ms, self.retry_ms)
+        reader = RangeReader(client, self.physical, self.sources, is_given, self.wait_ms, self.retry_ms, log)
         for groups, stream in reader.groups(start, until):
             yield groups, stream.log

@@ -17,6 +17,7 @@ from databus.schema import Column, Predicate, TableSchema, column_named, forms_o
 from databus.tasks._choice import matches
 from databus.tasks._hmac import hmac_hex
 from databus.tasks._lineage import Lineage
+from databus.tasks._row_choice import RowChoice
 from databus.tasks._table_step import TableStep
 
 _HASHED: Final = ("bool", "string", "binary", "date", "timestamp", "timestamptz")
@@ -117,15 +118,16 @@ class Where(TableFilter):
             return TableStep.unchanged(table)
         later = {column.name: forms_of(column.type).sink for column in missing.values() if column is not None}
         bound = self.predicate.over(pa.schema([*sink_schema(table), *later.items()]))
+        choice = RowChoice(table)
 
         def apply(rows: pa.Table) -> pa.Table:
             judged = rows
             for name, kind in later.items():
                 judged = judged.append_column(name, pa.nulls(rows.num_rows, kind))
-            return rows.filter(bound.holds(judged))
+            return choice.left(rows, bound.holds(judged))
 
         own = {name: name for name in table.names}
-        return TableStep(table, table, apply, own, reads=bound.columns, selects=True)
+        return TableStep(table, choice.after, apply, own, reads=bound.columns, selects=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +167,7 @@ class Project(TableFilter):
             )
         if not left:
             raise ConfigError("no column would be left")
-        after = TableSchema(table.source, tuple(table.column(name) for name in left), table.key)
+        after = replace(table, columns=tuple(table.column(name) for name in left))
         gone = [name for name in table.names if name not in left]
         return TableStep(table, after, lambda rows: rows.drop_columns(gone), {name: name for name in left})
 
@@ -201,7 +203,7 @@ class Rename(TableFilter):
         columns = tuple(
             Column(new[each.name], each.type, each.nullable, each.db_type, each.charset) for each in table.columns
         )
-        after = TableSchema(table.source, columns, tuple(new[name] for name in table.key))
+        after = replace(table, columns=columns, key=tuple(new[name] for name in table.key))
 
         def apply(rows: pa.Table) -> pa.Table:
             return rows.rename_columns([new.get(name, name) for name in rows.column_names])
@@ -262,7 +264,7 @@ class Mask(TableFilter):
                 rows = rows.set_column(rows.schema.get_field_index(name), name, values)
             return rows
 
-        after = TableSchema(table.source, tuple(columns.values()), table.key)
+        after = replace(table, columns=tuple(columns.values()))
         return TableStep(table, after, apply, {name: name for name in table.names}, how)
 
     def _hash(self, column: Column) -> _Made:

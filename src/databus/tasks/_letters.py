@@ -3,8 +3,9 @@
     shop%2Fmain.orders.17.3-18.1.2.5feceb66ffc86f38.jsonl
 
 A task writes what was refused of a batch into a file, durably, before the position passes those rows. The name says of
-which table its rows are, the first and the last pair, how many, and what they are: the same again is the same file. Its
-first line is the table's definition; each other one a letter: `{"pair", "id", "reason", "at_us", "row"}`.
+which table its rows are, the least and the greatest pair, how many, and what they are: the same again is the same file.
+Its first line is the table's definition; each other one a letter: `{"pair", "id", "reason", "at_us", "row"}`, in the
+order of the rows. Of a table whose name is too long, a file's name has the beginning, `=` and a digest.
 """
 
 import json
@@ -28,6 +29,8 @@ from databus.tasks._pairs import pairs_of
 
 _NAME: Final = re.compile(r"(.+)\.(\d+)\.(\d+)-(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{16}\.jsonl")
 _VERSION: Final = 1
+_SOURCE_CHARS_MAX: Final = 120  # of the 255 that a file's name may have; the rest takes up to 130
+_CUT: Final = "="  # in no other name: `quote` writes it as %3D
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,12 @@ class LetterFile:
 
 @dataclass(frozen=True)
 class Letters:
-    """Letters of one table, in one definition."""
+    """Letters of one table, in one definition. file: the name of theirs, where they were read."""
 
     source: str
     table: TableSchema
     letters: tuple[Letter, ...]
+    file: str = ""
 
     @property
     def physical(self) -> str:
@@ -95,7 +99,7 @@ class DeadLetters:
     count_max: int = 10_000
 
     def put(self, source: str, table: TableSchema, rows: pa.Table, told: Iterable[tuple[str, str]]) -> None:
-        """Keep refused rows, durably. told: the id and the reason of each."""
+        """Keep refused rows, durably, in the order in which they stand. told: the id and the reason of each."""
         scns, seqs = pairs_of(rows)
         lines = _lines("".join(row_lines(source, table, rows)))
         now_us = time.time_ns() // 1000
@@ -103,16 +107,17 @@ class DeadLetters:
             Letter((int(scn), int(seq)), name, reason, now_us, line)
             for scn, seq, (name, reason), line in zip(scns, seqs, told, lines, strict=True)
         ]
-        self._write(Letters(source, table, tuple(sorted(letters, key=lambda each: each.pair))))
+        self._write(Letters(source, table, tuple(letters)))
 
     def _write(self, letters: Letters) -> None:
         found = letters.letters
         head = {"v": _VERSION, "source": letters.source, "table": letters.table.to_json()}
         rows = "".join(each.row for each in found)
-        place = "-".join(f"{scn}.{seq}" for scn, seq in (found[0].pair, found[-1].pair))
+        pairs = [each.pair for each in found]
+        place = "-".join(f"{scn}.{seq}" for scn, seq in (min(pairs), max(pairs)))
         digest = sha256(f"{letters.table.fingerprint}{rows}".encode()).hexdigest()[:16]
         self.folder.make()
-        file = self.folder / f"{quote(letters.source, safe='')}.{place}.{len(found)}.{digest}.jsonl"
+        file = self.folder / f"{_in_name(letters.source)}.{place}.{len(found)}.{digest}.jsonl"
         file.write("".join([f"{json.dumps(head)}\n", *(each.to_line() for each in found)]).encode())
 
     def files(self, is_wanted: Callable[[str], bool] = lambda _: True) -> list[LetterFile]:
@@ -120,10 +125,18 @@ class DeadLetters:
         found = []
         for name in self.folder.names():
             match = _NAME.fullmatch(name)
-            if match is not None and is_wanted(source := unquote(match[1])):
+            source = None if match is None else self._source_of(match)
+            if match is not None and source is not None and is_wanted(source):
                 numbers = [int(each) for each in match.groups()[1:]]
                 found.append(LetterFile(name, source, (numbers[0], numbers[1]), (numbers[2], numbers[3]), numbers[4]))
         return sorted(found, key=lambda each: (each.source, each.first))
+
+    def _source_of(self, match: re.Match[str]) -> str | None:
+        """The table whose letters a file of this name has; None where the name alone does not say, and it is gone."""
+        if _CUT not in match[1]:
+            return unquote(match[1])
+        found = self._read(match[0])
+        return None if found is None else found.source
 
     def count(self) -> int:
         """How many letters there are."""
@@ -143,38 +156,49 @@ class DeadLetters:
             f"why. Mend what they are refused for and have them replayed, drop them, or raise the limit"
         )
 
-    def by_source(self, is_wanted: Callable[[str], bool]) -> dict[str, list[Letter]]:
+    def by_source(self, is_wanted: Callable[[str], bool]) -> dict[str, list[Letters]]:
         """The letters of tables whose full names are wanted."""
-        made: dict[str, list[Letter]] = {}
-        for file in self.files(is_wanted):
-            found = self._look(file)
+        while True:
+            files = self.files(is_wanted)
+            looked = [self.find(file) for file in files]
+            if None not in looked:
+                break  # else somebody has replayed some of a file: what is left of it is in another one now
+        made: dict[str, list[Letters]] = {}
+        for found in looked:
             if found is not None:
-                made.setdefault(file.source, []).extend(found.letters)
+                made.setdefault(found.source, []).append(found)
         return made
 
     def read(self, file: LetterFile) -> Letters:
         """What a file holds. Raises `CorruptData`."""
-        found = self._look(file)
+        found = self.find(file)
         if found is None:
             raise CorruptData(f"{self.folder / file.name}: cannot be read as dead letters: it is gone")
         return found
 
-    def _look(self, file: LetterFile) -> Letters | None:
+    def find(self, file: LetterFile) -> Letters | None:
         """What a file holds; None where it is gone: somebody had it replayed or dropped. Raises `CorruptData`."""
-        found = (self.folder / file.name).read()
+        return self._read(file.name)
+
+    def _read(self, name: str) -> Letters | None:
+        found = (self.folder / name).read()
         if found is None:
             return None
         try:
             head, *lines = _lines(found.content.decode())
             told: Any = json.loads(head)
             letters = tuple(map(Letter.from_line, lines))
-            return Letters(str(told["source"]), TableSchema.from_json(told["table"]), letters)
+            return Letters(str(told["source"]), TableSchema.from_json(told["table"]), letters, name)
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptData(f"{self.folder / file.name}: cannot be read as dead letters: {error!r}") from error
+            raise CorruptData(f"{self.folder / name}: cannot be read as dead letters: {error!r}") from error
+
+    def has(self, letters: Letters) -> bool:
+        """Whether letters that were read still are as they were then."""
+        return (self.folder / letters.file).exists()
 
     def keep(self, file: LetterFile, left: Sequence[Letter]) -> None:
         """Have only these be left of a file, if it is still there."""
-        letters = self._look(file)
+        letters = self.find(file)
         if letters is None or len(left) == len(letters.letters):
             return
         if left:
@@ -187,19 +211,19 @@ class DeadLetters:
             if file.first < pair:
                 self._forget(file, lambda each: each.pair < pair)
 
-    def release_overtaken(self, source: str, scns: tuple[int, int], taken: Callable[[], Mapping[str, Pair]]) -> None:
-        """Forget letters of a table whose documents have a later row of the same SCN now, by which alone the target
-        could not tell that a letter is older.
+    def release_overtaken(self, source: str, last: Pair, taken: Callable[[], Mapping[str, Pair]]) -> None:
+        """Forget letters of a table whose documents have a newer row now. A replay would put them back, once the target
+        has forgotten that the newer row deleted its document, and where both rows are of one transaction.
 
-        taken: by document, the pair of the row that the target took; scns: the least and the greatest of these.
+        taken: by document, the pair of the row that the target took; last: the greatest of these.
         """
         for file in self.files(lambda name: name == source):
-            if file.first[0] <= scns[1] and file.last[0] >= scns[0]:
+            if file.first < last:
                 pairs = taken()
-                self._forget(file, lambda each: _is_overtaken(each, pairs))  # noqa: B023 - called at once
+                self._forget(file, lambda each: each.pair < pairs.get(each.id, each.pair))  # noqa: B023 - called at once
 
     def _forget(self, file: LetterFile, is_over: Callable[[Letter], bool]) -> None:
-        found = self._look(file)
+        found = self.find(file)
         if found is not None:
             self.keep(file, [each for each in found.letters if not is_over(each)])
 
@@ -218,9 +242,12 @@ def released_below(batch: Batch, control: TableControl) -> Pair | None:
     return int(scn), int(seq)
 
 
-def _is_overtaken(letter: Letter, taken: Mapping[str, Pair]) -> bool:
-    scn, seq = taken.get(letter.id, letter.pair)
-    return scn == letter.pair[0] and seq > letter.pair[1]
+def _in_name(source: str) -> str:
+    """A table's name in a file's."""
+    text = quote(source, safe="")
+    if len(text) <= _SOURCE_CHARS_MAX:
+        return text
+    return f"{text[: _SOURCE_CHARS_MAX - 17]}{_CUT}{sha256(source.encode()).hexdigest()[:16]}"
 
 
 def _lines(text: str) -> list[str]:

@@ -62,10 +62,12 @@ def _function_of(name: str, text: str | None) -> Function:
 
 
 class Mapper:
-    """Has a function make rows of rows; carries names and text, so that it can be sent anywhere."""
+    """Has a function make rows of rows; carries names and text, so that it can be sent anywhere. keeps_rows: whether
+    as many have to come back as it is given.
+    """
 
-    def __init__(self, name: str, text: str | None, schema: pa.Schema) -> None:
-        self._name, self._text, self._schema = name, text, schema
+    def __init__(self, name: str, text: str | None, schema: pa.Schema, *, keeps_rows: bool = False) -> None:
+        self._name, self._text, self._schema, self._keeps_rows = name, text, schema, keeps_rows
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         function = _function_of(self._name, self._text)
@@ -94,6 +96,11 @@ class Mapper:
         if not isinstance(result, pa.RecordBatch):
             raise InputError(
                 f"function {self._name} returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table"
+            )
+        if self._keeps_rows and result.num_rows != rows.num_rows:
+            raise InputError(
+                f"function {self._name} returned {result.num_rows} rows for {rows.num_rows}, and `keeps_rows` says "
+                "that it leaves none out"
             )
         columns = [self._column(result, rows, field) for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -8,12 +8,14 @@ refused before. Rows of a table without a key are letters each by itself.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import Pair
+from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._key_ids import key_ids
 from databus.tasks._letters import DeadLetters, Letter, Letters, released_below
@@ -25,24 +27,39 @@ from databus.tasks._table_filters import KeyChoice
 class Parking:
     """Which rows of a batch are held back. Items are named by their numbers in the batch, rows by theirs in the item.
 
-    replayed: letters that are being written once more, and so park nothing, and are no more than there were.
+    replayed: letters that are being written once more, and so park nothing, and are no more than there were. keyless: a
+    column; rows without a value in it have no key. Letters are called by the key of now, whichever it was then; by the
+    one of then where their table lacked a column of it.
     """
 
     def __init__(
-        self, letters: DeadLetters, key: KeyChoice, batch: ChangeBatch, replayed: Letters | None = None
+        self,
+        letters: DeadLetters,
+        key: KeyChoice,
+        batch: ChangeBatch,
+        replayed: Letters | None = None,
+        keyless: str | None = None,
     ) -> None:
         self._letters = letters
         self._key = key
+        self._keyless = keyless
         self._batch = batch
         self._room = None if replayed is None else len(replayed.letters)
+        self._replayed = replayed
         self._tables: dict[str, _Rows] = {}
         sources = {item.table.source for item in batch.items if isinstance(item, TableRows)}
         names = {f"{batch.physical}/{source}": source for source in sources}
         given = () if replayed is None else {(each.id, each.pair) for each in replayed.letters}
         for name, found in letters.by_source(names.__contains__).items() if names else ():
-            known = [each for each in found if (each.id, each.pair) not in given]
+            source = names[name]
+            known = [
+                replace(each, id=called or "")
+                for group in found
+                for each, called in zip(group.letters, self._called(source, group), strict=True)
+                if (each.id, each.pair) not in given
+            ]
             if known:
-                self._tables[names[name]] = self._rows_of(names[name], known)
+                self._tables[source] = self._rows_of(source, known)
 
     def holds(self, items: Int, rows: Int) -> Mask:
         """Which of these rows are held back; a row of no item is not."""
@@ -60,10 +77,12 @@ class Parking:
         source = self._batch.items[number].table.source
         if source not in self._tables:
             self._tables[source] = self._rows_of(source, ())
-        table = self._tables[source]
-        table.hold(table.starts[number] + row, why)
         if self._room is None:
             self._room = self._letters.count_max - self._letters.count()
+        if self._room < 0:
+            raise self._letters.too_many(self._letters.count())
+        table = self._tables[source]
+        table.hold(table.starts[number] + row, why)
         if sum(each.new_count for each in self._tables.values()) > self._room:
             self.put()
             raise self._letters.too_many(self._letters.count())
@@ -84,6 +103,15 @@ class Parking:
                     rows = item.rows.take([row for row, _ in found])
                     self._letters.put(f"{self._batch.physical}/{source}", item.table, rows, told)
 
+    def release(self) -> None:
+        """Forget letters that controls of the batch have overtaken: before a reader has those, so that nobody replays
+        a letter behind what is newer.
+        """
+        for item in self._batch.items:
+            below = released_below(self._batch, item) if isinstance(item, TableControl) else None
+            if below is not None:
+                self._letters.release(f"{self._batch.physical}/{item.table.source}", below)
+
     def _rows_of(self, source: str, letters: Sequence[Letter]) -> "_Rows":
         items = {
             number: item
@@ -95,19 +123,38 @@ class Parking:
             if isinstance(control, TableControl) and control.table.source == source:
                 below = released_below(self._batch, control)
                 releases += [] if below is None else [(control.pair, below)]
-        return _Rows(items, self._key.of(source), releases, letters)
+        if self._replayed is not None:
+            ids = [pa.array(self._called(source, self._replayed), pa.large_string())]
+        else:
+            ids = [_ids(item, self._key_in(source, item.table), self._keyless) for item in items.values()]
+        return _Rows(items, ids, releases, letters)
+
+    def _key_in(self, source: str, table: TableSchema) -> Sequence[str]:
+        """The columns by which rows of a table in this definition are told apart: those of now, where it has them."""
+        now = [item.table for item in self._batch.items if item.table.source == source][-1]
+        key = tuple(self._key.of(source)) or now.key
+        return key if set(key) <= set(table.names) else table.key
+
+    def _called(self, source: str, letters: Letters) -> list[str | None]:
+        """What letters are called; None for those of rows without a key."""
+        key = self._key_in(source, letters.table)
+        has_all = key and set(key) <= set(letters.table.names)
+        if not has_all or (self._keyless is not None and self._keyless not in letters.table.names):
+            return [each.id or None for each in letters.letters]
+        ids: list[str | None] = _ids(TableRows(letters.table, letters.rows()), key, self._keyless).to_pylist()
+        return ids
 
 
 class _Rows:
-    """The rows of one table in a batch, side by side. starts: where those of each item begin. releases: at which pairs
-    letters from below which were released. new_count: how many
-    rows that are held back are no letters yet.
+    """The rows of one table in a batch, side by side. starts: where those of each item begin. names: what the rows of
+    each item are called. releases: at which pairs letters from below which were released. new_count: how many rows that
+    are held back are no letters yet.
     """
 
     def __init__(
         self,
         items: Mapping[int, TableRows],
-        key: Sequence[str],
+        names: Sequence[pa.Array],
         releases: Sequence[tuple[Pair, Pair]],
         letters: Sequence[Letter],
     ) -> None:
@@ -120,7 +167,7 @@ class _Rows:
         found = [pairs_of(item.rows) for item in items.values()]
         self._scns, self._seqs = (np.concatenate(each) for each in zip(*found, strict=True))
         self._is_followed = np.concatenate([before_updates(item.rows)[1] for item in items.values()])
-        ids = pa.concat_arrays([_ids(item, key) for item in items.values()]).dictionary_encode()
+        ids = pa.concat_arrays(names).dictionary_encode()
         self._names: pa.Array = ids.dictionary
         self._codes: Int = pc.fill_null(ids.indices, -1).to_numpy(zero_copy_only=False)
         self._order = np.argsort(self._codes, kind="stable")
@@ -205,11 +252,11 @@ class _Rows:
         return letters[at - 1]
 
 
-def _ids(item: TableRows, key: Sequence[str]) -> pa.Array:
-    """What the rows of an item are called; null where the table has no key."""
-    names = tuple(key) or item.table.key
+def _ids(item: TableRows, names: Sequence[str], keyless: str | None) -> pa.Array:
+    """What the rows of an item are called by these columns; null where there is none, or a row has no key."""
     if not names:
         return pa.nulls(item.rows.num_rows, pa.large_string())
     rows = as_captured(item.table, item.rows)
     batch = rows.combine_chunks().to_batches(max_chunksize=max(rows.num_rows, 1))[0]
-    return key_ids([batch.column(name) for name in names])
+    ids = key_ids([batch.column(name) for name in names])
+    return ids if keyless is None else pc.if_else(batch.column(keyless).is_valid(), ids, pa.scalar(None, ids.type))

@@ -59,9 +59,18 @@ class TableFilters:
 
     def check_key(self, table: TableSchema, key: Sequence[str]) -> None:
         """Raises `ConfigError` where columns of what comes out, by which an output tells rows apart, are masked so that
-        values which differ become one; that of the table itself is checked by each filter.
+        values which differ become one; that of the table itself is checked by each filter. Also where they are not
+        the key by which rows are removed that filters leave out.
         """
-        names = dict.fromkeys((*key, *self.result(table).key))
+        result = self.result(table)
+        if not table.first_images and not {*key} <= {*result.key} and any(step.selects for step in self.over(table)):
+            raise ConfigError(
+                f"{self.filters[-1][0]}: {self.physical}/{table.source}: its updates may come without first images, "
+                f"and a row that the filters leave out is removed by its key, which is {', '.join(result.key)}; the "
+                f"output's `key` is {', '.join(key)}. Say `first_images: true` in the source, if its messages have "
+                "whole rows"
+            )
+        names = dict.fromkeys((*key, *result.key))
         for (where, _), step in reversed([*zip(self.filters, self.over(table), strict=True)]):
             for name in names:
                 if step.made_by.get(name, "hash") != "hash":

@@ -14,9 +14,9 @@ import pyarrow as pa
 from databus.core import COMMIT_VERSION, SEQ, ConfigError, UnrepresentableValue
 from databus.formats import Elements, elements
 from databus.schema import Column, TableSchema, column_named, forms_of
-from databus.tasks._change_filters import begins_update
 from databus.tasks._filters import TableFilter
 from databus.tasks._lineage import Lineage
+from databus.tasks._row_choice import begins_update
 from databus.tasks._table_step import TableStep
 
 _LEFT: Final = 0
@@ -67,6 +67,11 @@ class Unnest(TableFilter):
             return TableStep.unchanged(table)
         if not table.key:
             raise ConfigError("it has no key, by which it could be told of which row an object was")
+        if not table.first_images:
+            raise ConfigError(
+                "its updates may come without first images, and nobody can tell which objects left the array. Have "
+                "the database log whole rows, and say `first_images: true` in the source"
+            )
         later = {each: column for each, column in missing.items() if column is not None}
         found = {each: later.get(each) or table.column(column_named(each, table.names) or each) for each in self.names}
         document = found[self.column]

@@ -21,7 +21,7 @@ from databus.schema import TableSchema, frame_schema
 from databus.sources import Source
 from databus.wire import Commit, Group, OpenSnapshot, Registry, encode_group
 
-BOUND_S: Final = 30.0
+BOUND_S: Final = 60.0
 _LOG_ID: Final = "suite-log"
 
 

@@ -130,7 +130,7 @@ def right(server: Server, *, exact: bool, number: int = VIEWS) -> list[Seen]:
     """Views as they are opened for chunks."""
     connection = server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=30_000)
     definition = definition_of(server, "shop", "t")
     found = []
     low = None
@@ -229,7 +229,7 @@ def test_a_guard_waits_no_longer_than_it_may_and_lets_writers_go(new_server: Cal
     writer.cursor().execute("INSERT INTO shop.t VALUES (1)")
     connection = server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=3_000)
     with pytest.raises(LockBusy, match="LOCK TABLES was not had"):
         views.low_of(definition_of(server, "shop", "t"))
     server.query("INSERT INTO shop.t VALUES (2)")
@@ -242,7 +242,7 @@ def test_a_table_without_transactions_is_read_under_a_lock(server: Server, datab
     server.run(f"CREATE TABLE {database}.m (id INT PRIMARY KEY) ENGINE=MyISAM", f"INSERT INTO {database}.m VALUES (1)")
     connection = server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=30_000)
     view = views.open(definition_of(server, database, "m"), log_position(server), transactional=False)
     writer = threading.Thread(target=server.query, args=(f"INSERT INTO {database}.m VALUES (2)",))
     writer.start()
@@ -267,7 +267,7 @@ def test_a_table_that_is_altered_while_a_view_is_open_is_seen_whole_or_not_at_al
     ((rows,),) = server.query("SELECT COUNT(*) FROM shop.t")
     other, connection = server.connect(autocommit=False), server.connect()
     prepare(connection)
-    views = Views(connection, way_of(connection), server.connect, lock_ms_max=1_000)
+    views = Views(connection, way_of(connection), server.connect, lock_ms_max=30_000)
     definition = definition_of(server, "shop", "t")
     assert query(other, "SELECT 1 FROM shop.t LIMIT 1")  # it may copy, but not put the copy in place
     alter = threading.Thread(target=server.run, args=("ALTER TABLE shop.t ADD COLUMN n INT, ALGORITHM=COPY",))

@@ -108,7 +108,7 @@ def test_a_view_lacks_only_those_that_it_names(mariadb: Server) -> None:
     found = []
     with commits(mariadb), mariadb.connect() as connection:
         prepare(connection)
-        views = Views(connection, way_of(connection), mariadb.connect, lock_ms_max=1_000)
+        views = Views(connection, way_of(connection), mariadb.connect, lock_ms_max=30_000)
         for _ in range(VIEWS):
             view = views.open(definition, None, transactional=True)
             found.append((view, dict(query(connection, "SELECT id, n FROM xa.t"))))

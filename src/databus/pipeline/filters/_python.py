@@ -50,6 +50,12 @@ class PythonConfig(FilterConfig):
         examples=[{"id": "int64", "email_hash": "string"}],
     )
 
+    keeps_rows: bool = Field(
+        False,
+        description="Whether it returns as many rows as it takes; else it fails. Needed where updates come without "
+        "first images (`first_images` of a source `kafka`): a row that it left out would stay in a copy.",
+    )
+
     @field_validator("function")
     @classmethod
     def _check_function(cls, value: str) -> str:
@@ -120,9 +126,15 @@ class PythonFilter(Filter):
             return super().lineage(names, branch)
         return Lineage(dict.fromkeys(self.config.columns), is_opaque=True)
 
+    def leaves_out_rows(self, branch: str | None) -> bool:
+        """See `Filter.leaves_out_rows`."""
+        del branch
+        return not self.config.keeps_rows
+
     def form(self, branch: str | None) -> Mapping[str, Any]:
         """See `Filter.form`: with the text of a file; of a module nothing but its name is known."""
-        return {**super().form(branch), "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
+        given = {name: value for name, value in super().form(branch).items() if name != "keeps_rows"}
+        return {**given, "text": hashlib.sha256((self._text or "").encode()).hexdigest()}
 
     def apply(self, rows: "DataFrame", branch: str | None) -> "DataFrame":
         """What the function makes of the rows."""
@@ -137,7 +149,8 @@ class PythonFilter(Filter):
         else:
             fields = [_spark_field(StructField, name, kind) for name, kind in self.config.columns.items()]
         schema = StructType([*fields, *meta])
-        mapper = Mapper(self.config.function, self._text, arrow_schema(schema))
+        keeps = self.config.keeps_rows
+        mapper = Mapper(self.config.function, self._text, arrow_schema(schema), keeps_rows=keeps)
         return rows.mapInArrow(mapper, schema)
 
 

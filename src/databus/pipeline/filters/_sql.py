@@ -150,6 +150,11 @@ class SqlFilter(Filter):
         where = tree.args.get("where")
         return Lineage(columns, read if where is None else read | columns_in(where, names))
 
+    def leaves_out_rows(self, branch: str | None) -> bool:
+        """See `Filter.leaves_out_rows`: with a condition."""
+        del branch
+        return self.config.where is not None or self._tree.args.get("where") is not None
+
     def _select_problems(self) -> Iterator[str]:
         tree = self._tree
         unknown = [name for name, value in tree.args.items() if value and name not in _ALLOWED_ARGS]

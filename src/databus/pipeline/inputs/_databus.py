@@ -36,6 +36,9 @@ class DatabusInputConfig(InputConfig):
         description="Tables, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of characters.",
         examples=[["shop/main.*"], ["orders", "customers"]],
     )
+    exclude: _Patterns = Field(
+        default_factory=list, description="Tables to leave out of those, same form.", examples=[["main.audit"]]
+    )
     starting_version: int | Literal["beginning", "earliest", "latest"] | None = Field(
         None,
         description="Where an output begins that has nothing yet: an SCN, itself included, `beginning` (an error if "
@@ -109,8 +112,8 @@ class DatabusInput(Input):
         self._streams_lock = threading.Lock()
 
     def choice(self) -> TableChoice:
-        """The tables that match `tables`."""
-        return TableChoice(tuple(self.config.tables))
+        """The tables that match `tables` and not `exclude`."""
+        return TableChoice(tuple(self.config.tables), tuple(self.config.exclude))
 
     def tables(
         self,

@@ -20,9 +20,7 @@ from databus.tasks import (
     Letter,
     Letters,
     StagedBatch,
-    TableControl,
     Tasks,
-    released_below,
 )
 from databus.tasks.http import BodyForm, HttpWriter, Target, key_of_secret
 
@@ -231,10 +229,4 @@ class HttpOutput(LettersOutput):
         del tasks
         if self.config.on_gap == "stop":
             refuse_gaps(batch, self.context.output, "the target")
-        letters = self.kept_letters
-        if letters is not None:
-            for item in batch.items:
-                below = released_below(batch, item) if isinstance(item, TableControl) else None
-                if below is not None:
-                    letters.release(f"{batch.physical}/{item.table.source}", below)
-            letters.check()
+        self.release_letters(batch)

@@ -5,39 +5,45 @@ control topic and to what controls say that readers cannot be told.
 """
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
-from databus.core import ConfigError, ControlKind, UnsupportedFeature
+from databus.core import ConfigError, ControlKind, SourceCheckpoint, UnsupportedFeature, how_to_install
 from databus.formats import DebeziumForm, DecimalForm, UnsignedForm
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, DirectOutput, OutputContext
+from databus.pipeline._output_contract import Delivery, OutputContext
 from databus.pipeline.outputs._kafka_config import KafkaConfig
+from databus.pipeline.outputs._letters import LettersOutput
 from databus.schema import TableSchema
-from databus.tasks import KeyChoice, StagedBatch, TableControl, Tasks
+from databus.tasks import Bucket, KeyChoice, Letter, Letters, StagedBatch, StreamBefore, TableControl, Tasks
 from databus.tasks.kafka import (
     MESSAGE,
+    MESSAGE_KEY,
     NO_CONTROLS,
     PARTITION,
     AvroSubjects,
     Cluster,
     Encoding,
+    Holding,
     KafkaWriter,
     Mirroring,
     NewTopics,
     TopicNames,
     as_settings,
     check_messages,
+    go_on,
+    of_output,
     positions_of,
     switch_buckets,
 )
 
 
-class KafkaOutput(DirectOutput):
+class KafkaOutput(LettersOutput):
     """Writes each row of the log as a message."""
 
     config_model: ClassVar[type[OutputConfig]] = KafkaConfig
     delivery: ClassVar[Delivery] = Delivery.EXACTLY_ONCE
+    tells_tables_apart: ClassVar[bool] = True
     config: KafkaConfig
 
     def __init__(self, config: KafkaConfig, context: OutputContext) -> None:
@@ -66,13 +72,16 @@ class KafkaOutput(DirectOutput):
         """See `Output.check_table`."""
         self._topics.name("physical", table.source)
         if self.config.format == MESSAGE:
-            check_messages(table)
+            try:
+                check_messages(table)
+            except UnsupportedFeature as error:
+                raise UnsupportedFeature(f"outputs.{self.context.output}.format: {error}") from error
 
     def open(self) -> None:
         """See `Output.open`. Raises `ConfigError` without Kafka's client."""
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ConfigError(
-                f"outputs.{self.context.output}: Kafka's client is missing: pip install 'databus-cdc[kafka]', here and "
+                f"outputs.{self.context.output}: Kafka's client is missing: {how_to_install('kafka')}; and "
                 f"wherever tasks run"
             )
         if self.config.transactions:
@@ -80,7 +89,7 @@ class KafkaOutput(DirectOutput):
             positions = positions_of(self._cluster, self.config.control_topic)
             positions.make(-1 if new is None or new.replication_factor is None else new.replication_factor)
             positions.check_kept()
-            switch_buckets(self.direct_writer(), self.context.pipeline, self.context.output)
+            switch_buckets(self.direct_writer(), self.context.pipeline, self.context.output, self.streams)
 
     @property
     def _topics(self) -> TopicNames:
@@ -90,7 +99,7 @@ class KafkaOutput(DirectOutput):
     def _encoding(self) -> Encoding | Mirroring:
         config, chosen = self.config, self.config.debezium
         if config.format == MESSAGE:
-            return Mirroring()
+            return Mirroring(self._topics, config.timestamps == "source")
         form = DebeziumForm(
             decimals=DecimalForm(chosen.decimals),
             unsigned=UnsignedForm(chosen.unsigned),
@@ -120,7 +129,34 @@ class KafkaOutput(DirectOutput):
             None
             if new is None
             else NewTopics(new.partitions or -1, new.replication_factor or -1, as_settings({**settings, **new.config})),
+            config.on_error == "retry",
+            self._holding if config.on_error == "dead_letter" else None,
+            config.debezium.transaction_topic,
         )
+
+    @property
+    def _holding(self) -> Holding:
+        """Messages of a mirror are told apart by their own keys, in each partition."""
+        if self.config.format == MESSAGE:
+            return Holding(self.letters, KeyChoice((PARTITION, MESSAGE_KEY)), MESSAGE_KEY)
+        return Holding(self.letters, self.key)
+
+    def replay(self, letters: Letters) -> Sequence[Letter]:
+        """See `DirectOutput.replay`."""
+        bucket = Bucket(self.context.pipeline, self.context.output, "dead-letters", 0, 1)
+        return self.direct_writer().replay(bucket, letters, self._holding)
+
+    def reached(self, streams: Collection[str]) -> Collection[SourceCheckpoint]:
+        """See `DirectOutput.reached`."""
+        if not self.config.transactions:
+            return ()
+        known = positions_of(self._cluster, self.config.control_topic).read()
+        mine = of_output(known, self.context.pipeline, self.context.output)
+        return [at for stream, found in mine if stream in streams for each in found.values() for at in each.places]
+
+    def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
+        """See `DirectOutput.go_on`."""
+        go_on(self.direct_writer(), bucket, before, over)
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """See `Output.commit`: the rows are there; some controls stop."""
@@ -128,6 +164,7 @@ class KafkaOutput(DirectOutput):
         for item in batch.items:
             if isinstance(item, TableControl):
                 self._look_at(f"{batch.physical}/{item.table.source}", item)
+        self.release_letters(batch)
 
     def _look_at(self, name: str, control: TableControl) -> None:
         config, where = self.config, f"outputs.{self.context.output}"

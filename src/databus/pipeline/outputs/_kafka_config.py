@@ -6,7 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, f
 
 from databus.core import InputError
 from databus.link import RegistryOptions
-from databus.pipeline._node_config import OutputConfig
+from databus.pipeline.outputs._letters import LettersConfig
 from databus.tasks import BUCKETS_MAX
 from databus.tasks.kafka import (
     AVRO_FORMATS,
@@ -20,6 +20,8 @@ from databus.tasks.kafka import (
     topic_name,
 )
 
+_WITH_TRANSACTIONS: Final = ("debezium", "debezium_avro")
+_TYPE, _KEPT = "message.timestamp.type", "CreateTime"
 _OF_ROWS: Final = ("controls", "debezium", "deletes", "headers", "key", "on_schema_change", "on_truncate")
 
 
@@ -54,6 +56,13 @@ class DebeziumOptions(BaseModel):
     with_schema: bool = Field(False, description="Whether each message says its schema, as with `schemas.enable`.")
     decimals: Literal["precise", "string"] = Field("precise", description="Debezium's `decimal.handling.mode`.")
     unsigned: Literal["long", "precise"] = Field("long", description="Debezium's `bigint.unsigned.handling.mode`.")
+    transaction_topic: str | None = Field(
+        None,
+        description="Topic of transactions, as Debezium's `topic.transaction`; `{physical}` stands for the source's "
+        "name. With it each change says its place in its transaction, as with `provide.transaction.metadata`; without, "
+        "neither is written. With formats `debezium` and `debezium_avro`, and `transactions: true`.",
+        examples=["{physical}.transaction"],
+    )
 
 
 class SubjectOptions(RegistryOptions):
@@ -71,7 +80,7 @@ class SubjectOptions(RegistryOptions):
     )
 
 
-class KafkaConfig(OutputConfig):
+class KafkaConfig(LettersConfig):
     """Options of the output `kafka`."""
 
     type: Literal["kafka"] = "kafka"
@@ -118,13 +127,22 @@ class KafkaConfig(OutputConfig):
     )
     registry: SubjectOptions | None = Field(None, description="The schema registry; of the formats in Avro.")
     debezium: DebeziumOptions = Field(
-        default_factory=DebeziumOptions, description="The choices of Debezium's envelope and images."
+        default_factory=DebeziumOptions,
+        description="The choices of Debezium's envelope and images: `with_schema`, `decimals`, `unsigned`; and "
+        "`transaction_topic`, by which each change says its place in its transaction, and that topic gets begins and "
+        "ends.",
+        examples=[{"transaction_topic": "{physical}.transaction"}],
     )
     deletes: Literal["envelope", "tombstone", "both"] | None = Field(
         None,
         description="What says that a row is gone: a message with its last values, a tombstone (a key without a value, "
         "by which a compacted topic forgets it), or first the one, then the other. By default `both` for "
         "Debezium's formats, `envelope` for the others.",
+    )
+    timestamps: Literal["source", "target"] = Field(
+        "source",
+        description="With `format: message`: `source` keeps the timestamps of messages, and a topic whose "
+        "`message.timestamp.type` is not `CreateTime` stops the output; `target` lets such a topic give them new ones.",
     )
     key: list[str] | dict[str, list[str]] | None = Field(
         None,
@@ -153,6 +171,13 @@ class KafkaConfig(OutputConfig):
         "stop",
         description="What to do where changes are missing and no snapshot is said to follow: stop, or go on, because "
         "you have asked for one or accept what readers see.",
+    )
+    on_error: Literal["halt", "retry", "dead_letter"] = Field(
+        "halt",
+        description="What to do about a row that Kafka refuses (too large, without a key for a compacted topic, with a "
+        "timestamp that the topic does not take): stop the output; try the batch again until it is taken; or keep the "
+        "row, and what follows of its key, as dead letters (`databus dead-letters`), and go on. Dead letters are also "
+        "made of rows that `format` cannot express.",
     )
     transactions: bool = Field(
         True,
@@ -199,6 +224,12 @@ class KafkaConfig(OutputConfig):
                 "brings them: give controls a topic of their own, or say `controls: none`"
             )
         others = [] if where in (INLINE, NO_CONTROLS) else [where]
+        others += [] if self.debezium.transaction_topic is None else [self.debezium.transaction_topic]
+        if where == self.control_topic:
+            raise ValueError(
+                "`controls` is to be another topic than `control_topic`, where positions of outputs are: all outputs "
+                "that have theirs there would stop"
+            )
         for template in (self.topic, *self.topics.values(), *others, self.control_topic):
             try:
                 topic_name(template, "physical", "db.table")
@@ -213,6 +244,14 @@ class KafkaConfig(OutputConfig):
                 raise ValueError(
                     f"`{name}` is about rows, and `format: {MESSAGE}` writes messages as they were; leave it out"
                 )
+        if self.format != MESSAGE and "timestamps" in self.model_fields_set:
+            raise ValueError(f"`timestamps` is about messages as they were: it goes with `format: {MESSAGE}`")
+        made = {} if self.create_topics is None else self.create_topics.config
+        if self.format == MESSAGE and self.timestamps == "source" and made.get(_TYPE, _KEPT) != _KEPT:
+            raise ValueError(
+                f"`create_topics` makes topics with {_TYPE}={made[_TYPE]}, in which messages get new timestamps: leave "
+                f"it out, or say `timestamps: target`"
+            )
         return self
 
     @model_validator(mode="after")
@@ -228,6 +267,40 @@ class KafkaConfig(OutputConfig):
         if self.format == "debezium_avro" and self.debezium.with_schema:
             raise ValueError("`debezium.with_schema` is of Debezium's JSON: in Avro the registry has the schemas")
         return self
+
+    @model_validator(mode="after")
+    def _can_count_transactions(self) -> "KafkaConfig":
+        topic = self.debezium.transaction_topic
+        if topic is None:
+            return self
+        if self.format not in _WITH_TRANSACTIONS:
+            raise ValueError(f"`debezium.transaction_topic` goes with the formats {' and '.join(_WITH_TRANSACTIONS)}")
+        if not self.transactions:
+            raise ValueError(
+                "`debezium.transaction_topic` needs `transactions: true`: what was counted of a transaction is kept "
+                "with the position, in one transaction with the rows; without, counts would be wrong after a crash"
+            )
+        if self.on_error == "dead_letter":
+            raise ValueError(
+                "`debezium.transaction_topic` does not go with `on_error: dead_letter`: a transaction's counts would "
+                "have changes that are letters, and are in no topic"
+            )
+        if "{db}" in topic or "{table}" in topic:
+            raise ValueError("`debezium.transaction_topic` is for all tables of a source: it takes `{physical}` alone")
+        if topic == self.control_topic:
+            raise ValueError("`debezium.transaction_topic` is to be another topic than `control_topic`")
+        return self
+
+    @property
+    def counts_transactions(self) -> bool:
+        """See `OutputConfig.counts_transactions`."""
+        return self.debezium.transaction_topic is not None
+
+    @property
+    def transactions_go_to(self) -> str:
+        """See `OutputConfig.transactions_go_to`."""
+        servers = self.kafka["bootstrap.servers"].get_secret_value()
+        return f"{servers} {self.debezium.transaction_topic}" if self.counts_transactions else ""
 
     @property
     def takes_messages_alone(self) -> bool:

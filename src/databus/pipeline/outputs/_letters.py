@@ -4,7 +4,7 @@ from pydantic import Field
 
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import DirectOutput
-from databus.tasks import DeadLetters
+from databus.tasks import DeadLetters, StagedBatch, TableControl, released_below
 
 
 class LettersConfig(OutputConfig):
@@ -36,3 +36,14 @@ class LettersOutput(DirectOutput):
     def kept_letters(self) -> DeadLetters | None:
         """The letters, if rows that are refused are to be some."""
         return self.letters if self.config.on_error == "dead_letter" else None
+
+    def release_letters(self, batch: StagedBatch) -> None:
+        """Forget letters that controls of a batch have overtaken. Raises `LimitExceeded` where too many are left."""
+        letters = self.kept_letters
+        if letters is None:
+            return
+        for item in batch.items:
+            below = released_below(batch, item) if isinstance(item, TableControl) else None
+            if below is not None:
+                letters.release(f"{batch.physical}/{item.table.source}", below)
+        letters.check()

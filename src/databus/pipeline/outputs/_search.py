@@ -6,8 +6,11 @@ far each table has come and from which log.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 from uuid import uuid4
+
+import structlog
 
 from databus.core import (
     ConfigError,
@@ -16,6 +19,7 @@ from databus.core import (
     LimitExceeded,
     Pair,
     ServiceUnavailable,
+    SourceCheckpoint,
     UnsupportedFeature,
 )
 from databus.disk import Location
@@ -24,12 +28,26 @@ from databus.pipeline._output_contract import Delivery, OutputContext, Place
 from databus.pipeline.outputs._letters import LettersOutput
 from databus.pipeline.outputs._search_config import ElasticsearchConfig, OpenSearchConfig, SearchConfig
 from databus.schema import SchemaChange, TableSchema
-from databus.tasks import KeyChoice, Letter, Letters, StagedBatch, StagedRows, TableControl, Tasks, released_below
+from databus.tasks import (
+    Bucket,
+    KeyChoice,
+    Letter,
+    Letters,
+    StagedBatch,
+    StagedRows,
+    StreamBefore,
+    TableControl,
+    Tasks,
+    released_below,
+)
 from databus.tasks.search import (
+    HELD,
     PLACE,
     Cluster,
     ControlIndex,
     DocumentChange,
+    Fence,
+    HeldRows,
     IndexPlan,
     Indices,
     SearchWriter,
@@ -37,8 +55,10 @@ from databus.tasks.search import (
     as_json,
     check_names,
     pair_of,
+    shut_out_above,
 )
 
+_END: Final[Pair] = (2**63 - 1, 2**63 - 1)
 _REFRESH: Final = {"none": "false", "wait": "wait_for", "force": "true"}
 _UNSIGNED_SINCE: Final = {"opensearch": (2, 8), "elasticsearch": (7, 10)}
 _TYPED_BELOW: Final = 7
@@ -50,6 +70,7 @@ class SearchOutput(LettersOutput):
 
     product: ClassVar[str]
     delivery: ClassVar[Delivery] = Delivery.REPEATS_HARMLESS
+    tells_of_tables: ClassVar[bool] = True
     config: SearchConfig
 
     def __init__(self, config: SearchConfig, context: OutputContext) -> None:
@@ -92,6 +113,7 @@ class SearchOutput(LettersOutput):
         """See `Output.open`. Raises `ConfigError` for a server of another kind."""
         self._known_plan = self._plan_for_server()
         self._control.make()
+        shut_out_above(self._control, self.streams or (), self.config.buckets)
 
     def close(self) -> None:
         """See `Output.close`."""
@@ -138,6 +160,10 @@ class SearchOutput(LettersOutput):
     def _indices(self) -> Indices:
         return Indices(self._cluster.client(), self._plan)
 
+    @property
+    def _held(self) -> HeldRows:
+        return HeldRows(self._cluster.client(), typed=self._plan.typed)
+
     def _sweep(self, index: str) -> Sweep:
         return Sweep(self._cluster.client(), index, typed=self._plan.typed, soft=self._plan.soft)
 
@@ -154,6 +180,27 @@ class SearchOutput(LettersOutput):
             config.on_error,
             self.kept_letters,
         )
+
+    def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
+        """See `DirectOutput.go_on`: these are kept out. What they hold of a transaction is found by its tables."""
+        del over
+        shut_out_above(self._control, [each.name for each in before], bucket.buckets)
+        for stream in (each.name for each in before):
+            for number in range(bucket.buckets):
+                Fence(self._control, stream, number).take()
+            noted = self._control.read(HELD, stream)
+            if noted is not None:
+                self._control.change(HELD, bucket.stream, partial(_known_or, noted))
+
+    def found(self, tables: Collection[str]) -> Collection[SourceCheckpoint]:
+        """See `DirectOutput.found`. A relay knows a place by its transaction; of those of old none is known."""
+        return [at for at in map(self._found, sorted(tables)) if at is not None]
+
+    def _found(self, name: str) -> SourceCheckpoint | None:
+        noted = self._control.read(PLACE, name)
+        if noted is None or not noted.get("txid") or noted["uuid"] != self._indices.uuid(noted["index"]):
+            return None
+        return SourceCheckpoint(scn=int(noted["scn"]), txid=noted["txid"], ts_us=int(noted["ts_us"]))
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """See `DirectOutput.replay`."""
@@ -175,6 +222,19 @@ class SearchOutput(LettersOutput):
         found = self.place(name)
         return found is not None and found.pair >= place.pair
 
+    def follow_options(self, name: str) -> None:
+        """See `Output.follow_options`."""
+        physical, source = name.split("/", 1)
+        fields = self._indices.follow_options(self._plan.name(physical, source), name)
+        if fields:
+            structlog.get_logger("databus.pipeline").warning(
+                "the mapping of an index was changed; its documents from before are found by it once they are written "
+                f"again: databus rebuild FILE {self.context.output} {source}",
+                output=self.context.output,
+                table=name,
+                fields=fields,
+            )
+
     def is_from(self, name: str, log: str) -> bool:
         """See `Output.is_from`."""
         noted = self._control.read(PLACE, name)
@@ -192,7 +252,10 @@ class SearchOutput(LettersOutput):
         return []
 
     def _remove(self, name: str) -> None:
+        if self.kept_letters is not None:
+            self.kept_letters.release(name, _END)  # its rows come again, those of letters too
         self._control.remove(PLACE, name)
+        self._held.forget(self._owner, name)
         self._indices.remove(self._plan.name(*name.split("/", 1)))
         self._uuids.pop(name, None)
         self._known_plan = None  # so that tasks look again which indices there are
@@ -225,11 +288,13 @@ class SearchOutput(LettersOutput):
         self._uuids[name] = uuid
         if uuid is None:
             return  # no row of it has come yet
-        self._write_place(name, index, uuid, batch.end.log, batch.end.pair)
+        self._write_place(name, index, uuid, batch.end, batch.end.pair)
 
-    def _write_place(self, name: str, index: str, uuid: str | None, log: str | None, pair: Pair) -> None:
+    def _write_place(self, name: str, index: str, uuid: str | None, end: SourceCheckpoint, pair: Pair) -> None:
         way = "" if self.way_of is None else self.way_of(name)
-        place = {"index": index, "uuid": uuid, "log": log, "scn": pair[0], "seq": pair[1], "way": way}
+        place = {"index": index, "uuid": uuid, "log": end.log, "scn": pair[0], "seq": pair[1], "way": way}
+        if pair[0] == end.scn:
+            place |= {"txid": end.txid, "ts_us": end.ts_us}
         self._control.write(PLACE, name, place)
 
     def _apply(self, batch: StagedBatch, control: TableControl) -> None:
@@ -245,6 +310,7 @@ class SearchOutput(LettersOutput):
     def _delete_below(self, name: str, pair: Pair) -> None:
         if self.kept_letters is not None:
             self.kept_letters.release(name, pair)
+        self._held.forget(self._owner, name, pair)
         sweep = self._sweep(self._plan.name(*name.split("/", 1)))
         if sweep.refresh():
             sweep.delete_below(pair)
@@ -285,6 +351,7 @@ class SearchOutput(LettersOutput):
             if made.conflicts:
                 self._make_anew(batch, name, change)
                 return
+            self._held.forget(self._owner, name, change.pair)
             sweep.delete_below(change.pair)
         indices = self._indices
         indices.ready(name.partition("/")[0], change.after)
@@ -308,7 +375,7 @@ class SearchOutput(LettersOutput):
         indices = self._indices
         index = indices.ready(physical, change.after)
         indices.note_change(index, name, change.after, change.pair, is_anew=True)
-        self._write_place(name, index, indices.uuid(index), batch.end.log, change.pair)
+        self._write_place(name, index, indices.uuid(index), batch.end, change.pair)
         rows = (item for item in batch.items if isinstance(item, StagedRows) and item.table.source == source)
         if any(item.last > change.pair for item in rows):
             raise ServiceUnavailable(
@@ -333,3 +400,7 @@ class ElasticsearchOutput(SearchOutput):
 
     product: ClassVar[str] = "elasticsearch"
     config_model: ClassVar[type[OutputConfig]] = ElasticsearchConfig
+
+
+def _known_or(before: Mapping[str, Any], found: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return before if found is None else found

@@ -102,6 +102,11 @@ class SearchConfig(LettersConfig):
         1_000_000, ge=0, description="Most documents that a change of a table's schema may write anew."
     )
 
+    @property
+    def ends_transactions(self) -> bool:
+        """See `OutputConfig.ends_transactions`: what waits for the end of a large transaction is put then."""
+        return True
+
     @field_validator("url")
     @classmethod
     def _are_urls(cls, urls: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
@@ -12,6 +13,7 @@ from databus.formats import DecimalForm, UnsignedForm
 from databus.link import RegistryOptions
 from databus.schema import Column, TableSchema
 from databus.sources._config import SourceConfig
+from databus.sources.kafka._declared import declared
 
 SERVERS: Final = "bootstrap.servers"
 DATABASE: Final = "kafka"
@@ -28,6 +30,8 @@ _OURS: Final[Mapping[str, str]] = {
 }
 _REFUSED: Final = re.compile(r".*_cb|plugin\.library\.paths|interceptors|builtin\.features|opaque|.*partitioner.*")
 _INTERNAL: Final = "__"
+_POSITIONS: Final = "databus-control"
+"""Where outputs `kafka` keep their positions, if nothing else is said."""
 _PATTERN: Final = re.compile(r"[*?\[]")
 
 
@@ -130,8 +134,8 @@ class KafkaConfig(SourceConfig):
     )
     topics: Annotated[list[str], BeforeValidator(_listed, json_schema_input_type=str | list[str])] = Field(
         min_length=1,
-        description="Topics to read; `*` stands for any run of characters. Topics that begin with `__` are Kafka's own "
-        "and are read only where they are named without `*`.",
+        description="Topics to read; `*` stands for any run of characters. Topics that begin with `__` are Kafka's "
+        f"own, and `{_POSITIONS}` is databus's: they are read only where they are named without `*`.",
         examples=[["orders", "shop.*"]],
     )
     format: Literal[
@@ -167,6 +171,13 @@ class KafkaConfig(SourceConfig):
         DecimalForm.PRECISE, description="Debezium's `decimal.handling.mode`; its `double` loses digits."
     )
     unsigned: UnsignedForm = Field(UnsignedForm.LONG, description="Debezium's `bigint.unsigned.handling.mode`.")
+    first_images: bool | None = Field(
+        None,
+        description="Whether each update has its first image and each delete the whole row, as MySQL's "
+        "`binlog_row_image=FULL` and PostgreSQL's `REPLICA IDENTITY FULL` have it. True: an update of Debezium's "
+        "without one is treated as `on_poison` says. False: filters let a delete of its key pass for a row that they "
+        "leave out, since it may be in a copy. Default: false for Debezium's envelopes, true for the others.",
+    )
     origin_columns: bool = Field(
         True,
         description="Whether rows of changes have the columns origin_version, origin_seq, origin_txid and "
@@ -215,6 +226,13 @@ class KafkaConfig(SourceConfig):
         le=3_600_000,
         description="How often new topics, new partitions and deleted topics are looked for.",
     )
+    gone_ms: int = Field(
+        30_000,
+        ge=0,
+        le=3_600_000,
+        description="How long brokers must not know a topic until it counts as deleted: one that has just started, or "
+        "lags, may not know it for a moment. A topic that was created again is found by its id at once.",
+    )
     request_ms: int = Field(15_000, ge=100, le=300_000, description="How long a broker is waited for.")
     group_bytes_max: int = Field(
         4 << 20, ge=1024, le=64 << 20, description="Where a group of frames ends, in bytes of messages."
@@ -251,6 +269,12 @@ class KafkaConfig(SourceConfig):
             raise ValueError(f"registry: it goes with formats in Avro; format {self.format} is none")
         return self
 
+    @model_validator(mode="after")
+    def _check_images(self) -> Self:
+        if self.first_images is not None and self.is_raw:
+            raise ValueError(f"first_images: format {self.format} has messages, and no updates of rows")
+        return self
+
     @property
     def is_raw(self) -> bool:
         """Whether messages are rows of a table of their topic's."""
@@ -265,6 +289,26 @@ class KafkaConfig(SourceConfig):
     def is_avro(self) -> bool:
         """Whether messages are Avro, with the id of their schema before them."""
         return self.format.endswith("-avro")
+
+    @property
+    def is_debezium(self) -> bool:
+        """Whether an update is one message in Debezium's words, with or without `before`."""
+        return "debezium" in self.format
+
+    @property
+    def has_first_images(self) -> bool:
+        """See `first_images`. Debezium says nothing where the database logs less."""
+        return not self.is_debezium if self.first_images is None else self.first_images
+
+    def tables_here(self, folder: Path) -> Mapping[str, Sequence[str]] | None:
+        """See `SourceConfig.tables_here`: those of envelopes stand here."""
+        del folder
+        return None if self.is_raw else {name: declared(name, self)[0].names for name in self.schemas}
+
+    def definitions_here(self, folder: Path) -> Mapping[str, TableSchema] | None:
+        """See `SourceConfig.definitions_here`."""
+        del folder
+        return None if self.is_raw else {name: declared(name, self)[0] for name in self.schemas if self.selects(name)}
 
     def holds(self, topic: str, table: str) -> bool:
         """Whether the topic may have messages of a table of `schemas`."""
@@ -294,7 +338,7 @@ class KafkaConfig(SourceConfig):
         >>> KafkaConfig(kafka={"bootstrap.servers": "b:9092"}, topics=["shop.*"]).reads("shop.orders")
         True
         """
-        if topic.startswith(_INTERNAL):
+        if topic.startswith(_INTERNAL) or topic == _POSITIONS:
             return topic in self.topics
         return any(fnmatchcase(topic, each) for each in self.topics)
 

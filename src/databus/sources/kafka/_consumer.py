@@ -5,6 +5,7 @@ object for each message; that is the only place where this source has them.
 """
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,16 +18,21 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from databus.core import AccessDenied, CorruptData
 from databus.sources.kafka._cluster import as_ours, made, own_error
 from databus.sources.kafka._config import KafkaConfig
+from databus.sources.kafka._places import Next, Partition
 
 _SLICE: Final = 4_096
+_ROW_BYTES: Final = 64  # of a message beside its key, value and headers: its place, times, and the bus's columns
 _MESSAGES_MAX: Final = 1 << 20
 _FETCH_WAIT_MS: Final = 100
 _DOWN: Final = own_error("_ALL_BROKERS_DOWN")
 _REFUSED: Final = own_error("_AUTHENTICATION")
 _END: Final = own_error("_PARTITION_EOF")
+_CUT: Final = own_error("_LOG_TRUNCATION")
+_SAYS_CUT: Final = "log truncation detected"  # with `auto.offset.reset: error`, only the text of that error tells
+_SAME: Final = re.compile(r"broker end offset is (\d+)")
 _MOVED: Final = {  # the place is not there any more: it is looked up what became of the partition
     own_error("_AUTO_OFFSET_RESET"),
-    own_error("_LOG_TRUNCATION"),
+    _CUT,
     own_error("_UNKNOWN_PARTITION"),
     own_error("_UNKNOWN_TOPIC"),
     KafkaError.OFFSET_OUT_OF_RANGE,
@@ -82,11 +88,16 @@ class Messages:
 
 @dataclass(slots=True)
 class Taken:
-    """What has come. ends: the next offset of each partition that moved. moved: a partition is not what it was."""
+    """What has come. ends: where each partition goes on that had messages. idle: where partitions were read to an end.
+    moved: a partition is not what it was. cut: those whose last message that was read is another now, or gone, and up
+    to where they are the same, if brokers say it.
+    """
 
     messages: list[Messages] = field(default_factory=list)
-    ends: dict[tuple[str, int], int] = field(default_factory=dict)
+    ends: dict[Partition, Next] = field(default_factory=dict)
+    idle: dict[Partition, int] = field(default_factory=dict)
     moved: str = ""
+    cut: dict[Partition, int | None] = field(default_factory=dict)
 
 
 class TopicConsumer:
@@ -111,21 +122,30 @@ class TopicConsumer:
             ours["fetch.wait.max.ms"] = _FETCH_WAIT_MS
         self._consumer = made(config, Consumer, ours)
 
-    def assign(self, places: Sequence[tuple[str, int, int]]) -> None:
-        """Read on from these (topic, partition, offset), and nothing else."""
-        self._consumer.assign([TopicPartition(*each) for each in places])
+    def assign(self, places: Sequence[tuple[str, int, int, int]]) -> None:
+        """Read on from these (topic, partition, offset, epoch), and nothing else. Where a broker says that the epoch
+        ends before the offset, it has other messages than those that were read.
+        """
+        self._consumer.assign(
+            [
+                TopicPartition(topic, partition, offset, leader_epoch=epoch)
+                if epoch >= 0
+                else TopicPartition(topic, partition, offset)
+                for topic, partition, offset, epoch in places
+            ]
+        )
 
     def take(self, wait_ms: int) -> Taken:
         """What has queued, up to `group_bytes_max`; waits for the first message. Raises `ServiceUnavailable` when no
         broker answers, `AccessDenied`, and `CorruptData` for what cannot be unpacked.
         """
         found = self._consume(1, wait_ms / 1e3)
-        size = sum(map(len, found))
-        while found and size < self._config.group_bytes_max and len(found) < _MESSAGES_MAX:
-            more = self._consume(_SLICE, 0)
+        size = _size_of(found)
+        while found and (room := self._config.group_bytes_max - size) > 0 and len(found) < _MESSAGES_MAX:
+            more = self._consume(min(room * len(found) // size + 1, _SLICE), 0)  # if they go on to be as large
             if not more:
                 break
-            size += sum(map(len, more))
+            size += _size_of(more)
             found += more
         taken = Taken()
         messages: list[Any] = []
@@ -139,7 +159,8 @@ class TopicConsumer:
             raise as_ours(KafkaError(_DOWN, told), self._where)
         if messages:
             self._is_down = ""
-            taken.ends |= {(each.topic(), each.partition()): each.offset() + 1 for each in messages}
+            lasts = {(each.topic(), each.partition()): each for each in messages}
+            taken.ends = {place: _behind(each, taken.idle.get(place, -1)) for place, each in lasts.items()}
             taken.messages = [_columns(*each) for each in _by_topic(messages)]
         return taken
 
@@ -175,9 +196,12 @@ class TopicConsumer:
         error = message.error()
         code, place = error.code(), f"{message.topic()}, partition {message.partition()}, offset {message.offset()}"
         if code == _END:  # behind markers of transactions, which nobody gets
-            taken.ends[message.topic(), message.partition()] = message.offset()
+            taken.idle[message.topic(), message.partition()] = message.offset()
         elif code in _MOVED:
             taken.moved = f"{place}: {error.str()}"
+            if code == _CUT or _SAYS_CUT in error.str():
+                same = _SAME.search(error.str())
+                taken.cut[message.topic(), message.partition()] = int(same[1]) if same else None
         elif code in _BROKEN:
             raise CorruptData(f"{self._where}: {place}: {error.str()}")
         elif code == _DOWN:
@@ -186,6 +210,26 @@ class TopicConsumer:
             ours = as_ours(error, f"{self._where}: {place}")
             if isinstance(ours, AccessDenied) or not error.retriable():
                 raise ours
+
+
+def _behind(message: Any, end: int) -> Next:
+    """What comes after the last message of a partition. end: the last place where nothing more was to be had: that is
+    behind the message where markers follow it, and is said once.
+    """
+    epoch, offset = message.leader_epoch(), message.offset() + 1
+    found = Next(offset) if epoch is None else Next(offset, epoch)
+    return found.behind(end) if end > offset else found
+
+
+def _size_of(messages: Sequence[Any]) -> int:
+    """Bytes of their rows, about. A tombstone has a key and headers as well."""
+    size = 0
+    for each in messages:
+        size += _ROW_BYTES + len(each) + len(each.key() or b"")
+        headers = each.headers()
+        if headers:
+            size += sum(len(name) + len(value or b"") for name, value in headers)
+    return size
 
 
 def _by_topic(messages: Sequence[Any]) -> list[tuple[str, Sequence[Any], npt.NDArray[np.int64]]]:

@@ -1,23 +1,77 @@
 """Places: how far each partition has been read, and what became of them meanwhile. No I/O.
 
 The position of a commit is `{"cluster": ID, "topics": {NAME: {"id": ID, "offsets": [NEXT, ...]}}}`, the next offset of
-each partition by its number. A topic's id differs from that of every topic before it that had its name. Mirrors read it
-too, for the cluster and the number of partitions (`databus.tasks.kafka`).
+each partition by its number; beside `offsets` stand `epochs` and `tails` where they are known. A topic's id differs
+from that of every topic before it that had its name. Mirrors read it too, for the cluster and the number of partitions
+(`databus.tasks.kafka`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from databus.core import SourceChanged
+
+Partition = tuple[str, int]
+_UNKNOWN: Final = -1
+
+
+class Next(NamedTuple):
+    """Where a partition goes on. epoch: of the leader who took the last message that was read, by which a broker tells
+    whether it still has that message; -1 where it is not known. tail: how many offsets since then hold no message, but
+    markers and what was aborted.
+    """
+
+    offset: int
+    epoch: int = _UNKNOWN
+    tail: int = 0
+
+    def behind(self, end: int) -> "Next":
+        """This, once the partition was read to its end without another message."""
+        return Next(end, self.epoch, max(end - self.offset + self.tail, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
-    """The next offset of each partition of a topic. id: the topic's own; empty where the cluster tells none."""
+    """The next offset of each partition of a topic. id: the topic's own; empty where the cluster tells none. epochs,
+    tails: see `Next`; empty where there are none.
+    """
 
     id: str
     offsets: tuple[int, ...]
+    epochs: tuple[int, ...] = ()
+    tails: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, id_: str, each: Sequence[Next]) -> "TopicPlace":
+        """A topic whose partitions go on there."""
+        offsets, epochs, tails = (tuple(column) for column in zip(*each, strict=True)) if each else ((), (), ())
+        has_epochs = any(epoch != _UNKNOWN for epoch in epochs)
+        return cls(id_, offsets, epochs if has_epochs else (), tails if has_epochs and any(tails) else ())
+
+    @property
+    def each(self) -> list[Next]:
+        """Where its partitions go on."""
+        count = len(self.offsets)
+        return [
+            Next(*each)
+            for each in zip(self.offsets, self.epochs or [_UNKNOWN] * count, self.tails or [0] * count, strict=True)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """As a position has it."""
+        found: dict[str, Any] = {"id": self.id, "offsets": list(self.offsets)}
+        return found | {name: list(each) for name, each in (("epochs", self.epochs), ("tails", self.tails)) if each}
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> "TopicPlace":
+        """Read what `to_json` wrote. Raises what is raised for anything else."""
+        offsets, epochs, tails = (
+            tuple(int(number) for number in said.get(name, ())) for name in ("offsets", "epochs", "tails")
+        )
+        if len(offsets) != len(said["offsets"]) or {len(epochs), len(tails)} - {0, len(offsets)}:
+            raise ValueError("one for each partition")
+        return cls(str(said["id"]), offsets, epochs, tails)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +101,7 @@ class Places:
     def from_json(cls, position: Mapping[str, Any], physical: str) -> "Places":
         """Read what `to_json` wrote. Raises `SourceChanged` for a position of another kind of source."""
         try:
-            topics = {
-                str(name): TopicPlace(str(each["id"]), tuple(int(offset) for offset in each["offsets"]))
-                for name, each in position["topics"].items()
-            }
+            topics = {str(name): TopicPlace.from_json(each) for name, each in position["topics"].items()}
             return cls(str(position["cluster"]), topics)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SourceChanged(
@@ -59,8 +110,7 @@ class Places:
 
     def to_json(self) -> dict[str, Any]:
         """As a commit's position."""
-        topics = {name: {"id": each.id, "offsets": list(each.offsets)} for name, each in sorted(self.topics.items())}
-        return {"cluster": self.cluster, "topics": topics}
+        return {"cluster": self.cluster, "topics": {name: each.to_json() for name, each in sorted(self.topics.items())}}
 
     @property
     def partitions(self) -> int:
@@ -73,31 +123,61 @@ class Places:
             (name, number, offset) for name, topic in self.topics.items() for number, offset in enumerate(topic.offsets)
         ]
 
-    def moved(self, ends: Mapping[tuple[str, int], int]) -> "Places":
-        """With these next offsets, by topic and partition, in place of the ones before."""
-        offsets = {name: list(each.offsets) for name, each in self.topics.items()}
-        for (name, number), offset in ends.items():
-            if name in offsets:
-                offsets[name][number] = offset
-        return Places(
-            self.cluster, {name: TopicPlace(each.id, tuple(offsets[name])) for name, each in self.topics.items()}
-        )
+    def assigned(self) -> list[tuple[str, int, int, int]]:
+        """(topic, partition, offset, epoch) from where all are read: behind the last message, of which brokers know
+        whether they still have it. What follows up to the next offset is passed over again.
+        """
+        return [
+            (name, number, each.offset - each.tail, each.epoch)
+            for name, topic in self.topics.items()
+            for number, each in enumerate(topic.each)
+        ]
+
+    def only(self, is_selected: Callable[[str], bool]) -> "Places":
+        """Of the topics that are still to be read: one that is not is no loss."""
+        return Places(self.cluster, {name: each for name, each in self.topics.items() if is_selected(name)})
+
+    def moved(self, ends: Mapping[Partition, Next], idle: Mapping[Partition, int]) -> "Places":
+        """With these in place of the ones before. idle: where partitions end that had no message; those of `ends` are
+        passed over.
+        """
+        found = {name: each.each for name, each in self.topics.items()}
+        for (name, number), end in idle.items():
+            if name in found:
+                found[name][number] = found[name][number].behind(end)
+        for (name, number), each in ends.items():
+            if name in found:
+                found[name][number] = each
+        topics = {name: TopicPlace.of(each.id, found[name]) for name, each in self.topics.items()}
+        return Places(self.cluster, topics)
 
     def differs(self, there: Mapping[str, tuple[str, int]]) -> bool:
         """Whether there are other topics or partitions. there: id and number of partitions of each topic."""
         return {name: (each.id, len(each.offsets)) for name, each in self.topics.items()} != dict(there)
 
-    def reconciled(self, there: Mapping[str, TopicState]) -> tuple["Places", list[Loss]]:
+    def unknown(self, there: Mapping[str, TopicState]) -> list[str]:
+        """Topics that brokers do not know, or not with all partitions that they have."""
+        return [name for name, place in self.topics.items() if name not in there or _lags(place, there[name])]
+
+    def reconciled(
+        self,
+        there: Mapping[str, TopicState],
+        cut: Mapping[Partition, int | None] | None = None,
+        awaited: Collection[str] = (),
+    ) -> tuple["Places", list[Loss]]:
         """Where to go on with what is there now, and what has been lost. New topics and partitions begin at their first
-        message.
+        message. cut: partitions of which brokers say that they do not have the last message that was read any more, and
+        up to where they have the same, if they say that. awaited: topics that are not gone where they are not there.
         """
         found: dict[str, TopicPlace] = {}
         losses: list[Loss] = []
         for name, place in self.topics.items():
             state = there.get(name)
-            if state is None:
+            if name in awaited if state is None else _lags(place, state):
+                found[name] = place
+            elif state is None:
                 losses.append(Loss(name, f"the topic {name} is gone; it had been read up to {_told(place.offsets)}"))
-            elif state.id != place.id and state.id and place.id:
+            elif (state.id != place.id and state.id and place.id) or len(state.earliest) < len(place.offsets):
                 losses.append(
                     Loss(
                         name,
@@ -106,23 +186,39 @@ class Places:
                     )
                 )
             else:
-                kept = [
-                    _offset(name, number, offset, state, losses)
-                    for number, offset in enumerate(place.offsets[: len(state.earliest)])
-                ]
-                found[name] = TopicPlace(state.id, (*kept, *state.earliest[len(kept) :]))
+                kept = [_next((name, number), each, state, losses, cut or {}) for number, each in enumerate(place.each)]
+                found[name] = TopicPlace.of(state.id, [*kept, *map(Next, state.earliest[len(kept) :])])
         for name, state in there.items():
             found.setdefault(name, TopicPlace(state.id, state.earliest))
         return Places(self.cluster, found), losses
 
 
-def _offset(name: str, number: int, offset: int, state: TopicState, losses: list[Loss]) -> int:
-    earliest, latest = state.earliest[number], state.latest[number]
+def _lags(place: TopicPlace, state: TopicState) -> bool:
+    """Whether a broker tells of an earlier time: a topic's partitions become more, never fewer."""
+    return bool(place.id) and state.id == place.id and len(state.earliest) < len(place.offsets)
+
+
+def _next(
+    partition: Partition, each: Next, state: TopicState, losses: list[Loss], cut: Mapping[Partition, int | None]
+) -> Next:
+    name, number = partition
+    offset, earliest, latest = each.offset, state.earliest[number], state.latest[number]
     if offset < earliest:
         losses.append(
             Loss(name, f"offsets {offset} to {earliest - 1} of {name}, partition {number}, have left the topic unread")
         )
-        return earliest
+        return Next(earliest)
+    if partition in cut:
+        same = cut[partition]
+        where = "" if same is None else f" from offset {same} on"
+        losses.append(
+            Loss(
+                name,
+                f"{name}, partition {number}, had been read up to {offset}, and has other messages now{where}: the "
+                "broker has lost messages, and others have come in their places",
+            )
+        )
+        return Next(max(min(offset if same is None else same, offset, latest), earliest))
     if offset > latest:
         losses.append(
             Loss(
@@ -131,8 +227,8 @@ def _offset(name: str, number: int, offset: int, state: TopicState, losses: list
                 "has lost messages, and others may have come in their places",
             )
         )
-        return latest
-    return offset
+        return Next(latest)
+    return Next(offset) if offset - each.tail < earliest else each
 
 
 def _told(offsets: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -21,11 +21,13 @@ import structlog
 from databus.core import (
     COUNTED,
     SEQ,
+    ChangeType,
     Clock,
     ControlKind,
     DatabusError,
     Identity,
     PositionPurged,
+    ServiceUnavailable,
     SourceChanged,
     SystemClock,
     UnknownSource,
@@ -39,17 +41,19 @@ from databus.sources._capabilities import Finding
 from databus.sources._contract import SourceLag
 from databus.sources._scn_counter import ScnCounter
 from databus.sources.kafka._check import check
-from databus.sources.kafka._cluster import Cluster
+from databus.sources.kafka._cluster import Cluster, missing_topics
 from databus.sources.kafka._config import KafkaConfig
 from databus.sources.kafka._consumer import Messages, Taken, TopicConsumer
-from databus.sources.kafka._places import Loss, Places
+from databus.sources.kafka._places import Loss, Next, Partition, Places, TopicState
 from databus.sources.kafka._poison import Poison, before, sifted
+from databus.sources.kafka._removals import Tombstones
 from databus.sources.kafka._tables import Block, TopicTables
 from databus.wire import Commit, Control, Group, Rows
 
 _NAMESPACE: Final = uuid.UUID("0f0d8e0a-93b4-4c0c-8d4e-3a5b7c1f2d66")
 _PROGRESS_NS: Final = 1_000_000_000
 _TOLD_MAX: Final = 3
+_LOOK_AGAIN_MS: Final = 1_000
 
 
 class KafkaSource:
@@ -67,6 +71,8 @@ class KafkaSource:
         self._consumer: TopicConsumer | None = None
         self._cluster_id = ""
         self._topics: dict[str, tuple[str, int]] = {}
+        self._absent_since: dict[str, int] = {}
+        self._tombstones = Tombstones()
         self._places = Places("", {})
         self._counter = ScnCounter(Resume())
         self._seq = 0
@@ -97,9 +103,10 @@ class KafkaSource:
         self._cluster_id = self._cluster_id or cluster.id()
         self._counter = ScnCounter(resume)
         self._seq, self._txid = resume.seq, resume.txid
-        self._topics = self._selected(cluster.topics())
+        before, self._topics = self._topics, self._selected(cluster.topics())
         states = cluster.states(self._topics)
         if resume.position is None:
+            self._check_begin(states, before)
             self._places = Places(self._cluster_id, cluster.started(states))
             self._waiting.append(self._progress())  # so that a restart begins at the same offsets
         else:
@@ -109,11 +116,12 @@ class KafkaSource:
                     f"{self.physical}: the log is of the Kafka cluster {held.cluster}, and {self._config.servers} is "
                     f"{self._cluster_id}. Name the brokers of that cluster, or capture this one under another name"
                 )
+            held = held.only(lambda topic: self._config.reads(topic) and bool(self._tables.of(topic)))
             self._places = held
-            self._adopt(*held.reconciled(states))
+            self._absent_since = {}
+            self._adopt(*held.reconciled(states, awaited=self._awaited(states)))
         self._consumer = TopicConsumer(self.physical, self._config)
-        self._consumer.assign(self._places.each())
-        self._next_look_ns = self._clock.monotonic_ns() + self._config.discover_ms * 1_000_000
+        self._assign()
 
     def poll(self, wait_ms: int) -> Group | None:
         """See `Source.poll`."""
@@ -130,7 +138,7 @@ class KafkaSource:
         taken = consumer.take(wait_ms)
         self._take(taken)
         if taken.moved:
-            self._look(taken.moved)
+            self._look(taken.moved, taken.cut)
         return self._waiting.popleft() if self._waiting else None
 
     def durable(self, position: Mapping[str, Any]) -> None:
@@ -189,18 +197,67 @@ class KafkaSource:
     def _selected(self, topics: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
         return {name: each for name, each in topics.items() if self._tables.of(name)}
 
-    def _look(self, moved: str = "") -> None:
-        """See what became of topics. moved: why, where a partition is known not to be what it was."""
-        cluster, consumer = self._connected(), self._consumer
-        assert consumer is not None  # noqa: S101 - started
-        self._next_look_ns = self._clock.monotonic_ns() + self._config.discover_ms * 1_000_000
+    def _check_begin(self, states: Mapping[str, TopicState], before: Collection[str]) -> None:
+        """Of a new log: what brokers do not know when it begins is read from its first message later, whatever `start`
+        says, so a topic that is made a moment later loses none. Raises `ServiceUnavailable` where they knew a topic
+        before, or do not know its offsets, or not the partitions whose offsets `start` names.
+        """
+        start = self._config.start
+        if start == "earliest":
+            return
+        named = start if isinstance(start, dict) else {}
+        told = sorted({*before, *self._topics} - set(states))
+        told += [
+            f"{name}, partition {number}"
+            for name, offsets in named.items()
+            for number in offsets
+            if number >= len(states[name].earliest if name in states else ())
+        ]
+        if told:
+            raise ServiceUnavailable(
+                f"{self.physical}: {self._config.servers} does not say where to begin, for it does not know "
+                f"{'; '.join(told[:_TOLD_MAX])}. It is asked again; correct `start` if there is no such thing"
+            )
+        for name in missing_topics(self._config, list(self._topics)):
+            told_of = "no topic fits; one that appears later is read from its first message, whatever `start` says"
+            self._logger.warning(told_of, topics=name, start=str(start))
+
+    def _look(self, moved: str = "", cut: Mapping[Partition, int | None] | None = None) -> None:
+        """See what became of topics. moved: why, where a partition is known not to be what it was. cut: see `Taken`."""
+        cluster = self._connected()
+        self._look_later()
         topics = self._selected(cluster.topics())
-        if not moved and not self._places.differs(topics):
+        if not (moved or self._absent_since or self._places.differs(topics)):
             return
         self._logger.info("topics changed", why=moved or "looked for", topics=len(topics))
         self._topics = topics
-        self._adopt(*self._places.reconciled(cluster.states(topics)))
-        consumer.assign(self._places.each())
+        states = cluster.states(topics)
+        self._adopt(*self._places.reconciled(states, cut, self._awaited(states)))
+        self._assign()
+
+    def _awaited(self, there: Mapping[str, TopicState]) -> list[str]:
+        """The topics that were there not long ago: a broker may not know them for a moment, as when it has just
+        started or lags behind its controller. Their places are kept meanwhile.
+        """
+        now = self._clock.monotonic_ns()
+        absent = self._places.unknown(there)
+        for name in absent:
+            if name not in self._absent_since:
+                told = "the brokers do not know a topic; it counts as deleted if it does not come back"
+                self._logger.warning(told, topic=name, gone_ms=self._config.gone_ms)
+        self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
+        limit = now - self._config.gone_ms * 1_000_000
+        return [name for name, since in self._absent_since.items() if since > limit]
+
+    def _assign(self) -> None:
+        """Have the consumer read on, but of topics that are not there at the moment."""
+        assert self._consumer is not None  # noqa: S101 - started
+        self._consumer.assign(self._places.only(lambda name: name not in self._absent_since).assigned())
+        self._look_later()
+
+    def _look_later(self) -> None:
+        wait_ms = min(self._config.discover_ms, _LOOK_AGAIN_MS) if self._absent_since else self._config.discover_ms
+        self._next_look_ns = self._clock.monotonic_ns() + wait_ms * 1_000_000
 
     def _adopt(self, places: Places, losses: Sequence[Loss]) -> None:
         """Go on at these places; what has been lost is in the log before anything behind it."""
@@ -227,35 +284,52 @@ class KafkaSource:
         """Make what has come a transaction, with what is wrong in it before or behind it."""
         ends, reasons = dict(taken.ends), dict[str, list[str]]()
         blocks: list[Block] = []
+        self._tables.begin_poll()
         for messages in taken.messages:
-            is_json = self._config.format != "raw" and not self._config.is_avro
-            found, poison = sifted(messages, self._tables.read, is_json=is_json)
+            found, poison = self._read(messages)
             if poison and (self._config.on_poison == "stop" or len(poison) > self._config.poison_max):
                 kept = before(messages, poison)
                 self._stop_at(messages, poison, ends)
-                found = [self._tables.read(kept)] if len(kept) else []
+                found = self._read(kept)[0]
             elif poison:
                 reasons[messages.topic] = [self._skipped(messages, poison)]
-            blocks += [block for each in found for block in each]
-        moved = self._places.moved(ends)
+            blocks += found
+        moved = self._places.moved(ends, taken.idle)
         if reasons:
             self._gaps(reasons)  # at the position before: told again, rather than not, if we are killed in between
         if blocks:
             self._places = moved
             self._waiting.append(self._transaction(blocks))
-        elif ends:
+        elif ends or taken.idle:
             self._is_moved |= moved.to_json() != self._places.to_json()
             self._places = moved
         if self._is_moved and not self._waiting and self._clock.monotonic_ns() - self._told_ns >= _PROGRESS_NS:
             self._waiting.append(self._progress())
 
-    def _stop_at(self, messages: Messages, poison: Sequence[Poison], ends: dict[tuple[str, int], int]) -> None:
+    def _read(self, messages: Messages) -> tuple[list[Block], list[Poison]]:
+        """The rows of messages of one topic, and what is wrong among them."""
+        is_json = self._config.format != "raw" and not self._config.is_avro
+        found, poison = sifted(messages, self._tables.read, is_json=is_json)
+        blocks = [block for each in found for block in each]
+        if self._config.is_raw:
+            return blocks, poison
+        deleted = [block.numbers[block.kinds == ChangeType.DELETE] for block in blocks]
+        is_gone = np.isin(messages.numbers, np.concatenate(deleted)) if deleted else np.zeros(len(messages), bool)
+        is_gone[[each.at for each in poison]] = True
+        alone = self._tombstones.alone(messages, is_gone)
+        if not len(alone):
+            return blocks, poison
+        gone, refused = sifted(messages.chosen(alone), self._tables.removed, is_json=False)
+        poison += [Poison(int(alone[each.at]), each.reason) for each in refused]
+        return blocks + [block for each in gone for block in each], sorted(poison)
+
+    def _stop_at(self, messages: Messages, poison: Sequence[Poison], ends: dict[Partition, Next]) -> None:
         """Have the next poll say what cannot be read, and the position stand before it."""
         firsts: dict[int, Poison] = {}
         for each in sorted(poison, key=lambda each: int(messages.offsets[each.at]), reverse=True):
             firsts[int(messages.partitions[each.at])] = each
         for partition, each in firsts.items():
-            ends[messages.topic, partition] = int(messages.offsets[each.at])
+            ends[messages.topic, partition] = Next(int(messages.offsets[each.at]))
         at, reason = next(iter(firsts.values()))
         self._stopped = UnrepresentableValue(
             f"{self.physical}: {messages.place(at)}: not what `format: {self._config.format}` means: {reason}. Set "

@@ -25,19 +25,19 @@ from databus.formats import (
     own_rows,
     tables_named,
 )
-from databus.schema import Column, TableSchema
+from databus.schema import TableSchema, user_schema
 from databus.sources.kafka._config import KafkaConfig
 from databus.sources.kafka._consumer import Messages
+from databus.sources.kafka._declared import ORIGIN, declared
 from databus.sources.kafka._raw import topic_columns, topic_table
-from databus.sources.kafka._writer_schemas import WriterSchemas
-
-_ORIGIN: Final = (
-    ("origin_version", "int64", "_commit_version"),
-    ("origin_seq", "int64", "_seq"),
-    ("origin_txid", "string", "_txid"),
-    ("origin_timestamp", "timestamptz", "_commit_timestamp"),
+from databus.sources.kafka._removals import (
+    canonical_columns,
+    debezium_avro_keys,
+    debezium_keys,
+    key_table,
+    maxwell_keys,
 )
-"""Columns that an envelope's own place gets, their types, and the bus's columns that its reader puts them in."""
+from databus.sources.kafka._writer_schemas import WriterSchemas
 
 
 class Block(NamedTuple):
@@ -59,7 +59,7 @@ class TopicTables:
         self._config = config
         self._writers = None if config.registry is None else WriterSchemas(config.registry.access)
         self._form = DebeziumForm(config.decimals, config.unsigned, with_schema=config.with_schema)
-        self._declared = {name: _declared(name, config) for name in config.schemas}
+        self._declared = {name: declared(name, config) for name in config.schemas}
 
     def of(self, topic: str) -> list[TableSchema]:
         """The captured tables that the topic's messages may be of; none of a topic that is not to be read."""
@@ -68,6 +68,11 @@ class TopicTables:
         else:
             found = [table for name, (table, _) in self._declared.items() if self._config.holds(topic, name)]
         return [table for table in found if self._config.selects(table.source)]
+
+    def begin_poll(self) -> None:
+        """What a registry did not know at the last poll it may know now."""
+        if self._writers is not None:
+            self._writers.forget_refused()
 
     def read(self, messages: Messages) -> list[Block]:
         """The rows of messages, all of one topic.
@@ -98,6 +103,52 @@ class TopicTables:
                 blocks += self._blocks(name, messages.chosen(chosen))
         return blocks
 
+    def removed(self, messages: Messages) -> list[Block]:
+        """The rows that are gone by tombstones alone, all of one topic, of which nothing but the key is known.
+
+        Raises `UnrepresentableValue` where a key does not say its row, or deletes are to have whole rows. Where other
+        tables' messages are passed over, so are tombstones: nobody knows whose they are.
+        """
+        named = [name for name in self._declared if self._config.holds(messages.topic, name)]
+        if self._config.skip_others or not any(self._config.selects(name) for name in named):
+            return []
+        if len(named) > 1:
+            raise UnrepresentableValue(
+                f"{_ALONE}, and its topic has several tables: `skip_others: true` passes over such"
+            )
+        table, read_as = self._declared[named[0]]
+        if not table.key or table.first_images:
+            raise UnrepresentableValue(
+                f"{_ALONE}: it has the key alone, and by `first_images` deletes have the whole row. Say "
+                "`first_images: false` and the table's `key`, and it is a delete of the key"
+            )
+        found = dict(zip(read_as.key, self._keys(named[0], read_as, messages.keys), strict=True))
+        count = len(messages)
+        columns = [found.get(each.name, pa.nulls(count, each.type)) for each in user_schema(table)]
+        fields = zip(user_schema(table), columns, strict=True)
+        lacking = [field.name for field, values in fields if not field.nullable and values.null_count]
+        if lacking:
+            raise UnrepresentableValue(f"{_ALONE}, and {lacking[0]} cannot be null: leave out its `nullable: false`")
+        kinds = np.full(count, ChangeType.DELETE, np.int8)
+        return [Block(table, columns, kinds, messages.timestamps, messages.numbers)]
+
+    def _keys(self, name: str, table: TableSchema, keys: pa.Array) -> Sequence[pa.Array]:
+        """The columns of the key, of messages' keys."""
+        only = key_table(table)
+        if self._config.format == "maxwell":
+            found = maxwell_keys(only, keys, self._reader(name))
+        elif not self._config.is_debezium:
+            return canonical_columns(only.columns, keys)
+        elif not self._config.is_avro:
+            found = debezium_keys(only, keys, self._form)
+        else:
+            read = partial(debezium_avro_keys, form=self._form)
+            found = read(only, keys) if self._writers is None else self._writers.rows(read, only, keys)
+        if found.rows.num_rows != len(keys):
+            raise UnrepresentableValue(f"{_ALONE}, and its key is none of {table.source}")
+        columns: list[pa.Array] = found.rows.columns[: len(table.key)]
+        return columns
+
     @property
     def _words(self) -> TableWords:
         return cast(TableWords, self._config.format)
@@ -113,10 +164,12 @@ class TopicTables:
             return []
         kinds = read.rows.column(CHANGE_TYPE).to_numpy().copy()
         is_alone = (kinds == ChangeType.UPDATE_POSTIMAGE) & (np.append(0, kinds[:-1]) != ChangeType.UPDATE_PREIMAGE)
+        if table.first_images and self._config.is_debezium and is_alone.any():
+            raise UnrepresentableValue(_NO_FIRST_IMAGE)
         kinds[is_alone] = ChangeType.INSERT  # a second image without the first puts the row, as an insert does
         columns = [read.rows.column(column.name) for column in read_as.columns if column.name in table.names]
         if self._config.origin_columns:
-            columns += [_plain(read.rows.column(column)) for _, _, column in _ORIGIN]
+            columns += [_plain(read.rows.column(column)) for _, _, column in ORIGIN]
         of = read.messages.to_numpy()
         return [Block(table, columns, kinds, messages.timestamps[of], messages.numbers[of])]
 
@@ -139,8 +192,14 @@ class TopicTables:
         return readers[self._config.format]
 
 
+_ALONE: Final = "it is a tombstone without its delete"
 _NO_CHANGE: Final = (
     "it is no change of a row (a changed schema, a truncation, a heartbeat); `skip_others: true` passes over such"
+)
+
+_NO_FIRST_IMAGE: Final = (
+    "it is an update without its first image, and `first_images: true` says that each has one; have the database log "
+    "them (MySQL: binlog_row_image=FULL, PostgreSQL: REPLICA IDENTITY FULL), or say `first_images: false`"
 )
 
 
@@ -154,17 +213,3 @@ def _unframed(values: pa.Array, schema_id: int | None) -> pa.Array:
 
 def _plain(column: pa.Array) -> pa.Array:
     return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-
-
-def _declared(name: str, config: KafkaConfig) -> tuple[TableSchema, TableSchema]:
-    """The table as it is captured, and as its messages are read."""
-    given = config.schemas[name]
-    columns = tuple(
-        Column(each, kind.type, kind.nullable and each not in given.key, kind.db_type)
-        for each, kind in given.columns.items()
-    )
-    read_as = TableSchema(name, columns, tuple(given.key))
-    excluded = config.excluded_columns(name, given.key)
-    kept = tuple(column for column in columns if column.name not in excluded)
-    origin = tuple(Column(each, kind) for each, kind, _ in _ORIGIN) if config.origin_columns else ()
-    return TableSchema(name, (*kept, *origin), tuple(given.key)), read_as

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import ConfigError, UnrepresentableValue
+from databus.core import UnrepresentableValue
 from databus.formats import ReadRows, confluent_unframed
 from databus.link import RegistryAccess
 from databus.schema import TableSchema
@@ -25,11 +25,19 @@ class ReadAvro(Protocol):
 
 
 class WriterSchemas:
-    """The schemas of ids, which never change; a registry is asked for each once, as long as there is room."""
+    """The schemas of ids, which never change; a registry is asked for each once, as long as there is room.
+
+    What it does not know it may learn, so that is asked again after `forget_refused`; not for each message, though.
+    """
 
     def __init__(self, access: RegistryAccess) -> None:
         self._access = access
         self._kept: OrderedDict[int, Mapping[str, Any]] = OrderedDict()
+        self._refused: dict[int, str] = {}
+
+    def forget_refused(self) -> None:
+        """Ask again for the ids of which there was no schema to read by."""
+        self._refused.clear()
 
     def rows(self, read: ReadAvro, table: TableSchema, values: pa.Array) -> ReadRows:
         """The rows of framed messages, in their order, whichever schemas they were written in.
@@ -48,11 +56,14 @@ class WriterSchemas:
         return found[0] if len(found) == 1 else _in_order(found)
 
     def _of(self, number: int) -> Mapping[str, Any]:
+        if number in self._refused:
+            raise UnrepresentableValue(self._refused[number])
         if number not in self._kept:
             try:
                 self._kept[number] = self._access.schema(number)
-            except ConfigError as error:
-                raise UnrepresentableValue(str(error)) from error
+            except UnrepresentableValue as error:
+                self._refused[number] = str(error)
+                raise
             if len(self._kept) > _SCHEMAS_KEPT_MAX:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(number)

@@ -40,8 +40,8 @@ def refusal(version: Version, column: str, key: str, place: str, found: str) -> 
     kind = dict(zip(version.table.names, version.kinds, strict=True))[column]
     return UnrepresentableValue(
         f"{version.source}, column {column!r}, {place}, {key}: found {found}, which a column captured as {kind} cannot "
-        f"hold exactly. Capture it as SQL literals with `types: {{{version.source}: {{{column}: any}}}}`, correct the "
-        f"value and its history, or leave the column out"
+        f"hold exactly. Capture it as SQL literals with `types: {{{version.source}: {{{column}: any}}}}`, or leave the "
+        f"column out. To correct the row does not help: what the triggers have written of it stays"
     )
 
 

@@ -44,7 +44,7 @@ class _SqliteReading(Reading):
     def not_reached(self, position: SourceCheckpoint | None) -> str:
         at = 0 if position is None else ordinal_of(position.scn)
         if position is None or at < self.cut:
-            return f"the copy is at {at}, the source at {self.cut}; does the pipeline run?"
+            return f"the copy is at {at}, the source at {self.cut}"
         return ""
 
     def tables(self) -> Sequence[OracleTable]:

@@ -253,7 +253,7 @@ def _cut_at(physical: str, config: SqliteConfig, db: sqlite3.Connection, resume:
     if row is not None and row[1] == resume.txid:
         return Cut(*row)
     (oldest,) = db.execute(f"SELECT min(id) FROM {OWN_PREFIX}cut").fetchone()
-    mend = "Restore the file that belongs to the log; or move the log's folder away for a new log of this one"
+    mend = "Restore the file that belongs to the log; or stop the relay, move the log's folder away and start it again"
     if row is None and oldest is not None and oldest > ordinal:
         raise PositionPurged(
             f"{physical}: {config.path} has trimmed cut {ordinal}, where the log ends; its oldest is {oldest}. The log "

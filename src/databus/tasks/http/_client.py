@@ -17,12 +17,13 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import ConfigError, ServiceUnavailable
-from databus.link import Access, has_unasked, shut_after
+from databus.link import Access, answer_of, has_unasked, shut_after
 
 _ANSWER_BYTES_MAX: Final = 64 << 10
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
 _LATER: Final = frozenset({408, 425, 429})
+_TOO_LARGE: Final = 413
 _CONNECTIONS_MAX: Final = 16
 _SHOWN: Final = 200
 
@@ -163,14 +164,12 @@ class _Connection:
         if connection is None:
             connection = self._open = self._connect()
         with shut_after(connection.sock, self._target.request_ms_max / 1e3):
-            connection.request("POST", path, body, dict(headers))
-            return self._answer(connection)
+            return self._answer(answer_of(connection, "POST", path, body, headers))
 
-    def _answer(self, connection: http.client.HTTPConnection) -> Answer:
-        response = connection.getresponse()
+    def _answer(self, response: http.client.HTTPResponse) -> Answer:
         text = response.read(_ANSWER_BYTES_MAX)
-        if not response.isclosed():
-            self.close()  # what is left of it would stand before the next answer
+        if not response.isclosed() or response.status == _TOO_LARGE:
+            self.close()  # what is left of it would stand before the next answer, or what was not read before a request
         said = response.headers
         waits = _seconds(said.get("Retry-After"))
         return Answer(response.status, text.decode(errors="replace"), waits, said.get("Location"))

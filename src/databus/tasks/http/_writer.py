@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -53,12 +53,13 @@ class HttpWriter:
     def replay(self, bucket: Bucket, given: Letters, letters: DeadLetters) -> list[Letter]:
         """Send letters again, in order; returns those that are refused again, or behind an earlier letter of their key.
 
-        letters: all that there are.
+        letters: all that there are. Those that are forgotten meanwhile are not sent any more: a target that was told of
+        a truncation is not to get a row from before.
         """
         nowhere = SourceCheckpoint()
         batch = ChangeBatch(given.physical, nowhere, nowhere, (TableRows(given.table, given.rows()),))
         parking = Parking(letters, self.key, batch, given)
-        _BucketOfRequests(self, bucket).send(batch, parking)
+        _BucketOfRequests(self, bucket).send(batch, parking, lambda: letters.has(given))
         return [replace(given.letters[row], reason=why) for row, why in parking.held(0)]
 
     @contextmanager
@@ -79,9 +80,12 @@ class _BucketOfRequests:
         """See `BucketWriter.write`."""
         letters = self._writer.letters
         parking = None if letters is None else Parking(letters, self._writer.key, batch)
+        if parking is not None:
+            parking.release()
         self.send(batch, parking)
         if parking is not None:
             parking.put()
+            parking.release()
         written: Counter[str] = Counter()
         for number, item in enumerate(batch.items):
             if isinstance(item, TableRows):
@@ -89,10 +93,14 @@ class _BucketOfRequests:
                 written[item.table.source] += item.rows.num_rows - held
         return written
 
-    def send(self, batch: ChangeBatch, parking: Parking | None) -> None:
-        """Send what is not held back. parking: is told of what is refused; None where that is an error."""
+    def send(self, batch: ChangeBatch, parking: Parking | None, goes_on: Callable[[], bool] = lambda: True) -> None:
+        """Send what is not held back. parking: is told of what is refused; None where that is an error. goes_on: asked
+        before each request.
+        """
         holds = None if parking is None else parking.holds
         for request in self._writer.form.requests(batch, self._bucket.takes_controls_of, holds):
+            if not goes_on():
+                return
             self._deliver(batch, request, parking)
 
     def _deliver(self, batch: ChangeBatch, request: Request, parking: Parking | None) -> None:

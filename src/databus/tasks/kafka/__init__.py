@@ -6,10 +6,13 @@ Kafka's client is imported only where it is used: other executors do without it.
 from databus.tasks.kafka._avro import AVRO_FORMATS, AvroSubjects
 from databus.tasks.kafka._cluster import OWN_SETTINGS, Cluster, Fenced
 from databus.tasks.kafka._encoding import BOTH, ENVELOPE, OWN_FORMAT, TOMBSTONE, Encoding
-from databus.tasks.kafka._mirror import MESSAGE, PARTITION, Mirroring, check_messages
-from databus.tasks.kafka._positions import BucketId, Position, Positions, positions_of
+from databus.tasks.kafka._mirror import MESSAGE, MESSAGE_KEY, PARTITION, Mirroring, check_messages
+from databus.tasks.kafka._positions import BucketId, Position, Positions, of_output, positions_of
+from databus.tasks.kafka._refusals import Holding
+from databus.tasks.kafka._session import Session
+from databus.tasks.kafka._streams import go_on, switch_buckets
 from databus.tasks.kafka._topics import NewTopics, TopicNames, Topics, as_settings, topic_name, topics_of
-from databus.tasks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter, Session, switch_buckets
+from databus.tasks.kafka._writer import INLINE, NO_CONTROLS, KafkaWriter
 
 __all__ = [
     "AVRO_FORMATS",
@@ -17,6 +20,7 @@ __all__ = [
     "ENVELOPE",
     "INLINE",
     "MESSAGE",
+    "MESSAGE_KEY",
     "NO_CONTROLS",
     "OWN_FORMAT",
     "OWN_SETTINGS",
@@ -27,6 +31,7 @@ __all__ = [
     "Cluster",
     "Encoding",
     "Fenced",
+    "Holding",
     "KafkaWriter",
     "Mirroring",
     "NewTopics",
@@ -37,6 +42,8 @@ __all__ = [
     "Topics",
     "as_settings",
     "check_messages",
+    "go_on",
+    "of_output",
     "positions_of",
     "switch_buckets",
     "topic_name",

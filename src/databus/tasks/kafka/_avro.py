@@ -15,6 +15,7 @@ from databus.formats import (
     debezium_avro_key_schema,
     debezium_avro_schema,
     own_avro_schema,
+    transaction_avro_schemas,
 )
 from databus.link import RegistryAccess
 from databus.schema import TableSchema
@@ -47,6 +48,15 @@ class AvroSubjects:
         """
         return _ids(self, format_name, table, physical, form, topic)
 
+    def transaction_ids(self, topic: str) -> "AvroIds":
+        """Those of a topic of transactions, likewise."""
+        return _transaction_ids(self, topic)
+
+    def registered(self, schema: dict[str, Any], part: str, topic: str) -> int:
+        """The id of a schema. Raises what `RegistryAccess.registered` does."""
+        name = self.name(topic, schema, part)
+        return self.access.registered(name, schema, is_new_allowed=self.is_new_allowed)
+
 
 class AvroIds(NamedTuple):
     """Ids of schemas. key: None where keys are not in Avro."""
@@ -67,11 +77,16 @@ class AvroIds(NamedTuple):
 def _ids(
     subjects: AvroSubjects, format_name: str, table: TableSchema, physical: str, form: DebeziumForm, topic: str
 ) -> AvroIds:
-    def registered(schema: dict[str, Any], part: str) -> int:
-        name = subjects.name(topic, schema, part)
-        return subjects.access.registered(name, schema, is_new_allowed=subjects.is_new_allowed)
-
     if format_name == "avro":
-        return AvroIds(registered(own_avro_schema(table), "value"), None)
-    key = registered(debezium_avro_key_schema(table, physical, form), "key") if table.key else None
-    return AvroIds(registered(debezium_avro_schema(table, physical, form), "value"), key)
+        return AvroIds(subjects.registered(own_avro_schema(table), "value", topic), None)
+    key = None
+    if table.key:
+        key = subjects.registered(debezium_avro_key_schema(table, physical, form), "key", topic)
+    return AvroIds(subjects.registered(debezium_avro_schema(table, physical, form), "value", topic), key)
+
+
+@lru_cache(maxsize=_IDS_KEPT_MAX)
+def _transaction_ids(subjects: AvroSubjects, topic: str) -> AvroIds:
+    key, value = transaction_avro_schemas()
+    at = subjects.registered(key, "key", topic)
+    return AvroIds(subjects.registered(value, "value", topic), at)

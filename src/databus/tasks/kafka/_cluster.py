@@ -29,7 +29,9 @@ _DENIED: Final = (
     "TOPIC_AUTHORIZATION_FAILED",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
-_TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+TOO_LARGE: Final = ("MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE")
+NEIGHBOUR: Final = "_INVALID_DIFFERENT_RECORD"
+"""Of a message that is in one batch with an invalid one."""
 _UNTIMELY: Final = ("INVALID_TIMESTAMP",)
 _MISSING: Final = ("_UNKNOWN_TOPIC", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION")
 _WRONG: Final = (
@@ -67,6 +69,10 @@ _WAIT: Final = (
     "THROTTLING_QUOTA_EXCEEDED",
     "UNKNOWN_LEADER_EPOCH",
 )
+# A client makes its next connection, which it needs for whatever it begins with, after half of this at the earliest:
+# 50 ms by its own default. After failures it waits longer each time anyway.
+_DEFAULTS: Final = {"reconnect.backoff.ms": "20"}
+_IN_FLIGHT: Final = "with more than one, a partition's first messages are lost where its leader was not ready for them"
 OWN_SETTINGS: Final = {
     "acks": "all in-sync replicas have each message before it counts as written",
     "delivery.report.only.error": "all reports are looked at",
@@ -75,8 +81,8 @@ OWN_SETTINGS: Final = {
     "enable.idempotence": "it is always on, so that the client's own retries neither repeat nor reorder messages",
     "group.id": "there is no group of consumers: positions stand in `control_topic`",
     "isolation.level": "positions are read as committed",
-    "max.in.flight": "idempotence decides it",
-    "max.in.flight.requests.per.connection": "idempotence decides it",
+    "max.in.flight": _IN_FLIGHT,
+    "max.in.flight.requests.per.connection": _IN_FLIGHT,
     "message.timeout.ms": "it is `transaction_ms_max`",
     "partitioner": "it is `murmur2_random`, by which Kafka's own clients choose the partition of a key",
     "queue.buffering.max.kbytes": "it is `buffer_bytes_max`",
@@ -92,26 +98,41 @@ class Fenced(LockHeld):
     """Another attempt of this bucket has begun to write."""
 
 
+class Refused(UnrepresentableValue):
+    """The client or a broker refuses a message for what it is."""
+
+
+class TooLarge(Refused):
+    """Its size is what it is refused for."""
+
+
+class InvalidRecord(Refused):
+    """It has no key, for a compacted topic; or a timestamp that the topic does not take."""
+
+
 class TopicMissing(ConfigError):
     """A topic is not there, or a partition of it."""
 
 
+_BY_TIME: Final = (
+    "timestamps are judged by the topic's `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms`"
+)
 _MEANINGS: Final[tuple[tuple[tuple[str, ...], type[DatabusError], str], ...]] = (
     (_DENIED, AccessDenied, ". Look at the settings below `kafka`, and at what that user may do"),
     (
-        _TOO_LARGE,
-        UnrepresentableValue,
-        ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`, or `project` columns away",
+        TOO_LARGE,
+        TooLarge,
+        ". Raise `message.max.bytes` below `kafka` and the topic's `max.message.bytes`",
     ),
     (
         _UNTIMELY,
-        UnrepresentableValue,
-        ". Give the topic another `message.timestamp.before.max.ms` or `message.timestamp.after.max.ms`",
+        Refused,
+        f". {_BY_TIME[0].upper()}{_BY_TIME[1:]}",
     ),
     (
         ("INVALID_RECORD",),
-        UnrepresentableValue,
-        ". A compacted topic takes no message without a key: give `controls` a topic of their own, and tables keys",
+        InvalidRecord,
+        f". A compacted topic takes no message without a key; {_BY_TIME}",
     ),
     (_MISSING, TopicMissing, ". Make the topic, or say `create_topics`"),
     (_WRONG, ConfigError, ""),
@@ -138,17 +159,20 @@ class Cluster:
         """Longest wait for an answer."""
         return self.request_ms_max / 1e3
 
-    def producer(self, transactional_id: str | None) -> "Producer":
-        """A producer of its own. Raises `ConfigError`."""
+    def producer(self, transactional_id: str | None, is_alone: bool = False) -> "Producer":
+        """A producer of its own. is_alone: whether each message is sent by itself. Raises `ConfigError`."""
         from confluent_kafka import Producer
 
         own: dict[str, Any] = {
             "enable.idempotence": True,
             "partitioner": "murmur2_random",
             "delivery.report.only.error": True,
+            "max.in.flight": 1,  # see docs/decisions/0027-one-request-in-flight.md: more lose messages in silence
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": max(self.buffer_bytes_max >> 10, 1),
         }
+        if is_alone:
+            own["batch.num.messages"] = 1
         if transactional_id is None:
             own["message.timeout.ms"] = self.transaction_ms_max
         else:
@@ -166,7 +190,7 @@ class Cluster:
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 20,  # so soon it is told where a partition ends
+            "fetch.wait.max.ms": 5,  # so soon it is told where a partition ends
         }
         made: Consumer = self._made(Consumer, own)
         return made
@@ -187,7 +211,7 @@ class Cluster:
 
         logger = logging.getLogger("databus.kafka")
         try:
-            return kind({**dict(self.settings), **own}, logger=logger)
+            return kind({**_DEFAULTS, **dict(self.settings), **own}, logger=logger)
         except KafkaException as error:
             raise ConfigError(f"`kafka`: {_text(error.args[0])}") from error
 

@@ -1,10 +1,10 @@
 """Rows and controls as Kafka's messages: bytes, keys and headers, in the words of some format."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, TXID, ChangeType
 from databus.formats import (
     DebeziumForm,
     Messages,
+    TransactionMarks,
     canal_messages,
     cloudevents_debezium_messages,
     cloudevents_messages,
@@ -24,12 +25,15 @@ from databus.formats import (
     maxwell_messages,
     own_avro_messages,
     own_messages,
+    transaction_avro_messages,
+    transaction_messages,
 )
 from databus.schema import TableSchema, key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lines import as_captured
 from databus.tasks._table_filters import KeyChoice
 from databus.tasks.kafka._avro import AvroIds, AvroSubjects
+from databus.tasks.kafka._cluster import InvalidRecord, Refused, TooLarge
 from databus.tasks.kafka._topics import Needs
 
 OWN_FORMAT: Final = "json"
@@ -57,6 +61,11 @@ class Encoding:
     form: DebeziumForm = field(default_factory=DebeziumForm)
     deletes: str = ENVELOPE
     subjects: AvroSubjects | None = None
+    remedies: ClassVar[Mapping[type[Refused], str]] = {
+        TooLarge: ", or `project` columns away",
+        InvalidRecord: ". Give `controls` a topic of their own, and tables keys",
+    }
+    """What to do about messages that are refused, behind what the error says itself."""
 
     def chunks(self, physical: str, item: TableRows, topic: str) -> Iterator["Chunk"]:
         """Some rows at a time; an update is in one piece. Raises what `AvroSubjects.ids` does."""
@@ -71,6 +80,24 @@ class Encoding:
             (rows,) = captured.slice(begin, end - begin).combine_chunks().to_batches()
             yield self._chunk(physical, table, rows, images.slice(begin, end), ids)
             begin = end
+
+    def begins_change(self, item: TableRows) -> Mask:
+        """Which rows are the first of a change, as it is counted: both images of an update with one key are one."""
+        table = self._table(item.table)
+        images = _Images.of(table, item.rows)
+        begins: Mask = ~images.is_second | images.is_entered
+        for name in table.key:
+            values = item.rows.column(name)
+            if pa.types.is_floating(values.type):  # 0.0 and -0.0 are one key for us, and two in Debezium's words
+                signs = np.signbit(values.to_numpy())
+                begins[1:] |= signs[1:] != signs[:-1]
+        return begins
+
+    def marks(self, marks: TransactionMarks, topic: str) -> Messages:
+        """Begins and ends of transactions as messages. Raises what `AvroSubjects.transaction_ids` does."""
+        if self.subjects is None:
+            return transaction_messages(marks, with_schema=self.form.with_schema)
+        return self.subjects.transaction_ids(topic).framed(transaction_avro_messages(marks))
 
     def register(self, physical: str, table: TableSchema, topic: str) -> AvroIds | None:
         """See to it that a table's schemas are registered; None for formats that have none. Raises as `chunks`."""
@@ -150,6 +177,12 @@ class Chunk:
         return objects_of(self.messages.keys)
 
     @property
+    def message_rows(self) -> npt.NDArray[np.int64]:
+        """The number of each one's row."""
+        found: npt.NDArray[np.int64] = self.messages.rows.to_numpy()
+        return found
+
+    @property
     def times(self) -> Iterable[int]:
         """Of each: that of writing, which Kafka's client is told by 0."""
         return repeat(0)
@@ -189,10 +222,9 @@ class Chunk:
         return found
 
     def _of_messages(self, name: str) -> pa.Array:
-        column = self.rows.column(name)
-        if len(self.messages.rows) != len(column) or self.rows.num_rows != len(self.messages.values):
-            column = column.take(self.messages.rows)
-        return column
+        column, rows = self.rows.column(name), self.messages.rows.to_numpy()
+        is_one_each = len(rows) == len(column) and bool((rows == np.arange(len(rows))).all())
+        return column if is_one_each else column.take(self.messages.rows)
 
 
 def _own(table: TableSchema, rows: pa.RecordBatch, physical: str, form: DebeziumForm) -> Messages:

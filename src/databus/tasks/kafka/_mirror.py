@@ -7,24 +7,29 @@ topic has at its source, and which cluster that is, the position in the log says
 import json
 from binascii import a2b_base64
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import repeat
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, UnsupportedFeature
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, InputError, UnsupportedFeature
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
+from databus.tasks.kafka._cluster import InvalidRecord, Refused, TooLarge
 from databus.tasks.kafka._encoding import Header, objects_of
-from databus.tasks.kafka._topics import Needs
+from databus.tasks.kafka._topics import Needs, TopicNames
 
 MESSAGE: Final = "message"
 PARTITION: Final = "partition"
+MESSAGE_KEY: Final = "key"
 _COLUMNS: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
-    "key": (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
+    MESSAGE_KEY: (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
     "value": (pa.binary(), pa.large_binary(), pa.string(), pa.large_string()),
     "timestamp": (pa.timestamp("us", "UTC"),),
     PARTITION: (pa.int32(),),
@@ -33,6 +38,7 @@ _COLUMNS: Final[Mapping[str, tuple[pa.DataType, ...]]] = {
 _ROWS_AT_ONCE: Final = 8_192
 _US_A_MS: Final = 1_000
 _NO_TIMESTAMP: Final = -1
+_KEEP: Final = "say `on_error: dead_letter`, which keeps such messages and mirrors the others"
 _OTHERS: Final = (
     "`format: message` takes the messages of a source `kafka` with `format: raw` or `json` as they are; choose another "
     "format for other rows"
@@ -48,7 +54,16 @@ def check_messages(table: TableSchema) -> None:
 
 @dataclass(frozen=True)
 class Mirroring:
-    """Makes rows the messages that they were; travels to tasks, in the place of an `Encoding`."""
+    """Makes rows the messages that they were; travels to tasks, in the place of an `Encoding`. names: of the topics
+    that it writes. keeps_timestamps: whether topics that give messages others are refused.
+    """
+
+    names: TopicNames
+    keeps_timestamps: bool = True
+    remedies: ClassVar[Mapping[type[Refused], str]] = {
+        TooLarge: f"; or {_KEEP}",
+        InvalidRecord: f". Change the topic's settings, or {_KEEP}",
+    }
 
     def chunks(self, physical: str, item: TableRows, topic: str) -> Iterator["MirroredChunk"]:
         """Some rows at a time, once `needs` was asked. Raises `UnsupportedFeature` for rows that are no messages."""
@@ -62,17 +77,41 @@ class Mirroring:
         """See `Encoding.register`: messages keep the schemas that they name."""
 
     def needs(self, batch: ChangeBatch, item: TableRows, topic: str) -> Needs:
-        """As many partitions as the topic has at its source, or as the rows name where the batch does not say; and
-        another cluster than that, if `topic` is called as the one that they come from. Raises as `check_messages` does.
+        """As many partitions as the topic has at its source, or as the rows name where the batch does not say, or the
+        topic is gone; and another cluster than that, where messages would come back. Raises as `check_messages` does.
         """
         check_messages(item.table)
         highest = pc.max(item.rows.column(PARTITION)).as_py() + 1
         position = batch.position or {}
+        topics: Mapping[str, Any] | None = position.get("topics")
         name = item.table.source.partition(".")[2]
-        there = position.get("topics", {}).get(name)
+        there = (topics or {}).get(name)
         partitions = highest if there is None else max(highest, len(there["offsets"]))
-        loop = str(position.get("cluster", "")) if topic == name else ""
-        return Needs(partitions, is_exact=there is not None, not_of=loop)
+        loop = self._loop(batch.physical, item.table.source, topic, tuple(topics or ()))
+        cluster = str(position.get("cluster", "")) if loop else ""
+        return Needs(
+            partitions,
+            is_exact=topics is not None,
+            not_of=cluster,
+            or_else=loop,
+            keeps_timestamps=self.keeps_timestamps,
+        )
+
+    def _loop(self, physical: str, source: str, topic: str, topics: tuple[str, ...]) -> str:
+        """What would go on for ever, were source and target one cluster. topics: that are read."""
+        db, _, name = source.partition(".")
+        if topic == name:
+            return (
+                f"topic {topic} is the one that its messages were read from, and would never end. Name another with "
+                f"`topic`, such as `mirror.{{table}}`"
+            )
+        if name in _targets(self.names, physical, db, topics):
+            return (
+                f"topic {name} has what this output writes, and is read again from the same cluster: its copies would "
+                f"be copied for ever. Leave it out at the source (`exclude: [kafka.{name}]`), or name other topics "
+                f"with `topic`"
+            )
+        return ""
 
     def control(self, physical: str, control: TableControl) -> bytes:
         """Not called: a topic's messages are all that a mirror writes."""
@@ -107,7 +146,12 @@ class MirroredChunk:
     @property
     def keys(self) -> Sequence[bytes | None]:
         """Of each; None where there is none."""
-        return objects_of(_as_bytes(self.rows.column("key")))
+        return objects_of(_as_bytes(self.rows.column(MESSAGE_KEY)))
+
+    @property
+    def message_rows(self) -> npt.NDArray[np.int64]:
+        """The number of each one's row."""
+        return np.arange(self.rows.num_rows)
 
     @property
     def times(self) -> Sequence[int]:
@@ -135,6 +179,16 @@ class MirroredChunk:
     def pair(self, place: int) -> tuple[int, int]:
         """That of a message's row."""
         return _pair(self.rows, place)
+
+
+@lru_cache(maxsize=8)
+def _targets(names: TopicNames, physical: str, db: str, topics: tuple[str, ...]) -> frozenset[str]:
+    """What the copies of these topics are called."""
+    found = set()
+    for each in topics:
+        with suppress(InputError):  # no topic can be called so
+            found.add(names.name(physical, f"{db}.{each}"))
+    return frozenset(found)
 
 
 def _pair(rows: "pa.Table | pa.RecordBatch", at: int) -> tuple[int, int]:

@@ -7,17 +7,23 @@ that the last one of each stays.
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from databus.core import ConfigError, CorruptData, ServiceUnavailable, SourceCheckpoint
+from databus.core import ConfigError, CorruptData, Pair, ServiceUnavailable, SourceCheckpoint
+from databus.tasks._choice import Selection
+from databus.tasks._written import Written, selections_json, selections_of
 from databus.tasks.kafka._cluster import Cluster
 from databus.tasks.kafka._topics import NewTopics, topics_of
+from databus.tasks.kafka._transactions import Counts, OpenTransaction
+from databus.wire import is_inside_transaction
 
 _VERSION: Final = 1
+_NOTHING: Final[Pair] = (-1, -1)
 _POLL_S: Final = 0.2
+_AT_ONCE: Final = 1_000
 CONTROL_CONFIG: Final = (
     ("cleanup.policy", "compact"),
     ("segment.bytes", str(4 << 20)),  # what is in the last segment is not compacted, and is read at each start
@@ -47,15 +53,49 @@ class BucketId:
 
 @dataclass(frozen=True)
 class Position:
-    """at: all of the bucket up to here is in the topics. buckets: how many there were."""
+    """at: all of the bucket up to here is in the topics; None where `written` alone says what is. buckets: how many
+    there were. counts: what is known there of the transaction's counts; None where nobody counted, or a part of it was
+    not. of, selections: what the stream brought; empty and None in those of old. written: what is there beyond `at`.
+    left: what the stream brought, and up to where, before it was given other tables: for those who bring them now.
+    before: the streams that it goes on from, until it has written something itself.
+    """
 
-    at: SourceCheckpoint
+    at: SourceCheckpoint | None
     buckets: int
+    counts: Counts | None = None
+    of: str = ""
+    selections: tuple[Selection, ...] | None = None
+    written: tuple[Written, ...] = ()
+    left: tuple[Written, ...] = ()
+    before: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> list[SourceCheckpoint]:
+        """All that it speaks of."""
+        return [*([] if self.at is None else [self.at]), *(each.at for each in (*self.written, *self.left))]
+
+    @property
+    def brought(self) -> tuple[Written, ...]:
+        """All that it says of tables, as far as it names them."""
+        is_named = self.at is not None and self.selections is not None and self.of
+        mine = [Written(self.of, self.selections or (), self.at)] if is_named and self.at is not None else []
+        return (*mine, *self.written, *self.left)
 
     @property
     def value(self) -> bytes:
         """Of its message."""
-        return json.dumps({"v": _VERSION, "buckets": self.buckets, "at": self.at.to_json()}).encode()
+        at = None if self.at is None else self.at.to_json()
+        told: dict[str, Any] = {"v": _VERSION, "buckets": self.buckets, "at": at, "of": self.of}
+        if self.selections is not None:
+            told["choice"] = selections_json(self.selections)
+        for name, statements in (("written", self.written), ("left", self.left)):
+            if statements:
+                told[name] = [each.to_json() for each in statements]
+        if self.before:
+            told["before"] = [*self.before]
+        if self.counts is not None and self.counts.is_whole:
+            told["transaction"] = None if self.counts.open is None else self.counts.open.to_json()
+        return json.dumps(told).encode()
 
 
 class Positions:
@@ -79,7 +119,7 @@ class Positions:
         not know.
         """
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
 
         topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         admin = self._cluster.admin()
@@ -136,7 +176,8 @@ class Positions:
                     f"{self._cluster.name}: control topic {self._topic} could not be read to its end: a transaction in "
                     f"it is open, or its partitions have no leader"
                 )
-            for message in self._consumer.consume(1_000, _POLL_S):
+            first = self._consumer.poll(_POLL_S)  # `consume` would wait for as many as it may give
+            for message in () if first is None else (first, *self._consumer.consume(_AT_ONCE, 0.0)):
                 self._take(message, ends, behind)
         self._consumer.unassign()
 
@@ -162,9 +203,8 @@ class Positions:
             told = json.loads(value)
             if told["v"] != _VERSION:
                 return  # of another version of databus, whose buckets are not ours
-            at = SourceCheckpoint.from_json(told["at"], f"{self._topic}: {key!r}")
-            self._known[bucket] = Position(at, int(told["buckets"]))
-        except (KeyError, TypeError, ValueError) as error:
+            self._known[bucket] = _position_of(told, f"{self._topic}: {key!r}")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CorruptData(
                 f"{self._cluster.name}: control topic {self._topic} holds a message that databus has not written, with "
                 f"key {key!r}. Give the output a `control_topic` of its own"
@@ -202,6 +242,42 @@ class Positions:
             raise self._cluster.error(error, f"looking for the end of control topic {self._topic}") from error
         except TimeoutError as error:
             raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+
+
+def _position_of(told: Mapping[str, Any], where: str) -> Position:
+    """Read what `Position.value` made; those of old say less."""
+    return Position(
+        None if told["at"] is None else SourceCheckpoint.from_json(told["at"], where),
+        int(told["buckets"]),
+        _counts_of(told),
+        str(told.get("of", "")),
+        selections_of(told["choice"]) if "choice" in told else None,
+        tuple(Written.from_json(each, where) for each in told.get("written", ())),
+        tuple(Written.from_json(each, where) for each in told.get("left", ())),
+        tuple(map(str, told.get("before", ()))),
+    )
+
+
+def _counts_of(told: Mapping[str, Any]) -> Counts | None:
+    if "transaction" not in told:
+        return None
+    is_open = told["transaction"] is not None
+    return Counts(OpenTransaction.from_json(told["transaction"]) if is_open else None)
+
+
+def known_at(position: Position | None, reached: Pair | None) -> tuple[Pair, Counts]:
+    """After which pair the changes of a bucket are counted, and what is known there of its transaction's counts.
+
+    reached: the end of what the ledger knows to be written, for a bucket without a position. Without either nothing was
+    written, and so nothing is missing.
+    """
+    known = None if position is None else position.at
+    if known is None and reached is None:
+        return _NOTHING, Counts()
+    at = known.pair if known is not None else reached or _NOTHING
+    if position is not None and position.counts is not None:
+        return at, position.counts
+    return at, Counts(is_whole=at[0] <= 0 or not is_inside_transaction(at))
 
 
 @lru_cache(maxsize=8)

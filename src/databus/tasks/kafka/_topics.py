@@ -1,5 +1,6 @@
 """Topics: what a table's is called, and that it is there."""
 
+import logging
 import re
 import time
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from databus.tasks.kafka._cluster import Cluster
 _FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _NAME_MAX: Final = 249
 _POLL_S: Final = 0.05
+_TIMESTAMPS: Final = "message.timestamp.type"
 
 
 @dataclass(frozen=True)
@@ -29,12 +31,15 @@ class Needs:
     """What messages want of the topic that they are written to.
 
     partitions: least number; 0 for any. is_exact: whether that is known to be enough, so that a topic is made with so
-    many. not_of: id of a cluster of which the topic must not be; empty for none.
+    many. not_of: id of a cluster of which the topic must not be; empty for none. or_else: what would happen there.
+    keeps_timestamps: whether messages have to get there with their own.
     """
 
     partitions: int = 0
     is_exact: bool = True
     not_of: str = ""
+    or_else: str = ""
+    keeps_timestamps: bool = False
 
     def new(self, name: str, given: NewTopics) -> NewTopics:
         """How such a topic is made. Raises `ConfigError` where nobody says with how many partitions."""
@@ -78,6 +83,7 @@ class Topics:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._partitions: dict[str, int] = {}
+        self._with_timestamps: set[str] = set()
 
     def ready(self, name: str, new: NewTopics | None, needs: Needs = Needs()) -> int:
         """See to it that a topic is there; returns the number of its partitions. new: None if it is not made here.
@@ -85,10 +91,7 @@ class Topics:
         Raises `ConfigError` for one that is not there, or not as it is needed, and what `Cluster.error` says.
         """
         if needs.not_of and needs.not_of == self._cluster.id():
-            raise ConfigError(
-                f"{self._cluster.name}: topic {name} is the one that its messages were read from, and would never end. "
-                f"Name another with `topic`, such as `mirror.{{table}}`"
-            )
+            raise ConfigError(f"{self._cluster.name}: {needs.or_else}")
         if name not in self._partitions:
             self._partitions[name] = self._made(name, new, needs)
         found = self._partitions[name]
@@ -98,6 +101,9 @@ class Topics:
                 f"{needs.partitions}, which they keep. Give it as many (`kafka-topics.sh --alter --topic {name} "
                 f"--partitions {needs.partitions}`), and start the output again"
             )
+        if needs.keeps_timestamps and name not in self._with_timestamps:
+            self._check_timestamps(name)
+            self._with_timestamps.add(name)
         return found
 
     def _made(self, name: str, new: NewTopics | None, needs: Needs) -> int:
@@ -113,6 +119,31 @@ class Topics:
     def forget(self) -> None:
         """Look again: something went wrong, and topics may be others."""
         self._partitions.clear()
+        self._with_timestamps.clear()
+
+    def _check_timestamps(self, name: str) -> None:
+        """Raises `ConfigError` for a topic whose broker gives messages another timestamp than they have."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
+
+        topic = ConfigResource(ConfigResource.Type.TOPIC, name)
+        admin = self._cluster.admin()
+        asked = admin.describe_configs([topic], request_timeout=self._cluster.request_s_max)
+        try:
+            kind = asked[topic].result(self._cluster.request_s_max)[_TIMESTAMPS].value
+        except (KafkaException, TimeoutError, KeyError) as error:
+            logging.getLogger("databus.kafka").warning(
+                "%s: whether topic %s keeps the timestamps of messages (%s) cannot be seen: %s. Allow the user to "
+                "describe its configuration, or look yourself",
+                self._cluster.name, name, _TIMESTAMPS, error,
+            )  # fmt: skip
+            return
+        if kind != "CreateTime":
+            raise ConfigError(
+                f"{self._cluster.name}: topic {name} has {_TIMESTAMPS}={kind}, so the broker would replace the "
+                f"timestamps of mirrored messages. Set it to CreateTime (`kafka-configs.sh --alter --topic {name} "
+                f"--add-config {_TIMESTAMPS}=CreateTime`), or accept new timestamps with `timestamps: target`"
+            )
 
     def _look(self, name: str) -> int | None:
         """How many partitions it has; 0 while one has no leader, None without a topic."""

@@ -5,41 +5,54 @@ have come; a transaction then brings rows and position, or neither. A producer t
 next task of that bucket: nobody has to be shut out then, and nothing read.
 """
 
-import threading
 import time
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import DatabusError, ServiceUnavailable, SourceCheckpoint, UnsupportedFeature, crash_point
+from databus.core import (
+    ConfigError,
+    DatabusError,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    UnsupportedFeature,
+    crash_point,
+)
+from databus.formats import TransactionMarks
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import Bucket, BucketWriter, batch_above
-from databus.tasks.kafka._cluster import Cluster, Fenced, TopicMissing
-from databus.tasks.kafka._encoding import Chunk, Encoding
+from databus.tasks._letters import Letter, Letters
+from databus.tasks._written import Written, furthest, unwritten
+from databus.tasks.kafka._cluster import Cluster, Fenced, Refused, TopicMissing
+from databus.tasks.kafka._encoding import Chunk, Encoding, objects_of
 from databus.tasks.kafka._mirror import MirroredChunk, Mirroring
-from databus.tasks.kafka._positions import BucketId, Position, of_output, positions_of
+from databus.tasks.kafka._positions import BucketId, Position, known_at
+from databus.tasks.kafka._refusals import Holding, Interrupted, Overtaken, Refusals, Report
+from databus.tasks.kafka._session import ABORT_S_MAX, KEPT, Session
 from databus.tasks.kafka._topics import NewTopics, TopicNames, topic_name, topics_of
+from databus.tasks.kafka._transactions import Changes, Counts
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, KafkaException, Message, Producer
+    from confluent_kafka import KafkaException, Producer
 
 INLINE: Final = "inline"
 NO_CONTROLS: Final = "none"
-_ABORT_S_MAX: Final = 5.0
 _FULL_WAIT_S: Final = 0.1
+_REPORTS_WAIT_S: Final = 0.2
 _ANY_PARTITION: Final = -1
-_GIVEN_UP: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
-_KEPT_MAX: Final = 64
+_LEFT_MAX: Final = 16
 
 
 @dataclass(frozen=True)
 class KafkaWriter:
     """Travels to tasks. control_topic: None for an output without transactions. controls: `inline`, `none`, or the
-    template of a topic's name. new: how topics are made that are not there; None if they are not.
+    template of a topic's name. new: how topics are made that are not there; None if they are not. retries: whether a
+    batch with a row that is refused is tried again. holding: how such rows are held back; None where they are not.
+    transactions: the template of the name of a topic of transactions, whose changes are counted then.
     """
 
     buckets: int
@@ -49,12 +62,26 @@ class KafkaWriter:
     control_topic: str | None
     controls: str = INLINE
     new: NewTopics | None = None
+    retries: bool = False
+    holding: Holding | None = None
+    transactions: str | None = None
+
+    def replay(self, bucket: Bucket, given: Letters, holding: Holding) -> list[Letter]:
+        """Write letters again, in order, by a producer that shuts out another replay and no bucket; returns those that
+        are refused again, or behind an earlier letter of their key.
+        """
+        which = BucketId(bucket.pipeline, bucket.output, bucket.stream, bucket.number)
+        session = Session(self.cluster, self.control_topic, which, is_replay=True)
+        try:
+            return _BucketOfKafka(replace(self, holding=holding), bucket, session, False).replay(given)
+        finally:
+            session.close()
 
     @contextmanager
     def open(self, bucket: Bucket) -> Iterator[BucketWriter]:
         """See `DirectWriter.open`."""
         which = BucketId(bucket.pipeline, bucket.output, bucket.stream, bucket.number)
-        session = _KEPT.take((self.cluster, self.control_topic, which))
+        session = KEPT.take((self.cluster, self.control_topic, which))
         is_inherited = session is not None
         writer = _BucketOfKafka(self, bucket, session or Session(self.cluster, self.control_topic, which), is_inherited)
         try:
@@ -63,97 +90,7 @@ class KafkaWriter:
             writer.session.close()
             topics_of(self.cluster).forget()
             raise
-        _KEPT.keep(writer.session)
-
-
-class Session:
-    """A bucket's producer, and how far the bucket has come. `begin` shuts out who came before."""
-
-    def __init__(self, cluster: Cluster, control_topic: str | None, bucket: BucketId) -> None:
-        self.cluster = cluster
-        self.control_topic = control_topic
-        self.bucket = bucket
-        self.position: Position | None = None
-        self.producer: Producer | None = None
-        self.failed: list[tuple[KafkaError, str]] = []
-
-    @property
-    def name(self) -> tuple[Cluster, str | None, BucketId]:
-        """By which it is kept."""
-        return self.cluster, self.control_topic, self.bucket
-
-    def begin(self) -> None:
-        """Make the producer, if there is none. Raises what `Cluster.error` says."""
-        from confluent_kafka import KafkaException
-
-        if self.producer is not None:
-            return
-        if self.control_topic is None:
-            self.producer = self.cluster.producer(None)
-            return
-        producer = self.cluster.producer(self.bucket.transactional_id)
-        try:
-            producer.init_transactions(self.cluster.request_s_max)
-        except KafkaException as error:
-            raise self.cluster.error(error, f"shutting out who wrote {self.bucket.transactional_id} before") from error
-        self.position = positions_of(self.cluster, self.control_topic).read().get(self.bucket)
-        self.producer = producer
-
-    def note_failure(self, error: "KafkaError | None", message: "Message") -> None:
-        """Called back for each message that did not arrive.
-
-        Of a transaction that cannot go on the client gives up all messages; why, it says when it is committed.
-        """
-        if error is None or (self.control_topic is not None and error.name() in _GIVEN_UP):
-            return
-        if len(self.failed) < 1_000:
-            self.failed.append((error, f"writing to topic {message.topic()}, partition {message.partition()}"))
-
-    def check(self) -> None:
-        """Raise if a message did not arrive."""
-        if self.failed:
-            raise self.cluster.error_of(*self.failed[0])
-
-    def close(self) -> None:
-        """Give up what is not committed, so that readers need not wait for it, and let go."""
-        from confluent_kafka import KafkaException
-
-        producer, self.producer, self.position = self.producer, None, None
-        self.failed.clear()
-        if producer is None:
-            return
-        with suppress(KafkaException):
-            producer.purge()
-            if self.control_topic is not None:
-                producer.abort_transaction(_ABORT_S_MAX)
-
-
-class _Kept:
-    """Sessions between two tasks of a process, the latest last; at most so many."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._sessions: OrderedDict[Any, Session] = OrderedDict()
-
-    def take(self, name: object) -> Session | None:
-        """Have it, and nobody else."""
-        with self._lock:
-            return self._sessions.pop(name, None)
-
-    def keep(self, session: Session) -> None:
-        """For the next."""
-        surplus = []
-        with self._lock:
-            surplus += [self._sessions.pop(session.name, None)]
-            self._sessions[session.name] = session
-            if len(self._sessions) > _KEPT_MAX:
-                surplus += [self._sessions.popitem(last=False)[1]]
-        for each in surplus:
-            if each is not None:
-                each.close()
-
-
-_KEPT: Final = _Kept()
+        KEPT.keep(writer.session)
 
 
 class _BucketOfKafka:
@@ -167,6 +104,18 @@ class _BucketOfKafka:
         self.session = session
         self._is_inherited = is_inherited
         self._deadline = 0.0
+        self._refusals: Refusals | None = None  # of the batch that is written; None where these are errors
+        self._replayed: Letters | None = None
+        self._changes: Changes | None = None
+        self._marks: TransactionMarks | None = None  # of the batch that is written
+
+    def seen(self, batch: ChangeBatch) -> ChangeBatch:
+        """See `SeesAllRows.seen`: a change's place in its transaction is one among all changes, in any bucket."""
+        encoding = self._writer.encoding
+        if self._writer.transactions is None or isinstance(encoding, Mirroring):
+            return batch
+        self._changes, placed = Changes.of(batch, encoding.begins_change)
+        return placed
 
     def expect(self, physical: str, tables: Sequence[TableSchema]) -> None:
         """See `ExpectsTables.expect`: a registry has to hear of a table's schemas in their order."""
@@ -177,6 +126,11 @@ class _BucketOfKafka:
         """See `BucketWriter.write`."""
         try:
             return self._write(batch)
+        except Refused as error:
+            told = f"{error}{self._writer.encoding.remedies.get(type(error), '')}"
+            if self._writer.retries:
+                raise ServiceUnavailable(f"{told}. It is tried again") from error
+            raise type(error)(told) from error
         except (Fenced, UnsupportedFeature) as error:  # what an inherited session knows may be out of date
             if not self._is_inherited:
                 raise self._outlasted(error) from error
@@ -186,6 +140,8 @@ class _BucketOfKafka:
             raise ServiceUnavailable(f"{error}. It was removed, and is made again") from error
         finally:
             self._is_inherited = False
+            if self.session.is_alone:  # it was for this batch
+                self._close(is_alone=False)
         self.session.close()  # somebody was between: an attempt in another process, or the driver; this one is later
         return self._write(batch)
 
@@ -199,48 +155,168 @@ class _BucketOfKafka:
             f"broker ended it: none of it is seen, and all comes again. Raise that if it happens often"
         )
 
+    def replay(self, given: Letters) -> list[Letter]:
+        """See `KafkaWriter.replay`. Of letters that are forgotten meanwhile, none is written, as far as that is known
+        before the commit: readers may have had the control that has overtaken them, and newer rows.
+        """
+        self._replayed = given
+        nowhere, holding = SourceCheckpoint(), self._writer.holding
+        assert holding is not None  # noqa: S101 - it is given
+        batch = ChangeBatch(given.physical, nowhere, nowhere, (TableRows(given.table, given.rows()),))
+        parking = holding.parking(batch, given)
+        self._refusals = Refusals(parking, batch, self._writer.encoding, self._writer.topics, self._writer.cluster)
+        self.session.begin()
+        try:
+            while not self._attempt(batch, None):
+                self.session.begin()
+        except Overtaken:
+            return []
+        return [replace(given.letters[row], reason=why) for row, why in parking.held(0)]
+
     def _write(self, batch: ChangeBatch) -> Mapping[str, int]:
-        session = self.session
+        """Write what is left of a batch, in as many attempts as it takes to find what is to be held back."""
+        writer, session = self._writer, self.session
         session.begin()
-        self._deadline = time.monotonic() + self._writer.cluster.transaction_ms_max / 1e3
-        if session.control_topic is None:
-            written = self._put(batch)
-            self._flush()
-            return written
-        position = session.position
-        if position is not None and position.buckets != self._bucket.buckets:
+        before, left = session.position, self._left(batch)
+        if left is None:
+            return {}
+        if writer.holding is not None:
+            parking = writer.holding.parking(left)
+            self._refusals = Refusals(parking, left, writer.encoding, writer.topics, writer.cluster)
+        left, counts = self._counted(left)
+        while not self._attempt(left, self._position_at(left.end, counts)):
+            session.begin()
+            if session.position != before:  # somebody was between
+                return self._write(batch)
+        return _written(left, self._refusals)
+
+    @property
+    def _position(self) -> Position | None:
+        """The bucket's. One of a stream of this name that brought something else is none."""
+        found, of = self.session.position, self._bucket.of
+        return None if found is not None and of and found.of not in ("", of) else found
+
+    def _left(self, batch: ChangeBatch) -> ChangeBatch | None:
+        """What of a batch is above the bucket's position; None where that is at its end."""
+        position = self._position
+        if position is None:
+            return unwritten(batch, self._bucket.written, self._bucket.output)
+        if position.buckets != self._bucket.buckets:
             raise UnsupportedFeature(
                 f"outputs.{self._bucket.output}: {self._bucket.stream} was written in {position.buckets} buckets, and "
                 f"is to be in {self._bucket.buckets} now: start the pipeline again, which changes the number"
             )
-        at = None if position is None else position.at
-        self._bucket.check(at, batch)
+        left, at = batch, position.at
         if at is not None:
+            self._bucket.check(at, batch)
             if batch.end.pair <= at.pair:
-                return {}
-            batch = batch_above(batch, at.pair)
-        return self._commit(batch)
+                return None
+            left = batch_above(batch, at.pair)
+        return unwritten(left, (*position.written, *self._bucket.written), self._bucket.output)
 
-    def _commit(self, batch: ChangeBatch) -> Mapping[str, int]:
+    def _position_at(self, end: SourceCheckpoint, counts: Counts | None) -> Position:
+        """Where the bucket stands with a batch."""
+        bucket, found = self._bucket, self._position
+        if found is None:
+            ahead = furthest(bucket.written, end.pair)
+            return Position(end, bucket.buckets, counts, bucket.of, bucket.selections, ahead)
+        written, left = furthest((*found.written, *bucket.written), end.pair), found.left
+        if found.at is not None and found.selections not in (None, bucket.selections):
+            left = furthest((*left, Written(bucket.of, found.selections or (), found.at)), None)[-_LEFT_MAX:]
+        return Position(end, bucket.buckets, counts, bucket.of, bucket.selections, written, left)
+
+    def _attempt(self, batch: ChangeBatch, position: Position | None) -> bool:
+        """Write a batch without what is held back, and with its position; dead letters have none.
+
+        Returns whether it is written. It is not where rows were refused: these are held back from then on, and the
+        session is to begin again, since a producer whose messages were refused counts the next ones wrongly.
+        """
         from confluent_kafka import KafkaException
 
-        session = self.session
-        producer = self._producer
+        refusals = self._refusals
+        self._deadline = time.monotonic() + self._writer.cluster.transaction_ms_max / 1e3
         try:
-            producer.begin_transaction()
-            written = self._put(batch)
-            position = Position(batch.end, self._bucket.buckets)
-            self._produce(session.control_topic or "", position.value, session.bucket.key, _ANY_PARTITION, None)
-            crash_point("kafka.before_commit")
-            self._end_transaction()
-            crash_point("kafka.after_commit")
+            self._check_replayed()
+            self._send(batch, position)
+            if refusals is not None and refusals.found_any:
+                refusals.settle(comes_again=False)
+            if refusals is not None and position is not None:
+                refusals.parking.put()
+                refusals.parking.release()
+            self._commit(position)
+        except Interrupted:
+            assert refusals is not None  # noqa: S101 - it says so
+            self._gather_reports()
+            refusals.settle(comes_again=True)
+            self._close(is_alone=refusals.is_alone)
+            return False
         except KafkaException as error:
-            with suppress(KafkaException):  # it raises what is fatal once more
-                producer.poll(0)
-            session.check()  # says which message it was about
+            self._look_at_reports()  # they say which message it was about
             raise self._error(error, "committing") from error
-        session.position = position
-        return written
+        return True
+
+    def _send(self, batch: ChangeBatch, position: Position | None) -> None:
+        """All but the commit. Raises `Interrupted` where it has to be done again."""
+        session, refusals = self.session, self._refusals
+        in_transaction = session.control_topic is not None
+        if in_transaction:
+            self._producer.begin_transaction()
+        self._put_marks(batch.physical)
+        for number, item in enumerate(batch.items):
+            if isinstance(item, TableRows):
+                self._put_rows(batch, number, item)
+            elif self._bucket.takes_controls_of(item.table):
+                self._put_control(batch.physical, item)
+        if session.control_topic is not None and position is not None:
+            self._produce(session.control_topic, position.value, session.bucket.key, _ANY_PARTITION, None)
+        self._flush()
+        if refusals is not None and (refusals.has_others or (in_transaction and refusals.found_any)):
+            raise Interrupted
+
+    def _commit(self, position: Position | None) -> None:
+        if self.session.control_topic is None:
+            return
+        crash_point("kafka.before_commit")
+        self._check_replayed()
+        self._end_transaction()
+        crash_point("kafka.after_commit")
+        self.session.position = position
+
+    def _check_replayed(self) -> None:
+        holding, given = self._writer.holding, self._replayed
+        if given is not None and holding is not None and not holding.letters.has(given):
+            raise Overtaken
+
+    def _counted(self, batch: ChangeBatch) -> tuple[ChangeBatch, Counts | None]:
+        """The batch with the places of its changes in their transactions; one bucket says where these begin and end."""
+        if self._changes is None:
+            return batch, None
+        after, known = known_at(self._position, self._bucket.reached)
+        found = self._changes.counted(after, known, batch.end.pair)
+        self._marks = found.marks if self._bucket.number == 0 else None
+        return found.placed(batch), found.after
+
+    def _put_marks(self, physical: str) -> None:
+        writer, marks = self._writer, self._marks
+        if marks is None or writer.transactions is None or isinstance(writer.encoding, Mirroring):
+            return
+        topic = topic_name(writer.transactions, physical, "")
+        topics_of(writer.cluster).ready(topic, writer.new)
+        messages = writer.encoding.marks(marks, topic)
+        for value, key in zip(objects_of(messages.values), objects_of(messages.keys), strict=True):
+            self._produce(topic, value, key, _ANY_PARTITION, None)
+
+    def _gather_reports(self) -> None:
+        """Of what is on its way; nothing else is sent any more."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            self._producer.purge(in_queue=True, in_flight=False)
+            self._producer.flush(_REPORTS_WAIT_S)
+
+    def _close(self, *, is_alone: bool) -> None:
+        self.session.close()
+        self.session.is_alone = is_alone
 
     @property
     def _producer(self) -> "Producer":
@@ -253,7 +329,7 @@ class _BucketOfKafka:
 
         if self.session.control_topic is not None and error.args[0].name() == "_FATAL":
             try:
-                self._producer.abort_transaction(_ABORT_S_MAX)
+                self._producer.abort_transaction(ABORT_S_MAX)
             except KafkaException as cause:
                 error = cause
         return self._writer.cluster.error(error, what)
@@ -271,65 +347,87 @@ class _BucketOfKafka:
                 return
 
     def _flush(self) -> None:
-        left = self._producer.flush(max(self._deadline - time.monotonic(), 0.0))
+        """Wait until all messages are there. A commit would wait for those that are not sent after a refusal."""
+        while left := self._producer.flush(_FULL_WAIT_S):
+            self._check()
+            if time.monotonic() > self._deadline:
+                raise ServiceUnavailable(
+                    f"{self._writer.cluster.name} did not take {left} messages within `transaction_ms_max`. All of the "
+                    f"batch comes again"
+                )
+        self._check()
+
+    def _look_at_reports(self) -> None:
+        """After an error: raise what messages did not arrive for, if that is known."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):  # it raises what is fatal once more
+            self._producer.poll(0)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise what messages did not arrive for."""
+        is_interrupted = self._refusals is not None and self._refusals.interrupts
+        if is_interrupted and self.session.control_topic is not None:
+            raise Interrupted
         self.session.check()
-        if left:
-            raise ServiceUnavailable(
-                f"{self._writer.cluster.name} did not take {left} messages within `transaction_ms_max`. Those that it "
-                f"took come again"
-            )
 
-    def _put(self, batch: ChangeBatch) -> Mapping[str, int]:
-        written: Counter[str] = Counter()
-        for item in batch.items:
-            if isinstance(item, TableControl):
-                if self._bucket.takes_controls_of(item.table):
-                    self._put_control(batch.physical, item)
-                continue
-            self._put_rows(batch, item)
-            written[item.table.source] += item.rows.num_rows
-        return written
-
-    def _put_rows(self, batch: ChangeBatch, item: TableRows) -> None:
+    def _put_rows(self, batch: ChangeBatch, number: int, item: TableRows) -> None:
         writer, physical = self._writer, batch.physical
+        source = f"{physical}/{item.table.source}"
         topic = writer.topics.name(physical, item.table.source)
+        if topic == writer.control_topic:
+            raise ConfigError(
+                f"{physical}/{item.table.source}: topic {topic} is its `control_topic`, where positions of outputs "
+                f"are: leave the table out, or name another topic for it"
+            )
         needs = writer.encoding.needs(batch, item, topic)
         partitions = topics_of(writer.cluster).ready(topic, writer.new, needs)
-        for chunk in writer.encoding.chunks(physical, item, topic):
-            self._put_chunk(topic, partitions, chunk, f"{physical}/{item.table.source}")
+        refusals, others = self._refusals, self.session.note_failure
+        if refusals is None:
+            for chunk in writer.encoding.chunks(physical, item, topic):
+                self._put_chunk(topic, partitions, chunk, source, repeat(others))
+            return
+        for chunk, rows in refusals.chunks(number, topic):
+            self._put_chunk(topic, partitions, chunk, source, refusals.reports(number, rows, others))
 
-    def _put_chunk(self, topic: str, partitions: int, chunk: Chunk | MirroredChunk, source: str) -> None:
+    def _put_chunk(
+        self, topic: str, partitions: int, chunk: Chunk | MirroredChunk, source: str, reports: Iterable[Report]
+    ) -> None:
         """The only work that is done message by message."""
         from confluent_kafka import KafkaException
 
-        produce, failed = self._producer.produce, self.session.note_failure
-        place = 0
+        produce, refusals = self._producer.produce, self._refusals
         numbers = chunk.partitions(partitions) or repeat(_ANY_PARTITION)
-        messages = zip(chunk.values, chunk.keys, chunk.headers, numbers, chunk.times, strict=False)
-        try:
-            for place, (value, key, headers, number, time_ms) in enumerate(messages):  # noqa: B007 - an error names it
+        messages = zip(chunk.values, chunk.keys, chunk.headers, numbers, chunk.times, reports, strict=False)
+        for place, (value, key, headers, number, time_ms, failed) in enumerate(messages):
+            try:
                 try:
                     produce(topic, value, key, number, failed, None, time_ms, headers)
                 except BufferError:
-                    self._produce(topic, value, key, number, headers, time_ms)
-        except KafkaException as error:
-            told = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
-            raise self._error(error, told) from error
+                    self._produce(topic, value, key, number, headers, time_ms, failed)
+            except KafkaException as error:
+                if refusals is not None and refusals.takes(error.args[0], failed):
+                    continue
+                self._look_at_reports()
+                told = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
+                raise self._error(error, told) from error
         self._producer.poll(0)
-        self.session.check()
+        self._check()
 
     def _put_control(self, physical: str, control: TableControl) -> None:
         writer = self._writer
         if writer.controls == NO_CONTROLS:
             return
-        source = control.table.source
+        source, refusals = control.table.source, self._refusals
+        report = None if refusals is None else refusals.control_report(self.session.note_failure)
         is_inline = writer.controls == INLINE
         topic = writer.topics.name(physical, source) if is_inline else topic_name(writer.controls, physical, source)
         topics_of(writer.cluster).ready(topic, writer.new)
         value = writer.encoding.control(physical, control)
         for number in self._partitions_now(topic) if is_inline else (_ANY_PARTITION,):
             key = None if is_inline else f"{physical}/{source}".encode()
-            self._produce(topic, value, key, number, None)
+            self._produce(topic, value, key, number, None, failed=report)
 
     def _partitions_now(self, topic: str) -> Sequence[int]:
         """As the brokers say, which may have got more meanwhile; the producer knows them too then."""
@@ -345,76 +443,42 @@ class _BucketOfKafka:
         return sorted(found.partitions)
 
     def _produce(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int, headers: Any, time_ms: int = 0
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        headers: Any,
+        time_ms: int = 0,
+        failed: Report | None = None,
     ) -> None:
         """One message, with patience where the queue is full. time_ms: 0 for now."""
+        from confluent_kafka import KafkaException
+
+        report = failed or self.session.note_failure
         while True:
             try:
-                self._producer.produce(topic, value, key, partition, self.session.note_failure, None, time_ms, headers)
+                self._producer.produce(topic, value, key, partition, report, None, time_ms, headers)
             except BufferError:
                 self._producer.poll(_FULL_WAIT_S)
-                self.session.check()
+                self._check()
                 if time.monotonic() > self._deadline:
                     raise ServiceUnavailable(
                         f"{self._writer.cluster.name} took too long for the messages of one transaction: none of it is "
                         f"seen, and all comes again. Raise `transaction_ms_max` if it is slow"
                     ) from None
+            except KafkaException:
+                self._look_at_reports()
+                raise
             else:
                 return
 
 
-def switch_buckets(writer: KafkaWriter, pipeline: str, output: str) -> None:
-    """Have an output's positions be those of as many buckets as it has now. While nothing writes.
-
-    All buckets of a stream have to stand at one place, as they do when no batch was broken off. Whoever writes older
-    buckets is shut out. Raises `UnsupportedFeature`.
-    """
-    from confluent_kafka import KafkaException
-
-    topic = writer.control_topic
-    if topic is None:
-        return
-    positions = positions_of(writer.cluster, topic)
-    for stream, found in of_output(positions.read(), pipeline, output):
-        if {each.buckets for each in found.values()} == {writer.buckets}:
-            continue
-        before = max(each.buckets for each in found.values())
-        numbers = sorted({*found, *range(before)})  # one without a position has written nothing yet
-        sessions = [Session(writer.cluster, topic, BucketId(pipeline, output, stream, number)) for number in numbers]
-        try:
-            for each in sessions:
-                each.begin()
-            at = _common_place([each.position for each in sessions], output, stream, before, writer.buckets)
-            _move(writer, topic, sessions[0], BucketId(pipeline, output, stream, 0), numbers[-1] + 1, at)
-        except KafkaException as error:
-            raise writer.cluster.error(error, f"changing the number of buckets of {stream}") from error
-        finally:
-            for each in sessions:
-                each.close()
-
-
-def _common_place(
-    positions: list[Position | None], output: str, stream: str, before: int, buckets: int
-) -> SourceCheckpoint:
-    places = {None if each is None else (each.at.pair, each.at.log) for each in positions}
-    first = positions[0]
-    if len(places) > 1 or first is None:
-        raise UnsupportedFeature(
-            f"outputs.{output}: the buckets of {stream} do not stand at one place, so that there cannot be {buckets} "
-            f"now: a batch was broken off. Say `buckets: {before}`, let it run until a batch is whole, and change "
-            f"the number then"
-        )
-    return first.at
-
-
-def _move(
-    writer: KafkaWriter, topic: str, session: Session, first: BucketId, before: int, at: SourceCheckpoint
-) -> None:
-    producer = session.producer
-    assert producer is not None  # noqa: S101 - it has begun
-    value = Position(at, writer.buckets).value
-    producer.begin_transaction()
-    for number in range(max(before, writer.buckets)):
-        key = BucketId(first.pipeline, first.output, first.stream, number).key
-        producer.produce(topic, value if number < writer.buckets else None, key)
-    producer.commit_transaction(writer.cluster.request_s_max)
+def _written(batch: ChangeBatch, refusals: Refusals | None) -> Counter[str]:
+    """How many rows of each source were."""
+    found: Counter[str] = Counter()
+    for number, item in enumerate(batch.items):
+        if isinstance(item, TableRows):
+            held = 0 if refusals is None else len(refusals.parking.held(number))
+            found[item.table.source] += item.rows.num_rows - held
+    return found

@@ -2,20 +2,25 @@
 
 from databus.tasks.search._bulk import Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import Client, Cluster
-from databus.tasks.search._control import CONTROL_INDEX, PLACE, ControlIndex
+from databus.tasks.search._control import CONTROL_INDEX, HELD, PLACE, ControlIndex
 from databus.tasks.search._document_change import DocumentChange
 from databus.tasks.search._indices import IndexPlan, Indices
 from databus.tasks.search._mapping import check_names, index_name
+from databus.tasks.search._parts import PARTS_INDEX, HeldRows
 from databus.tasks.search._sweep import Sweep, as_json
-from databus.tasks.search._writer import SearchWriter, pair_of
+from databus.tasks.search._writer import Fence, SearchWriter, pair_of, shut_out_above
 
 __all__ = [
     "CONTROL_INDEX",
+    "HELD",
+    "PARTS_INDEX",
     "PLACE",
     "Client",
     "Cluster",
     "ControlIndex",
     "DocumentChange",
+    "Fence",
+    "HeldRows",
     "IndexPlan",
     "Indices",
     "Operations",
@@ -28,5 +33,6 @@ __all__ = [
     "index_name",
     "operations",
     "pair_of",
+    "shut_out_above",
     "sort_answer",
 ]

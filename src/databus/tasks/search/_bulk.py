@@ -10,7 +10,7 @@ and forgets nothing when the same comes twice.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from databus.formats import documents, json_strings
 from databus.schema import TableSchema
 from databus.tasks._key_ids import key_ids
 from databus.tasks._lines import as_captured
+from databus.tasks._pairs import Int, Mask
 from databus.tasks.search._mapping import DELETED, last_rows
 
 _PUTS: Final = (ChangeType.INSERT.label, ChangeType.UPDATE_POSTIMAGE.label)
@@ -30,12 +31,13 @@ _NO_ERRORS: Final = b'{"errors":false'
 FILTER: Final = (
     "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
 )
+_OR_EQUAL: Final = '"version_type":"external_gte"}}\n'  # its quotes and its line feed are in no value
+_GREATER: Final = '"version_type":"external"}}\n'
 _STATUS: Final = b'"status":'
 _BUSY: Final = frozenset({429, 500, 502, 503, 504})
 _STALE: Final = 409
+NDJSON: Final = "application/x-ndjson"
 _MISSING: Final = 404
-
-Int = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Operations:
         return Operations(
             self.texts.take(chosen), self.ids.take(chosen), self.scns[places], self.seqs[places], self.rows[places]
         )
+
+    def without_equals(self, places: Mask) -> "Operations":
+        """The same, where those at these places take nothing over a document that has their version already."""
+        texts = pc.if_else(pa.array(places), pc.replace_substring(self.texts, _OR_EQUAL, _GREATER), self.texts)
+        return replace(self, texts=texts)
 
     def pair(self, place: int) -> Pair:
         """The pair of the row at this place."""
@@ -147,7 +154,7 @@ class _Actions:
 
     def _head(self, batch: pa.RecordBatch, ids: pa.LargeStringArray) -> list[Any]:
         versions = batch.column(COMMIT_VERSION).cast(pa.large_string())
-        return [self._of, json_strings(ids), ',"version":', versions, ',"version_type":"external_gte"}}\n']
+        return [self._of, json_strings(ids), ',"version":', versions, f",{_OR_EQUAL}"]
 
 
 def _joined(*pieces: "str | pa.LargeStringArray") -> pa.LargeStringArray:
@@ -163,11 +170,18 @@ def _joined(*pieces: "str | pa.LargeStringArray") -> pa.LargeStringArray:
 
 
 def line(
-    action: str, index: str, document_id: str, version: int, document: Mapping[str, Any] | None, *, typed: bool
+    action: str,
+    index: str,
+    document_id: str,
+    version: int,
+    document: Mapping[str, Any] | None,
+    *,
+    typed: bool,
+    version_type: str = "external_gte",
 ) -> str:
     """The lines for one document: for what is not bulk."""
     kind = {"_type": "_doc"} if typed else {}
-    head = {action: {"_index": index, **kind, "_id": document_id, "version": version, "version_type": "external_gte"}}
+    head = {action: {"_index": index, **kind, "_id": document_id, "version": version, "version_type": version_type}}
     lines = [head] if document is None else [head, document]
     return "".join(f"{json.dumps(each, ensure_ascii=False, separators=(',', ':'))}\n" for each in lines)
 
@@ -181,11 +195,11 @@ class Refusal(NamedTuple):
 
 
 class Sorted(NamedTuple):
-    """What has become of the rows of a request. stale: how many the server had something newer of, or the same
-    deleted. busy: places of those to be sent again; why: what the server says of one of them.
+    """What has become of the rows of a request. stale: places of those of which the server had something newer, or the
+    same deleted. busy: places of those to be sent again; why: what the server says of one of them.
     """
 
-    stale: int = 0
+    stale: tuple[int, ...] = ()
     busy: tuple[int, ...] = ()
     refused: tuple[Refusal, ...] = ()
     why: str = ""
@@ -200,7 +214,7 @@ def sort_answer(content: bytes, rows: int) -> Sorted:
     """
     if content.startswith(_NO_ERRORS) and content.rstrip().endswith(b"]}") and content.count(_STATUS) == rows:
         return ALL_DONE
-    stale, busy, refused, why = 0, [], [], ""
+    stale, busy, refused, why = [], [], [], ""
     try:
         items = json.loads(content)["items"]
         if len(items) != rows:
@@ -211,7 +225,7 @@ def sort_answer(content: bytes, rows: int) -> Sorted:
             if status < 300 or (status == _MISSING and action == "delete" and "error" not in found):
                 continue
             if status == _STALE:
-                stale += 1
+                stale.append(place)
                 continue
             reason = _reason(found.get("error") or {})
             if status in _BUSY or "cluster_block" in reason:
@@ -221,7 +235,7 @@ def sort_answer(content: bytes, rows: int) -> Sorted:
                 refused.append(Refusal(place, status, reason))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"no answer to a bulk request of {rows} rows ({error!r}): {content[:200]!r}") from error
-    return Sorted(stale, tuple(busy), tuple(refused), why)
+    return Sorted(tuple(stale), tuple(busy), tuple(refused), why)
 
 
 def _reason(error: Mapping[str, Any]) -> str:

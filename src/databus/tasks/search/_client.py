@@ -17,12 +17,13 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import AccessDenied, ConfigError, DiskFull, FatalError, InputError, ServiceUnavailable
-from databus.link import has_unasked, shut_after
+from databus.link import answer_of, has_unasked, shut_after
 
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
 _BUSY: Final = frozenset({429, 502, 503, 504})
+TOO_LARGE: Final = 413
 _OF_SERVER: Final = frozenset({"_index", "succeeded"})
 """Members of answers without an error: about a document, about a scroll."""
 _PORT: Final = 9200
@@ -166,6 +167,10 @@ def reason_of(answer: Answer) -> str:
         return answer.content[:200].decode(errors="replace") or "no reason given"
 
 
+class AnswerTooLarge(ServiceUnavailable):
+    """More bytes than an answer may have, of which nothing is known; fewer documents may be asked for."""
+
+
 class _Gone(Exception):
     """Nobody answered; it may be tried again."""
 
@@ -213,11 +218,15 @@ class _Node:
         if content is not None:
             headers["Content-Type"] = kind
         with shut_after(self._connection.sock, self._cluster.request_ms_max / 1e3):
-            self._connection.request(method, f"{self._prefix}{path}", content, headers)
-            response = self._connection.getresponse()
+            response = answer_of(self._connection, method, f"{self._prefix}{path}", content, headers)
             found = response.read(_ANSWER_BYTES_MAX)
+            if not response.isclosed() and len(found) < _ANSWER_BYTES_MAX:
+                raise http.client.IncompleteRead(found)
             if not response.isclosed():
-                raise http.client.HTTPException(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
+                self._close()
+                raise AnswerTooLarge(f"{self.name}: an answer of more than {_ANSWER_BYTES_MAX} bytes")
+            if response.status == TOO_LARGE:
+                self._close()  # what it did not read would stand before the next request
             return Answer(response.status, found)
 
     def _connect(self) -> http.client.HTTPConnection:

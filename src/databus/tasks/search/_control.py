@@ -1,20 +1,31 @@
 """The control index: how far each table has come, and who writes the parts of a large transaction.
 
-A document for each table: `{"index", "uuid", "log", "scn", "seq"}`. A document for each bucket that has written a part
-of a transaction: `{"token", "ended"}`.
+A document for each table: `{"index", "uuid", "log", "scn", "seq", "way", "txid", "ts_us"}`. A document for each bucket
+that has written a part of a transaction: `{"token"}`. A document for each stream of which rows were held: see `Parts`.
+
+Each document is written with a version above the one that was read, so that a request that was given up, and is carried
+out later, puts nothing back. For the same reason what is removed stays as a document that says so.
 """
 
-from collections.abc import Mapping
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+from databus.core import ServiceUnavailable
 from databus.tasks.search._client import Client
 from databus.tasks.search._indices import TYPE, path_of
 
 CONTROL_INDEX: Final = "databus-control"
 PLACE: Final = "place"
 FENCE: Final = "fence"
+HELD: Final = "held"
 _EXISTS: Final = (400,)
+_TRIES_MAX: Final = 1_000
+_NAMES_A_REQUEST: Final = 1_000
+_WAIT_S_MAX: Final = 0.02
+_REMOVED: Final[Mapping[str, Any]] = {"removed": True}
 
 
 class ControlIndex:
@@ -33,17 +44,55 @@ class ControlIndex:
 
     def read(self, kind: str, name: str) -> dict[str, Any] | None:
         """A document; None if there is none."""
-        found = self._client.ask("GET", self._path(kind, name), may=(404,))
-        return None if found is None else dict(found["_source"])
+        return self._look(kind, name)[0]
 
     def write(self, kind: str, name: str, document: Mapping[str, Any]) -> None:
         """Put a document in the place of what was there; durable when this returns."""
-        self._client.ask("PUT", self._path(kind, name), document)
+        self.change(kind, name, lambda _: document)
 
     def remove(self, kind: str, name: str) -> None:
         """Remove a document, if it is there."""
-        self._client.ask("DELETE", self._path(kind, name), may=(404,))
+        if self.read(kind, name) is not None:
+            self.write(kind, name, _REMOVED)
+
+    def present(self, kind: str, names: Sequence[str]) -> list[str]:
+        """The names of those documents that are there."""
+        found: list[str] = []
+        for begin in range(0, len(names), _NAMES_A_REQUEST):
+            some = names[begin : begin + _NAMES_A_REQUEST]
+            wanted = [{"_index": CONTROL_INDEX, **self._kind, "_id": self._id(kind, each)} for each in some]
+            told = self._client.ask("POST", "/_mget", {"docs": wanted})["docs"]
+            there = (each.get("found") and each["_source"] != _REMOVED for each in told)
+            found += [name for name, is_there in zip(some, there, strict=True) if is_there]
+        return found
+
+    def change(self, kind: str, name: str, made: Callable[[dict[str, Any] | None], Mapping[str, Any]]) -> None:
+        """Put what `made` makes of a document, or of None, in its place; nobody writes it between look and write."""
+        for _ in range(_TRIES_MAX):
+            found, version = self._look(kind, name)
+            document = made(found)
+            if document == found:
+                return
+            path = f"{self._path(kind, name)}?version={version + 1}&version_type=external"
+            if self._client.ask("PUT", path, document, may=(409,)) is not None:
+                return
+            time.sleep(random.uniform(0, _WAIT_S_MAX))  # somebody else was first, or this came twice: look again
+        raise ServiceUnavailable(f"{self._client.name}: document {kind}:{name} of {CONTROL_INDEX} changes all the time")
+
+    def _look(self, kind: str, name: str) -> tuple[dict[str, Any] | None, int]:
+        """A document, or None, and the version that is there."""
+        found = self._client.ask("GET", self._path(kind, name), may=(404,))
+        if found is None:
+            return None, 0
+        document = dict(found["_source"])
+        return None if document == _REMOVED else document, int(found["_version"])
 
     def _path(self, kind: str, name: str) -> str:
-        document = quote(f"{kind}:{self._owner}:{name}", safe="")
-        return f"{path_of(CONTROL_INDEX)}/{TYPE}/{document}"
+        return f"{path_of(CONTROL_INDEX)}/{TYPE}/{quote(self._id(kind, name), safe='')}"
+
+    def _id(self, kind: str, name: str) -> str:
+        return f"{kind}:{self._owner}:{name}"
+
+    @property
+    def _kind(self) -> Mapping[str, str]:
+        return {"_type": TYPE} if self._typed else {}

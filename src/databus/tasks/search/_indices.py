@@ -5,12 +5,12 @@ taken as it is while it is empty; fields that it lacks are added.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from databus.core import InputError, Pair, UnsupportedFeature
+from databus.core import COMMIT_VERSION, SEQ, InputError, Pair, UnsupportedFeature
 from databus.schema import TableSchema
 from databus.tasks._table_filters import KeyChoice
 from databus.tasks.search._client import Client
@@ -19,6 +19,7 @@ from databus.tasks.search._mapping import check_names, index_name, mapping_of
 
 _EXISTS: Final = (400,)
 TYPE: Final = "_doc"
+_IDS_A_REQUEST: Final = 1_000
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,13 @@ class IndexPlan:
 
     def mapping(self, table: TableSchema) -> dict[str, Any]:
         """The properties that its index has."""
-        own = json.loads(self.own)
-        mine = {**{name: each for name, each in own.items() if "type" in each}, **own.get(table.source, {})}
+        mine = self.own_of(table.source)
         return mapping_of(table, self.key_of(table), mine, has_unsigned=self.has_unsigned, soft=self.soft)
+
+    def own_of(self, source: str) -> Mapping[str, Any]:
+        """The mappings that the user wants for fields of a source, by column."""
+        own = json.loads(self.own)
+        return {**{name: each for name, each in own.items() if "type" in each}, **own.get(source, {})}
 
 
 class Indices:
@@ -108,6 +113,7 @@ class Indices:
                 f"index {name} is of {whose.get('source')}, written by {whose.get('owner')}, and cannot be that of "
                 f"{source} of {plan.owner} as well. Give the output another `index`, such as `{{db}}-{{table}}`"
             )
+        self._follow(name, source, found)
         here = found.get("properties") or {}
         missing = {name_: each for name_, each in wanted.items() if name_ not in here}
         if missing and here and whose is not None:
@@ -122,6 +128,30 @@ class Indices:
             meta = self._meta(source, table) if whose is None else {}
             self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", {"properties": missing, **meta})
         self._client.ask("PUT", f"{path_of(name)}/_settings", {"index.gc_deletes": f"{plan.gc_deletes_s}s"})
+
+    def follow_options(self, name: str, source: str) -> list[str]:
+        """Give the fields of an index, if it is there, the mappings that the user wants now; returns the names of those
+        that were changed. What somebody has put beside them on the server stays. source: in full. Raises `InputError`
+        where the server does not do it.
+        """
+        found = self.mapping(name)
+        return [] if found is None else self._follow(name, source, found)
+
+    def _follow(self, name: str, source: str, found: Mapping[str, Any]) -> list[str]:
+        here, short = found.get("properties") or {}, source.partition("/")[2]
+        wanted_here = ((column, each) for column, each in self._plan.own_of(short).items() if column in here)
+        own = {column: each for column, each in wanted_here if not each.items() <= here[column].items()}
+        path = f"{path_of(name)}/_mapping{self._type}"
+        for column, wanted in own.items():  # the server knows which words say the same, and what it can change
+            if self._client.ask("PUT", path, {"properties": {column: wanted}}, may=_EXISTS) is None:
+                output = self._plan.owner.partition("/")[2]
+                raise InputError(
+                    f"index {name}: field {column} of {source} has the mapping {json.dumps(here[column])} there, which "
+                    f"the server cannot change to what `mapping` says: {json.dumps(wanted)}. Have the index made anew: "
+                    f"`databus rebuild FILE {output} {short}` (FILE is the pipeline's file); or change `mapping` back"
+                )
+        now = ((self.mapping(name) if own else None) or {}).get("properties") or {}
+        return [column for column in own if now.get(column) != here[column]]
 
     def takes_above(self, name: str) -> Pair:
         """The pair above which an index that is ready takes rows: that of the change for which it was made anew."""
@@ -173,6 +203,18 @@ class Indices:
         """Remove an index, if it is there."""
         self._client.ask("DELETE", path_of(name), may=(404,))
         self._ready = {each for each in self._ready if each[0] != name}
+
+
+def pairs_of_documents(client: Client, index: str, ids: Sequence[str], *, typed: bool) -> dict[str, Pair]:
+    """The pairs of those documents of an index that are there, by their ids."""
+    kind = {"_type": TYPE} if typed else {}
+    found: dict[str, Pair] = {}
+    for begin in range(0, len(ids), _IDS_A_REQUEST):
+        some = [{"_index": index, **kind, "_id": each} for each in ids[begin : begin + _IDS_A_REQUEST]]
+        told = client.ask("POST", f"/_mget?_source={COMMIT_VERSION},{SEQ}", {"docs": some})
+        for each in (each for each in told["docs"] if each.get("found")):
+            found[each["_id"]] = int(each["_source"][COMMIT_VERSION]), int(each["_source"][SEQ])
+    return found
 
 
 def path_of(name: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from databus.core import COMMIT_VERSION, SEQ, FatalError, Pair, ServiceUnavailable
-from databus.tasks.search._bulk import FILTER, Sorted, line, sort_answer
-from databus.tasks.search._client import Client
+from databus.tasks.search._bulk import FILTER, NDJSON, line, sort_answer
+from databus.tasks.search._client import TOO_LARGE, AnswerTooLarge, Client
 from databus.tasks.search._indices import path_of
 from databus.tasks.search._mapping import DELETED, below
 
@@ -29,13 +29,16 @@ class Hit(NamedTuple):
 
 
 class Sweep:
-    """Over one index. typed, soft: see `operations`."""
+    """Over one index. typed, soft: see `operations`. before: called before each bulk request."""
 
-    def __init__(self, client: Client, index: str, *, typed: bool, soft: bool) -> None:
+    def __init__(
+        self, client: Client, index: str, *, typed: bool, soft: bool, before: Callable[[], None] = lambda: None
+    ) -> None:
         self._client = client
         self._index = index
         self._typed = typed
         self._soft = soft
+        self._before = before
 
     def refresh(self) -> bool:
         """Have searches find all that was written. Returns whether there is such an index."""
@@ -87,14 +90,29 @@ class Sweep:
 
     def _apply(self, query: Mapping[str, Any], fields: Sequence[str] | None, lines: Callable[[Hit], str]) -> int:
         count = 0
-        for page in self._pages(query, fields):
+        for page in self.pages(query, fields):
             made = [text for text in map(lines, page) if text]
-            self._send(made)
+            self.send(made)
             count += len(made)
         return count
 
-    def _pages(self, query: Mapping[str, Any], fields: Sequence[str] | None) -> Iterator[list[Hit]]:
-        body = {"size": _PAGE, "query": query, "sort": ["_doc"], "_source": True if fields is None else [*fields]}
+    def pages(self, query: Mapping[str, Any], fields: Sequence[str] | None = None) -> Iterator[list[Hit]]:
+        """The documents that a query finds, with these fields of theirs, or all. Raises `ServiceUnavailable` where not
+        all of them come. Where a page is too large, all come again, in smaller ones.
+        """
+        size = _PAGE
+        while True:
+            try:
+                yield from self._pages_of(size, query, fields)
+            except AnswerTooLarge:
+                if size == 1:
+                    raise
+                size = max(size // 10, 1)
+            else:
+                return
+
+    def _pages_of(self, size: int, query: Mapping[str, Any], fields: Sequence[str] | None) -> Iterator[list[Hit]]:
+        body = {"size": size, "query": query, "sort": ["_doc"], "_source": True if fields is None else [*fields]}
         if fields is not None and not fields:
             body["_source"] = False
         found = self._client.ask("POST", f"{path_of(self._index)}/_search?scroll={_KEPT_OPEN}", body)
@@ -126,13 +144,13 @@ class Sweep:
             )
         return found
 
-    def _send(self, lines: list[str]) -> None:
+    def send(self, lines: list[str]) -> None:
+        """Send lines until each is taken, or the index has something newer. Raises `ServiceUnavailable`."""
         wait_s = _WAIT_S_MIN
         for _ in range(_TRIES_MAX):
             busy: list[str] = []
             for some in _requests(lines):
-                found = self._sent(some)
-                busy += [some[place] for place in found.busy]
+                busy += self._sent(some)
             if not busy:
                 return
             lines = busy
@@ -140,8 +158,13 @@ class Sweep:
             wait_s *= 2
         raise ServiceUnavailable(f"{self._client.name} takes no rows of a sweep over {self._index}")
 
-    def _sent(self, lines: list[str]) -> Sorted:
-        answer = self._client.send("POST", f"/_bulk?{FILTER}", "".join(lines).encode(), "application/x-ndjson")
+    def _sent(self, lines: list[str]) -> list[str]:
+        """Returns those to be sent again."""
+        self._before()
+        answer = self._client.send("POST", f"/_bulk?{FILTER}", "".join(lines).encode(), NDJSON)
+        if answer.status == TOO_LARGE and len(lines) > 1:
+            middle = len(lines) // 2
+            return [*self._sent(lines[:middle]), *self._sent(lines[middle:])]
         if answer.status >= 300:
             raise self._client.error_of(answer, "POST /_bulk")
         try:
@@ -153,7 +176,7 @@ class Sweep:
             raise FatalError(
                 f"index {self._index}: refuses what it held itself: {first.reason}: {lines[first.place][:200]}"
             )
-        return found
+        return [lines[place] for place in found.busy]
 
 
 def _requests(lines: list[str]) -> Iterator[list[str]]:

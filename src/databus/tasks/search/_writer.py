@@ -2,12 +2,13 @@
 
 `version` is the SCN of a row's image, `version_type` external_gte: what is older than what is there is left out,
 whoever sends it and whenever. Two images of one key and one SCN are told apart by nobody, so of a batch only the last
-is sent; where a transaction comes in parts, a fence keeps out whoever began before (`Fence`).
+is sent; where a transaction comes in parts, its rows wait for its end where they cannot be told apart (`Parts`), and a
+fence keeps out whoever began before (`Fence`).
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -25,20 +26,24 @@ from databus.core import (
     UnrepresentableValue,
     UnsupportedFeature,
 )
+from databus.schema import key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, TableRows
-from databus.tasks._direct import Bucket, BucketWriter
+from databus.tasks._direct import BUCKETS_MAX, Bucket, BucketWriter
 from databus.tasks._letters import DeadLetters, Letter, Letters
-from databus.tasks._pairs import rows_above
-from databus.tasks.search._bulk import FILTER, Operations, Refusal, Sorted, operations, sort_answer
-from databus.tasks.search._client import Answer, Client, Cluster
+from databus.tasks._pairs import Int, rows_above
+from databus.tasks.search._bulk import FILTER, NDJSON, Operations, Refusal, Sorted, operations, sort_answer
+from databus.tasks.search._client import TOO_LARGE, Client, Cluster, reason_of
 from databus.tasks.search._control import FENCE, PLACE, ControlIndex
-from databus.tasks.search._indices import IndexPlan, Indices
+from databus.tasks.search._indices import IndexPlan, Indices, pairs_of_documents
+from databus.tasks.search._parts import HASHES, HeldRows, Part, Parts
 from databus.wire import is_inside_transaction
 
-_NDJSON: Final = "application/x-ndjson"
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
-_TOO_LARGE: Final = 413
+_STANDS_BESIDE: Final = (
+    "the index has, or has deleted, another row of its document, which by its version is as new: one of the same "
+    "transaction, which came in parts. The next change of the row puts it right, and so does `databus rebuild`"
+)
 _NOT_THE_ROWS_FAULT: Final = frozenset({401, 403, 404})
 
 
@@ -58,13 +63,23 @@ class SearchWriter:
     letters: DeadLetters | None = None
 
     def replay(self, given: Letters) -> list[Letter]:
-        """Send letters again; returns those that are refused again. What the index has newer of a row stays."""
+        """Send letters again; returns those that are refused again. What the index has newer of a row stays, and so
+        does what it has of the same transaction: the pipeline may be writing a later row of that.
+        """
         client = self.cluster.client()
         index = _indices(client, self.plan).ready(given.physical, given.table)
         plan = self.plan
         made = operations(given.table, given.rows(), plan.key_of(given.table), index, soft=plan.soft, typed=plan.typed)
-        _, refused = BulkSender(client, self, None).send(made)
+        not_over_equals = made.without_equals(np.ones(len(made), np.bool_))
+        turned_away, refused = BulkSender(client, self, None).send(not_over_equals)
         again = {int(made.rows[each.place]): each.reason for each in refused}
+        ids = {place: made.ids[place].as_py() for place in turned_away}
+        there = pairs_of_documents(client, index, [*ids.values()], typed=plan.typed)
+        again |= {
+            int(made.rows[place]): _STANDS_BESIDE
+            for place, name in ids.items()
+            if there.get(name, (0, 0)) < made.pair(place)
+        }
         return [replace(given.letters[place], reason=reason) for place, reason in sorted(again.items())]
 
     @contextmanager
@@ -72,7 +87,7 @@ class SearchWriter:
         """See `DirectWriter.open`."""
         client = self.cluster.client()
         control = ControlIndex(client, self.plan.owner, typed=self.plan.typed)
-        fence = Fence(control, f"{bucket.stream}:{bucket.number}", self.cluster.request_ms_max)
+        fence = Fence(control, bucket.stream, bucket.number)
         yield _BucketOfSearch(self, bucket, client, _indices(client, self.plan), fence, control)
 
 
@@ -86,22 +101,18 @@ class Fence:
     """Keeps those out who began before, where a transaction comes in parts: two rows of one key have one version then.
 
     Whoever writes a part says so first, and looks before each request whether somebody has come after him. A request
-    that is on its way then ends, one way or the other, within `request_ms_max`, for which who comes after waits.
+    that is on its way then does no harm, however late it is carried out: see `Parts`.
     """
 
-    def __init__(self, control: ControlIndex, name: str, request_ms_max: int) -> None:
+    def __init__(self, control: ControlIndex, stream: str, number: int) -> None:
         self._control = control
-        self._name = name
-        self._request_ms_max = request_ms_max
+        self._name = f"{stream}:{number}"
         self._token = ""
 
     def take(self) -> None:
         """Before parts are written."""
-        before = self._control.read(FENCE, self._name)
         self._token = uuid4().hex
-        self._control.write(FENCE, self._name, {"token": self._token, "ended": False})
-        if before is not None and not before["ended"]:
-            time.sleep(self._request_ms_max / 1e3)
+        self._control.write(FENCE, self._name, {"token": self._token})
 
     def check(self) -> None:
         """Before each request. Raises `LockHeld`."""
@@ -113,10 +124,17 @@ class Fence:
 
     def end(self) -> None:
         """After all requests were answered."""
-        if self._token:
-            self.check()
-            self._control.write(FENCE, self._name, {"token": self._token, "ended": True})
-            self._token = ""
+        self.check()
+        self._token = ""
+
+
+def shut_out_above(control: ControlIndex, streams: Collection[str], buckets: int) -> None:
+    """Keep out whoever writes a part into a bucket of these streams that is none any more: there are fewer now, and no
+    task takes its fence. While nothing writes.
+    """
+    names = [f"{stream}:{number}" for stream in streams for number in range(buckets, BUCKETS_MAX)]
+    for name in control.present(FENCE, names):
+        control.remove(FENCE, name)
 
 
 class _BucketOfSearch:
@@ -137,23 +155,36 @@ class _BucketOfSearch:
         self._indices = indices
         self._fence = fence
         self._control = control
+        held = HeldRows(client, typed=writer.plan.typed, before=fence.check)
+        self._parts = Parts(held, indices, control, bucket)
         self._checked: set[str] = set()
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
         rows = [item for item in batch.items if isinstance(item, TableRows)]
-        if not rows:
-            return {}
         for source in {item.table.source for item in rows} - self._checked:
             self._check_place(f"{batch.physical}/{source}", batch)
             self._checked.add(source)
-        if any(at.scn and is_inside_transaction(at.pair) for at in (batch.start, batch.end)):
+        begun, open_ = self._in_parts(batch)
+        parts = {scn for scn in (begun, open_) if scn}
+        if parts:
             self._fence.take()
         written: Counter[str] = Counter()
         for item in rows:
-            written[item.table.source] += item.rows.num_rows - self._put(batch.physical, item)
+            written[item.table.source] += item.rows.num_rows - self._put(batch, item, parts)
+        if begun and begun != open_:
+            self._parts.settle(self._part(batch, begun))
         self._fence.end()
         return written
+
+    def _in_parts(self, batch: ChangeBatch) -> tuple[int, int]:
+        """The SCN of the transaction of which a part came before, and of the one whose end comes later; 0 for none."""
+        known = self._bucket.known
+        begin = batch.start.pair if known is None else max(batch.start.pair, known.pair)
+        return _inside(begin), _inside(batch.end.pair)
+
+    def _part(self, batch: ChangeBatch, scn: int) -> Part:
+        return Part(self._writer.plan.owner, batch.end.log or "", scn)
 
     def _check_place(self, name: str, batch: ChangeBatch) -> None:
         """Where the ledger says nothing, rows may be of another database, whose versions say nothing here."""
@@ -168,26 +199,37 @@ class _BucketOfSearch:
                 f"pipeline's file)"
             )
 
-    def _put(self, physical: str, item: TableRows) -> int:
-        """Returns how many of the rows the server had something newer of, or wants no more."""
-        plan, count = self._writer.plan, int(item.rows.num_rows)
+    def _put(self, batch: ChangeBatch, item: TableRows, parts: set[int]) -> int:
+        """Returns how many of the rows the server had something newer of, or wants no more. parts: the transactions
+        that come in parts.
+        """
+        plan, count, physical = self._writer.plan, int(item.rows.num_rows), batch.physical
         index = self._indices.ready(physical, item.table)
         item = replace(item, rows=rows_above(item.rows, self._indices.takes_above(index)))
         made = operations(item.table, item.rows, plan.key_of(item.table), index, soft=plan.soft, typed=plan.typed)
         bulk = BulkSender(self._client, self._writer, self._fence)
-        stale, refused = bulk.send(made)
+        is_part = np.isin(made.scns, [*parts])
+        turned_away, refused = bulk.send(made.without_equals(is_part) if is_part.any() else made)
+        held = np.array(sorted(each for each in turned_away if is_part[each]), np.int64)
+        stale = len(turned_away) - len(held)
         source = f"{physical}/{item.table.source}"
+        for scn in parts if len(held) else ():
+            places = held[made.scns[held] == scn]
+            keys = key_bytes(item.rows.take(made.rows[places]).select(plan.key_of(item.table)).columns)
+            self._parts.hold(self._part(batch, scn), source, index, made.take(places), key_buckets(keys, HASHES))
         if refused:
             self._refuse(source, index, item, made, refused)
         if self._writer.letters is not None and len(made):
-            scns = int(made.scns.min()), int(made.scns.max())
-            self._writer.letters.release_overtaken(source, scns, lambda: _taken(made, refused))
+            newest = int(made.scns.max())
+            last = newest, int(made.seqs[made.scns == newest].max())
+            self._writer.letters.release_overtaken(source, last, lambda: _taken(made, refused))
         return stale + count - int(item.rows.num_rows)
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
         letters = self._writer.letters
         if letters is None or any(each.status in _NOT_THE_ROWS_FAULT for each in refused):
             raise self._error(source, index, made, refused)
+        refused = sorted(refused, key=lambda each: int(made.rows[each.place]))
         places = [each.place for each in refused]
         told = [
             (name, f"status {each.status}: {each.reason}")
@@ -230,26 +272,28 @@ class BulkSender:
         self._fence = fence
         self._path = f"/_bulk?{FILTER}" + ("" if writer.refresh == "false" else f"&refresh={writer.refresh}")
 
-    def send(self, made: Operations) -> tuple[int, list[Refusal]]:
-        """Returns how many were stale, and those refused, by their places in `made`.
+    def send(self, made: Operations) -> tuple[list[int], list[Refusal]]:
+        """Returns which were stale, and those refused, by their places in `made`.
 
         Raises `ServiceUnavailable` if rows are turned away for want of room for `retry_ms_max`.
         """
-        stale, refused = 0, []
+        stale: list[int] = []
+        refused: list[Refusal] = []
         for begin, end, body in made.requests(self._writer.bulk_bytes_max, self._writer.bulk_rows_max):
             some, found = self._send(made, np.arange(begin, end), body)
             stale += some
             refused += found
         return stale, refused
 
-    def _send(
-        self, made: Operations, places: "np.ndarray[tuple[int], np.dtype[np.int64]]", body: bytes
-    ) -> tuple[int, list[Refusal]]:
-        stale, refused = 0, []
+    def _send(self, made: Operations, places: Int, body: bytes) -> tuple[list[int], list[Refusal]]:
+        stale: list[int] = []
+        refused: list[Refusal] = []
         wait_s, busy_since_s = _WAIT_S_MIN, time.monotonic()
         while True:
             found = self._sorted(body, len(places))
-            stale += found.stale
+            if found is None:
+                return self._in_halves(made, places, stale, refused)
+            stale += [int(places[each]) for each in found.stale]
             refused += [each._replace(place=int(places[each.place])) for each in found.refused]
             if not found.busy:
                 return stale, refused
@@ -262,26 +306,44 @@ class BulkSender:
             places = places[list(found.busy)]
             time.sleep(wait_s)
             wait_s = min(wait_s * 2, _WAIT_S_MAX)
-            again = made.take(places)
-            body = b"".join(each for _, _, each in again.requests(1 << 62, len(places)))
+            body = _body(made.take(places))
 
-    def _sorted(self, body: bytes, rows: int) -> Sorted:
+    def _in_halves(
+        self, made: Operations, places: Int, stale: list[int], refused: list[Refusal]
+    ) -> tuple[list[int], list[Refusal]]:
+        """Send rows in two requests that were too large as one."""
+        for half in np.array_split(places, 2):
+            some, found = self._send(made, half, _body(made.take(half)))
+            stale += some
+            refused += found
+        return stale, refused
+
+    def _sorted(self, body: bytes, rows: int) -> Sorted | None:
+        """What has become of the rows; None where the request is too large, and can be a smaller one."""
+        if self._fence is not None:
+            self._fence.check()
+        answer = self._client.send("POST", self._path, body, NDJSON)
+        if answer.status == TOO_LARGE:
+            return (
+                Sorted(refused=(Refusal(0, TOO_LARGE, f"{len(body)} bytes: {reason_of(answer)}"),))
+                if rows == 1
+                else None
+            )
+        if answer.status >= 300:
+            raise self._client.error_of(answer, "POST /_bulk")
         try:
-            return sort_answer(self._answer(body, rows).content, rows)
+            return sort_answer(answer.content, rows)
         except ValueError as error:
             raise ServiceUnavailable(f"{self._client.name}: {error}. All rows are sent again") from error
 
-    def _answer(self, body: bytes, rows: int) -> Answer:
-        if self._fence is not None:
-            self._fence.check()
-        answer = self._client.send("POST", self._path, body, _NDJSON)
-        if answer.status == _TOO_LARGE and rows == 1:
-            reason = '{"type":"too_large","reason":"the document is larger than http.max_content_length"}'
-            refused = f'{{"errors":true,"items":[{{"index":{{"status":{_TOO_LARGE},"error":{reason}}}}}]}}'
-            return Answer(200, refused.encode())
-        if answer.status >= 300:
-            raise self._client.error_of(answer, "POST /_bulk")
-        return answer
+
+def _body(rows: Operations) -> bytes:
+    return b"".join(each for _, _, each in rows.requests(1 << 62, len(rows)))
+
+
+def _inside(pair: Pair) -> int:
+    """The SCN of the transaction that a position lies in; 0 where it lies in none."""
+    return pair[0] if pair[0] and is_inside_transaction(pair) else 0
 
 
 def pair_of(document: Mapping[str, int]) -> Pair:

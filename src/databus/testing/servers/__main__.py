@@ -7,7 +7,8 @@ import argparse
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"what to fetch: {', '.join(_ALL)}; most by default")
     parser.add_argument("--start", choices=_ALL, metavar="KIND", help="start this one, until Ctrl-C")
     parser.add_argument(
-        "--folder", type=Path, help="where what is started keeps its data; removed at its end if not given"
+        "--folder",
+        type=Path,
+        help="where what is started keeps its data and its port, to be started again; without it, nothing is kept",
     )
     chosen = parser.parse_args(arguments)
     unknown = [each for each in chosen.kinds if each not in _ALL]
@@ -71,7 +74,7 @@ def _start(kind: str, folder: Path | None) -> int:
         signal.signal(each, signal.default_int_handler)  # a shell has what it starts behind itself pass over Ctrl-C
     with tempfile.TemporaryDirectory() as own:
         try:
-            with _opened(kind, folder or Path(own)) as server:
+            with _kept(kind, folder) if folder is not None else _opened(kind, Path(own)) as server:
                 print(f"{kind} answers at {_address(server)}; Ctrl-C ends it", flush=True)  # noqa: T201
                 signal.pause()
         except KeyboardInterrupt:
@@ -80,6 +83,19 @@ def _start(kind: str, folder: Path | None) -> int:
             print(f"{kind}: {error}", file=sys.stderr)  # noqa: T201
             return error.exit_code
     return 0
+
+
+@contextmanager
+def _kept(kind: str, folder: Path) -> Iterator[Server | SearchServer | Kafka]:
+    """A server whose data and port stay in the folder when it has ended, for who starts it there again."""
+    server, port = _opened(kind, folder.absolute()), folder / "port"
+    server.port = int(port.read_text()) if port.is_file() else 0
+    server.start()
+    try:
+        port.write_text(str(server.port))
+        yield server
+    finally:
+        server.stop()
 
 
 def _address(server: Server | SearchServer | Kafka) -> str:

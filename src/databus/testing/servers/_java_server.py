@@ -13,7 +13,7 @@ from databus.testing.servers._maven import java
 from databus.testing.servers._ports import Port
 from databus.testing.servers._server_process import ServerProcess
 
-_START_S_MAX: Final = 90
+_START_S_MAX: Final = 200
 _LINES_MAX: Final = 30
 
 
@@ -48,7 +48,7 @@ class JavaServer(ServerProcess):
         program = self.prepare()
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self._ports:
-            self._ports = [Port.claim(), Port.claim()]
+            self._ports = [Port.claim(self.port), Port.claim()]
             self.port = self._ports[0].number
         env = {name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"}
         self._launch([java(), *self._java_options(), *self._program(program)], env)

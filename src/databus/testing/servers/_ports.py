@@ -19,17 +19,18 @@ class Port:
         self._claim = claim
 
     @classmethod
-    def claim(cls) -> Self:
-        """Choose one."""
+    def claim(cls, wanted: int = 0) -> Self:
+        """Choose one; `wanted`, where that is free."""
         folder = Path(tempfile.gettempdir()) / f"databus-ports-{os.geteuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         chosen = random.SystemRandom()
         while True:
-            number = chosen.randrange(*_RANGE)
+            number, wanted = wanted or chosen.randrange(*_RANGE), 0
             file = (folder / str(number)).open("w")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, for closed connections
                     probe.bind(("127.0.0.1", number))
             except OSError:
                 file.close()

@@ -23,7 +23,7 @@ from databus.testing.servers._ports import Port
 from databus.testing.servers._server_process import ServerProcess
 from databus.testing.servers._tls import Certificates
 
-_START_S_MAX: Final = 60
+_START_S_MAX: Final = 120
 _CATCH_UP_S_MAX: Final = 60
 _LINES_MAX: Final = 30
 _server_ids: Final = itertools.count(101)
@@ -138,7 +138,7 @@ class Server(ServerProcess):
             self.folder.mkdir(parents=True, exist_ok=True)
             shutil.copytree(template, self.data_folder)
         if self._port is None:
-            self._port = Port.claim()
+            self._port = Port.claim(self.port)
             self.port = self._port.number
         self._write_options()
         self._log_start = self._launch([*self._command(), f"--defaults-file={self.option_file}"])

@@ -13,10 +13,10 @@ from databus.testing.shop import MysqlWorkload, SqliteWorkload, Workload, connec
 
 
 def _open(options: argparse.Namespace) -> Workload:
-    dice = random.Random(options.seed + 1)
+    dice = random.Random() if options.seed is None else random.Random(options.seed + 1)
     if options.path.suffix != ".cnf":
         if options.create:
-            create_shop(options.path, seed=options.seed)
+            create_shop(options.path, seed=options.seed or 0)
         return SqliteWorkload(connect(options.path), dice)
 
     def connected() -> Any:
@@ -25,7 +25,7 @@ def _open(options: argparse.Namespace) -> Workload:
         return pymysql.connect(read_default_file=str(options.path), charset="utf8mb4", autocommit=True)
 
     if options.create:
-        create_shop_on(connected, seed=options.seed)
+        create_shop_on(connected, seed=options.seed or 0)
     return MysqlWorkload(connected, dice)
 
 
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--create", action="store_true", help="make the tables and fill them first")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rate", type=float, default=200.0, help="transactions a second at most")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="for the same transactions again; without it, each run is another")
     options = parser.parse_args(arguments)
     shop = _open(options)
     stopping = threading.Event()

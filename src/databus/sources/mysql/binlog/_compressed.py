@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from databus.core import UnsupportedFeature
+from databus.core import UnsupportedFeature, how_to_install
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._byte_reader import Reader
 from databus.sources.mysql.binlog._event_types import HEADER_BYTES
@@ -71,8 +71,7 @@ def inflate(payload: Payload) -> Iterator[bytes]:
     except ImportError as error:
         raise UnsupportedFeature(
             "the log holds compressed transactions (binlog_transaction_compression=ON), and the package `zstandard` "
-            "is not installed: "
-            "pip install 'databus-cdc[mysql]'"
+            f"is not installed: {how_to_install('mysql')}"
         ) from error
     reader = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX).stream_reader(
         payload.data, read_across_frames=True

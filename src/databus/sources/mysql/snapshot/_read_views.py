@@ -265,8 +265,9 @@ class Views:
                 if error.args[0] in _DENIED:
                     raise InputError(
                         f"{definition.source}: a snapshot of it needs the privilege LOCK TABLES: GRANT LOCK TABLES ON "
-                        f"{definition.database}.* to the user. It is locked because the server has no GTIDs, because "
-                        f"its engine has no transactions, or because of `lock_tables_without_key`"
+                        f"{definition.database}.* to the user. It is locked because it has no key without NULLs, "
+                        f"because its engine has no transactions, because the server has no GTIDs, or because of "
+                        f"`lock_tables_without_key`. Then resume the source, or restart"
                     ) from error
                 if error.args[0] not in _BUSY:
                     raise

@@ -1,0 +1,186 @@
+"""Tombstones that stand alone: which of them, and the keys of the rows that they say are gone. No I/O.
+
+A tombstone repeats what the delete before it said. Compaction leaves the tombstone alone, for the last message of a key
+is what stays, and some writers write nothing else.
+"""
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from decimal import Context, Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from databus.core import UnrepresentableValue
+from databus.formats import DebeziumForm, ReadRows, debezium_avro_rows, debezium_rows
+from databus.schema import Column, TableSchema, forms_of, key_form
+from databus.sources.kafka._consumer import Messages
+from databus.sources.kafka._places import Partition
+
+_INTEGER_BYTES: Final = 8
+_LARGE_BYTES: Final = 17
+_LENGTH_BYTES: Final = 4
+_DIGITS: Final = Context(prec=40)
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Tombstones:
+    """Finds those that stand alone. It keeps of each partition the key whose delete was read last."""
+
+    def __init__(self) -> None:
+        self._gone: dict[Partition, bytes | None] = {}
+
+    def alone(self, messages: Messages, is_gone: Flags) -> npt.NDArray[np.intp]:
+        """The places of those among these messages. is_gone: which messages are deletes, or may be, for nobody could
+        read them.
+        """
+        is_tombstone = messages.values.is_null().to_numpy(zero_copy_only=False)
+        found = self._followed(messages, is_gone, is_tombstone) if is_tombstone.any() else []
+        _, backwards = np.unique(messages.partitions[::-1], return_index=True)
+        for place in len(messages) - 1 - backwards:
+            at = (messages.topic, int(messages.partitions[place]))
+            self._gone[at] = messages.keys[place].as_py() if is_tombstone[place] or is_gone[place] else None
+        return np.array(found, np.intp)
+
+    def _followed(self, messages: Messages, is_gone: Flags, is_tombstone: Flags) -> list[int]:
+        found = []
+        partitions, keys = messages.partitions.tolist(), messages.keys.to_pylist()
+        gone = {(each, self._gone.get((messages.topic, each))): True for each in {*partitions}}
+        for place, at in enumerate(zip(partitions, keys, strict=True)):
+            if is_tombstone[place] and keys[place] is not None and not gone.get(at, False):
+                found.append(place)
+            gone[at] = bool(is_tombstone[place] or is_gone[place])
+        return found
+
+
+def key_table(table: TableSchema) -> TableSchema:
+    """A table that has nothing but the key."""
+    return replace(table, columns=tuple(table.column(name) for name in table.key))
+
+
+def debezium_keys(table: TableSchema, keys: pa.Array, form: DebeziumForm) -> ReadRows:
+    """Deletes of rows by Debezium's keys in JSON, with their schemas or without. table: see `key_table`."""
+    database, _, name = table.source.rpartition(".")
+    said = {"op": "d", "source": {"db": database, "table": name}}
+    values = [{"before": _payload(each), **said} for each in _objects(keys)]
+    return debezium_rows(table, _as_messages(values), form=replace(form, with_schema=False))
+
+
+def debezium_avro_keys(
+    table: TableSchema, keys: pa.Array, *, form: DebeziumForm, schema: Mapping[str, Any] | None = None
+) -> ReadRows:
+    """The same by keys in Avro: each is read as the first image of an envelope that has the key alone."""
+    if schema is None:
+        raise UnrepresentableValue("it is a tombstone, and `schema_id` is not of keys: say `registry`")
+    database, _, name = table.source.rpartition(".")
+    texts = [{"name": "db", "type": "string"}, {"name": "table", "type": "string"}]
+    envelope = {
+        "type": "record",
+        "name": "databus.Removal",
+        "fields": [
+            {"name": "before", "type": ["null", schema]},
+            {"name": "after", "type": ["null", schema["name"]]},
+            {"name": "source", "type": {"type": "record", "name": "databus.Source", "fields": texts}},
+            {"name": "op", "type": "string"},
+        ],
+    }
+    behind = b"\x00" + b"".join(_avro_text(text) for text in (database, name, "d"))
+    values = [b"\x02" + key + behind for key in keys.to_pylist()]
+    return debezium_avro_rows(table, pa.array(values, pa.large_binary()), form=form, schema=envelope)
+
+
+def maxwell_keys(table: TableSchema, keys: pa.Array, read: Callable[[TableSchema, pa.Array], ReadRows]) -> ReadRows:
+    """The same by Maxwell's keys; those of other tables are among the others."""
+    values = []
+    for each in _objects(keys):
+        data = {name: each.get(f"pk.{name.lower()}") for name in table.key}
+        values.append({"database": each.get("database"), "table": each.get("table"), "type": "delete", "data": data})
+    return read(table, _as_messages(values))
+
+
+def canonical_columns(columns: Sequence[Column], keys: pa.Array) -> list[pa.Array]:
+    """What canonical keys were written of; see docs/key-bytes.md. Raises `UnrepresentableValue` for what are none."""
+    try:
+        parts = [_parts(key, len(columns)) for key in keys.to_pylist()]
+        return [_column(column, [each[at] for each in parts]) for at, column in enumerate(columns)]
+    except (ValueError, OverflowError, struct.error, pa.ArrowException) as error:
+        raise UnrepresentableValue(f"its key is none of the table's, in canonical bytes: {error}") from error
+
+
+def _parts(key: bytes, count: int) -> list[bytes]:
+    if count == 1:
+        return [key]
+    parts, at = [], 0
+    for _ in range(count):
+        (length,) = struct.unpack_from(">i", key, at)
+        at += _LENGTH_BYTES + length
+        if length < 0 or at > len(key):
+            raise ValueError("a part of it is null, or not whole")
+        parts.append(key[at - length : at])
+    if at != len(key):
+        raise ValueError("bytes are left over")
+    return parts
+
+
+def _column(column: Column, parts: Sequence[bytes]) -> pa.Array:
+    kind = forms_of(column.type).arrow
+    form = key_form(kind)
+    if form == "octets":
+        return pa.array(parts, pa.binary()).cast(kind)
+    if form == "float":
+        return pa.array([struct.unpack(">d", part)[0] for part in parts], pa.float64()).cast(kind)
+    numbers = [_number(part) for part in parts]
+    if form == "number" and pa.types.is_decimal(kind):
+        return pa.array(numbers, kind)
+    whole = [int(number) for number in numbers]
+    if whole != numbers:
+        raise ValueError("it is not a whole number")
+    if pa.types.is_date(kind):
+        return pa.array(whole, pa.int32()).cast(kind)
+    if pa.types.is_boolean(kind):
+        return pa.array(whole, pa.int8()).cast(kind)
+    return pa.array(whole, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(whole, kind)
+
+
+def _number(part: bytes) -> Decimal:
+    if len(part) == _INTEGER_BYTES:
+        return Decimal(int.from_bytes(part, "big", signed=True))
+    if len(part) != _LARGE_BYTES:
+        raise ValueError(f"a number of {len(part)} bytes")
+    return Decimal(int.from_bytes(part[1:], "big", signed=True)).scaleb(-part[0], _DIGITS)
+
+
+def _objects(keys: pa.Array) -> list[dict[str, Any]]:
+    found = []
+    for key in keys.to_pylist():
+        try:
+            each = json.loads(key)
+        except (ValueError, RecursionError) as error:
+            raise UnrepresentableValue(f"its key is not JSON: {error}") from error
+        if not isinstance(each, dict):
+            raise UnrepresentableValue("its key is not an object")
+        found.append(each)
+    return found
+
+
+def _payload(key: dict[str, Any]) -> Any:
+    return key["payload"] if key.keys() == {"schema", "payload"} else key
+
+
+def _as_messages(values: Sequence[dict[str, Any]]) -> pa.Array:
+    return pa.array([json.dumps(each).encode() for each in values], pa.binary())
+
+
+def _avro_text(text: str) -> bytes:
+    octets = text.encode()
+    length, made = len(octets) << 1, bytearray()
+    while length > 0x7F:
+        made.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*made, length]) + octets

@@ -1,0 +1,122 @@
+"""Sessions: the producers of buckets, which a process keeps between two tasks."""
+
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from databus.tasks.kafka._cluster import NEIGHBOUR, Cluster
+from databus.tasks.kafka._positions import BucketId, Position, positions_of
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+ABORT_S_MAX: Final = 5.0
+_GIVEN_UP: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
+_KEPT_MAX: Final = 64
+
+
+class Session:
+    """A bucket's producer, and how far the bucket has come. `begin` shuts out who came before.
+
+    is_replay: whether it writes dead letters, which have no position. is_alone: whether each message goes alone.
+    """
+
+    def __init__(
+        self, cluster: Cluster, control_topic: str | None, bucket: BucketId, *, is_replay: bool = False
+    ) -> None:
+        self.cluster = cluster
+        self.control_topic = control_topic
+        self.bucket = bucket
+        self.is_replay = is_replay
+        self.is_alone = False
+        self.position: Position | None = None
+        self.producer: Producer | None = None
+        self.failed: list[tuple[KafkaError, str]] = []
+
+    @property
+    def name(self) -> tuple[Cluster, str | None, BucketId]:
+        """By which it is kept."""
+        return self.cluster, self.control_topic, self.bucket
+
+    def begin(self) -> None:
+        """Make the producer, if there is none. Raises what `Cluster.error` says."""
+        from confluent_kafka import KafkaException
+
+        if self.producer is not None:
+            return
+        if self.control_topic is None:
+            self.producer = self.cluster.producer(None, self.is_alone)
+            return
+        bucket = self.bucket
+        name = f"databus/{bucket.pipeline}/{bucket.output}/dead-letters" if self.is_replay else bucket.transactional_id
+        producer = self.cluster.producer(name, self.is_alone)
+        try:
+            # A client that is asked for its coordinator while it has no connection asks again after half a second. That
+            # of the first answer is for finding the brokers only, and is closed then.
+            for _ in range(2):
+                producer.list_topics(self.control_topic, self.cluster.request_s_max)
+            producer.init_transactions(self.cluster.request_s_max)
+        except KafkaException as error:
+            raise self.cluster.error(error, f"shutting out who wrote {name} before") from error
+        if not self.is_replay:
+            self.position = positions_of(self.cluster, self.control_topic).read().get(bucket)
+        self.producer = producer
+
+    def note_failure(self, error: "KafkaError | None", message: "Message") -> None:
+        """Called back for each message that did not arrive.
+
+        Of a transaction that cannot go on the client gives up all messages; why, it says when it is committed.
+        """
+        if error is None or (self.control_topic is not None and error.name() in _GIVEN_UP):
+            return
+        if error.name() == NEIGHBOUR:  # the one at fault is reported too
+            return
+        if len(self.failed) < 1_000:
+            self.failed.append((error, f"writing to topic {message.topic()}, partition {message.partition()}"))
+
+    def check(self) -> None:
+        """Raise if a message did not arrive."""
+        if self.failed:
+            raise self.cluster.error_of(*self.failed[0])
+
+    def close(self) -> None:
+        """Give up what is not committed, so that readers need not wait for it, and let go."""
+        from confluent_kafka import KafkaException
+
+        producer, self.producer, self.position = self.producer, None, None
+        self.failed.clear()
+        if producer is None:
+            return
+        with suppress(KafkaException):
+            producer.purge()
+            if self.control_topic is not None:
+                producer.abort_transaction(ABORT_S_MAX)
+
+
+class _Kept:
+    """Sessions between two tasks of a process, the latest last; at most so many."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sessions: OrderedDict[Any, Session] = OrderedDict()
+
+    def take(self, name: object) -> Session | None:
+        """Have it, and nobody else."""
+        with self._lock:
+            return self._sessions.pop(name, None)
+
+    def keep(self, session: Session) -> None:
+        """For the next."""
+        surplus = []
+        with self._lock:
+            surplus += [self._sessions.pop(session.name, None)]
+            self._sessions[session.name] = session
+            if len(self._sessions) > _KEPT_MAX:
+                surplus += [self._sessions.popitem(last=False)[1]]
+        for each in surplus:
+            if each is not None:
+                each.close()
+
+
+KEPT: Final = _Kept()

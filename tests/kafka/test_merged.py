@@ -1,0 +1,207 @@
+"""Tables that are brought by other queries than before, as when two inputs become one: no row is there twice."""
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from databus.core import Checkpoint, SourceCheckpoint
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.tasks import TableChoice, brings
+from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._staged_writes import write_buckets
+from tests.kafka.dead_letters import EVENTS
+from tests.kafka.support import new_prefix, output_of, rows_in
+from tests.outputs.harnesses import order
+
+A, B, BOTH = (f"outputs/topics/{name}@shop" for name in ("a", "b", "both"))
+TABLES = ("orders", "events")
+
+
+def of_tables(*tables):
+    return Bringing("shop/*", ((TableChoice(tuple(f"main.{each}" for each in tables)),),))
+
+
+class Process:
+    """A run that writes the output by queries of these names, each of which brings some tables."""
+
+    def __init__(self, server, folder, prefix, bringing, **options):
+        self.output = output_of(server, folder, prefix, **{"buckets": 2, **options})
+        self.handle = OutputHandle("topics", self.output, folder / ".databus")
+        self.handle.bringing = bringing
+        for name in bringing:
+            self.handle.open(name)
+
+    def begin(self, name):
+        """As a run does, with the tables that there are; returns where the ledger says that the query stands."""
+        mine = self.handle.bringing[name]
+        known = self.handle.stream(name)
+        tables = [each for each in ("shop/main.orders", "shop/main.events") if self._has(mine, each)]
+        self.handle.inherit(name, [each for each in tables if known is None or not known.had(each)])
+        stream = self.handle.stream(name)
+        if stream is None or stream.selections != mine.selections:
+            beginning = Checkpoint({"shop": SourceCheckpoint()})
+            self.handle.begin(name, beginning if stream is None else stream.checkpoint, frozenset())
+        return self.handle.stream(name).pair
+
+    def _has(self, mine, name):
+        return brings(mine.of, mine.selections, name)
+
+    def write(self, name, log, end, *, is_killed=False):
+        """Write from where the ledger says; killed, before that says so."""
+        at = self.begin(name)
+        begin = next(n for n in range(len(log.entries) + 1) if log.position(n).pair >= at)
+        whole, mine = log.batch(begin, end), self.handle.bringing[name]
+        items = tuple(each for each in whole.items if self._has(mine, f"shop/{each.table.source}"))
+        batch = replace(whole, items=items)
+        self.handle.write_direct(name, batch, partial(write_buckets, self.output, batch))
+        if not is_killed:
+            self.handle.advance(name, Checkpoint({batch.physical: batch.end}))
+
+
+def log_of(*tables):
+    """A transaction for each, which inserts a row whose id is its number."""
+    log = ChangeLog()
+    for number, table in enumerate(tables, 1):
+        is_order = table == "orders"
+        log.begin().insert(ORDERS if is_order else EVENTS, order(number) if is_order else {"id": number, "note": "x"})
+    return log
+
+
+def ids_in(server, prefix):
+    found = [row["id"] for table in TABLES for part in rows_in(server, f"{prefix}.{table}") for row in part]
+    return sorted(found)
+
+
+def both(count):
+    return log_of(*(TABLES[number % 2] for number in range(count)))
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_two_queries_that_become_one_repeat_nothing(kafka, tmp_path, transactions):
+    """Also where nothing was killed: one of them was further."""
+    prefix, log = new_prefix(), both(10)
+    options = {} if transactions else {"transactions": False, "buckets": 1}
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders"), B: of_tables("events")}, **options)
+    process.write(A, log, 3)
+    process.write(B, log, 8)
+    for end in (5, 10):
+        process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)}, **options)
+        process.write(BOTH, log, end)
+    attempts = 1 if transactions else 2  # of each task: without transactions both are seen
+    assert ids_in(kafka, prefix) == sorted([*range(1, 11)] * attempts)
+
+
+def test_the_number_of_buckets_may_change_before_all_tables_of_a_merged_query_are_as_far(kafka, tmp_path):
+    prefix, log = new_prefix(), both(10)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders"), B: of_tables("events")})
+    process.write(A, log, 3)
+    process.write(B, log, 8)
+    Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)}).write(BOTH, log, 5)
+    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)}, buckets=3)
+    process.write(BOTH, log, 10, is_killed=True)
+    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)}, buckets=3)
+    process.write(BOTH, log, 10)
+    assert ids_in(kafka, prefix) == [*range(1, 11)]
+
+
+@pytest.mark.parametrize("killed", [A, B])
+def test_two_queries_that_become_one_after_a_kill_repeat_nothing(kafka, tmp_path, killed):
+    prefix, log = new_prefix(), both(12)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders"), B: of_tables("events")})
+    process.write(A, log, 3)
+    process.write(B, log, 6)
+    process.write(killed, log, 9, is_killed=True)
+    for end in (4, 7, 8, 12):
+        process = Process(kafka, tmp_path, prefix, {BOTH: of_tables("orders", "events")})
+        process.write(BOTH, log, end, is_killed=end == 7)
+    assert ids_in(kafka, prefix) == [*range(1, 13)]
+
+
+def test_a_table_that_leaves_a_query_which_still_runs_repeats_nothing_after_a_kill(kafka, tmp_path):
+    prefix, log = new_prefix(), both(10)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders", "events")})
+    process.write(A, log, 3)
+    process.write(A, log, 7, is_killed=True)
+    now = {A: of_tables("orders"), B: Bringing("shop/main.events")}
+    process = Process(kafka, tmp_path, prefix, now)
+    process.write(B, log, 9)
+    process.write(A, log, 10)
+    process.write(B, log, 10)
+    assert ids_in(kafka, prefix) == [*range(1, 11)]
+
+
+def test_a_table_that_leaves_a_query_is_where_that_left_it_although_that_has_gone_on(kafka, tmp_path):
+    """Whichever of the two begins first."""
+    prefix, log = new_prefix(), both(10)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders", "events")})
+    process.write(A, log, 3)
+    process.write(A, log, 7, is_killed=True)
+    now = {A: of_tables("orders"), B: Bringing("shop/main.events")}
+    process = Process(kafka, tmp_path, prefix, now)
+    process.write(A, log, 10)
+    process = Process(kafka, tmp_path, prefix, now)
+    process.write(B, log, 9)
+    process.write(B, log, 10)
+    assert ids_in(kafka, prefix) == [*range(1, 11)]
+
+
+def test_a_run_that_was_killed_once_the_topic_knew_of_the_new_name_repeats_nothing(kafka, tmp_path, monkeypatch):
+    """The ledger says next time that it does not."""
+    prefix, log = new_prefix(), both(8)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables(*TABLES)})
+    process.write(A, log, 2)
+    process.write(A, log, 6, is_killed=True)
+    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
+    process.begin(BOTH)
+
+    class Killed(Exception):
+        pass
+
+    def kill(*_):
+        raise Killed
+
+    monkeypatch.setattr(process.handle, "_put", kill)
+    with pytest.raises(Killed):
+        process.write(BOTH, log, 7)
+    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
+    process.write(BOTH, log, 8)
+    assert ids_in(kafka, prefix) == [*range(1, 9)]
+
+
+def test_a_query_without_rows_for_a_while_may_become_one_with_another(kafka, tmp_path):
+    """What it has in the topics ends before where its ledger says."""
+    prefix, log = new_prefix(), log_of("orders", *["events"] * 6)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders"), B: of_tables("events")})
+    process.write(A, log, 1)
+    process.handle.advance(A, Checkpoint({"shop": log.position(5)}))  # as Spark moves on without a batch
+    process.write(B, log, 6)
+    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
+    process.write(BOTH, log, 7)
+    assert ids_in(kafka, prefix) == [*range(1, 8)]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_lost_or_there_twice_however_tables_move_and_runs_end(kafka, tmp_path, seed):
+    """Each row of the log is in its topic once: the law of exactly once, over random files and kills."""
+    rng = random.Random(seed)
+    log = log_of(*rng.choices(TABLES, k=24))
+    prefix = new_prefix()
+    files = [
+        {BOTH: of_tables(*TABLES)},
+        {A: of_tables("orders"), B: of_tables("events")},
+        {BOTH: of_tables("orders"), "outputs/topics/own": Bringing("shop/main.events")},
+    ]
+    ends = dict.fromkeys(TABLES, 0)
+    for _ in range(9):
+        process = Process(kafka, tmp_path, prefix, rng.choice(files))
+        names = [*process.handle.bringing]
+        for name in rng.sample(names, len(names)):
+            least = process.begin(name)[0]
+            end = min(24, max(least, *ends.values()) + rng.randint(0, 4))
+            ends[rng.choice(TABLES)] = end
+            process.write(name, log, max(end, least), is_killed=rng.random() < 0.5)
+    process = Process(kafka, tmp_path, prefix, {"outputs/topics/last": of_tables(*TABLES)})
+    process.write("outputs/topics/last", log, 24)
+    assert ids_in(kafka, prefix) == [*range(1, 25)]
