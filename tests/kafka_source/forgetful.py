@@ -15,7 +15,7 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 class ForgetfulBroker:
     """Passes on what a broker answers, with this port in the place of its own, so that clients stay on this way.
 
-    forgotten: topics of which it says that it does not know them, but for the next `known` answers about them.
+    forgotten: topics of which it says that it does not know them. told: how often it said so.
     without_offsets: topics of one partition, of which it knows no offsets.
     """
 
@@ -26,7 +26,6 @@ class ForgetfulBroker:
         self.bootstrap = f"{host}:{self.port}"
         self.forgotten: frozenset[str] = frozenset()
         self.told = 0
-        self.known = 0
         self.without_offsets: frozenset[str] = frozenset()
         self._address = bytes([len(host) + 1]) + host.encode()
         self._sockets: list[socket.socket] = []
@@ -79,9 +78,6 @@ class ForgetfulBroker:
         for topic in self.forgotten:
             name = bytes([len(topic) + 1]) + topic.encode()
             known, unknown = (struct.pack(">h", code) + name for code in (0, UNKNOWN_TOPIC_OR_PARTITION))
-            if known in answer and self.known > 0:
-                self.known -= 1
-                continue
             self.told += known in answer
             answer = answer.replace(known, unknown)
         return answer

@@ -96,12 +96,14 @@ class Follower:
     def __exit__(self, *error: object) -> None:
         self.kill()
 
-    def start(self) -> KafkaSource:
+    def start(self, before: Callable[[], None] = lambda: None) -> KafkaSource:
+        """before: what happens once tables were asked for, and before the log is begun or taken up."""
         self.kill()
         source = KafkaSource("events", self.config)
         try:
             source.identify()
             source.tables()
+            before()
             source.start(self.tape.resume())
         except DatabusError:
             source.close()

@@ -53,14 +53,17 @@ def test_a_new_log_does_not_begin_while_brokers_know_only_half_of_a_topic(topics
     name = topics.create()
     topics.write(name, [b"history"])
     with ForgetfulBroker(kafka.host, kafka.port) as broker:
-        if is_topic:
-            broker.forgotten, broker.known = frozenset([name]), 3  # it is known when tables are asked for, and not then
-        else:
-            broker.without_offsets = frozenset([name])
+
+        def forget() -> None:
+            if is_topic:
+                broker.forgotten = frozenset([name])
+            else:
+                broker.without_offsets = frozenset([name])
+
         here = {"bootstrap.servers": broker.bootstrap}
         with Follower(topics.config(name, kafka=here, start="latest")) as follower:
             with pytest.raises(ServiceUnavailable, match=f"does not know {name}"):
-                follower.start()
+                follower.start(before=forget)
             assert broker.told > 0
             broker.forgotten = broker.without_offsets = frozenset()
             follower.poll()

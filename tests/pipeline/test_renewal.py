@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import multiprocessing
 import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,14 +75,8 @@ class Job:
         return self.shipment.send_renewed(self.session, self.folder)
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    (tmp_path / "driver").mkdir()
-    return Authority(tmp_path / "driver")
-
-
-@pytest.fixture
-def job(tmp_path: Path, authority: Authority) -> Iterator[Job]:
+@contextlib.contextmanager
+def job_of(tmp_path: Path, authority: Authority) -> Iterator[Job]:
     files = authority.folder
     (files / "token").write_text(TOKEN)
     signed = authority.sign("pipeline", hosts=())
@@ -111,9 +107,20 @@ def job(tmp_path: Path, authority: Authority) -> Iterator[Job]:
             session.stop()
 
 
-def test_what_does_not_go_together_is_neither_sent_to_executors_nor_used_by_them(
-    tmp_path: Path, authority: Authority, job: Job
-) -> None:
+def test_what_does_not_go_together_is_neither_sent_to_executors_nor_used_by_them(tmp_path: Path) -> None:
+    """In a process of its own: one has one session, and other tests of this one may have theirs."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as alone:
+        alone.submit(renew, tmp_path).result()
+
+
+def renew(tmp_path: Path) -> None:
+    (tmp_path / "driver").mkdir()
+    authority = Authority(tmp_path / "driver")
+    with job_of(tmp_path, authority) as job:
+        _renew(tmp_path, authority, job)
+
+
+def _renew(tmp_path: Path, authority: Authority, job: Job) -> None:
     access, files = job.shipment.access, authority.folder
     assert access.certificate_file is not None
     assert access.key_file is not None
