@@ -135,6 +135,9 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Any) -> None:
     assert "would empty the rows that they mark" in marks
     (lines,) = problems(tmp_path, "type: unnest, tables: [shop.orders], column: lines, columns: {sku: string}")
     assert "which objects left the array" in lines
+    columns = "id: id, route: lines, key: total, payload: lines"
+    (messages,) = problems(tmp_path, f"type: outbox, tables: [shop.orders], {columns}", mode="history")
+    assert "each would be a message" in messages
     (key,) = problems(tmp_path, "type: where, where: total > 10", output=", key: [total]")
     assert "removed by its key, which is id" in key
 

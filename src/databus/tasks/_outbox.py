@@ -77,6 +77,11 @@ class Outbox(TableFilter):
             if any(column is not None for column in missing.values()):
                 raise ConfigError(f"older rows have no {', '.join(missing)}: begin after them, with `starting_version`")
             return TableStep.unchanged(table)
+        if not table.first_images:
+            raise ConfigError(
+                "its updates may come without first images, and look like inserts then: each would be a message. "
+                "Have the database log whole rows, and say `first_images: true` in the source"
+            )
         named = {each: column_named(each, table.names) or each for each in self.names}
         route = table.column(named[self.route])
         if route.type != "string":
