@@ -2,12 +2,15 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from databus.core import ChangeType
-from databus.schema import Column, TableSchema
+from databus.core import ChangeType, UnsupportedFeature
+from databus.formats import canal_messages, maxwell_messages
+from databus.schema import Column, TableSchema, frame_schema
 from tests.pipeline.test_table_filters import KINDS, chain, made, rows_of, shown
 from tests.pipeline.validated import problems_of
 
@@ -154,3 +157,29 @@ def test_what_cannot_be_followed_is_refused(tmp_path: Any) -> None:
 )
 def test_what_can_be_followed_is_not_refused(tmp_path: Any, given: dict[str, str]) -> None:
     assert problems(tmp_path, **{"filter_": "type: sql, table: shop.orders, where: total > 10", **given}) == []
+
+
+@pytest.mark.parametrize("words", ["maxwell", "canal"])
+@pytest.mark.parametrize(
+    "output",
+    [
+        "type: kafka, kafka: {bootstrap.servers: 'k:9092'}",
+        "type: http, url: 'http://127.0.0.1:1'",
+        "type: stream, command: [cat]",
+    ],
+)
+def test_words_for_whole_rows_are_refused_where_rows_may_not_be_whole(tmp_path: Any, words: str, output: str) -> None:
+    source = SOURCE.partition("filters:")[0].format(format="debezium", key=", key: [id]", more="")
+    text = source + f"outputs: {{copy: {{from: shop, format: {words}, {output}}}}}"
+    (problem,) = problems_of(tmp_path, text)
+    assert problem.startswith("outputs.copy.format: shop.orders: its updates may come without first images")
+    assert problems_of(tmp_path, text.replace("format: debezium", "format: debezium\n    first_images: true")) == []
+    assert problems_of(tmp_path, text.replace(f"format: {words}", "format: debezium")) == []
+
+
+@pytest.mark.parametrize("make", [maxwell_messages, partial(canal_messages, made_ms=1)])
+def test_so_they_are_where_nobody_could_tell_before(make: Any) -> None:
+    """As of a relay elsewhere, whose tables `validate` does not know."""
+    batch = pa.RecordBatch.from_pylist([], schema=frame_schema(ORDERS))
+    with pytest.raises(UnsupportedFeature, match=r"shop\.orders: its updates may come without first images"):
+        make(ORDERS, batch)

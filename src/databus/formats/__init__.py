@@ -32,6 +32,7 @@ from databus.formats._debezium_transactions import (
 from databus.formats._debezium_types import DebeziumForm, DecimalForm, UnsignedForm
 from databus.formats._documents import base64url_texts, documents, json_strings
 from databus.formats._elements import Elements, elements
+from databus.formats._images import check_whole_rows
 from databus.formats._json import from_json_value, scalar_of, to_json_value
 from databus.formats._maxwell import maxwell_messages
 from databus.formats._maxwell_reader import maxwell_rows
@@ -61,6 +62,7 @@ __all__ = [
     "canal_rows",
     "change_lines",
     "change_text",
+    "check_whole_rows",
     "cloudevents_debezium_messages",
     "cloudevents_debezium_rows",
     "cloudevents_messages",

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, TXID
 from databus.formats._buffers import bytes_without_nulls, validity_of
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of, time_texts
-from databus.formats._images import Images, images_of, rows_at
+from databus.formats._images import Images, check_whole_rows, images_of, rows_at
 from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
 from databus.formats._mysql_words import clock_texts, is_clock, kind_of, moment_texts
 from databus.schema import Column, TableSchema
@@ -46,8 +46,9 @@ def canal_messages(table: TableSchema, batch: pa.RecordBatch, *, made_ms: int) -
     """The changes of a batch as Canal's flat messages; they have no keys.
 
     made_ms: when the messages are made, in milliseconds since 1970, which is what Canal says in `ts`. Raises
-    `UnrepresentableValue` for a time outside the years 0 to 9999.
+    `UnrepresentableValue` for a time outside the years 0 to 9999, and what `check_whole_rows` does.
     """
+    check_whole_rows(table, "canal")
     images = images_of(table, batch)
     texts = [canal_texts(table, column, batch.column(column.name)) for column in table.columns]
     last = [rows_at(text, images.rows) for text in texts]

@@ -6,9 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, ChangeType, UnrepresentableValue
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, ChangeType, UnrepresentableValue, UnsupportedFeature
 from databus.schema import TableSchema
 
+_OF_WHOLE_ROWS = frozenset({"maxwell", "canal"})
 _NUMBERS = {kind.label: kind.value for kind in ChangeType}
 
 Places = npt.NDArray[np.int64]
@@ -50,6 +51,19 @@ def images_of(table: TableSchema, batch: pa.RecordBatch) -> Images:
         )
     rows = np.flatnonzero(~is_pre)
     return Images(kinds[rows], rows, np.where(is_paired[rows], rows - 1, -1))
+
+
+def check_whole_rows(table: TableSchema, words: str, where: str = "") -> None:
+    """Raises `UnsupportedFeature` for a table whose messages in these words would say what nobody knows.
+
+    where: what the error begins with.
+    """
+    if not table.first_images and words in _OF_WHOLE_ROWS:
+        raise UnsupportedFeature(
+            f"{where}{table.source}: its updates may come without first images, and its deletes with the key alone: "
+            f"{words} would call such an update an insert, and say null for what a deleted row had. Take Debezium's "
+            "words or our own; or have the database log whole rows, and say `first_images: true` in the source"
+        )
 
 
 def change_types(batch: pa.RecordBatch) -> npt.NDArray[np.int8]:

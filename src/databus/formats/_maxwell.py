@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of
-from databus.formats._images import Images, Places, images_of, rows_at
+from databus.formats._images import Images, Places, check_whole_rows, images_of, rows_at
 from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
 from databus.formats._mysql_words import clock_texts, is_clock, kind_of, moment_texts
 from databus.schema import Column, TableSchema
@@ -31,8 +31,9 @@ def maxwell_messages(table: TableSchema, batch: pa.RecordBatch, *, commits: pa.B
     """The changes of a batch in Maxwell's JSON, with Maxwell's keys.
 
     commits: for each row, whether it is the last one of its transaction, where that is known; then its message has
-    `commit`. Raises `UnrepresentableValue` for a time outside the years 0 to 9999.
+    `commit`. Raises `UnrepresentableValue` for a time outside the years 0 to 9999, and what `check_whole_rows` does.
     """
+    check_whole_rows(table, "maxwell")
     images = images_of(table, batch)
     texts = [maxwell_texts(table, column, batch.column(column.name)) for column in table.columns]
     last = [rows_at(text, images.rows) for text in texts]

@@ -7,12 +7,13 @@ from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
-from databus.formats import BigIntegers
+from databus.formats import BigIntegers, check_whole_rows
 from databus.link import Access
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery
 from databus.pipeline.outputs._gaps import refuse_gaps
 from databus.pipeline.outputs._letters import LettersConfig, LettersOutput
+from databus.schema import TableSchema
 from databus.tasks import (
     BUCKETS_MAX,
     Bucket,
@@ -190,6 +191,10 @@ class HttpOutput(LettersOutput):
     def key(self) -> KeyChoice:
         """See `Output.key`."""
         return KeyChoice(self.config.key or ())
+
+    def check_table(self, table: TableSchema) -> None:
+        """See `Output.check_table`."""
+        check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
 
     def direct_writer(self) -> HttpWriter:
         """See `DirectOutput.direct_writer`."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from databus.core import ConfigError, ControlKind, SourceCheckpoint, UnsupportedFeature, how_to_install
-from databus.formats import DebeziumForm, DecimalForm, UnsignedForm
+from databus.formats import DebeziumForm, DecimalForm, UnsignedForm, check_whole_rows
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, OutputContext
 from databus.pipeline.outputs._kafka_config import KafkaConfig
@@ -71,6 +71,7 @@ class KafkaOutput(LettersOutput):
     def check_table(self, table: TableSchema) -> None:
         """See `Output.check_table`."""
         self._topics.name("physical", table.source)
+        check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
         if self.config.format == MESSAGE:
             try:
                 check_messages(table)

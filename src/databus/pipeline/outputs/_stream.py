@@ -17,11 +17,12 @@ from databus.core import (
     ServiceUnavailable,
     TransientError,
 )
-from databus.formats import BigIntegers
+from databus.formats import BigIntegers, check_whole_rows
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, Output, OutputContext
 from databus.pipeline.outputs._child import Child
 from databus.pipeline.outputs._gaps import refuse_gaps
+from databus.schema import TableSchema
 from databus.tasks import ChangeBatch
 from databus.tasks.http import BodyForm
 
@@ -138,6 +139,10 @@ class StreamOutput(Output):
         """See `Output.form`: what was written stays written, whatever the options are."""
         del source
         return {}
+
+    def check_table(self, table: TableSchema) -> None:
+        """See `Output.check_table`."""
+        check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
 
     def open(self) -> None:
         """See `Output.open`. Raises `ConfigError` for a program that is not there."""
