@@ -41,6 +41,7 @@ from databus.tasks import (
     released_below,
 )
 from databus.tasks.search import (
+    CLAIM,
     HELD,
     PLACE,
     Cluster,
@@ -197,10 +198,12 @@ class SearchOutput(LettersOutput):
         return [at for at in map(self._found, sorted(tables)) if at is not None]
 
     def _found(self, name: str) -> SourceCheckpoint | None:
-        noted = self._control.read(PLACE, name)
-        if noted is None or not noted.get("txid") or noted["uuid"] != self._indices.uuid(noted["index"]):
-            return None
-        return SourceCheckpoint(scn=int(noted["scn"]), txid=noted["txid"], ts_us=int(noted["ts_us"]))
+        for kind in (PLACE, CLAIM):
+            noted = self._control.read(kind, name)
+            if noted is not None and noted.get("txid") and noted["uuid"] == self._indices.uuid(noted["index"]):
+                log = noted["log"] if kind == CLAIM else None  # what was only begun may go on from another log
+                return SourceCheckpoint(scn=int(noted["scn"]), txid=noted["txid"], ts_us=int(noted["ts_us"]), log=log)
+        return None
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
         """See `DirectOutput.replay`."""

@@ -2,7 +2,7 @@
 
 from databus.tasks.search._bulk import Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import Client, Cluster
-from databus.tasks.search._control import CONTROL_INDEX, HELD, PLACE, ControlIndex
+from databus.tasks.search._control import CLAIM, CONTROL_INDEX, HELD, PLACE, ControlIndex
 from databus.tasks.search._document_change import DocumentChange
 from databus.tasks.search._indices import IndexPlan, Indices
 from databus.tasks.search._mapping import check_names, index_name
@@ -11,6 +11,7 @@ from databus.tasks.search._sweep import Sweep, as_json
 from databus.tasks.search._writer import Fence, SearchWriter, pair_of, shut_out_above
 
 __all__ = [
+    "CLAIM",
     "CONTROL_INDEX",
     "HELD",
     "PARTS_INDEX",

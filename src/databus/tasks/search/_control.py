@@ -1,7 +1,8 @@
 """The control index: how far each table has come, and who writes the parts of a large transaction.
 
-A document for each table: `{"index", "uuid", "log", "scn", "seq", "way", "txid", "ts_us"}`. A document for each bucket
-that has written a part of a transaction: `{"token"}`. A document for each stream of which rows were held: see `Parts`.
+A document for each table: `{"index", "uuid", "log", "scn", "seq", "way", "txid", "ts_us"}`; and a claim, by whoever was
+the first to write to its index, before he did: the same, with the end of his batch. A document for each bucket that has
+written a part of a transaction: `{"token"}`. A document for each stream of which rows were held: see `Parts`.
 
 Each document is written with a version above the one that was read, so that a request that was given up, and is carried
 out later, puts nothing back. For the same reason what is removed stays as a document that says so.
@@ -19,6 +20,7 @@ from databus.tasks.search._indices import TYPE, path_of
 
 CONTROL_INDEX: Final = "databus-control"
 PLACE: Final = "place"
+CLAIM: Final = "claim"
 FENCE: Final = "fence"
 HELD: Final = "held"
 _EXISTS: Final = (400,)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
@@ -33,7 +33,7 @@ from databus.tasks._letters import DeadLetters, Letter, Letters
 from databus.tasks._pairs import Int, rows_above
 from databus.tasks.search._bulk import FILTER, NDJSON, Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import TOO_LARGE, Client, Cluster, reason_of
-from databus.tasks.search._control import FENCE, PLACE, ControlIndex
+from databus.tasks.search._control import CLAIM, FENCE, PLACE, ControlIndex
 from databus.tasks.search._indices import IndexPlan, Indices, pairs_of_documents
 from databus.tasks.search._parts import HASHES, HeldRows, Part, Parts
 from databus.wire import is_inside_transaction
@@ -43,6 +43,10 @@ _WAIT_S_MAX: Final = 5.0
 _STANDS_BESIDE: Final = (
     "the index has, or has deleted, another row of its document, which by its version is as new: one of the same "
     "transaction, which came in parts. The next change of the row puts it right, and so does `databus rebuild`"
+)
+_WAYS_OUT: Final = (
+    "Restore the pipeline's state; or give one of two pipelines another name; or, where nobody needs what the index "
+    "holds, remove it"
 )
 _NOT_THE_ROWS_FAULT: Final = frozenset({401, 403, 404})
 
@@ -157,14 +161,14 @@ class _BucketOfSearch:
         self._control = control
         held = HeldRows(client, typed=writer.plan.typed, before=fence.check)
         self._parts = Parts(held, indices, control, bucket)
-        self._checked: set[str] = set()
+        self._claims: set[str] = set()
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
         rows = [item for item in batch.items if isinstance(item, TableRows)]
-        for source in {item.table.source for item in rows} - self._checked:
-            self._check_place(f"{batch.physical}/{source}", batch)
-            self._checked.add(source)
+        if self._bucket.known is None:
+            for source, table in {item.table.source: item.table for item in reversed(rows)}.items():
+                self._claim(f"{batch.physical}/{source}", self._indices.ready(batch.physical, table), batch)
         begun, open_ = self._in_parts(batch)
         parts = {scn for scn in (begun, open_) if scn}
         if parts:
@@ -186,18 +190,38 @@ class _BucketOfSearch:
     def _part(self, batch: ChangeBatch, scn: int) -> Part:
         return Part(self._writer.plan.owner, batch.end.log or "", scn)
 
-    def _check_place(self, name: str, batch: ChangeBatch) -> None:
-        """Where the ledger says nothing, rows may be of another database, whose versions say nothing here."""
-        noted = None if self._bucket.known is not None else self._control.read(PLACE, name)
-        if noted is None or noted["log"] in (None, batch.end.log):
+    def _claim(self, name: str, index: str, batch: ChangeBatch) -> None:
+        """Where the ledger says nothing, rows may be of another database, whose versions say nothing here: whoever
+        comes first has the table, so that of two pipelines of one name one is refused before it writes.
+
+        Raises `UnsupportedFeature`, and `ServiceUnavailable` where a relay can say whether the claim is of its history.
+        """
+        if name in self._claims:
             return
-        if self._indices.uuid(noted["index"]) == noted["uuid"]:
-            raise UnsupportedFeature(
-                f"outputs.{self._bucket.output}: index {noted['index']} holds {name} from log {noted['log']}, and the "
-                f"next changes come from {batch.end.log}: perhaps of another database. Restore the pipeline's state; "
-                f"or have the index made anew: `databus rebuild FILE {self._bucket.output} {name}` (FILE is the "
-                f"pipeline's file)"
-            )
+        noted, log, uuid = self._control.read(PLACE, name), batch.end.log, self._indices.uuid(index)
+        if noted is None or noted["uuid"] != uuid:
+            end = {"scn": batch.end.scn, "txid": batch.end.txid, "ts_us": batch.end.ts_us}
+            mine = {"index": index, "uuid": uuid, "log": log, **end}
+            self._control.change(CLAIM, name, lambda found: self._claimed(name, found, mine))
+        elif noted["log"] not in (None, log):
+            raise UnsupportedFeature(f"{self._of_other_log(name, noted, log)} {_WAYS_OUT}")
+        self._claims.add(name)
+
+    def _claimed(self, name: str, found: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> Mapping[str, Any]:
+        if found is None or found["uuid"] != mine["uuid"]:
+            return mine
+        if found["log"] not in (None, mine["log"], *self._bucket.accepted):
+            told = self._of_other_log(name, found, mine["log"])
+            if found["txid"]:
+                raise ServiceUnavailable(f"{told} The query begins again, and asks whose that is")
+            raise UnsupportedFeature(f"{told} {_WAYS_OUT}")
+        return found
+
+    def _of_other_log(self, name: str, noted: Mapping[str, Any], log: str | None) -> str:
+        return (
+            f"outputs.{self._bucket.output}: index {noted['index']} holds {name} from log {noted['log']}, and the next "
+            f"changes come from {log}: perhaps of another database, by another pipeline of this name."
+        )
 
     def _put(self, batch: ChangeBatch, item: TableRows, parts: set[int]) -> int:
         """Returns how many of the rows the server had something newer of, or wants no more. parts: the transactions

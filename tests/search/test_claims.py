@@ -1,0 +1,67 @@
+"""Who comes first: pipelines of one name over two databases that begin in the same moments."""
+
+import pytest
+
+from databus.core import ServiceUnavailable
+from databus.tasks import Bucket
+from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._staged_writes import write_batch
+from tests.outputs.harnesses import order
+from tests.search.support import output_of
+from tests.search.test_search_accidents import attempt, notes
+
+NAME = "shop/main.orders"
+
+
+def log_of(uuid, note):
+    log = ChangeLog(uuid=uuid).begin()
+    log.insert(ORDERS, order(1, note))
+    log.begin().insert(ORDERS, order(2, note))
+    return log
+
+
+@pytest.fixture
+def two(server, tmp_path):
+    """Outputs of two pipelines of one name, each with a state of its own."""
+    found = [output_of(server, tmp_path / name, buckets=1) for name in ("one", "other")]
+    for each in found:
+        each.open()
+    yield found
+    for each in found:
+        each.close()
+
+
+def test_the_second_of_two_pipelines_of_one_name_is_refused_before_it_writes(server, two):
+    """The first has not ended its first batch, so that nothing is noted yet of how far it has come."""
+    one, other = two
+    first, second = log_of("log-1", "first"), log_of("log-2", "second")
+    with attempt(one) as writer:
+        writer.write(first.batch(0, 1))
+        with attempt(other) as late, pytest.raises(ServiceUnavailable, match=r"log-1.*another pipeline of this name"):
+            late.write(second.batch(0, 2))
+    assert notes(server) == {"1": "first"}
+    write_batch(one, first.batch(0, 2))
+    assert notes(server) == {"1": "first", "2": "first"}
+    (at,) = other.found([NAME])
+    assert (at.scn, at.txid) == (2, "t2")
+
+
+def test_a_claim_ends_with_its_index(server, two):
+    """As where somebody tries again with another database, and has removed what the first attempt has left."""
+    one, other = two
+    with attempt(one) as writer:
+        writer.write(log_of("log-1", "first").batch(0, 2))
+    server.ask("DELETE", "/orders")
+    write_batch(other, log_of("log-2", "second").batch(0, 2))
+    assert notes(server) == {"1": "second", "2": "second"}
+
+
+def test_a_relay_of_the_same_history_goes_on_where_another_began(server, two):
+    """Its log has another uuid; that the place of the claim is in it was asked when the query began."""
+    one, other = two
+    with attempt(one) as writer:
+        writer.write(log_of("log-1", "first").batch(0, 1))
+    bucket = Bucket("shop", "index", "suite", 0, 1, accepted=frozenset(at.log for at in other.found([NAME])))
+    with other.direct_writer().open(bucket) as writer:
+        writer.write(log_of("log-2", "first").batch(0, 2))
+    assert notes(server) == {"1": "first", "2": "first"}
