@@ -1,6 +1,7 @@
 """What a running pipeline answers over HTTP while something it asks does not answer, or its database cannot be read."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -14,6 +15,7 @@ from databus.pipeline import unwell
 from databus.pipeline._health import HealthServer, render_pipeline_metrics
 from databus.pipeline._published import Published
 from databus.pipeline._validate import load_pipeline
+from databus.relay import Tokens
 
 WAIT_S = 60
 PIPELINE = """\
@@ -24,10 +26,10 @@ outputs: {copy: {type: files, from: shop, path: "out/{physical}/{table}"}}
 """
 
 
-def get(url: str) -> tuple[int, str]:
+def get(url: str, token: str = "") -> tuple[int, str]:
     address = urlsplit(url)
     with closing(HTTPConnection(address.netloc, timeout=WAIT_S)) as connection:
-        connection.request("GET", address.path)
+        connection.request("GET", address.path, headers={"Authorization": f"Bearer {token}"} if token else {})
         answer = connection.getresponse()
         return answer.status, answer.read().decode()
 
@@ -43,7 +45,7 @@ def blocked() -> Iterator[tuple[HealthServer, threading.Semaphore]]:
             ends.wait()
         return {"sources": {}, "outputs": {}}
 
-    server = HealthServer("127.0.0.1", 0, None, status)
+    server = HealthServer("127.0.0.1", 0, Tokens(None, tuple), status)
     server.start()
     yield server, asked
     ends.set()
@@ -77,3 +79,22 @@ def test_a_source_that_the_own_relay_cannot_capture_is_not_well_until_it_can(pub
     assert 'databus_pipeline_source_captured{source="crm"} 1.0' in metrics
     published.take({**said, "status": "running", "is_well": True, "message": ""})
     assert unwell(published.status(asks_relay=False)) == []
+
+
+def test_a_token_is_replaced_while_the_pipeline_runs(tmp_path: Path):
+    """As a relay's: whoever asks has one of the file's lines, as it is now; a file that is no good changes nothing."""
+    path, file = tmp_path / "databus.yml", tmp_path / "token"
+    old, new = "the-old-token", "the-new-token"
+    relay = f"relay: {{url: 'http://127.0.0.1:1', token_file: {file}}}\n"
+    path.write_text(PIPELINE.replace("sources: {shop: {type: mock}, crm: {type: mock}}\n", relay))
+    file.write_text(f"{old}\n{new}\n")
+    with Published(load_pipeline(path).config, "127.0.0.1:0") as published:
+        url = published.status(asks_relay=False)["http"] + "/admin/live"
+        assert [get(url, each)[0] for each in (old, new, "another-one")] == [200, 200, 401]
+        file.write_text("short")
+        file.write_text(new)
+        limit = time.monotonic() + WAIT_S
+        while get(url, old)[0] != 401:
+            assert time.monotonic() < limit, "the old token is taken for ever"
+            time.sleep(0.05)
+        assert get(url, new)[0] == 200

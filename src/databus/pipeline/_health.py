@@ -26,7 +26,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus.core import ConfigError, DatabusError
 from databus.pipeline._progress import OutputState, unwell, worst_backlogs
-from databus.relay import HTTP_LOGGER, admit, error_response, hide_from_pages
+from databus.relay import HTTP_LOGGER, Tokens, admit, error_response, hide_from_pages, keep_renewing
 
 _START_S_MAX: Final = 30.0
 _STOP_S_MAX: Final = 3.0
@@ -39,13 +39,13 @@ Status = Mapping[str, Any]
 
 
 class HealthServer:
-    """Answers from a thread of its own. status: asked for what there is to say; with True, also for the backlog, which
-    the relay is asked for and may take seconds.
+    """Answers from a thread of its own, whoever has one of the tokens. status: asked for what there is to say; with
+    True, also for the backlog, which the relay is asked for and may take seconds.
     """
 
-    def __init__(self, host: str, port: int, token: str | None, status: Callable[[bool], Status]) -> None:
+    def __init__(self, host: str, port: int, tokens: Tokens, status: Callable[[bool], Status]) -> None:
         self._address = (host, port)
-        self._tokens = [] if token is None else [f"Bearer {token}".encode()]
+        self._tokens = tokens
         self._status = status
         self._thread = threading.Thread(target=self._run, name="pipeline-http", daemon=True)
         self._bound = threading.Event()
@@ -93,6 +93,7 @@ class HealthServer:
         app.on_response_prepare.append(hide_from_pages)
         runner = web.AppRunner(app, access_log=None, logger=HTTP_LOGGER, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
+        renewing = asyncio.ensure_future(keep_renewing(self._tokens))
         try:
             site = web.TCPSite(runner, *self._address)
             await site.start()
@@ -100,6 +101,7 @@ class HealthServer:
             self._bound.set()
             await self._ending.wait()
         finally:
+            renewing.cancel()
             await runner.cleanup()
 
     async def _answer(
@@ -107,7 +109,7 @@ class HealthServer:
     ) -> web.Response:
         """asks_relay: it may take seconds; what does not is not to wait until those that do are answered."""
         try:
-            admit(request, self._tokens, "pipeline")
+            admit(request, self._tokens.headers, "pipeline")
             return await self._loop.run_in_executor(self._workers, answer) if asks_relay else answer()
         except DatabusError as error:
             return error_response(error)

@@ -62,15 +62,13 @@ class Published:
 
     def _made(self, address: str) -> "HealthServer":
         from databus.pipeline._health import HealthServer
+        from databus.relay import Tokens, tokens_in
 
         where = "--http" if self._is_option else "run.http"
         host, port = http_address(address, where, self._config)
         file = self._config.token_file
-        try:
-            token = None if file is None else file.read_text(encoding="utf-8").strip().partition("\n")[0].rstrip()
-        except OSError as error:
-            raise ConfigError(f"relay.token_file: {file}: {error.strerror}") from error
-        return HealthServer(host, port, token, lambda asks_relay: self.status(asks_relay=asks_relay))
+        tokens = Tokens(file, lambda: () if file is None else tokens_in(file, "relay.token_file"))
+        return HealthServer(host, port, tokens, lambda asks_relay: self.status(asks_relay=asks_relay))
 
     def expect(self, plans: Sequence[QueryPlan]) -> None:
         """There are these queries."""

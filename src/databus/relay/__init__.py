@@ -12,8 +12,10 @@ from databus.relay._config import (
     is_loopback,
     load_relay,
     parse_relay,
+    tokens_in,
 )
 from databus.relay._relay import Relay, run_relay
+from databus.relay._tokens import Tokens, keep_renewing
 
 __all__ = [
     "HTTP_LOGGER",
@@ -23,6 +25,7 @@ __all__ = [
     "RelayConfig",
     "ServeConfig",
     "State",
+    "Tokens",
     "address_of",
     "admit",
     "check_identity",
@@ -30,8 +33,10 @@ __all__ = [
     "held_identity",
     "hide_from_pages",
     "is_loopback",
+    "keep_renewing",
     "load_relay",
     "operator",
     "parse_relay",
     "run_relay",
+    "tokens_in",
 ]

@@ -168,18 +168,7 @@ class RelayConfig(BaseModel):
                     f"listen: {host} can be reached from other machines; set token_file, or listen on 127.0.0.1"
                 )
             return ()
-        try:
-            lines = self.token_file.read_text().split("\n")
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text"
-            raise ConfigError(f"token_file: {self.token_file}: {reason}") from error
-        tokens = tuple(each.strip() for each in lines if each.strip())
-        if not 0 < len(tokens) <= _TOKENS_MAX or not all(map(_is_token, tokens)):
-            raise ConfigError(
-                f"token_file: {self.token_file}: a token is 8 or more ASCII characters without blanks; while one is "
-                f"being replaced there are several, a line each, and {_TOKENS_MAX} at most"
-            )
-        return tokens
+        return tokens_in(self.token_file, "token_file")
 
     def shown(self) -> dict[str, Any]:
         """As JSON for `/config`, without secrets: references as written, nothing under a name that sounds secret."""
@@ -189,6 +178,22 @@ class RelayConfig(BaseModel):
     def written_as(self, value: Mapping[str, Any]) -> None:
         """Remember how the file said it, references not replaced."""
         self._written = dict(value)
+
+
+def tokens_in(file: Path, option: str) -> tuple[str, ...]:
+    """The bearer tokens in a file, a line each. option: that names it. Raises `ConfigError` if it is no good."""
+    try:
+        lines = file.read_text().split("\n")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise ConfigError(f"{option}: {file}: {reason}") from error
+    tokens = tuple(each.strip() for each in lines if each.strip())
+    if not 0 < len(tokens) <= _TOKENS_MAX or not all(map(_is_token, tokens)):
+        raise ConfigError(
+            f"{option}: {file}: a token is 8 or more ASCII characters without blanks; while one is being replaced "
+            f"there are several, a line each, and {_TOKENS_MAX} at most"
+        )
+    return tokens
 
 
 def address_of(listen: str) -> tuple[str, int]:

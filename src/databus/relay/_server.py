@@ -16,12 +16,12 @@ from aiohttp import web
 
 from databus.core import ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
-from databus.relay._certificates import LOOK_S, Certificates
+from databus.relay._certificates import Certificates
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
 from databus.relay._tls import Tls
-from databus.relay._tokens import Tokens
+from databus.relay._tokens import Tokens, keep_renewing
 
 NAME_LENGTH_MAX: Final = 100
 _START_S_MAX: Final = 30.0
@@ -40,7 +40,7 @@ class Server:
     def __init__(self, config: RelayConfig) -> None:
         """Read the files of tokens and certificates. Raises `ConfigError` that names the one that is wrong."""
         self._config = config
-        self._tokens = Tokens(config)
+        self._tokens = Tokens(config.token_file, config.tokens)
         self._thread = threading.Thread(target=self._run, name="relay-http", daemon=True)
         self._bound = threading.Event()
         self._error: BaseException | None = None
@@ -112,7 +112,8 @@ class Server:
         )
         await self._runner.setup()
         listening: asyncio.Server | None = None
-        renewing = asyncio.ensure_future(self._renew())
+        read = [self._tokens] if self._certificates is None else [self._tokens, self._certificates]
+        renewing = asyncio.ensure_future(keep_renewing(*read))
         try:
             listening = await self._listen(self._runner)
             self._bound.set()
@@ -142,14 +143,6 @@ class Server:
             self._handshakes += count
 
         return lambda: Tls(certificates.context, server, note)
-
-    async def _renew(self) -> None:
-        """Look at the files of tokens and certificates, in a thread: they may be on a slow disk."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            await self.loop.run_in_executor(None, self._tokens.renew)
-            if self._certificates is not None:
-                await self.loop.run_in_executor(None, self._certificates.renew)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         assert self._commands is not None  # noqa: S101 - bound after it was given
