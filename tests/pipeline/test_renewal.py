@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from databus.core import AccessDenied
+from databus.core import AccessDenied, ConfigError
 from databus.link import Access, RelayClient, travelling_name
 from databus.spark import Shipment, tuned_session
 from databus.testing import RelayProcess
@@ -141,12 +141,14 @@ def _renew(tmp_path: Path, authority: Authority, job: Job) -> None:
     (files / "let-in.pem").write_bytes(authority.ca.read_bytes() + newer.ca.read_bytes())
     shutil.copy(renewed.certificate, access.certificate_file)
     _settle(access.certificate_file)
-    assert not job.send_renewed()
+    with pytest.raises(ConfigError, match=f"{access.certificate_file}, key_file {access.key_file}"):
+        job.send_renewed()
     assert job.tables() == count
     shutil.copy(renewed.key, access.key_file)
     (files / "token").write_text("")
     _settle(access.key_file, files / "token")
-    assert not job.send_renewed()
+    with pytest.raises(ConfigError, match="the token is empty"):
+        job.send_renewed()
     assert job.tables() == count
 
     # All is there, the last part of it just now.

@@ -9,8 +9,9 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, Self, TypeVar
@@ -23,6 +24,9 @@ KEY_VARIABLE: Final = "DATABUS_KEY_FILE"
 FILES_VARIABLE: Final = "DATABUS_FILES"
 """Names the folder of files that came with a job of Spark; see `FilesHere`."""
 
+_SETTLED_S: Final = 1.0
+_CHANGES_S_MAX: Final = 10.0
+_LOOK_S: Final = 0.05
 _RENEWAL: Final = "databus-renewal-"
 _COPY: Final = re.compile(r"databus-[0-9a-f]{16}-")
 _HOW_TO_TRUST: Final = f"`ca_file` (at the command line --ca-file, in the environment {CA_VARIABLE})"
@@ -46,6 +50,8 @@ _REFUSED: Final = frozenset(
     }
 )  # fmt: skip
 _REFUSED_AS_EXPIRED: Final = "SSLV3_ALERT_CERTIFICATE_EXPIRED"
+
+T = TypeVar("T")
 
 
 def travelling_name(path: Path, renewal: int = 0) -> str:
@@ -89,6 +95,7 @@ class FilesHere:
 
     folder: Path | None
     renewal: int
+    are_copies_first: bool = False
 
     @classmethod
     def now(cls) -> Self:
@@ -96,9 +103,22 @@ class FilesHere:
         folder = os.environ.get(FILES_VARIABLE)
         return cls(None, 0) if folder is None else cls(Path(folder), last_renewal(Path(folder)))
 
+    @classmethod
+    def read(cls, read: Callable[[Self], T]) -> T:
+        """What is read from this machine's files. While one of them is being replaced they do not go together: then
+        from the copies that came with a job, which do. Raises `ConfigError`.
+        """
+        here = cls.now()
+        try:
+            return read(here)
+        except ConfigError:
+            if here.folder is None:
+                raise
+            return read(replace(here, are_copies_first=True))
+
     def of(self, path: Path) -> Path:
         """The file of this path or, where this machine has none and a copy came with the job, the copy sent last."""
-        if self.folder is None or path.exists():
+        if self.folder is None or (path.exists() and not self.are_copies_first):
             return path
         copy = self.folder / travelling_name(path, self.renewal)
         return copy if copy.exists() else path
@@ -159,11 +179,14 @@ class Access:
 
     def token(self) -> str | None:
         """What its file holds. Raises as `context` does."""
-        return None if self.token_file is None else _good(("token", self.token_file), self._token)
+        return None if self.token_file is None else _good(("token", self.token_file), self._token, [self.token_file])
 
     def _token(self) -> str:
+        return FilesHere.read(self._token_in)
+
+    def _token_in(self, here: FilesHere) -> str:
         assert self.token_file is not None  # noqa: S101 - the caller looked
-        path = FilesHere.now().of(self.token_file)
+        path = here.of(self.token_file)
         try:
             token = path.read_text().strip().partition("\n")[0].rstrip()  # of several, while it is replaced
         except (OSError, UnicodeDecodeError) as error:
@@ -177,10 +200,19 @@ class Access:
         """What a connection is made with. Raises `ConfigError` naming the file that is no good, `ServiceUnavailable`
         where these files were good before: one of them is being replaced, or will be put right.
         """
-        return _good(("context", self), self._context)
+        files = [each for each in (self.ca_file, self.certificate_file, self.key_file) if each is not None]
+        return _good(("context", self), self._context, files)
+
+    def check(self) -> None:
+        """Raises `ConfigError` where the files, as they are now, cannot be used together."""
+        if self.token_file is not None:
+            self._token()
+        self._context()
 
     def _context(self) -> ssl.SSLContext:
-        here = FilesHere.now()
+        return FilesHere.read(self._context_in)
+
+    def _context_in(self, here: FilesHere) -> ssl.SSLContext:
         return _context_of(
             _read("ca_file", self.ca_file, here),
             _read("certificate_file", self.certificate_file, here),
@@ -189,18 +221,33 @@ class Access:
 
 
 _were_good: Final[set[tuple[str, object]]] = set()  # no more than a process has configurations
-T = TypeVar("T")
 
 
-def _good(what: tuple[str, object], read: Callable[[], T]) -> T:
+def _good(what: tuple[str, object], read: Callable[[], T], files: Sequence[Path]) -> T:
+    limit_s = time.monotonic() + _CHANGES_S_MAX
+    while True:
+        try:
+            found = read()
+        except ConfigError as error:
+            if what in _were_good:
+                told = f"{error}. It was good before; the files are read again for each request"
+                raise ServiceUnavailable(told) from error
+            if time.monotonic() > limit_s or not any(map(_is_changing, files)):
+                raise
+        else:
+            _were_good.add(what)
+            return found
+        time.sleep(_LOOK_S)  # nothing tells when the others are replaced too
+
+
+def _is_changing(path: Path) -> bool:
+    """Whether a file was replaced just now: what belongs to it may be replaced in a moment. In a new process nothing
+    else tells that from a mistake.
+    """
     try:
-        found = read()
-    except ConfigError as error:
-        if what not in _were_good:
-            raise
-        raise ServiceUnavailable(f"{error}. It was good before; the files are read again for each request") from error
-    _were_good.add(what)
-    return found
+        return 0 <= time.time() - path.stat().st_ctime < _SETTLED_S
+    except OSError:
+        return False
 
 
 def _variable(name: str) -> Path | None:

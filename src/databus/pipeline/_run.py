@@ -28,6 +28,7 @@ from databus.pipeline._queries import Queries
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._reload import Handed, Reloads
 from databus.pipeline._reload_changes import Changes
+from databus.pipeline._renewals import Renewals
 from databus.pipeline._resting import Resting
 from databus.pipeline._source_watch import SourceWatch, States
 from databus.pipeline._spark_start import OnProcess, SparkStart
@@ -195,8 +196,7 @@ class _Run:
         self._watches = [each for each in (self._sources, elsewhere) if each is not None]
         self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
         self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look)
-        self._send_renewed: Callable[[], bool] = lambda: False
-        self._renewed_s: float | None = None
+        self._renewals = Renewals(self._logger)
 
     @property
     def config(self) -> PipelineConfig:
@@ -291,7 +291,7 @@ class _Run:
                 shipment=shipment,
             )
             if not is_local(self._master):
-                self._send_renewed = partial(shipment.send_renewed, session, folder)
+                self._renewals.send = partial(shipment.send_renewed, session, folder)
             return session
 
         return SparkStart(make)
@@ -367,7 +367,7 @@ class _Run:
             lambda: self._relay_url,
             self._report,
             is_stopping=self._is_stopping,
-            renewed_s=lambda: self._renewed_s,
+            renewed_s=lambda: self._renewals.last_s,
         )
         self._begin(f"asking the relay at {self._relay_url} for its sources")
         physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
@@ -431,9 +431,7 @@ class _Run:
                 event = self._events.get(timeout=_LOOK_S)
             except Empty:
                 self._look_for_hanging()
-                if self._send_renewed():
-                    self._renewed_s = time.monotonic()
-                    self._logger.info("executors were sent the renewed files by which the relay is asked")
+                self._renewals.look()
                 if self._queries.is_changing:
                     self._queries.look()
             else:

@@ -16,7 +16,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from databus.core import ConfigError, ServiceUnavailable
+from databus.core import ConfigError
 from databus.link import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 SHIPPED: Final = ("core", "disk", "forks", "formats", "link", "schema", "spark", "tasks", "wire")
@@ -66,7 +66,7 @@ class Shipment:
     def send_renewed(self, session: SparkSession, folder: Path) -> bool:
         """Send the files again if one has changed since, for jobs that begin from now on. Nothing is sent while they
         cannot be used together, since a certificate may be replaced before its key, nor what was changed just now and
-        may be half a file. Returns whether they were sent.
+        may be half a file. Returns whether they were sent. Raises `ConfigError` while they cannot be used together.
         """
         renewal = last_renewal(folder)
         if all(_are_alike(path, folder / travelling_name(path, renewal)) for path in self._files):
@@ -75,14 +75,22 @@ class Shipment:
             if not all(map(_is_settled, self._files)):
                 return False
             copies = self._copied(folder, renewal + 1)
-            access = self._access_of(folder, renewal + 1)
-            access.token()
-            access.context()
-        except (OSError, ConfigError, ServiceUnavailable):  # the last where copies of this name were good before
+        except OSError:  # one is being replaced
             return False
+        self._check(folder, renewal + 1)
         for path in (*copies, write_renewal(folder, renewal + 1, copies)):
             session.sparkContext.addFile(str(path))
         return True
+
+    def _check(self, folder: Path, renewal: int) -> None:
+        """Raises `ConfigError`, with the names that the user gave."""
+        try:
+            self._access_of(folder, renewal).check()
+        except ConfigError as error:
+            told = str(error)
+            for path in self._files:
+                told = told.replace(str(folder / travelling_name(path, renewal)), str(path))
+            raise ConfigError(told) from error
 
     @property
     def _files(self) -> list[Path]:
