@@ -2,6 +2,7 @@
 
 import pytest
 
+from databus.core import ControlKind
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import order
@@ -65,3 +66,45 @@ def test_a_letter_that_was_replayed_already_is_no_letter_any_more(server, made):
     read = letters_of(made)
     assert made.replay(read) == made.replay(read) == []
     assert notes(server) == {"1": "one"}
+
+
+@pytest.mark.parametrize("deletes", ["hard", "soft"])
+@pytest.mark.parametrize("how", ["truncated", "truncated in its transaction", "read anew"])
+def test_a_letter_does_not_come_back_where_its_table_is_emptied_while_it_is_replayed(server, tmp_path, how, deletes):
+    """The index holds nothing of the letter's document, by whose version the letter would be refused."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, order(1, "one"))
+    cut = len(log.entries)
+    if how == "read anew":
+        begin = log.bus_control(ControlKind.SNAPSHOT_BEGIN, ORDERS, generation=1)
+        log.bus_control(ControlKind.SNAPSHOT_END, ORDERS, generation=1, begin=[*begin.pair], complete=True)
+    else:
+        (log if "its" in how else log.begin()).control(ControlKind.TRUNCATE, ORDERS)
+    output = output_of(server, tmp_path, mapping=NUMBERS, on_error="dead_letter", buckets=1, deletes=deletes)
+    output.open()
+    write_batch(output, log.batch(0, cut))
+    read = letters_of(output)
+    write_batch(output, log.batch(cut, len(log.entries)))
+    mend(server)
+    output.replay(read)
+    output.close()
+    assert notes(server) == {}
+    assert output.letters.count() == 0
+
+
+def test_letters_are_forgotten_by_an_output_that_keeps_no_new_ones(server, made, tmp_path):
+    """`on_error` was changed while there were some: a replay brought back what was truncated or deleted since."""
+    log = ChangeLog().begin()
+    for key in (1, 2):
+        log.insert(ORDERS, order(key, "one"))
+    log.begin().delete(ORDERS, order(1, "one"))
+    cut = len(log.entries)
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    write_batch(made, log.batch(0, 2))
+    changed = output_of(server, tmp_path, mapping=NUMBERS, buckets=1)
+    changed.open()
+    write_batch(changed, log.batch(2, cut))
+    assert [each.id for each in letters_of(changed).letters] == ["2"]
+    write_batch(changed, log.batch(cut, len(log.entries)))
+    changed.close()
+    assert changed.letters.count() == 0

@@ -62,6 +62,18 @@ def test_a_task_given_up_for_dead_that_writes_an_older_batch_changes_nothing(ser
         assert notes(server) == {"1": "newer"}
 
 
+def test_a_task_given_up_for_dead_brings_nothing_back_that_its_transaction_has_truncated(server, tmp_path):
+    """The row and the truncation have one version."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, order(1))
+    log.control(ControlKind.TRUNCATE, ORDERS)
+    log.insert(ORDERS, order(2, "new"))
+    with opened(server, tmp_path, buckets=1) as output, attempt(output) as late:
+        write_batch(output, all_of(log))
+        late.write(all_of(log))
+    assert notes(server) == {"2": "new"}
+
+
 def test_an_older_attempt_at_a_part_of_a_transaction_is_kept_out(opensearch, tmp_path):
     """Both parts have one version, by which the server cannot tell them apart."""
     log = ChangeLog().begin()

@@ -205,6 +205,11 @@ class DeadLetters:
             self._write(replace(letters, letters=tuple(left)))
         (self.folder / file.name).remove()
 
+    def ids_below(self, source: str, pair: Pair) -> list[str]:
+        """What a target calls the letters of a table that are below a pair."""
+        groups = self.by_source(lambda name: name == source).get(source, ())
+        return sorted({each.id for group in groups for each in group.letters if each.pair < pair})
+
     def release(self, source: str, pair: Pair) -> None:
         """Forget letters of a table that are below a pair: a truncation or a whole snapshot has overtaken them."""
         for file in self.files(lambda name: name == source):

@@ -175,11 +175,11 @@ class SearchOutput(LettersOutput):
             config.buckets,
             self._cluster,
             self._plan,
+            self.letters,
             _REFRESH[config.refresh],
             config.bulk_bytes_max,
             config.bulk_rows_max,
             config.on_error,
-            self.kept_letters,
         )
 
     def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
@@ -255,8 +255,7 @@ class SearchOutput(LettersOutput):
         return []
 
     def _remove(self, name: str) -> None:
-        if self.kept_letters is not None:
-            self.kept_letters.release(name, _END)  # its rows come again, those of letters too
+        self.letters.release(name, _END)  # its rows come again, those of letters too
         self._control.remove(PLACE, name)
         self._held.forget(self._owner, name)
         self._indices.remove(self._plan.name(*name.split("/", 1)))
@@ -311,12 +310,13 @@ class SearchOutput(LettersOutput):
             self._pass_gap(name, control)
 
     def _delete_below(self, name: str, pair: Pair) -> None:
-        if self.kept_letters is not None:
-            self.kept_letters.release(name, pair)
+        """Remove what is older, the letters last: a replay may have read them already, and write them only now."""
         self._held.forget(self._owner, name, pair)
         sweep = self._sweep(self._plan.name(*name.split("/", 1)))
         if sweep.refresh():
             sweep.delete_below(pair)
+            sweep.shut_out(self.letters.ids_below(name, pair), pair[0])
+        self.letters.release(name, pair)
 
     def _pass_gap(self, name: str, control: TableControl) -> None:
         if control.missing is None or self.config.on_gap == "continue":

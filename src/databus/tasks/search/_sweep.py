@@ -75,6 +75,13 @@ class Sweep:
             lambda hit: line("index", self._index, hit.id, scn, {**hit.document, **gone}, typed=self._typed),
         )
 
+    def shut_out(self, ids: Sequence[str], scn: int) -> None:
+        """Have the server remember that these documents are deleted since this SCN, where it holds nothing as new: rows
+        from before are refused then, also of documents that it never held.
+        """
+        kind = "external"
+        self.send([line("delete", self._index, each, scn, None, typed=self._typed, version_type=kind) for each in ids])
+
     def rewrite_below(self, pair: Pair, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> int:
         """Make the documents whose pair is below this one into others, of the same pair; returns how many.
 

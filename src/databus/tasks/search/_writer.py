@@ -27,9 +27,9 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.schema import key_buckets, key_bytes
-from databus.tasks._batch import ChangeBatch, TableRows
+from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import BUCKETS_MAX, Bucket, BucketWriter
-from databus.tasks._letters import DeadLetters, Letter, Letters
+from databus.tasks._letters import DeadLetters, Letter, Letters, released_below
 from databus.tasks._pairs import Int, rows_above
 from databus.tasks.search._bulk import FILTER, NDJSON, Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import TOO_LARGE, Client, Cluster, reason_of
@@ -54,17 +54,17 @@ _NOT_THE_ROWS_FAULT: Final = frozenset({401, 403, 404})
 @dataclass(frozen=True)
 class SearchWriter:
     """Travels to tasks. refresh: `false`, `wait_for` or `true`, as a bulk request takes it. on_error: what to do with
-    rows that the server refuses; letters: where they are kept, with `dead_letter`.
+    rows that the server refuses; letters: where they are kept with `dead_letter`, and may be from when it was that.
     """
 
     buckets: int
     cluster: Cluster
     plan: IndexPlan
+    letters: DeadLetters
     refresh: str = "false"
     bulk_bytes_max: int = 5 << 20
     bulk_rows_max: int = 10_000
     on_error: str = "halt"
-    letters: DeadLetters | None = None
 
     def replay(self, given: Letters) -> list[Letter]:
         """Send letters again; returns those that are refused again. What the index has newer of a row stays, and so
@@ -165,7 +165,7 @@ class _BucketOfSearch:
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
-        rows = [item for item in batch.items if isinstance(item, TableRows)]
+        rows = _rows_left(batch)
         if self._bucket.known is None:
             for source, table in {item.table.source: item.table for item in reversed(rows)}.items():
                 self._claim(f"{batch.physical}/{source}", self._indices.ready(batch.physical, table), batch)
@@ -243,15 +243,15 @@ class _BucketOfSearch:
             self._parts.hold(self._part(batch, scn), source, index, made.take(places), key_buckets(keys, HASHES))
         if refused:
             self._refuse(source, index, item, made, refused)
-        if self._writer.letters is not None and len(made):
+        if len(made):
             newest = int(made.scns.max())
             last = newest, int(made.seqs[made.scns == newest].max())
             self._writer.letters.release_overtaken(source, last, lambda: _taken(made, refused))
         return stale + count - int(item.rows.num_rows)
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
-        letters = self._writer.letters
-        if letters is None or any(each.status in _NOT_THE_ROWS_FAULT for each in refused):
+        are_kept = self._writer.on_error == "dead_letter"
+        if not are_kept or any(each.status in _NOT_THE_ROWS_FAULT for each in refused):
             raise self._error(source, index, made, refused)
         refused = sorted(refused, key=lambda each: int(made.rows[each.place]))
         places = [each.place for each in refused]
@@ -259,7 +259,7 @@ class _BucketOfSearch:
             (name, f"status {each.status}: {each.reason}")
             for name, each in zip(made.ids.take(places).to_pylist(), refused, strict=True)
         ]
-        letters.put(source, item.table, item.rows.take(made.rows[places]), told)
+        self._writer.letters.put(source, item.table, item.rows.take(made.rows[places]), told)
 
     def _error(self, source: str, index: str, made: Operations, refused: Sequence[Refusal]) -> Exception:
         first = refused[0]
@@ -278,6 +278,19 @@ class _BucketOfSearch:
             f"{told}. Give the column another `mapping` and have the index made anew with `databus rebuild`, or leave "
             f"the column out with the filter `project`"
         )
+
+
+def _rows_left(batch: ChangeBatch) -> list[TableRows]:
+    """The rows of a batch, without those of which a control of the same batch says that they are no more. They may have
+    its version, by which another attempt at the batch would bring back what the driver has removed.
+    """
+    below: dict[str, Pair] = {}
+    for control in (item for item in batch.items if isinstance(item, TableControl)):
+        pair, source = released_below(batch, control), control.table.source
+        if pair is not None:
+            below[source] = max(pair, below.get(source, (0, 0)))
+    rows = (item for item in batch.items if isinstance(item, TableRows))
+    return [replace(item, rows=rows_above(item.rows, below.get(item.table.source, (0, 0)))) for item in rows]
 
 
 def _taken(made: Operations, refused: Sequence[Refusal]) -> dict[str, Pair]:
