@@ -4,6 +4,7 @@ import pytest
 
 from databus.core import ControlKind
 from databus.tasks import Bucket
+from databus.tasks._parking import Parking
 from databus.tasks.kafka import _writer
 from databus.testing._change_log import ORDERS
 from databus.testing._staged_writes import write_batch
@@ -51,6 +52,25 @@ def test_a_replay_brings_nothing_back_while_other_buckets_are_written(kafka, tmp
         first.write(log.batch(1, 3))
     target.replay()
     assert [row["note"] for row in target.rows()] == ["new"]
+
+
+@pytest.mark.parametrize("transactions", [True, False])
+def test_a_replay_writes_nothing_behind_a_truncation_that_is_being_written(kafka, tmp_path, monkeypatch, transactions):
+    """The pipeline has sent the truncation, and not yet ended what it writes."""
+    log = overtaken()
+    target = Target(kafka, tmp_path, transactions=transactions)
+    write_batch(target.output, log.batch(0, 1))
+    target.mend()
+    put = Parking.put
+
+    def put_after_a_replay(parking):
+        monkeypatch.undo()
+        target.replay()
+        put(parking)
+
+    monkeypatch.setattr(Parking, "put", put_after_a_replay)
+    write_batch(target.output, log.batch(1, 3))
+    assert {row["note"] for row in target.rows()} == {"new"}
 
 
 @pytest.mark.parametrize("transactions", [True, False])

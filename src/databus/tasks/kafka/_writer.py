@@ -182,6 +182,7 @@ class _BucketOfKafka:
             return {}
         if writer.holding is not None:
             parking = writer.holding.parking(left)
+            parking.release()  # before a control is sent: behind it, no replay may write a letter from before
             self._refusals = Refusals(parking, left, writer.encoding, writer.topics, writer.cluster)
         left, counts = self._counted(left)
         while not self._attempt(left, self._position_at(left.end, counts)):
