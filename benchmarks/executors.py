@@ -36,6 +36,7 @@ from databus.wire import Group, Rows
 EXECUTORS = (1, 2)
 MODES = ("history", "mirror")
 MB_OF_AN_EXECUTOR = 1_024
+WARMS_UP = True
 TABLES = tuple(TableSchema(f"main.events_{number}", TABLE.columns, TABLE.key) for number in range(8))
 CONFIG = {"schemas": {each.source: {"columns": COLUMNS, "nulls": True} for each in TABLES}}
 HISTORY_ROWS = 3_000_000
@@ -143,7 +144,8 @@ def _measure(folder: Path, relay: RelayProcess, executors: int, work: Work) -> t
     settings = {"spark.executor.memory": f"{MB_OF_AN_EXECUTOR}m", "spark.driver.host": "127.0.0.1"}
     spark = tuned_session("executors", master, folder=folder / "spark", settings=settings)
     try:
-        _run(spark, folder, relay, f"warm-{executors}", work)
+        if WARMS_UP:
+            _run(spark, folder, relay, f"warm-{executors}", work)
         before = _spent(relay)
         batches = _run(spark, folder, relay, str(executors), work)
         spent = _spent(relay) - before

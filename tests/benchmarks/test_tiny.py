@@ -21,7 +21,7 @@ SMALLER = {
     "crowd": {"CROWDS": [[3, 100, 25.0]], "JSON_RATE": 100, "SECONDS_MIN": 1.0},
     "decode": {"NAMES": ["mixed"]},
     "dry_run": {"ROWS_A_BATCH": 20_000},
-    "executors": {"EXECUTORS": [2], "MODES": ["mirror"], "MIRROR_BATCHES": 2},
+    "executors": {"EXECUTORS": [2], "MODES": ["mirror"], "MIRROR_BATCHES": 2, "WARMS_UP": False},
     "fifty": {"OUTPUTS": 3, "LANES": 2, "TABLES": 1, "SETTLE_S": 0.5, "IDLE_S": 1.0},
     "kafka": {"RUNS": 0, "WARM_UP": 4, "CHANGES_A_SECOND": 20},
     "kafka_mirror": {"RUNS": 0},
@@ -87,7 +87,7 @@ main()
 """
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(420)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.spark if name in SPARK else ()) for name in NAMES]
 )
@@ -103,7 +103,7 @@ def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=400,  # ends what hangs: beside others on a slow machine one takes minutes
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
