@@ -5,11 +5,14 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+CUT = "cut"
+
 
 class SearchProxy:
     """before: takes a bulk request's lines and returns None, to pass it on, or a status and an answer; an answer of
-    bytes is sent as it is. instead: the same for all requests, given the method and the path. after: takes a path
-    and what the server answered; where it is true, the connection is closed in the place of an answer.
+    bytes is sent as it is; `CUT` closes the connection, and nothing is passed on. instead: the same for all requests,
+    given the method and the path. after: takes a path and what the server answered; where it is true, the connection is
+    closed in the place of an answer.
     """
 
     def __init__(self, server, before=lambda _: None, *, instead=lambda *_: None, after=lambda *_: False):
@@ -18,6 +21,7 @@ class SearchProxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # else head and body are two packets, and the second waits until the first was acknowledged
 
             def log_message(self, *_):
                 pass
@@ -27,6 +31,9 @@ class SearchProxy:
                 proxy.seen.append((self.command, self.path, dict(self.headers)))
                 told = before(content) if self.path.startswith("/_bulk") else None
                 told = told or instead(self.command, self.path)
+                if told == CUT:
+                    self.close_connection = True
+                    return
                 if told is None:
                     connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
                     kept = {k: v for k, v in self.headers.items() if k in ("Content-Type", "Accept")}

@@ -126,17 +126,15 @@ class Sweep:
         total = self._whole(found)["hits"]["total"]
         left = int(total["value"] if isinstance(total, dict) else total)
         scroll = found["_scroll_id"]
-        try:
-            while hits := self._whole(found)["hits"]["hits"]:
-                left -= len(hits)
-                yield [Hit(each["_id"], each.get("_source") or {}) for each in hits]
-                asked = {"scroll": _KEPT_OPEN, "scroll_id": scroll}
-                found = self._client.ask("POST", "/_search/scroll", asked, may=(404,))
-                if found is None:
-                    raise ServiceUnavailable(f"index {self._index}: a page took longer than {_KEPT_OPEN}; begun again")
-                scroll = found["_scroll_id"]
-        finally:
-            self._client.ask("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, may=(404,))
+        while hits := self._whole(found)["hits"]["hits"]:
+            left -= len(hits)
+            yield [Hit(each["_id"], each.get("_source") or {}) for each in hits]
+            asked = {"scroll": _KEPT_OPEN, "scroll_id": scroll}
+            found = self._client.ask("POST", "/_search/scroll", asked, may=(404,))
+            if found is None:
+                raise ServiceUnavailable(f"index {self._index}: a page took longer than {_KEPT_OPEN}; begun again")
+            scroll = found["_scroll_id"]
+        self._client.ask("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, may=(404,))  # else the server does
         if left:  # a page whose answer was lost is not told again: the request for it, sent again, gets the next
             raise ServiceUnavailable(f"index {self._index}: pages with {left} documents were lost; begun again")
 
