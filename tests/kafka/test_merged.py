@@ -9,7 +9,7 @@ import pytest
 from databus.core import Checkpoint, SourceCheckpoint
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.tasks import TableChoice, brings
-from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._change_log import ORDERS, STOCK, ChangeLog
 from databus.testing._staged_writes import write_buckets
 from tests.kafka.dead_letters import EVENTS
 from tests.kafka.support import new_prefix, output_of, rows_in
@@ -147,6 +147,33 @@ def test_a_table_that_leaves_a_query_is_where_that_left_it_although_that_has_gon
     assert ids_in(kafka, prefix) == [*range(1, 11)]
 
 
+def test_a_query_whose_table_is_written_otherwise_in_the_file_repeats_nothing(kafka, tmp_path):
+    """It is the same table, with its physical source or without."""
+    prefix, log = new_prefix(), log_of(*["events"] * 8)
+    process = Process(kafka, tmp_path, prefix, {A: Bringing("main.events")})
+    process.write(A, log, 3)
+    process.write(A, log, 5, is_killed=True)
+    process = Process(kafka, tmp_path, prefix, {A: Bringing("shop/main.events")})
+    process.write(A, log, 8)
+    assert ids_in(kafka, prefix) == [*range(1, 9)]
+
+
+@pytest.mark.parametrize("first", [A, B])
+def test_two_queries_that_exchange_their_tables_repeat_nothing(kafka, tmp_path, first):
+    """As where two filters exchange their names; whichever of the two begins first."""
+    prefix, log = new_prefix(), both(12)
+    of = {A: Bringing("shop/main.orders"), B: Bringing("shop/main.events")}
+    process = Process(kafka, tmp_path, prefix, of)
+    for name, end in ((A, 4), (B, 6)):
+        process.write(name, log, end)
+        process.write(name, log, end + 2, is_killed=True)
+    for names in ((first,), (A, B)):
+        process = Process(kafka, tmp_path, prefix, {A: of[B], B: of[A]})
+        for name in names:
+            process.write(name, log, 12)
+    assert ids_in(kafka, prefix) == [*range(1, 13)]
+
+
 def test_a_run_that_was_killed_once_the_topic_knew_of_the_new_name_repeats_nothing(kafka, tmp_path, monkeypatch):
     """The ledger says next time that it does not."""
     prefix, log = new_prefix(), both(8)
@@ -180,6 +207,38 @@ def test_a_query_without_rows_for_a_while_may_become_one_with_another(kafka, tmp
     process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
     process.write(BOTH, log, 7)
     assert ids_in(kafka, prefix) == [*range(1, 8)]
+
+
+def test_a_query_that_went_on_without_rows_may_become_one_with_another(kafka, tmp_path):
+    """It has not told the topic what it goes on from, and the ledger alone knows how far it is."""
+    prefix, log = new_prefix(), log_of("orders", "events", "orders", "orders", "events", "orders")
+    process = Process(kafka, tmp_path, prefix, {A: of_tables(*TABLES)})
+    process.write(A, log, 2)
+    orders, events = "outputs/topics/orders@shop", "outputs/topics/events"
+    process = Process(kafka, tmp_path, prefix, {orders: of_tables("orders"), events: Bringing("shop/main.events")})
+    process.begin(events)
+    process.write(orders, log, 4)
+    process.handle.advance(events, Checkpoint({"shop": log.position(4)}))
+    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
+    process.write(BOTH, log, 6)
+    assert ids_in(kafka, prefix) == [*range(1, 7)]
+
+
+def test_a_merged_query_that_catches_up_may_go_on_without_rows(kafka, tmp_path):
+    """Its topics end before where its ledger says, which is still before where one of the two stood."""
+    prefix, log = new_prefix(), log_of("orders", "orders")
+    for number in (3, 4):
+        log.begin().insert(STOCK, {"Shelf no": f"{number}", "price": number, 'the "count"': 1, "raw": b""})
+    log.begin().insert(ORDERS, order(5))
+    log.begin().insert(EVENTS, {"id": 6, "note": "x"})
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders"), B: of_tables("events")})
+    process.write(A, log, 1)
+    process.write(B, log, 6)
+    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
+    process.write(BOTH, log, 2)
+    process.handle.advance(BOTH, Checkpoint({"shop": log.position(4)}))
+    process.write(BOTH, log, 6)
+    assert ids_in(kafka, prefix) == [1, 2, 5, 6]
 
 
 @pytest.mark.parametrize("seed", range(2))

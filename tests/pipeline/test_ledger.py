@@ -32,6 +32,11 @@ def choice(*patterns):
     return (TableChoice(patterns),)
 
 
+def bringing(of, *patterns):
+    """What a stream of now brings."""
+    return of, tuple(map(choice, patterns))
+
+
 def ledger(folder):
     return Ledger.load(located(folder / "lake" / "ledger.json"), "shop", "copy")
 
@@ -67,10 +72,11 @@ def test_what_is_noted_is_there_after_a_restart(tmp_path):
 
 
 def test_a_stream_under_another_name_goes_on_where_the_least_of_those_before_it_stands(tmp_path):
-    before = {"a": "main.orders", "b": "main.orders", "c": "main.users"}
+    orders, users = bringing("main.orders"), bringing("main.users")
+    before = {"a": orders, "b": orders, "c": users}
     for name, scn in (("a", 5), ("b", 3), ("c", 1)):
-        put(tmp_path, name, before[name], at(scn), before)
-    now = {"x": "main.orders", "y": "main.orders", "c": "main.users"}
+        put(tmp_path, name, before[name][0], at(scn), before)
+    now = {"x": orders, "y": orders, "c": users}
     for name, scn in (("x", 6), ("y", 7)):
         assert ledger(tmp_path).found(name, "main.orders", now).checkpoint == at(3)
         put(tmp_path, name, "main.orders", at(scn), now)
@@ -139,12 +145,12 @@ def test_a_snapshot_that_has_not_begun_is_asked_for_again(tmp_path):
 
 
 def test_a_filter_that_names_another_table_does_not_go_on_where_the_old_one_stood(tmp_path):
-    put(tmp_path, "a", "main.orders", at(3), {"a": "main.orders"})
+    put(tmp_path, "a", "main.orders", at(3), {"a": bringing("main.orders")})
     assert ledger(tmp_path).found("a", "main.users", {"a": "main.users"}) is None
 
 
 def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
-    current = {"all": "shop/*", "one": "main.orders"}
+    current = {"all": bringing("shop/*", "shop/*"), "one": bringing("main.orders")}
     tables = {f"shop/main.{name}": Entry(Place((3, 1), "7")) for name in ("orders", "users")}
     with_tables = Stream("shop/*", at(3), (choice("shop/*"),), tables, frozenset(["shop/main.orders"]))
     book = ledger(tmp_path)
@@ -156,7 +162,7 @@ def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
     left = ledger(tmp_path).streams
     assert [*left["all"].tables] == ["shop/main.users"]
     assert not left["all"].incomplete
-    book.put("two", replace(left["all"], of="main.users"), {"two": "main.users"})
+    book.put("two", replace(left["all"], of="main.users"), {"two": bringing("main.users")})
     assert "all" not in ledger(tmp_path).streams
 
 
@@ -284,38 +290,41 @@ def test_a_table_that_is_restored_before_its_first_batch_of_a_run_is_missed(tmp_
 
 def test_a_table_is_found_where_a_query_left_it_that_has_begun_first_without_it(tmp_path):
     """The order in which queries begin is nobody's choice."""
-    now = {"all": "shop/*", "one": "main.orders"}
-    ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/*"),)), {"all": "shop/*"})
+    now = {"all": bringing("shop/*", "shop/main.stock"), "one": bringing("main.orders")}
+    ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/*"),)), {"all": bringing("shop/*", "shop/*")})
     ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/main.stock"),)), now)
     ledger(tmp_path).put("all", Stream("shop/*", at(8), (choice("shop/main.stock"),)), now)
     found = ledger(tmp_path).inherited("one", ["shop/main.orders"], None)
     assert found.checkpoint == at(3)
-    ledger(tmp_path).put("one", replace(found, of="main.orders"), now)
+    ledger(tmp_path).put("one", replace(found, of="main.orders", selections=()), now)
     assert ledger(tmp_path).inherited("other", ["shop/main.stock"], None).checkpoint == at(8)
     assert not ledger(tmp_path).left
 
 
 def test_a_stream_that_goes_on_from_several_brings_what_they_brought(tmp_path):
     book = ledger(tmp_path)
+    now = {name: bringing("shop/*", f"shop/main.{name}") for name in ("orders", "stock")}
     for name, scn in (("orders", 5), ("stock", 3)):
-        book.put(name, Stream("shop/*", at(scn), (choice(f"shop/main.{name}"),)), {"orders": "shop/*", "stock": ""})
+        book.put(name, Stream("shop/*", at(scn), now[name][1]), now)
     found = book.found("both", "shop/*", {"both": "shop/*"})
     assert found.checkpoint == at(3)
     assert found.had("shop/main.orders")
     assert found.had("shop/main.stock")
     assert [(each.at.scn, each.has("shop/main.orders")) for each in found.written] == [(5, True)]
-    book.put("both", found, {"both": "shop/*"})
+    now = {"both": found.brings}
+    book.put("both", found, now)
     assert ledger(tmp_path).streams["both"] == found
-    book.put("both", replace(found, checkpoint=at(5)), {"both": "shop/*"})
+    book.put("both", replace(found, checkpoint=at(5)), now)
     assert ledger(tmp_path).streams["both"].written == ()
 
 
 def test_a_name_from_which_another_has_gone_on_says_nothing_any_more(tmp_path):
     book = ledger(tmp_path)
-    book.put("old", Stream("main.orders", at(3)), {"old": "main.orders"})
+    book.put("old", Stream("main.orders", at(3)), {"old": bringing("main.orders")})
     book.go_past(["old"])
-    book.put("new", Stream("shop/*", at(8), (choice("shop/*"),)), {"new": "shop/*", "waits": "main.users"})
+    now = {"new": bringing("shop/*", "shop/*"), "waits": bringing("main.users")}
+    book.put("new", Stream("shop/*", at(8), (choice("shop/*"),)), now)
     assert ledger(tmp_path).found("old", "main.orders", {"old": "main.orders"}) is None
     assert ledger(tmp_path).inherited("waits", ["main.orders"], None).checkpoint == at(3)
-    book.put("waits", Stream("main.users", at(8)), {"new": "shop/*", "waits": "main.users"})
+    book.put("waits", Stream("main.users", at(8)), now)
     assert {*ledger(tmp_path).streams} == {"new", "waits"}

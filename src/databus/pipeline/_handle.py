@@ -16,7 +16,6 @@ from databus.core import (
     ControlKind,
     CorruptData,
     InputError,
-    Pair,
     SourceCheckpoint,
     UnsupportedFeature,
 )
@@ -113,7 +112,7 @@ class OutputHandle:
             return []
         with self._held():
             stream = self.stream(name)
-            known = stream.pair if stream is not None and stream.tables else (0, 0)
+            known = stream.pair if stream is not None and stream.reached is not None else (0, 0)
             names = {name, *(() if stream is None else [each.name for each in stream.before])}
             found = {each.pair: each for each in self.output.reached(names)}
             ahead = [each for pair, each in found.items() if pair > known]
@@ -236,7 +235,7 @@ class OutputHandle:
         stream = replace(stream, of=mine.of, selections=mine.selections)
         if not isinstance(self.output, DirectOutput):
             stream = replace(stream, before=(), written=())
-        ledger.put(name, stream, {other: each.of for other, each in self.bringing.items()})
+        ledger.put(name, stream, {other: (each.of, each.selections) for other, each in self.bringing.items()})
         self._now.pop(name, None)
 
     def _current(self, name: str) -> Stream:
@@ -307,8 +306,8 @@ class OutputHandle:
             self._check_gap(known, given)
             self._taken().check_epoch()
             context, at = output.context, known.checkpoint.sources.get(given.physical)
-            buckets, reached = output.direct_writer().buckets, _reached(known, at)
-            first = Bucket(context.pipeline, context.output, name, 0, buckets, at, reached, known.of)
+            buckets = output.direct_writer().buckets
+            first = Bucket(context.pipeline, context.output, name, 0, buckets, at, known.reached, known.of)
             selections, accepted = self.bringing[name].selections, frozenset(self._accepted)
             first = replace(first, selections=selections, written=known.written, accepted=accepted)
             if known.before:
@@ -357,7 +356,8 @@ class OutputHandle:
             is_direct = isinstance(self.output, DirectOutput)  # of which each bucket is there now
             place_of = (lambda _: Place(batch.end.pair)) if is_direct else self.output.place
             entries = {table: Entry(place_of(table), way_of(table)) for table in tables}
-            self._now[name] = replace(_after(known, batch), tables={**known.tables, **entries})
+            done = replace(_after(known, batch), tables={**known.tables, **entries}, reached=batch.end.pair)
+            self._now[name] = done
             return _rows_of(batch) if self.output.written is None else self.output.written
 
     def _check_gap(self, known: Stream, batch: Batch) -> None:
@@ -420,13 +420,6 @@ class OutputHandle:
         with self._held():
             self._taken().check_epoch()
             self.output.write(rows, batch_id)
-
-
-def _reached(known: Stream, at: SourceCheckpoint | None) -> Pair | None:
-    """The end of the last batch with rows. Of those from which it goes on, some may have been further with a table."""
-    places = [entry.place.pair for entry in known.tables.values() if entry.place is not None]
-    reached = max(places, default=None)
-    return reached if at is None or reached is None else min(reached, at.pair)
 
 
 def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:

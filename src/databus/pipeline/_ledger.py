@@ -4,8 +4,8 @@
      "streams": {"outputs/copy/shop@shop": {"of": "shop/*", "checkpoint": {"v": 1, "sources": {...}},
                                             "choice": [[[["shop/*"], []]]],
                                             "tables": {"shop/main.orders": [[17, 3], "8", "5feceb66ffc86f38"]},
-                                            "incomplete": ["shop/main.stock"]}},
-     "left": {}, "passed": [], "removing": []}
+                                            "incomplete": ["shop/main.stock"], "reached": [17, 3]}},
+     "left": [], "passed": [], "removing": []}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
 that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
@@ -34,6 +34,9 @@ from databus.pipeline._output_contract import Place
 from databus.tasks import Selection, StreamBefore, Written, brings, furthest, selections_json, selections_of
 
 VERSION: Final = 1
+Brings = tuple[str, tuple[Selection, ...]]
+"""What a stream is `of`, and its `selections`."""
+_LEFT_MAX: Final = 64
 Removed = TypeVar("Removed")
 
 
@@ -65,7 +68,8 @@ class Stream:
     those of which something was written; incomplete: those that lack their older
     rows until the end of a snapshot, which has to be asked for (again) unless the checkpoint says that it has begun.
     before: the streams that it goes on from, until the target was told so. written: what these brought beyond the
-    checkpoint, until that has passed it.
+    checkpoint, until that has passed it. reached: the end of the last batch that was written, where the target has to
+    be by all means; later ones had no rows. None where none was, or not by all streams that it goes on from.
     """
 
     of: str
@@ -75,11 +79,17 @@ class Stream:
     incomplete: frozenset[str] = frozenset()
     before: tuple[StreamBefore, ...] = ()
     written: tuple[Written, ...] = ()
+    reached: Pair | None = None
 
     @property
     def pair(self) -> Pair:
         """For comparing; a stream is of one physical source."""
         return min((each.pair for each in self.checkpoint.sources.values()), default=(0, 0))
+
+    @property
+    def brings(self) -> Brings:
+        """What it brought when it was last advanced."""
+        return self.of, self.selections
 
     def had(self, name: str) -> bool:
         """Whether a table of this full name was among those that it brings."""
@@ -138,12 +148,13 @@ class Stream:
             "incomplete": sorted(self.incomplete),
             "before": [each.to_json() for each in self.before],
             "written": [each.to_json() for each in self.written],
+            "reached": self.reached,
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
         """Read what `to_json` made. Raises `MalformedRequest`, `ValueError`, `KeyError`, `TypeError`."""
-        return cls(
+        found = cls(
             str(value["of"]),
             Checkpoint.from_json(value["checkpoint"], where),
             selections_of(value["choice"]),
@@ -152,13 +163,21 @@ class Stream:
             tuple(StreamBefore.from_json(each, where) for each in value.get("before", ())),  # ledgers of old have none
             tuple(Written.from_json(each, where) for each in value.get("written", ())),
         )
+        reached = value["reached"] if "reached" in value else found._last_place()  # of old
+        return found if reached is None else replace(found, reached=(int(reached[0]), int(reached[1])))
+
+    def _last_place(self) -> Pair | None:
+        """That of the table that was written last, as far as the stream has come."""
+        places = [entry.place.pair for entry in self.tables.values() if entry.place is not None]
+        return min(max(places), self.pair) if places else None
 
 
 @dataclass
 class Ledger:
     """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
-    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew. left: streams
-    as they were before they were given other tables, while queries of now have not begun that may go on from there.
+    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew. left: streams,
+    with their names, as they were before they were given other tables, while queries of now have not begun that may go
+    on from there.
     passed: names of streams of other times from which another has gone on: their names say nothing any more.
     tag: of the version of the file that this one is to replace; None if there is none.
     """
@@ -170,7 +189,7 @@ class Ledger:
     writer: str = ""
     streams: dict[str, Stream] = field(default_factory=dict)
     removing: frozenset[str] = frozenset()
-    left: dict[str, Stream] = field(default_factory=dict)
+    left: list[tuple[str, Stream]] = field(default_factory=list)
     passed: frozenset[str] = frozenset()
     tag: str | None = None
 
@@ -196,7 +215,9 @@ class Ledger:
             epoch, writer = int(value["epoch"]), str(value["writer"])
             removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none, nor `left`
             passed = frozenset(map(str, value.get("passed", [])))
-            left = {str(name): Stream.from_json(each, f"left.{name}") for name, each in value.get("left", {}).items()}
+            found = value.get("left", [])
+            found = found.items() if isinstance(found, dict) else found  # of old
+            left = [(str(name), Stream.from_json(each, f"left.{name}")) for name, each in found]
         except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
             raise _corrupt(path, output, error) from error
         if names != (pipeline, output):
@@ -244,10 +265,10 @@ class Ledger:
         """Where a stream goes on with tables that are new to it, and that others have brought so far; None if none has.
 
         That is where the least of them stands, the stream itself among them. Of these tables, those that none has
-        brought are incomplete. mine: the stream as it is known.
+        brought are incomplete. mine: the stream as it is known; None where it brought something else by this name.
         """
-        found = (*self.left.items(), *self.streams.items())
-        donors = [(other, each) for other, each in found if other != name and any(map(each.had, tables))]
+        found = (*self.left, *(each for each in self.streams.items() if each[0] != name or mine is None))
+        donors = [(other, each) for other, each in found if any(map(each.had, tables))]
         if not donors:
             return None
         incomplete = {table for table in tables if not any(each.had(table) for _, each in donors)}
@@ -255,14 +276,14 @@ class Ledger:
         joined = _joined(donors if mine is None else [(name, mine), *donors])
         return replace(joined, of="", selections=(), incomplete=joined.incomplete | incomplete)
 
-    def put(self, name: str, stream: Stream, current: Mapping[str, str]) -> None:
-        """Note durably how far a stream has come. current: what all streams of now are of.
+    def put(self, name: str, stream: Stream, current: Mapping[str, Brings]) -> None:
+        """Note durably how far a stream has come. current: what all streams of now bring, by name.
 
         Those of other times are forgotten when none of now may need them any more: `_forget_others`.
         """
-        mine, waits = self.streams.get(name), any(other not in self.streams for other in current if other != name)
-        if mine is not None and mine.selections != stream.selections and waits:
-            self.left[name] = mine
+        mine, waits = self.streams.get(name), any(self._waits(each, current) for each in current if each != name)
+        if mine is not None and mine.brings != stream.brings:
+            self._leave(name, mine)
         for other, each in [*self.streams.items()]:
             if other != name and each.of != stream.of and each.tables.keys() & stream.tables.keys():
                 self.streams[other] = left = each.without(stream.tables)
@@ -273,6 +294,16 @@ class Ledger:
         if not waits:
             self._forget_others(name, current)
         self._save()
+
+    def _waits(self, name: str, current: Mapping[str, Brings]) -> bool:
+        """Whether a stream of now has not begun to bring what it is to bring."""
+        known = self.streams.get(name)
+        return known is None or known.brings != current[name]
+
+    def _leave(self, name: str, stream: Stream) -> None:
+        """Remember where a stream stood that is given other tables."""
+        others = [each for each in self.left if (each[0], each[1].brings) != (name, stream.brings)]
+        self.left = [*others, (name, stream)][-_LEFT_MAX:]
 
     def _forget_others(self, name: str, current: Collection[str]) -> None:
         """All queries of now have begun: what is of other times says nothing to them any more, as far as one of them
@@ -328,7 +359,7 @@ class Ledger:
             "epoch": self.epoch,
             "writer": self.writer,
             "streams": {name: each.to_json() for name, each in self.streams.items()},
-            "left": {name: each.to_json() for name, each in self.left.items()},
+            "left": [[name, each.to_json()] for name, each in self.left],
             "passed": sorted(self.passed),
             "removing": sorted(self.removing),
         }
@@ -348,6 +379,7 @@ def _joined(streams: Sequence[tuple[str, Stream]]) -> Stream:
     before: list[StreamBefore] = []
     for name, stream in streams:
         before += [each for each in stream.as_before(name) if each not in before]
+    reached = [stream.reached for stream in ordered if stream.reached is not None]
     ahead = [each for stream in ordered for each in stream.written]
     ahead += [each.written for each in before if each.written is not None]
     return Stream(
@@ -358,6 +390,7 @@ def _joined(streams: Sequence[tuple[str, Stream]]) -> Stream:
         frozenset(name for stream in ordered for name in stream.incomplete),
         tuple(sorted(before, key=lambda each: each.name)),
         furthest(ahead, least.pair),
+        min(reached) if len(reached) == len(ordered) else None,
     )
 
 

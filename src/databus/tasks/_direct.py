@@ -45,8 +45,8 @@ class Bucket:
     """What one task writes: the rows of some keys, of one stream into one output.
 
     number: of so many `buckets`, from 0 on. stream: name of the query that brings the rows. known: how far the stream
-    has come as the output's ledger says; None where it says nothing. reached: the end of the last batch that had rows
-    or controls, as the ledger says; the target can only stand at or above it. of: what the stream brings, as the ledger
+    has come as the output's ledger says; None where it says nothing. reached: the end of the last batch that was
+    written, as the ledger says; the target can only stand at or above it. of: what the stream brings, as the ledger
     says it. brings: whether the stream has the table of this full name; others of the output may have other tables of
     the same source. selections: which tables that is, as the ledger says it. written: what is in the target beyond
     `known`, as the ledger says: others brought it, from which the stream goes on. accepted: uuids of logs of which the

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from databus.core import ConfigError, CorruptData, Pair, ServiceUnavailable, SourceCheckpoint
 from databus.tasks._choice import Selection
-from databus.tasks._written import Written, selections_json, selections_of
+from databus.tasks._written import Written, furthest, selections_json, selections_of
 from databus.tasks.kafka._cluster import Cluster
 from databus.tasks.kafka._topics import NewTopics, topics_of
 from databus.tasks.kafka._transactions import Counts, OpenTransaction
@@ -24,6 +24,7 @@ _VERSION: Final = 1
 _NOTHING: Final[Pair] = (-1, -1)
 _POLL_S: Final = 0.2
 _AT_ONCE: Final = 1_000
+_LEFT_MAX: Final = 16
 CONTROL_CONFIG: Final = (
     ("cleanup.policy", "compact"),
     ("segment.bytes", str(4 << 20)),  # what is in the last segment is not compacted, and is read at each start
@@ -80,6 +81,11 @@ class Position:
         is_named = self.at is not None and self.selections is not None and self.of
         mine = [Written(self.of, self.selections or (), self.at)] if is_named and self.at is not None else []
         return (*mine, *self.written, *self.left)
+
+    @property
+    def to_leave(self) -> tuple[Written, ...]:
+        """What is `left` of it where its stream is given other tables."""
+        return furthest(self.brought, None)[:_LEFT_MAX]
 
     @property
     def value(self) -> bytes:

@@ -5,7 +5,7 @@ streams that go on by another name.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from databus.core import SEQ_DONE, SourceCheckpoint, UnsupportedFeature
+from databus.core import SEQ_DONE, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.tasks._direct import Bucket
 from databus.tasks._written import StreamBefore, Written, furthest
 from databus.tasks.kafka._positions import BucketId, Position, of_output, positions_of
@@ -127,7 +127,8 @@ def _place_after(
     """Where a bucket stands that goes on from those of other streams. found: their positions, and its own, by name."""
     names = tuple(sorted({each.name for each in before}))
     mine = found[bucket.stream]
-    if mine is not None and mine.of == bucket.of and mine.before == names:
+    is_told = mine is not None and (mine.of, mine.selections, mine.before) == (bucket.of, bucket.selections, names)
+    if mine is not None and is_told:
         return mine  # somebody was killed before the ledger knew; what he went on from may be forgotten since
     known = [position for name in names if (position := found[name]) is not None]
     wrong = next((each.buckets for each in known if each.buckets != buckets), None)
@@ -138,12 +139,18 @@ def _place_after(
         )
     ends = [_end_of(each, found[each.name]) for each in before]
     reached = [each for each in ends if each is not None and each.scn > 0]
-    at = min(reached, key=lambda each: each.pair) if len(reached) == len(ends) else None
+    at = min(reached, key=_pair) if len(reached) == len(ends) else None
+    if at is not None and bucket.known is not None:
+        at = max(at, bucket.known, key=_pair)  # there may have been no rows to tell of for a while
     counts = known[0].counts if len(known) == len(before) == 1 and known[0].at == at else None
     brought = [statement for each in before for statement in _brought(each, found[each.name])]
     written = furthest([*brought, *bucket.written], (0, SEQ_DONE) if at is None else at.pair)
-    left = () if mine is None or bucket.stream not in names else mine.brought
-    return Position(at, buckets, counts, bucket.of, bucket.selections, written, furthest(left, None), names)
+    left = () if mine is None else mine.to_leave
+    return Position(at, buckets, counts, bucket.of, bucket.selections, written, left, names)
+
+
+def _pair(at: SourceCheckpoint) -> Pair:
+    return at.pair
 
 
 def _end_of(stream: StreamBefore, position: Position | None) -> SourceCheckpoint | None:
@@ -151,7 +158,7 @@ def _end_of(stream: StreamBefore, position: Position | None) -> SourceCheckpoint
     written = stream.written
     if position is None or position.at is None or not _is_of(stream, position):
         return None if written is None else written.at
-    return position.at if written is None else max(position.at, written.at, key=lambda each: each.pair)
+    return position.at if written is None else max(position.at, written.at, key=_pair)
 
 
 def _brought(stream: StreamBefore, position: Position | None) -> Sequence[Written]:

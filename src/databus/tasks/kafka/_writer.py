@@ -44,7 +44,6 @@ NO_CONTROLS: Final = "none"
 _FULL_WAIT_S: Final = 0.1
 _REPORTS_WAIT_S: Final = 0.2
 _ANY_PARTITION: Final = -1
-_LEFT_MAX: Final = 16
 
 
 @dataclass(frozen=True)
@@ -217,13 +216,11 @@ class _BucketOfKafka:
 
     def _position_at(self, end: SourceCheckpoint, counts: Counts | None) -> Position:
         """Where the bucket stands with a batch."""
-        bucket, found = self._bucket, self._position
-        if found is None:
-            ahead = furthest(bucket.written, end.pair)
-            return Position(end, bucket.buckets, counts, bucket.of, bucket.selections, ahead)
-        written, left = furthest((*found.written, *bucket.written), end.pair), found.left
-        if found.at is not None and found.selections not in (None, bucket.selections):
-            left = furthest((*left, Written(bucket.of, found.selections or (), found.at)), None)[-_LEFT_MAX:]
+        bucket, found, last = self._bucket, self._position, self.session.position
+        written = furthest((*(() if found is None else found.written), *bucket.written), end.pair)
+        left: tuple[Written, ...] = ()
+        if last is not None:
+            left = last.left if (last.of, last.selections) == (bucket.of, bucket.selections) else last.to_leave
         return Position(end, bucket.buckets, counts, bucket.of, bucket.selections, written, left)
 
     def _attempt(self, batch: ChangeBatch, position: Position | None) -> bool:
