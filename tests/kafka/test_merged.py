@@ -174,14 +174,8 @@ def test_two_queries_that_exchange_their_tables_repeat_nothing(kafka, tmp_path, 
     assert ids_in(kafka, prefix) == [*range(1, 13)]
 
 
-def test_a_run_that_was_killed_once_the_topic_knew_of_the_new_name_repeats_nothing(kafka, tmp_path, monkeypatch):
-    """The ledger says next time that it does not."""
-    prefix, log = new_prefix(), both(8)
-    process = Process(kafka, tmp_path, prefix, {A: of_tables(*TABLES)})
-    process.write(A, log, 2)
-    process.write(A, log, 6, is_killed=True)
-    process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
-    process.begin(BOTH)
+def write_until_the_topic_knows(process, name, log, end, monkeypatch):
+    """Killed between what the topic is told of the query's name and what the ledger is."""
 
     class Killed(Exception):
         pass
@@ -189,12 +183,37 @@ def test_a_run_that_was_killed_once_the_topic_knew_of_the_new_name_repeats_nothi
     def kill(*_):
         raise Killed
 
-    monkeypatch.setattr(process.handle, "_put", kill)
-    with pytest.raises(Killed):
-        process.write(BOTH, log, 7)
+    process.begin(name)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(process.handle, "_put", kill)
+        process.write(name, log, end)
+
+
+def test_a_run_that_was_killed_once_the_topic_knew_of_the_new_name_repeats_nothing(kafka, tmp_path, monkeypatch):
+    """The ledger says next time that it does not."""
+    prefix, log = new_prefix(), both(8)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables(*TABLES)})
+    process.write(A, log, 2)
+    process.write(A, log, 6, is_killed=True)
+    write_until_the_topic_knows(Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)}), BOTH, log, 7, monkeypatch)
     process = Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)})
     process.write(BOTH, log, 8)
     assert ids_in(kafka, prefix) == [*range(1, 9)]
+
+
+def test_a_merge_that_is_taken_back_after_a_kill_repeats_nothing(kafka, tmp_path, monkeypatch):
+    """The topic knows the rows by the merged query's name alone then."""
+    prefix, log = new_prefix(), both(10)
+    apart = {A: of_tables("orders"), B: of_tables("events")}
+    process = Process(kafka, tmp_path, prefix, apart)
+    process.write(A, log, 3)
+    process.write(B, log, 5)
+    process.write(B, log, 8, is_killed=True)
+    write_until_the_topic_knows(Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)}), BOTH, log, 7, monkeypatch)
+    process = Process(kafka, tmp_path, prefix, apart)
+    for name in apart:
+        process.write(name, log, 10)
+    assert ids_in(kafka, prefix) == [*range(1, 11)]
 
 
 def test_a_query_without_rows_for_a_while_may_become_one_with_another(kafka, tmp_path):

@@ -132,11 +132,11 @@ class Stream:
         return replace(self, tables=kept, incomplete=self.incomplete.intersection(tables))
 
     def as_before(self, name: str) -> tuple[StreamBefore, ...]:
-        """By which its target knows what it brought. One that has not told its target what it goes on from has written
-        nothing.
+        """By which its target knows what it brought: by its own name, and by those that it goes on from, which the
+        target may have been told just before somebody was killed.
         """
         at = next(iter(self.checkpoint.sources.values()), SourceCheckpoint())
-        return self.before or (StreamBefore(name, Written(self.of, self.selections, at)),)
+        return (*self.before, StreamBefore(name, Written(self.of, self.selections, at)))
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""
