@@ -216,6 +216,59 @@ def test_a_database_restored_from_a_copy_is_detected(shop: Shop, tmp_path: Path)
         restored.start(shop.log.resume())
 
 
+def test_a_database_restored_under_a_running_source_is_detected(shop: Shop, tmp_path: Path) -> None:
+    """In place, as `sqlite3 shop.db ".restore copy.db"` does; what it has then is neither read nor trimmed."""
+    shop.run(TABLE)
+    source = shop.start()
+    drain(source, shop.log)
+    shop.run("INSERT INTO t VALUES (1, 1)")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        shop.db.backup(copy)
+        shop.run("INSERT INTO t VALUES (2, 2)", "INSERT INTO t VALUES (3, 3)")
+        drain(source, shop.log)
+        source.durable(shop.log.groups[-1].commit.position)
+        copy.backup(shop.db)
+    shop.run("INSERT INTO t VALUES (4, 4)")
+    with pytest.raises(ServiceUnavailable, match="restored"):
+        drain(source, shop.log)
+    assert shop.db.execute("SELECT count(*) FROM _databus_change").fetchone() == (2,)
+    source.close()
+    with pytest.raises(SourceChanged, match="restored"):
+        shop.start()
+
+
+def test_a_restored_database_is_detected_before_anybody_writes_to_it(shop: Shop, tmp_path: Path) -> None:
+    shop.run(TABLE)
+    source = shop.start()
+    drain(source, shop.log)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        shop.db.backup(copy)
+        shop.run("INSERT INTO t VALUES (1, 1)")
+        drain(source, shop.log)
+        copy.backup(shop.db)
+    with pytest.raises(ServiceUnavailable, match="restored"):
+        drain(source, shop.log)
+
+
+def test_another_file_in_the_place_of_the_database_is_detected(shop: Shop, tmp_path: Path) -> None:
+    """We have the old one open, to which nobody writes any more."""
+    shop.run(TABLE)
+    source = shop.start()
+    drain(source, shop.log)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        shop.db.backup(copy)
+    shop.run("INSERT INTO t VALUES (1, 1)")
+    drain(source, shop.log)
+    for end in ("", "-wal", "-shm"):
+        Path(shop.path + end).unlink()
+    (tmp_path / "copy.db").rename(shop.path)
+    with pytest.raises(ServiceUnavailable, match="another file"):
+        drain(source, shop.log)
+    source.close()
+    with pytest.raises(SourceChanged, match="restored"):
+        shop.start()
+
+
 def test_a_log_older_than_what_was_trimmed_is_told_so(shop: Shop) -> None:
     shop.run(TABLE)
     source = shop.start()

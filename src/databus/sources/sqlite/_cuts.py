@@ -20,6 +20,7 @@ from databus.sources.sqlite._renew import Since, log_gone, renew
 from databus.sources.sqlite._store import (
     Cut,
     Event,
+    check_cut,
     get_state,
     last_change,
     last_cut,
@@ -103,16 +104,20 @@ def cut_if_changed(
     db: sqlite3.Connection,
     config: SqliteConfig,
     *,
+    known: Cut | None = None,
     force: bool = False,
     renew_anyway: bool = False,
     under_lock: Callable[[], None] | None = None,
 ) -> Cut | None:
     """Make a cut if anything was written since the last one. Returns it, or None if there was nothing to cut.
 
-    under_lock: called while no other process can write, before anything is written here: a reader opened by it sees
-    exactly the state at the cut (at the last one if None is returned). Raises sqlite3.OperationalError if busy.
+    known: a cut that has to be there, see `check_cut`. under_lock: called while no other process can write, before
+    anything is written here: a reader opened by it sees exactly the state at the cut (at the last one if None is
+    returned). Raises sqlite3.OperationalError if busy.
     """
     with write_lock(db, config.busy_ms_max):
+        if known is not None:
+            check_cut(db, known)
         if under_lock is not None:
             under_lock()
         before = last_cut(db)
@@ -173,6 +178,7 @@ def trim_step(db: sqlite3.Connection, config: SqliteConfig, cut: Cut, generation
     crash_point("sqlite.trim.before")
     rows_max = config.trim_rows_max
     with write_lock(db, config.busy_ms_max):
+        check_cut(db, cut)
         deleted = db.execute(
             f"DELETE FROM {CHANGE_TABLE} WHERE id IN (SELECT id FROM {CHANGE_TABLE} WHERE id <= ? AND id < "
             f"(SELECT max(id) FROM {CHANGE_TABLE}) ORDER BY id LIMIT ?)",

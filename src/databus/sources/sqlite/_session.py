@@ -36,6 +36,7 @@ from databus.sources.sqlite._snapshot import Chunk, read_chunk
 from databus.sources.sqlite._store import (
     Cut,
     Version,
+    check_cut,
     get_state,
     last_change,
     last_cut,
@@ -128,7 +129,7 @@ class Session:
             if self._events:
                 group = self._control(*self._events.popleft())
             elif not self._backlog.is_empty:
-                group = self._window(self._backlog.take())
+                group = self._window(self._take())
             elif self._ending is not None:
                 group = self._end_snapshot(self._ending)
             elif self._chunk is not None:
@@ -176,7 +177,8 @@ class Session:
         if target is None and now < self._cut_due_s:
             return False
         try:
-            cut_if_changed(self._db, self._config, under_lock=None if target is None else self._open_reader)
+            under_lock = None if target is None else self._open_reader
+            cut_if_changed(self._db, self._config, known=self._backlog.newest, under_lock=under_lock)
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
@@ -195,10 +197,19 @@ class Session:
         newest = last_cut(self._db)
         return (
             newest is None
-            or newest.id != self._backlog.newest.id
+            or newest != self._backlog.newest
             or last_change(self._db) != newest.change_id
             or get_state(self._db, "schema_version") != str(schema_version(self._db))
         )
+
+    def _take(self) -> Stretch:
+        """The next stretch, read from the very database that has its cuts."""
+        self._open_reader()
+        try:
+            check_cut(self._reader, self._backlog.newest)
+            return self._backlog.take()
+        finally:
+            self._close_reader()
 
     def _open_reader(self) -> None:
         """Fix what the reader sees; a deferred transaction begins at its first read."""

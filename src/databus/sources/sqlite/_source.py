@@ -105,6 +105,7 @@ class SqliteSource:
         self._config = config
         self._clock = clock or SystemClock()
         self._db: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # the one that `_db` has open
         self._session: Session | None = None
         self._asked: deque[str] = deque()
 
@@ -135,6 +136,7 @@ class SqliteSource:
         deadline = time.monotonic() + wait_ms / 1000
         try:
             while True:
+                self._check_file()
                 session.want(self._asked)
                 group = session.next_group()
                 if group is not None:
@@ -177,6 +179,7 @@ class SqliteSource:
 
     def _connected(self) -> sqlite3.Connection:
         if self._db is None:
+            self._file = _file_at(self._config.path)
             db = connect(self._config.path, busy_ms_max=self._config.busy_ms_max)
             try:
                 ensure_wal(db, self._config.path, set_wal=self._config.set_wal)
@@ -190,6 +193,12 @@ class SqliteSource:
             self._db = db
         return self._db
 
+    def _check_file(self) -> None:
+        if _file_at(self._config.path) != self._file:
+            raise ServiceUnavailable(
+                f"{self.physical}: {self._config.path} is gone, or another file by now; capture opens what is there"
+            )
+
     def _started(self) -> "Session":
         if self._session is None:
             raise ServiceUnavailable(f"{self.physical}: the source is not started; the capture loop starts it anew")
@@ -197,6 +206,14 @@ class SqliteSource:
 
     def _unavailable(self, error: sqlite3.Error) -> ServiceUnavailable:
         return ServiceUnavailable(f"{self.physical} ({self._config.path}): SQLite says: {error}; capture tries again")
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """Which file a path names at this moment; None for none."""
+    with suppress(OSError):
+        found = Path(path).stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _begin(

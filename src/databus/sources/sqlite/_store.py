@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from databus.core import ControlKind, SourceChanged
+from databus.core import ControlKind, ServiceUnavailable, SourceChanged
 from databus.schema import TableSchema
 from databus.sources.sqlite._tables import OWN_PREFIX
 from databus.sources.sqlite._triggers import CHANGE_TABLE, before_delete_name, scratch_name, trigger_names
@@ -132,6 +132,18 @@ def last_cut(db: sqlite3.Connection) -> Cut | None:
     """The newest cut."""
     row = db.execute(f"SELECT id, token, change_id, time_us FROM {OWN_PREFIX}cut ORDER BY id DESC LIMIT 1").fetchone()
     return None if row is None else Cut(*row)
+
+
+def check_cut(db: sqlite3.Connection, cut: Cut) -> None:
+    """Raise `ServiceUnavailable` if a cut is not there, as in a database that was restored from an older copy.
+
+    Not `SourceChanged`: only a start knows how far the log has come; it goes on, or says what to do.
+    """
+    found = db.execute(f"SELECT 1 FROM {OWN_PREFIX}cut WHERE id = ? AND token = ?", (cut.id, cut.token)).fetchone()
+    if found is None:
+        raise ServiceUnavailable(
+            f"the database has lost cut {cut.id}: it was restored from a copy; capture starts again"
+        )
 
 
 def live_versions(db: sqlite3.Connection) -> dict[str, Version]:
