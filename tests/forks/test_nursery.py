@@ -130,6 +130,22 @@ def test_who_ends_the_program_ends_what_was_forked_for_it(
     until(lambda: not is_there(pid))
 
 
+def test_what_was_forked_for_a_program_ends_when_who_started_it_is_killed(nursery: Nursery, tmp_path: Path) -> None:
+    """Though it looks at nothing: it may be asking a relay that was killed too, again and again."""
+    program = nursery.python()
+    assert program is not None
+    code = "import subprocess, sys; subprocess.run(sys.argv[1:], stdin=subprocess.PIPE)"
+    asked = [str(program), "-m", MODULE, str(tmp_path / "told.json"), "wait"]
+    starter = [sys.executable, "-c", code, *asked]
+    with subprocess.Popen(starter, env=environment(), stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"said\n"
+        pids = [int(each.name) for each in Path("/proc").iterdir() if _writes(each, started.stdout)]
+        (pid,) = (each for each in pids if each != started.pid)
+        started.kill()
+    until(lambda: not is_there(pid))
+
+
 def _writes(process: Path, pipe: Any) -> bool:
     """Whether the standard output of a process, by its folder in /proc, is that pipe."""
     try:

@@ -10,6 +10,7 @@ later, when that has ended, its exit code, or a signal's number below zero. Who 
 
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -21,6 +22,7 @@ REQUEST_BYTES_MAX = 1 << 22
 WAIT_S_MAX = 8.0
 """For the nursery, which may be importing still, by default. Spark waits ten seconds for a process."""
 
+_ALONE_S_MAX = 1.0
 _ENDED_BY_SIGNAL = 128
 """What a shell adds to the number of a signal."""
 
@@ -43,6 +45,10 @@ class Forked:
         if code is None:
             raise TimeoutError(f"process {self.pid} has not ended within {seconds_max} s")
         return code
+
+    def fileno(self) -> int:
+        """Something can be read there once it has ended."""
+        return self._connection.fileno()
 
     def send_signal(self, number: int) -> None:
         """Unless it has ended."""
@@ -100,6 +106,25 @@ def ask(
     return Forked(pid, connection)
 
 
+def _end_of(forked: Forked) -> int:
+    """What a process ends with. When whoever started this program has ended, which hangs up its standard input, the
+    process has a moment to notice that; then this program ends, so that it is killed: it may be asking somebody who is
+    gone too, for as long as it is patient.
+    """
+    parent = os.getppid()
+    watched = select.poll()
+    watched.register(0, 0)  # says nothing but that
+    watched.register(forked.fileno(), select.POLLIN)
+    watched.poll()
+    while True:
+        is_left_alone = os.getppid() != parent
+        try:
+            return forked.wait(_ALONE_S_MAX)
+        except TimeoutError:
+            if is_left_alone:
+                return -signal.SIGKILL
+
+
 def main() -> None:
     """`_request.py PYTHON SOCKET SECONDS ARGUMENTS`: what `PYTHON ARGUMENTS` does, forked if it can be."""
     python, path, wait_s_max, *arguments = sys.argv[1:]
@@ -107,11 +132,11 @@ def main() -> None:
         forked = ask(path, arguments, (0, 1, 2), os.environ, float(wait_s_max))
         if forked is not None:
             nothing = os.open(os.devnull, os.O_RDWR)
-            for each in (0, 1, 2):  # pipes end when the process closes them
+            for each in (1, 2):  # pipes end when the process closes them
                 os.dup2(nothing, each)
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both
             signal.signal(signal.SIGTERM, lambda number, _: os.kill(forked.pid, number))
-            code = forked.wait()
+            code = _end_of(forked)
             os._exit(code if code >= 0 else _ENDED_BY_SIGNAL - code)
     os.execv(python, [python, *arguments])  # noqa: S606 - what was asked for, as it stands
 
