@@ -37,9 +37,13 @@ def server_that_says(greeting: bytes) -> Iterator[int]:
                 connection.sendall(greeting)
                 held.append(connection)
 
-        threading.Thread(target=accept, daemon=True).start()
-        yield listening.getsockname()[1]
-        listening.shutdown(socket.SHUT_RDWR)
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            accepting.join()
     for connection in held:
         connection.close()
 

@@ -29,12 +29,15 @@ class ForgetfulBroker:
         self.without_offsets: frozenset[str] = frozenset()
         self._address = bytes([len(host) + 1]) + host.encode()
         self._sockets: list[socket.socket] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting.start()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
         for each in (self._listening, *self._sockets):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

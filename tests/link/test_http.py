@@ -5,6 +5,7 @@ import threading
 
 from databus.link import RelayClient
 from tests.client.stub import encode, mock_groups
+from tests.listening import taken_by
 
 
 def test_what_came_with_the_headers_does_not_wait_for_what_comes_next() -> None:
@@ -16,22 +17,17 @@ def test_what_came_with_the_headers_does_not_wait_for_what_comes_next() -> None:
         b"x-dbus-uuid: u\r\nx-dbus-log: l\r\nx-dbus-published: 1\r\nConnection: close\r\n\r\n"
     )
     over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(head + first)
-                over.wait(60)
+    def serve(connection: socket.socket) -> None:
+        connection.recv(65536)
+        connection.sendall(head + first)
+        over.wait(60)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with taken_by(serve) as port:
         try:
-            client = RelayClient(f"127.0.0.1:{listener.getsockname()[1]}", read_ms_max=30_000)
+            client = RelayClient(f"127.0.0.1:{port}", read_ms_max=30_000)
             with client.stream("made", "beginning", follow=True) as stream:
                 found = next(iter(stream))
         finally:
             over.set()
-            thread.join()
     assert sum(frame.batch.num_rows for group in found for frame in group.rows) == 3

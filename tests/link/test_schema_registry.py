@@ -14,6 +14,7 @@ import pytest
 from databus.core import ConfigError, DatabusError, FatalError, LimitExceeded, ServiceUnavailable
 from databus.link import RegistryAccess
 from tests.certificates import Authority
+from tests.listening import taken_by
 from tests.registry import Answer, AnsweringServer, answering
 from tests.relay.support import until
 
@@ -96,22 +97,20 @@ def test_an_answer_without_an_end_is_not_waited_for_and_leaves_no_thread(server:
 def test_the_head_of_an_answer_that_has_no_end_leaves_no_thread_either() -> None:
     """Its first line comes byte by byte."""
     is_over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
 
-        def drip() -> None:
-            connection, _ = listening.accept()
-            with connection, contextlib.suppress(OSError):
-                while not is_over.wait(0.02):
-                    connection.send(b"H")
+    def drip(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not is_over.wait(0.02):
+                connection.send(b"H")
 
-        thread = threading.Thread(target=drip)
-        thread.start()
-        access = RegistryAccess(f"http://127.0.0.1:{listening.getsockname()[1]}", request_ms_max=200)
-        with pytest.raises(ServiceUnavailable, match="no whole answer"):
-            access.schema(7)
-        until(lambda: not asking())
-        is_over.set()
-        thread.join()
+    with taken_by(drip) as port:
+        try:
+            access = RegistryAccess(f"http://127.0.0.1:{port}", request_ms_max=200)
+            with pytest.raises(ServiceUnavailable, match="no whole answer"):
+                access.schema(7)
+            until(lambda: not asking())
+        finally:
+            is_over.set()
 
 
 def test_only_so_many_questions_are_under_way(server: AnsweringServer, monkeypatch: pytest.MonkeyPatch) -> None:

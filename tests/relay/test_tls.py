@@ -26,6 +26,7 @@ from databus.core import (
 from databus.link import Access, Arrived, Channel, Reader, ReaderState, RelayClient
 from databus.relay import Relay
 from tests.certificates import Authority
+from tests.listening import taken_by
 from tests.relay.support import WAIT_S, Database, config_of, order, parts, published, scripted, until
 
 TOKEN = "correct-horse-battery"  # noqa: S105 - a test's
@@ -294,22 +295,18 @@ def test_a_token_is_wanted_with_tls_as_without(tmp_path: Path, authority: Author
 
 def test_an_answer_that_is_cut_off_is_not_taken_for_the_whole(relay: Relay, authority: Authority) -> None:
     """The relay's end of a stream is a message of TLS; a connection that ends without it was cut by somebody."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def pass_on() -> None:
-            client, _ = listener.accept()
-            server = socket.create_connection(("127.0.0.1", port_of(relay)))
+    def pass_on(client: socket.socket) -> None:
+        with socket.create_connection(("127.0.0.1", port_of(relay))) as server:
             back = threading.Thread(target=_copy, args=(server, client, 6_000))
             back.start()
             _copy(client, server, None)
             back.join()
 
-        thread = threading.Thread(target=pass_on)
-        thread.start()
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    with taken_by(pass_on) as port:
+        url = f"https://127.0.0.1:{port}"
         with pytest.raises(StreamCut), RelayClient(url, ca_file=authority.ca).stream("shop", "beginning") as stream:
             assert sum(len(groups) for groups in stream) < 41
-        thread.join()
 
 
 def _copy(source: socket.socket, target: socket.socket, bytes_max: int | None) -> None:

@@ -1,8 +1,6 @@
 """What goes wrong with an index and with those who write it."""
 
-import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,6 +13,7 @@ from databus.tasks.search import Cluster
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from databus.testing.servers import ServerMissing, open_search_server
+from tests.listening import taken_by
 from tests.outputs.harnesses import log_of, order
 from tests.search.proxy import SearchProxy
 from tests.search.support import OUTPUTS, output_of
@@ -194,20 +193,20 @@ def test_outputs_that_ask_one_cluster_at_a_time_do_not_take_each_other_s_connect
 
 
 def test_a_server_that_answers_byte_by_byte_is_given_up():
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+    is_over = threading.Event()
 
-        def drip():
-            connection, _ = server.accept()
-            with connection, suppress(OSError):
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-                for _ in range(500):
-                    connection.sendall(b"x")
-                    time.sleep(0.02)
+    def drip(connection):
+        with suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+            while not is_over.wait(0.02):
+                connection.sendall(b"x")
 
-        pool.submit(drip)
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(ServiceUnavailable, match=r"no whole answer within 0\.2 s"):
-            Cluster((url,), request_ms_max=200, retry_ms_max=0).client().ask("GET", "/")
+    with taken_by(drip) as port:
+        try:
+            with pytest.raises(ServiceUnavailable, match=r"no whole answer within 0\.2 s"):
+                Cluster((f"http://127.0.0.1:{port}",), request_ms_max=200, retry_ms_max=0).client().ask("GET", "/")
+        finally:
+            is_over.set()
 
 
 TURNED_AWAY = {"index": {"status": 429, "error": {"type": "es_rejected_execution_exception", "reason": "queue"}}}

@@ -33,8 +33,8 @@ def upstream() -> Iterator[int]:
     thread.start()
     yield listener.getsockname()[1]
     listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
     thread.join()
+    listener.close()
 
 
 def received(port: int) -> bytes:
