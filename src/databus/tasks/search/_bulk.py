@@ -35,6 +35,8 @@ _OR_EQUAL: Final = '"version_type":"external_gte"}}\n'  # its quotes and its lin
 _GREATER: Final = '"version_type":"external"}}\n'
 _STATUS: Final = b'"status":'
 _BUSY: Final = frozenset({429, 500, 502, 503, 504})
+_SHUT: Final = ("cluster_block", "index_closed")
+"""How reasons begin that are about the index, and not about the row: somebody has closed it, or its disk is full."""
 _STALE: Final = 409
 NDJSON: Final = "application/x-ndjson"
 _MISSING: Final = 404
@@ -228,7 +230,7 @@ def sort_answer(content: bytes, rows: int) -> Sorted:
                 stale.append(place)
                 continue
             reason = _reason(found.get("error") or {})
-            if status in _BUSY or "cluster_block" in reason:
+            if status in _BUSY or reason.startswith(_SHUT):
                 busy.append(place)
                 why = f"status {status}: {reason}"
             else:

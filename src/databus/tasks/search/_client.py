@@ -151,6 +151,8 @@ class Client:
             return AccessDenied(f"{told}. Look at `user`, `password`, `api_key` and at what they may do")
         if "cluster_block" in told or "disk" in told:
             return DiskFull(f"{told}. It is tried again")
+        if "index_closed" in told:
+            return ServiceUnavailable(f"{told}. It is tried again, until the index is open")
         if answer.status < 300 or (answer.status == 404 and not answer.is_of_server):
             return ServiceUnavailable(f"{told}. This is no answer of a search server: perhaps of a proxy before it")
         if answer.status >= 500:

@@ -15,7 +15,7 @@ from databus.schema import TableSchema
 from databus.tasks._table_filters import KeyChoice
 from databus.tasks.search._client import Client
 from databus.tasks.search._document_change import META, meta_of
-from databus.tasks.search._mapping import check_names, index_name, mapping_of
+from databus.tasks.search._mapping import OWN_FIELDS, check_names, index_name, mapping_of
 
 _EXISTS: Final = (400,)
 TYPE: Final = "_doc"
@@ -94,11 +94,12 @@ class Indices:
     def _make(self, name: str, source: str, table: TableSchema) -> None:
         plan, wanted = self._plan, self._plan.mapping(table)
         made = self._client.ask("PUT", path_of(name), self._body(source, table, wanted), may=_EXISTS)
-        if made is not None:
-            return
         found = self.mapping(name)
         if found is None:  # it was not there and could not be made: say why
             self._client.ask("PUT", path_of(name), self._body(source, table, wanted))
+            return
+        _check_found(name, found)
+        if made is not None:
             return
         whose = (found.get("_meta") or {}).get(META)
         scn, seq = (whose or {}).get("anew") or (0, 0)
@@ -187,8 +188,7 @@ class Indices:
         found = self._client.ask("GET", f"{path_of(name)}/_mapping", may=(404,))
         if found is None:
             return None
-        ((_, told),) = found.items()  # under another name, if `name` is an alias
-        mappings: dict[str, Any] = told["mappings"]
+        mappings: dict[str, Any] = _only(name, found)["mappings"]
         return next(iter(mappings.values()), {}) if self._plan.typed else mappings
 
     def uuid(self, name: str) -> str | None:
@@ -196,13 +196,42 @@ class Indices:
         found = self._client.ask("GET", f"{path_of(name)}/_settings/index.uuid", may=(404,))
         if not found:
             return None
-        ((_, told),) = found.items()
-        return str(told["settings"]["index"]["uuid"])
+        return str(_only(name, found)["settings"]["index"]["uuid"])
 
     def remove(self, name: str) -> None:
         """Remove an index, if it is there."""
         self._client.ask("DELETE", path_of(name), may=(404,))
         self._ready = {each for each in self._ready if each[0] != name}
+
+
+def _only(name: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """What the server says of an index, under another name where `name` is an alias."""
+    if len(found) > 1:
+        raise InputError(
+            f"index {name}: is an alias of several indices ({', '.join(sorted(found))}), and rows go into one. Give "
+            f"the output another `index`, or have the alias name one"
+        )
+    (told,) = found.values()
+    return dict(told)
+
+
+def _check_found(name: str, mapping: Mapping[str, Any]) -> None:
+    """Look at what a template of the server, or whoever made the index, has put into its mapping. Raises `InputError`
+    where documents are not kept as they are sent, or searches would find other ones than those below a pair.
+    """
+    source, here = mapping.get("_source") or {}, mapping.get("properties") or {}
+    if source not in ({}, {"enabled": True}):
+        raise InputError(
+            f"index {name}: its mapping has _source {json.dumps(source)}, so that it does not keep documents whole, "
+            f"which are written anew when columns change. Remove that from the index, or from the server's template"
+        )
+    for field_, wanted in OWN_FIELDS.items():
+        if field_ in here and here[field_] != wanted:
+            raise InputError(
+                f"index {name}: field {field_} has the mapping {json.dumps(here[field_])} there, and has to be "
+                f"{json.dumps(wanted)}: older documents are found by it. Remove it from the index, or from the "
+                f"server's template"
+            )
 
 
 def pairs_of_documents(client: Client, index: str, ids: Sequence[str], *, typed: bool) -> dict[str, Pair]:
