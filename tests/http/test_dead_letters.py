@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from databus.core import AccessDenied, ControlKind, LimitExceeded, UnrepresentableValue
+from databus.core import AccessDenied, ControlKind, InputError, LimitExceeded, UnrepresentableValue
 from databus.pipeline import TableControl, load_pipeline, outputs_with_letters
 from databus.schema import Column, TableSchema
 from databus.tasks import Bucket
@@ -454,3 +454,19 @@ def test_what_a_letter_holds_is_no_command_to_a_terminal(tmp_path):
         shown = databus("dead-letters", "show", str(project(receiver, tmp_path)), "hook").stdout
     assert len(shown.splitlines()) == 3
     assert all(each.isprintable() for each in shown.split("\n"))
+
+
+def test_letters_that_are_left_stop_an_output_that_keeps_none_any_more(receiver, tmp_path):
+    """Nothing parks their keys: newer changes would be sent, and a replay would send the older ones behind them."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, order(1, "bad"))
+    with keeping(receiver, tmp_path) as output:
+        write_batch(output, log.batch(0, 1))
+    with pytest.raises(InputError, match="1 dead letters are left"), opened(receiver, tmp_path):
+        pass
+    receiver.refused.clear()
+    with keeping(receiver, tmp_path) as output:
+        for file in output.letters.files():
+            output.letters.keep(file, output.replay(output.letters.read(file)))
+    with opened(receiver, tmp_path):
+        assert [change["note"] for change in receiver.taken] == ["bad"]

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from databus.core import ControlKind, LimitExceeded, ServiceUnavailable, UnrepresentableValue
+from databus.core import ControlKind, InputError, LimitExceeded, ServiceUnavailable, UnrepresentableValue
 from databus.pipeline import TableControl, load_pipeline, outputs_with_letters
 from databus.schema import Column, TableSchema
 from databus.tasks.kafka._session import Session
@@ -431,3 +431,15 @@ def test_a_mirror_parks_keys_of_messages_in_their_partitions_and_replays_them(ka
         assert sorted(map(repr, part)) == sorted(map(repr, original))
         for key in {each[0] for each in original} - {None}:
             assert [each for each in part if each[0] == key] == [each for each in original if each[0] == key]
+
+
+def test_letters_that_are_left_stop_an_output_that_keeps_none_any_more(kafka, tmp_path):
+    """Nothing parks their keys: newer rows would be written, and a replay would write the older ones behind them."""
+    target = Target(kafka, tmp_path)
+    target.write(log_of(BAD))
+    target.options["on_error"] = "retry"
+    with pytest.raises(InputError, match="1 dead letters are left"):
+        target._opened()
+    target.mend()
+    target.replay()
+    target._opened()

@@ -196,6 +196,10 @@ class HttpOutput(LettersOutput):
         """See `Output.check_table`."""
         check_whole_rows(table, self.config.format, f"outputs.{self.context.output}.format: ")
 
+    def open(self) -> None:
+        """See `Output.open`. Raises `InputError` as `check_left` does."""
+        self.check_left()
+
     def direct_writer(self) -> HttpWriter:
         """See `DirectOutput.direct_writer`."""
         config = self.config

@@ -79,7 +79,8 @@ class KafkaOutput(LettersOutput):
                 raise UnsupportedFeature(f"outputs.{self.context.output}.format: {error}") from error
 
     def open(self) -> None:
-        """See `Output.open`. Raises `ConfigError` without Kafka's client."""
+        """See `Output.open`. Raises `ConfigError` without Kafka's client, and as `check_left` does."""
+        self.check_left()
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ConfigError(
                 f"outputs.{self.context.output}: Kafka's client is missing: {how_to_install('kafka')}; and "

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from databus.core import InputError
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import DirectOutput
 from databus.tasks import DeadLetters, StagedBatch, TableControl, released_below
@@ -36,6 +37,19 @@ class LettersOutput(DirectOutput):
     def kept_letters(self) -> DeadLetters | None:
         """The letters, if rows that are refused are to be some."""
         return self.letters if self.config.on_error == "dead_letter" else None
+
+    def check_left(self) -> None:
+        """For outputs whose targets take changes in order. Raises `InputError` where letters are left from when they
+        were kept: nothing parks their keys now, and a replay would write them behind newer changes.
+        """
+        count = 0 if self.config.on_error == "dead_letter" else self.letters.count()
+        if count:
+            name = self.context.output
+            raise InputError(
+                f"outputs.{name}: {count} dead letters are left, and `on_error` is {self.config.on_error}: newer "
+                f"changes of their keys would be written before them. `databus dead-letters replay FILE {name}` writes "
+                f"them, `drop` forgets them (FILE is the pipeline's file); or say `on_error: dead_letter` again"
+            )
 
     def release_letters(self, batch: StagedBatch) -> None:
         """Forget letters that controls of a batch have overtaken. Raises `LimitExceeded` where too many are left."""
