@@ -1,13 +1,17 @@
 """Who comes first: pipelines of one name over two databases that begin in the same moments."""
 
+import json
+
 import pytest
 
 from databus.core import ServiceUnavailable
+from databus.pipeline import load_pipeline
+from databus.pipeline._rebuild import rebuild
 from databus.tasks import Bucket
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import order
-from tests.search.support import output_of
+from tests.search.support import OUTPUTS, output_of
 from tests.search.test_search_accidents import attempt, notes
 
 NAME = "shop/main.orders"
@@ -65,3 +69,23 @@ def test_a_relay_of_the_same_history_goes_on_where_another_began(server, two):
     with other.direct_writer().open(bucket) as writer:
         writer.write(log_of("log-2", "first").batch(0, 2))
     assert notes(server) == {"1": "first", "2": "first"}
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["a batch was written", "one was begun"])
+def test_an_index_can_be_made_anew_by_a_pipeline_that_has_lost_its_state(server, tmp_path, is_whole):
+    """As the errors say that speak of rows from another log."""
+    path = tmp_path / "databus.yml"
+    given = {"type": OUTPUTS[server.kind].product, "from": "shop", "url": server.url}
+    path.write_text(json.dumps({"name": "shop", "inputs": {"shop": {"type": "mock"}}, "outputs": {"index": given}}))
+    before = output_of(server, tmp_path, buckets=1)
+    before.open()
+    if is_whole:
+        write_batch(before, log_of("log-1", "first").batch(0, 2))
+    with attempt(before) as writer:
+        writer.write(log_of("log-1", "first").batch(0, 2))
+    asked = []
+    rebuild(load_pipeline(path), "index", ["main.orders"], confirm=lambda tables: asked.append(tables) or True)
+    assert asked == [[NAME]]
+    assert "error" in server.ask("GET", "/orders")
+    write_batch(output_of(server, tmp_path), log_of("log-2", "second").batch(0, 2))
+    assert notes(server) == {"1": "second", "2": "second"}

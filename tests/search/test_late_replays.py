@@ -8,7 +8,7 @@ from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import order
 from tests.search.support import output_of
 from tests.search.test_dead_letters import NUMBERS
-from tests.search.test_search_accidents import notes
+from tests.search.test_search_accidents import attempt, notes
 
 TAKES_TEXTS = {"properties": {"note": {"type": "integer", "ignore_malformed": True}}}
 
@@ -108,3 +108,19 @@ def test_letters_are_forgotten_by_an_output_that_keeps_no_new_ones(server, made,
     write_batch(changed, log.batch(cut, len(log.entries)))
     changed.close()
     assert changed.letters.count() == 0
+
+
+def test_a_letter_that_is_written_again_after_its_table_was_emptied_is_forgotten(server, made):
+    """By a task that was given up; the server has forgotten by then which documents were deleted."""
+    log = ChangeLog().begin()
+    log.insert(ORDERS, order(1, "one"))
+    log.begin().control(ControlKind.TRUNCATE, ORDERS)
+    with attempt(made) as late:
+        for begin in (0, 1):
+            write_batch(made, log.batch(begin, begin + 1))
+        late.write(log.batch(0, 1))
+    server.ask("PUT", "/orders/_settings", {"index.gc_deletes": "0s"})
+    server.ask("POST", "/orders/_refresh")
+    mend(server)
+    assert made.replay(letters_of(made)) == []
+    assert notes(server) == {}

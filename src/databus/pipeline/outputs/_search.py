@@ -6,6 +6,7 @@ far each table has come and from which log.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Final
 from uuid import uuid4
@@ -42,6 +43,7 @@ from databus.tasks import (
 )
 from databus.tasks.search import (
     CLAIM,
+    EMPTIED,
     HELD,
     PLACE,
     Cluster,
@@ -206,9 +208,15 @@ class SearchOutput(LettersOutput):
         return None
 
     def replay(self, letters: Letters) -> Sequence[Letter]:
-        """See `DirectOutput.replay`."""
+        """See `DirectOutput.replay`. Letters from before their table was emptied are forgotten: a task that was given
+        up may have written them since.
+        """
         self.open()
-        return self.direct_writer().replay(letters)
+        index = self._plan.name(*letters.source.split("/", 1))
+        noted = self._control.read(EMPTIED, letters.source)
+        below = (0, 0) if noted is None or noted["uuid"] != self._indices.uuid(index) else pair_of(noted)
+        standing = tuple(each for each in letters.letters if each.pair >= below)
+        return self.direct_writer().replay(replace(letters, letters=standing)) if standing else []
 
     def place(self, name: str) -> Place | None:
         """See `Output.place`."""
@@ -248,6 +256,10 @@ class SearchOutput(LettersOutput):
         noted = self._control.read(PLACE, name)
         return noted is None or noted.get("way") in (None, "", way)
 
+    def tables(self) -> Collection[str]:
+        """See `Output.tables`: what was written of, or begun."""
+        return {*self._control.names(PLACE), *self._control.names(CLAIM)}
+
     def remove(self, tables: Collection[str]) -> list[Location]:
         """See `Output.remove`."""
         for name in tables:
@@ -257,6 +269,7 @@ class SearchOutput(LettersOutput):
     def _remove(self, name: str) -> None:
         self.letters.release(name, _END)  # its rows come again, those of letters too
         self._control.remove(PLACE, name)
+        self._control.remove(CLAIM, name)
         self._held.forget(self._owner, name)
         self._indices.remove(self._plan.name(*name.split("/", 1)))
         self._uuids.pop(name, None)
@@ -312,7 +325,10 @@ class SearchOutput(LettersOutput):
     def _delete_below(self, name: str, pair: Pair) -> None:
         """Remove what is older, the letters last: a replay may have read them already, and write them only now."""
         self._held.forget(self._owner, name, pair)
-        sweep = self._sweep(self._plan.name(*name.split("/", 1)))
+        index = self._plan.name(*name.split("/", 1))
+        mine = {"uuid": self._indices.uuid(index), "scn": pair[0], "seq": pair[1]}
+        self._control.change(EMPTIED, name, partial(_later, mine))
+        sweep = self._sweep(index)
         if sweep.refresh():
             sweep.delete_below(pair)
             sweep.shut_out(self.letters.ids_below(name, pair), pair[0])
@@ -403,6 +419,10 @@ class ElasticsearchOutput(SearchOutput):
 
     product: ClassVar[str] = "elasticsearch"
     config_model: ClassVar[type[OutputConfig]] = ElasticsearchConfig
+
+
+def _later(mine: Mapping[str, Any], found: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return mine if found is None or found["uuid"] != mine["uuid"] or pair_of(found) < pair_of(mine) else found
 
 
 def _known_or(before: Mapping[str, Any], found: Mapping[str, Any] | None) -> Mapping[str, Any]:

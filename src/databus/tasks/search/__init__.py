@@ -2,7 +2,7 @@
 
 from databus.tasks.search._bulk import Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import Client, Cluster
-from databus.tasks.search._control import CLAIM, CONTROL_INDEX, HELD, PLACE, ControlIndex
+from databus.tasks.search._control import CLAIM, CONTROL_INDEX, EMPTIED, HELD, PLACE, ControlIndex
 from databus.tasks.search._document_change import DocumentChange
 from databus.tasks.search._indices import IndexPlan, Indices
 from databus.tasks.search._mapping import check_names, index_name
@@ -13,6 +13,7 @@ from databus.tasks.search._writer import Fence, SearchWriter, pair_of, shut_out_
 __all__ = [
     "CLAIM",
     "CONTROL_INDEX",
+    "EMPTIED",
     "HELD",
     "PARTS_INDEX",
     "PLACE",

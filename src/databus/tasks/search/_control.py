@@ -2,7 +2,8 @@
 
 A document for each table: `{"index", "uuid", "log", "scn", "seq", "way", "txid", "ts_us"}`; and a claim, by whoever was
 the first to write to its index, before he did: the same, with the end of his batch. A document for each bucket that has
-written a part of a transaction: `{"token"}`. A document for each stream of which rows were held: see `Parts`.
+written a part of a transaction: `{"token"}`. A document for each stream of which rows were held: see `Parts`. And one
+for each table that was emptied: `{"uuid", "scn", "seq"}`, below which none of its rows is there any more.
 
 Each document is written with a version above the one that was read, so that a request that was given up, and is carried
 out later, puts nothing back. For the same reason what is removed stays as a document that says so.
@@ -17,8 +18,10 @@ from urllib.parse import quote
 from databus.core import ServiceUnavailable
 from databus.tasks.search._client import Client
 from databus.tasks.search._indices import TYPE, path_of
+from databus.tasks.search._sweep import Sweep
 
 CONTROL_INDEX: Final = "databus-control"
+EMPTIED: Final = "emptied"
 PLACE: Final = "place"
 CLAIM: Final = "claim"
 FENCE: Final = "fence"
@@ -67,6 +70,14 @@ class ControlIndex:
             there = (each.get("found") and each["_source"] != _REMOVED for each in told)
             found += [name for name, is_there in zip(some, there, strict=True) if is_there]
         return found
+
+    def names(self, kind: str) -> list[str]:
+        """The names of all of its documents of a kind; none where there is no control index."""
+        sweep = Sweep(self._client, CONTROL_INDEX, typed=self._typed, soft=False)
+        pages = sweep.pages({"match_all": {}}) if sweep.refresh() else ()
+        prefix = self._id(kind, "")
+        hits = (hit for page in pages for hit in page if hit.id.startswith(prefix))
+        return sorted(hit.id.removeprefix(prefix) for hit in hits if hit.document != _REMOVED)
 
     def change(self, kind: str, name: str, made: Callable[[dict[str, Any] | None], Mapping[str, Any]]) -> None:
         """Put what `made` makes of a document, or of None, in its place; nobody writes it between look and write."""

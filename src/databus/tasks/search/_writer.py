@@ -44,9 +44,9 @@ _STANDS_BESIDE: Final = (
     "the index has, or has deleted, another row of its document, which by its version is as new: one of the same "
     "transaction, which came in parts. The next change of the row puts it right, and so does `databus rebuild`"
 )
-_WAYS_OUT: Final = (
-    "Restore the pipeline's state; or give one of two pipelines another name; or, where nobody needs what the index "
-    "holds, remove it"
+_WAITS_FOR_REFRESH: Final = (
+    ". With `refresh: wait` the server answers when the index has refreshed itself: its refresh_interval has to be "
+    "shorter than request_ms_max, and -1 is never"
 )
 _NOT_THE_ROWS_FAULT: Final = frozenset({401, 403, 404})
 
@@ -204,7 +204,7 @@ class _BucketOfSearch:
             mine = {"index": index, "uuid": uuid, "log": log, **end}
             self._control.change(CLAIM, name, lambda found: self._claimed(name, found, mine))
         elif noted["log"] not in (None, log):
-            raise UnsupportedFeature(f"{self._of_other_log(name, noted, log)} {_WAYS_OUT}")
+            raise UnsupportedFeature(f"{self._of_other_log(name, noted, log)} {self._ways_out(name)}")
         self._claims.add(name)
 
     def _claimed(self, name: str, found: Mapping[str, Any] | None, mine: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -214,13 +214,19 @@ class _BucketOfSearch:
             told = self._of_other_log(name, found, mine["log"])
             if found["txid"]:
                 raise ServiceUnavailable(f"{told} The query begins again, and asks whose that is")
-            raise UnsupportedFeature(f"{told} {_WAYS_OUT}")
+            raise UnsupportedFeature(f"{told} {self._ways_out(name)}")
         return found
 
     def _of_other_log(self, name: str, noted: Mapping[str, Any], log: str | None) -> str:
         return (
             f"outputs.{self._bucket.output}: index {noted['index']} holds {name} from log {noted['log']}, and the next "
             f"changes come from {log}: perhaps of another database, by another pipeline of this name."
+        )
+
+    def _ways_out(self, name: str) -> str:
+        return (
+            f"Restore the pipeline's state; or give one of two pipelines another name; or have the index made anew: "
+            f"`databus rebuild FILE {self._bucket.output} {name}` (FILE is the pipeline's file)"
         )
 
     def _put(self, batch: ChangeBatch, item: TableRows, parts: set[int]) -> int:
@@ -308,6 +314,7 @@ class BulkSender:
         self._writer = writer
         self._fence = fence
         self._path = f"/_bulk?{FILTER}" + ("" if writer.refresh == "false" else f"&refresh={writer.refresh}")
+        self._hint = _WAITS_FOR_REFRESH if writer.refresh == "wait_for" else ""
 
     def send(self, made: Operations) -> tuple[list[int], list[Refusal]]:
         """Returns which were stale, and those refused, by their places in `made`.
@@ -359,7 +366,10 @@ class BulkSender:
         """What has become of the rows; None where the request is too large, and can be a smaller one."""
         if self._fence is not None:
             self._fence.check()
-        answer = self._client.send("POST", self._path, body, NDJSON)
+        try:
+            answer = self._client.send("POST", self._path, body, NDJSON)
+        except ServiceUnavailable as error:
+            raise ServiceUnavailable(f"{error}{self._hint}") from error
         if answer.status == TOO_LARGE:
             return (
                 Sorted(refused=(Refusal(0, TOO_LARGE, f"{len(body)} bytes: {reason_of(answer)}"),))
