@@ -119,31 +119,17 @@ def test_two_queries_that_become_one_after_a_kill_repeat_nothing(kafka, tmp_path
     assert ids_in(kafka, prefix) == [*range(1, 13)]
 
 
-def test_a_table_that_leaves_a_query_which_still_runs_repeats_nothing_after_a_kill(kafka, tmp_path):
+@pytest.mark.parametrize("runs", [[(B, A)], [(A,), (B,)]], ids=["it begins first", "the other has gone on"])
+def test_a_table_that_leaves_a_query_which_still_runs_repeats_nothing_after_a_kill(kafka, tmp_path, runs):
     prefix, log = new_prefix(), both(10)
     process = Process(kafka, tmp_path, prefix, {A: of_tables("orders", "events")})
     process.write(A, log, 3)
     process.write(A, log, 7, is_killed=True)
-    now = {A: of_tables("orders"), B: Bringing("shop/main.events")}
-    process = Process(kafka, tmp_path, prefix, now)
-    process.write(B, log, 9)
-    process.write(A, log, 10)
-    process.write(B, log, 10)
-    assert ids_in(kafka, prefix) == [*range(1, 11)]
-
-
-def test_a_table_that_leaves_a_query_is_where_that_left_it_although_that_has_gone_on(kafka, tmp_path):
-    """Whichever of the two begins first."""
-    prefix, log = new_prefix(), both(10)
-    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders", "events")})
-    process.write(A, log, 3)
-    process.write(A, log, 7, is_killed=True)
-    now = {A: of_tables("orders"), B: Bringing("shop/main.events")}
-    process = Process(kafka, tmp_path, prefix, now)
-    process.write(A, log, 10)
-    process = Process(kafka, tmp_path, prefix, now)
-    process.write(B, log, 9)
-    process.write(B, log, 10)
+    for names in runs:
+        process = Process(kafka, tmp_path, prefix, {A: of_tables("orders"), B: Bringing("shop/main.events")})
+        for name in names:
+            for end in (9, 10):
+                process.write(name, log, end)
     assert ids_in(kafka, prefix) == [*range(1, 11)]
 
 
