@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable, time_us
@@ -146,6 +146,8 @@ class Cluster:
         for place, future in asked.items():
             what = f"asking for offsets of {place.topic}, partition {place.partition}"
             answer = self._answer(future, what, absent=KafkaError.UNKNOWN_TOPIC_OR_PART)
+            if answer is not None and answer.offset == OFFSET_INVALID:  # which the client says without an error
+                raise ServiceUnavailable(f"{self._where}: {what}: its leader cannot be reached")
             if answer is not None:
                 found[place.topic, place.partition] = int(answer.offset)
         return found

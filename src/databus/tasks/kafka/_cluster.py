@@ -46,6 +46,7 @@ _WRONG: Final = (
 _WAIT: Final = (
     "_ALL_BROKERS_DOWN",
     "_MSG_TIMED_OUT",
+    "_NOENT",  # no partition that was asked for has a leader now
     "_PURGE_INFLIGHT",
     "_PURGE_QUEUE",
     "_RESOLVE",

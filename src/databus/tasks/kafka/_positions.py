@@ -242,12 +242,18 @@ class Positions:
                 isolation_level=IsolationLevel.READ_UNCOMMITTED,
                 request_timeout=self._cluster.request_s_max,
             )
-            return {at.partition: each.result(self._cluster.request_s_max).offset for at, each in asked.items()}
+            ends = {at.partition: each.result(self._cluster.request_s_max).offset for at, each in asked.items()}
         except KafkaException as error:
             topics_of(self._cluster).forget()
             raise self._cluster.error(error, f"looking for the end of control topic {self._topic}") from error
         except TimeoutError as error:
             raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+        if min(ends.values()) < 0:  # so the client says, without an error, that a leader cannot be reached
+            raise ServiceUnavailable(
+                f"{self._cluster.name}: the leader of control topic {self._topic} does not answer, and another one is "
+                f"not known yet"
+            )
+        return ends
 
 
 def _position_of(told: Mapping[str, Any], where: str) -> Position:

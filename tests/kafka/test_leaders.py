@@ -1,0 +1,100 @@
+"""Partitions whose leader is away for a while: nobody takes for an answer that there is none."""
+
+import time
+from functools import partial
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from databus.core import ServiceUnavailable
+from databus.sources.kafka._cluster import Cluster
+from databus.sources.kafka._config import KafkaConfig
+from databus.tasks.kafka import positions_of
+from databus.testing._staged_writes import write_batch
+from databus.testing.servers import Kafka, ServerMissing
+from tests.kafka.brokers import BROKER, SecondBroker
+from tests.kafka.support import new_prefix, output_of
+from tests.outputs.harnesses import log_of
+
+ASKED = 12  # of which every other one was told of an end below zero, without an error
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    first = Kafka(tmp_path_factory.mktemp("1"))
+    second = SecondBroker(tmp_path_factory.mktemp("2"), first)
+    try:
+        first.start()
+        yield first, second
+    except ServerMissing as missing:
+        pytest.skip(str(missing))
+    finally:
+        second.close()
+        first.close()
+
+
+@pytest.fixture
+def brokers(both):
+    """The second one runs again, if it was killed."""
+    both[1].start()
+    return both
+
+
+def make_topic(server, name, **config):
+    """The second broker is the leader."""
+    topic, admin = NewTopic(name, 1, replica_assignment=[[BROKER]], config=config), AdminClient(settings_of(server))
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return admin.create_topics([topic])[name].result(30)
+        except KafkaException:  # it is not let in again yet
+            if time.monotonic() > deadline:
+                raise
+
+
+def settings_of(server):
+    return {"bootstrap.servers": server.bootstrap}
+
+
+def in_the_end(ask):
+    """On a machine that is busy, not each answer comes in time."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return ask()
+        except ServiceUnavailable:
+            assert time.monotonic() < deadline
+
+
+def never_answers(ask):
+    for _ in range(ASKED):
+        with pytest.raises(ServiceUnavailable):
+            ask()
+
+
+def test_positions_whose_leader_is_away_are_not_taken_for_none(brokers, tmp_path):
+    """A bucket without a position is written from where the ledger stands, and the topics may be further."""
+    first, second = brokers
+    prefix, log = new_prefix(), log_of(1, 2, 3)
+    make_topic(first, f"{prefix}.control", **{"cleanup.policy": "compact"})
+    output = output_of(first, tmp_path, prefix, buckets=1)
+    output.open()
+    in_the_end(lambda: write_batch(output, log.batch(0, 3)))
+    cluster = output_of(first, tmp_path, prefix, request_ms_max=500).direct_writer().cluster
+    positions = positions_of(cluster, f"{prefix}.control")
+    assert [each.at.scn for each in in_the_end(positions.read).values()] == [3]
+    second.kill()
+    never_answers(positions.read)
+
+
+def test_a_source_does_not_take_the_end_of_a_partition_whose_leader_is_away_for_another(brokers):
+    first, second = brokers
+    topic = new_prefix()
+    make_topic(first, topic)
+    config = {"type": "kafka", "topics": [topic], "kafka": settings_of(first), "request_ms": 500}
+    cluster = Cluster("events", KafkaConfig.model_validate(config))
+    states = partial(cluster.states, {topic: ("id", 1)})
+    assert in_the_end(states)[topic].latest == (0,)
+    second.kill()
+    never_answers(states)
