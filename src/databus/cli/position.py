@@ -1,7 +1,8 @@
 """`databus position`: where a log goes on in its server's log; and `databus skip`: what it leaves out."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,12 +68,12 @@ def set_(
         resume = log.resume()
         if resume.position is None:
             raise InputError(f"{physical}: the log holds nothing yet; say where it begins by the option `start`")
-        _confirm(f"{physical}: go on at {place} instead of {dict(resume.position)}?", yes=yes)
+        _confirm(f"{physical}: go on at {place} instead of {_words(resume.position)}?", yes=yes)
         for group in source.move(resume, place, reads=resnapshot):
             log.append(group)
         note(log, "position set", {"place": place, "resnapshot": resnapshot})
         resume = log.resume()
-    typer.echo(f"{physical}: goes on at {dict(resume.position or {})}, timeline {resume.timeline}")
+    typer.echo(f"{physical}: goes on at {_words(resume.position or {})}, timeline {resume.timeline}")
 
 
 @app.command(epilog="Example: databus skip relay.yml shop --transactions 1")
@@ -103,6 +104,10 @@ def skip(
             log.append(group)
         note(log, "skip", {"transactions": ids, "resnapshot": resnapshot})
     typer.echo(f"{physical}: left out {named}")
+
+
+def _words(position: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in position.items())
 
 
 def _confirm(question: str, *, yes: bool) -> None:

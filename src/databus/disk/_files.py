@@ -26,8 +26,8 @@ def is_no_room(error: OSError) -> bool:
 def disk_full(path: Path, error: OSError) -> DiskFull:
     """The error that a write without room becomes."""
     return DiskFull(
-        f"{path}: {error.strerror}; nothing was half-written. It is tried again: free some room (a relay's logs take "
-        f"less with a lower retention_bytes_max)"
+        f"{path}: {error.strerror}; nothing was half-written. Free some room (a relay's logs take less with a lower "
+        f"retention_bytes_max): whatever runs tries again by itself, a command that has ended has to be started again"
     )
 
 
