@@ -1,15 +1,21 @@
 """What went wrong inside of Spark, as the error that it was before Spark wrapped it in text."""
 
+import errno
+import os
 import re
 from typing import Final
 
 import databus.core
-from databus.core import DatabusError
+from databus.core import DatabusError, DiskFull
 
 _SLOW_WORKERS: Final = "Python worker failed to connect back"
 """How Spark says that a Python process did not come up within its ten seconds."""
 
 _LINE: Final = re.compile(r"^(?:\S*\s)?databus\.core\._errors\.(\w+): (.*)$", re.MULTILINE)
+
+
+_NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""How Java says that a write failed for lack of room, behind the name of one of its exceptions."""
 
 
 def is_of_slow_workers(error: BaseException) -> bool:
@@ -20,15 +26,26 @@ def is_of_slow_workers(error: BaseException) -> bool:
 def error_of(error: BaseException) -> DatabusError | None:
     """The databus error that made a query fail, with its class and message; None if it was something else.
 
-    Spark runs sources in other processes and hands on their tracebacks as text; the last databus error there counts.
+    A full disk is one, also where Spark itself met it: Java writes a query's checkpoint. Spark runs sources in other
+    processes and hands on their tracebacks as text; the last databus error there counts.
     """
     if isinstance(error, DatabusError):
         return error
     found = _LINE.findall(str(error))
     if not found:
-        return None
+        return _full_disk(str(error))
     name, message = found[-1]
     kind = getattr(databus.core, name, None)
     if isinstance(kind, type) and issubclass(kind, DatabusError):
         return kind(message)
     return None
+
+
+def _full_disk(said: str) -> DiskFull | None:
+    reason = next((each for each in _NO_ROOM if f"java.io.IOException: {each}" in said), None)
+    if reason is None:
+        return None
+    return DiskFull(
+        f"Spark says: {reason}. Free some room where its files are, in the pipeline's `state` and the folder for "
+        f"temporary files; a pipeline that runs tries again by itself"
+    )

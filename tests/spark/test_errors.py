@@ -1,0 +1,25 @@
+"""What Spark says in its own words, as our errors."""
+
+import errno
+import os
+
+import pytest
+
+from databus.core import DiskFull
+from databus.spark import error_of
+
+SAID = (
+    "[STREAM_FAILED] Query [id = 728f2097-8440-4e28-a09a-6f12db3c9b99, runId = a8d5b96a-0210-457a-ae53-68b46a90d280] "
+    "terminated with exception: java.io.IOException: {} SQLSTATE: XXKST\n=== Streaming Query ===\nIdentifier: a"
+)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_checkpoint_that_finds_no_room_is_a_full_disk_which_is_waited_for(number: int) -> None:
+    said = error_of(RuntimeError(SAID.format(os.strerror(number))))
+    assert isinstance(said, DiskFull)
+    assert os.strerror(number) in str(said)
+
+
+def test_another_error_of_input_or_output_is_no_full_disk() -> None:
+    assert error_of(RuntimeError(SAID.format("Input/output error"))) is None
