@@ -27,7 +27,7 @@ def disk_full(path: Path, error: OSError) -> DiskFull:
     """The error that a write without room becomes."""
     return DiskFull(
         f"{path}: {error.strerror}; nothing was half-written. Free some room (a relay's logs take less with a lower "
-        f"retention_bytes_max): whatever runs tries again by itself, a command that has ended has to be started again"
+        f"retention_bytes_max); what still runs then goes on by itself"
     )
 
 
