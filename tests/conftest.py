@@ -44,6 +44,7 @@ SHARES_SPARK = (
     "http/test_http_runs.py",
     "kafka/test_kafka_runs.py",
     "kafka/test_last_images.py",
+    "kafka/test_renamed_runs.py",
     "kafka/test_typed_branches.py",
     "pipeline/test_other_log.py",
     "laws/test_whole_way.py",

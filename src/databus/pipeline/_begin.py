@@ -55,13 +55,15 @@ def begin(
         reader.check_ahead(feed, handle)
     reader.go_on(feeds, [handle.stream(plan.name) for handle in handles])
     streams = [handle.stream(plan.name) for handle in handles]
-    starts = [each.checkpoint for each in streams if each is not None]
+    starts = [each.checkpoint for each in streams if each is not None and _has_come(each)]
     if len(starts) < len(handles):
         beginning = origin.beginning(context, offsets.physical)
         if beginning is not None:  # what it means now; a moment later it would be a gap
             starts.append(beginning)
             reader.begin(feeds, known, beginning)
         elif all(offsets.pair_of(each)[0] >= origin.starting_version for each in starts):
+            for handle in handles:
+                handle.announce(plan.name)
             shutil.rmtree(offsets.folder, ignore_errors=True)
             return None
     least = min(starts, key=offsets.pair_of)
@@ -69,6 +71,11 @@ def begin(
     if offsets.committed() != least:
         shutil.rmtree(offsets.folder, ignore_errors=True)
     return least
+
+
+def _has_come(stream: Stream) -> bool:
+    """Whether it says a place; one that was only announced does not."""
+    return bool(stream.checkpoint.sources)
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class _Reader:
         Raises `PositionPurged` for one that cannot be told what is read anew.
         """
         for (feed, handle), stream in zip(feeds, known, strict=True):
-            if stream is None:
+            if stream is None or not _has_come(stream):
                 self._begin(feed, handle, beginning)
 
     def check_ahead(self, feed: Feed, handle: OutputHandle) -> None:

@@ -219,6 +219,14 @@ class OutputHandle:
         with self._held():
             self._put(name, replace(self._current(name), checkpoint=checkpoint).reading(incomplete))
 
+    def announce(self, name: str) -> None:
+        """Note that a query begins of which the target has nothing. What it writes is then known as its own by a query
+        that goes on from it under another name, though it is killed before it has said how far it came.
+        """
+        with self._held():
+            if isinstance(self.output, DirectOutput) and self.stream(name) is None:
+                self._put(name, Stream(self.bringing[name].of, Checkpoint()))
+
     def advance(self, name: str, checkpoint: Checkpoint) -> None:
         """Note that all of a query up to `checkpoint` is in the target."""
         with self._held():
