@@ -4,6 +4,8 @@ import random
 from dataclasses import replace
 from functools import partial
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from databus.core import Checkpoint, SourceCheckpoint
@@ -48,13 +50,15 @@ class Process:
     def _has(self, mine, name):
         return brings(mine.of, mine.selections, name)
 
-    def write(self, name, log, end, *, is_killed=False):
-        """Write from where the ledger says; killed, before that says so."""
+    def write(self, name, log, end, *, is_killed=False, ids=None):
+        """Write from where the ledger says; killed, before that says so. ids: of rows that a filter lets through."""
         at = self.begin(name)
         begin = next(n for n in range(len(log.entries) + 1) if log.position(n).pair >= at)
         whole, mine = log.batch(begin, end), self.handle.bringing[name]
         items = tuple(each for each in whole.items if self._has(mine, f"shop/{each.table.source}"))
-        batch = replace(whole, items=items)
+        if ids is not None:
+            items = [replace(each, rows=each.rows.filter(pc.is_in(each.rows["id"], pa.array(ids)))) for each in items]
+        batch = replace(whole, items=tuple(each for each in items if each.rows.num_rows))
         self.handle.write_direct(name, batch, partial(write_buckets, self.output, batch))
         if not is_killed:
             self.handle.advance(name, Checkpoint({batch.physical: batch.end}))
@@ -199,6 +203,20 @@ def test_a_merge_that_is_taken_back_after_a_kill_repeats_nothing(kafka, tmp_path
     process = Process(kafka, tmp_path, prefix, apart)
     for name in apart:
         process.write(name, log, 10)
+    assert ids_in(kafka, prefix) == [*range(1, 11)]
+
+
+@pytest.mark.parametrize("begins", [(), (A, B)], ids=["one is further", "both begin"])
+def test_a_table_whose_rows_are_routed_to_two_queries_loses_none(kafka, tmp_path, begins):
+    """They are of one table, and none of them has the other's rows."""
+    prefix, log = new_prefix(), log_of(*["orders"] * 10)
+    Process(kafka, tmp_path, prefix, {BOTH: of_tables("orders")}).write(BOTH, log, 4)
+    process = Process(kafka, tmp_path, prefix, dict.fromkeys((A, B), Bringing("shop/main.orders")))
+    for name in begins:
+        process.begin(name)
+    for end in (8, 10):
+        process.write(A, log, end, ids=[2, 4, 6, 8, 10])
+        process.write(B, log, end, ids=[1, 3, 5, 7, 9])
     assert ids_in(kafka, prefix) == [*range(1, 11)]
 
 

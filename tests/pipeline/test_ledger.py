@@ -155,8 +155,8 @@ def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
     with_tables = Stream("shop/*", at(3), (choice("shop/*"),), tables, frozenset(["shop/main.orders"]))
     book = ledger(tmp_path)
     book.put("all", with_tables, current)
-    assert book.inherited("one", ["more/main.stock"], None) is None
-    found = book.inherited("one", ["shop/main.orders"], None)
+    assert book.inherited("one", ["more/main.stock"], None, {}) is None
+    found = book.inherited("one", ["shop/main.orders"], None, {})
     assert (found.checkpoint, [*found.tables], found.incomplete) == (at(3), ["shop/main.orders"], {"shop/main.orders"})
     book.put("one", replace(found, of="main.orders"), current)
     left = ledger(tmp_path).streams
@@ -294,10 +294,10 @@ def test_a_table_is_found_where_a_query_left_it_that_has_begun_first_without_it(
     ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/*"),)), {"all": bringing("shop/*", "shop/*")})
     ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/main.stock"),)), now)
     ledger(tmp_path).put("all", Stream("shop/*", at(8), (choice("shop/main.stock"),)), now)
-    found = ledger(tmp_path).inherited("one", ["shop/main.orders"], None)
+    found = ledger(tmp_path).inherited("one", ["shop/main.orders"], None, {})
     assert found.checkpoint == at(3)
     ledger(tmp_path).put("one", replace(found, of="main.orders", selections=()), now)
-    assert ledger(tmp_path).inherited("other", ["shop/main.stock"], None).checkpoint == at(8)
+    assert ledger(tmp_path).inherited("other", ["shop/main.stock"], None, {}).checkpoint == at(8)
     assert not ledger(tmp_path).left
 
 
@@ -325,6 +325,6 @@ def test_a_name_from_which_another_has_gone_on_says_nothing_any_more(tmp_path):
     now = {"new": bringing("shop/*", "shop/*"), "waits": bringing("main.users")}
     book.put("new", Stream("shop/*", at(8), (choice("shop/*"),)), now)
     assert ledger(tmp_path).found("old", "main.orders", {"old": "main.orders"}) is None
-    assert ledger(tmp_path).inherited("waits", ["main.orders"], None).checkpoint == at(3)
+    assert ledger(tmp_path).inherited("waits", ["main.orders"], None, {}).checkpoint == at(3)
     book.put("waits", Stream("main.users", at(8)), now)
     assert {*ledger(tmp_path).streams} == {"new", "waits"}

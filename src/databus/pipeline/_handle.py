@@ -20,7 +20,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location, located
-from databus.pipeline._ledger import Entry, Ledger, Stream
+from databus.pipeline._ledger import Brings, Entry, Ledger, Stream
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._way import WayOf
 from databus.tasks import (
@@ -139,16 +139,21 @@ class OutputHandle:
     def inherit(self, name: str, tables: Collection[str]) -> Stream | None:
         """Let a query go on where others stand that brought tables so far which are new to it. None if none did."""
         with self._held():
-            found = self._taken().inherited(name, tables, self.stream(name))
+            found = self._taken().inherited(name, tables, self.stream(name), self._brings)
             if found is None:
                 return None
             self._put(name, found)
             return self.stream(name)
 
+    @property
+    def _brings(self) -> Mapping[str, Brings]:
+        """What all queries are to bring."""
+        return {name: (each.of, each.selections) for name, each in self.bringing.items()}
+
     def least_of(self, name: str, tables: Collection[str]) -> Checkpoint | None:
         """Where `inherit` would have a query go on; None if no other one brought any of these tables."""
         with self._held():
-            found = self._taken().inherited(name, tables, self.stream(name))
+            found = self._taken().inherited(name, tables, self.stream(name), self._brings)
             return None if found is None else found.checkpoint
 
     def check(self, name: str) -> None:
@@ -243,7 +248,7 @@ class OutputHandle:
         stream = replace(stream, of=mine.of, selections=mine.selections)
         if not isinstance(self.output, DirectOutput):
             stream = replace(stream, before=(), written=())
-        ledger.put(name, stream, {other: (each.of, each.selections) for other, each in self.bringing.items()})
+        ledger.put(name, stream, self._brings)
         self._now.pop(name, None)
 
     def _current(self, name: str) -> Stream:

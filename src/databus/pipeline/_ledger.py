@@ -261,13 +261,17 @@ class Ledger:
         before = [(other, each) for other, each in self.streams.items() if other not in current and each.of == of]
         return _joined(before) if before else None
 
-    def inherited(self, name: str, tables: Collection[str], mine: Stream | None) -> Stream | None:
+    def inherited(
+        self, name: str, tables: Collection[str], mine: Stream | None, current: Mapping[str, Brings]
+    ) -> Stream | None:
         """Where a stream goes on with tables that are new to it, and that others have brought so far; None if none has.
 
         That is where the least of them stands, the stream itself among them. Of these tables, those that none has
         brought are incomplete. mine: the stream as it is known; None where it brought something else by this name.
+        current: see `put`; one that brings what it brought has other rows of a table, as branches of a route have.
         """
-        found = (*self.left, *(each for each in self.streams.items() if each[0] != name or mine is None))
+        past = (each for each in self.streams.items() if current.get(each[0]) != each[1].brings)
+        found = (*self.left, *(each for each in past if each[0] != name or mine is None))
         donors = [(other, each) for other, each in found if any(map(each.had, tables))]
         if not donors:
             return None
@@ -287,7 +291,8 @@ class Ledger:
         for other, each in [*self.streams.items()]:
             if other != name and each.of != stream.of and each.tables.keys() & stream.tables.keys():
                 self.streams[other] = left = each.without(stream.tables)
-                if not left.tables and other not in current:
+                is_needed = other in current or (waits and stream.before)  # which others may go on from, too
+                if not left.tables and not is_needed:
                     del self.streams[other]
         self.streams[name] = replace(stream, written=furthest(stream.written, stream.pair))
         self.passed -= {name}
