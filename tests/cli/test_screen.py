@@ -1,5 +1,8 @@
 """Where there is no terminal, the screen says in lines what it would show."""
 
+import time
+
+from databus.cli import _screen
 from databus.cli._screen import Line, Screen, SourceLine
 
 
@@ -20,3 +23,18 @@ def test_brackets_and_colons_in_a_message_stay(capsys):
     with screen:
         screen.say("leave it out (`exclude: [main.log]`), says db:key:7")
     assert "leave it out (`exclude: [main.log]`), says db:key:7" in capsys.readouterr().out
+
+
+def test_the_last_state_is_shown_though_it_came_right_behind_another(capsys, monkeypatch):
+    """Else a log says for ever that an output waits for its first batch, which has been written long since."""
+    monkeypatch.setattr(_screen, "_LINE_EVERY_S", 0.5)
+    said, limit = "", time.monotonic() + 60
+    with Screen() as screen:
+        screen.show([Line("copy", 0, 0.0, "-", "-", "waits for the first batch")])
+        screen.show([Line("copy", 7, 0.0, "-", "-", "running")])
+        while "copy 7 rows" not in said:
+            assert time.monotonic() < limit, said
+            time.sleep(0.01)
+            said += capsys.readouterr().out
+    assert "waits for the first batch" in said
+    assert (said + capsys.readouterr().out).count("copy 7 rows") == 1

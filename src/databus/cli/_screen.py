@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import Full, Queue
+from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class Screen:
         )
         self._start = time.monotonic()
         self._shown_at = -_LINE_EVERY_S
+        self._is_held_back = False
         self._lines_out: Queue[str | None] = Queue(_LINES_WAITING_MAX)
         self._printer = threading.Thread(target=self._print, name="screen", daemon=True)
         self.is_shown = True
@@ -144,8 +145,16 @@ class Screen:
             self._printer.join()
 
     def _print(self) -> None:
-        while (line := self._lines_out.get()) is not None:
+        while (line := self._next_line()) is not None:
             self._console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+    def _next_line(self) -> str | None:
+        """What comes next. If nothing does, the state of things follows that was held back."""
+        while True:
+            with suppress(Empty):
+                return self._lines_out.get(timeout=_LINE_EVERY_S)
+            if self._is_held_back:
+                self._say_state()
 
     def say(self, text: str) -> None:
         """An event."""
@@ -159,10 +168,15 @@ class Screen:
         """The state of things; may be called often."""
         self._sources = sources
         self._lines = lines
-        if self._live is None and time.monotonic() - self._shown_at >= _LINE_EVERY_S:
+        if self._live is None:
+            self._say_state()
+
+    def _say_state(self) -> None:
+        self._is_held_back = time.monotonic() - self._shown_at < _LINE_EVERY_S
+        if not self._is_held_back:
             self._shown_at = time.monotonic()
-            told = [f"{each.name} {each.state}: {each.detail}" for each in sources]
-            self.say("   ".join([*told, *(_as_text(each) for each in lines)]))
+            told = [f"{each.name} {each.state}: {each.detail}" for each in self._sources]
+            self.say("   ".join([*told, *(_as_text(each) for each in self._lines)]))
 
     def _render(self) -> "RenderableType":
         from rich.console import Group
