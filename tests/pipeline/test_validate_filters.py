@@ -121,6 +121,10 @@ MISTAKES = {
         "filters: {f: {type: outbox, from: shop}}",
         "filters.f.tables: missing",
     ),
+    "an outbox whose topic has another name in braces": (
+        "filters: {f: {type: outbox, from: shop, tables: [main.orders], topic: 'shop.{rout}'}}",
+        "filters.f.topic: in braces there can be {route} alone",
+    ),
     "an outbox without the columns of one": (
         "filters: {f: {type: outbox, from: shop, tables: [main.orders], route: status, key: customer_id}}",
         'filters.f.payload: shop/main.orders has no column "payload"',

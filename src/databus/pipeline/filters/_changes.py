@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from databus.pipeline._contract import TablesFilter
 from databus.pipeline._node_config import FilterConfig, Names, TablesFilterConfig
@@ -134,6 +134,13 @@ class OutboxConfig(TablesFilterConfig):
     keep: Columns = Field(
         default_factory=list, description="More columns that go along, by their names.", examples=[["type"]]
     )
+
+    @field_validator("topic")
+    @classmethod
+    def _check_topic(cls, value: str) -> str:
+        if {"{", "}"} & set(value.replace("{route}", "")):
+            raise ValueError("in braces there can be {route} alone, which stands for a row's value")
+        return value
 
 
 class OutboxFilter(TablesFilter):
