@@ -12,6 +12,7 @@ from databus.core import ConfigError, UnrepresentableValue
 from databus.formats import confluent_framed, debezium_avro_messages, own_avro_messages, own_messages
 from databus.schema import Column, TableSchema, frame_schema
 from databus.sources import parse_source
+from databus.sources.kafka._tables import _whole
 from tests.kafka_source.support import Follower, Topics
 
 ORDERS = {"columns": {"id": "int64", "name": "string"}, "key": ["id"]}
@@ -146,6 +147,54 @@ def test_our_own_messages_come_back_with_their_pair_in_other_columns(topics: Top
         config = topics.config(name, format=format_, schemas={"shop.orders": {**declared, "schema_id": 13}})
         with Follower(config) as follower, pytest.raises(UnrepresentableValue, match="the schema 12"):
             follower.until(lambda: False)
+
+
+def an_update(seq: int, number: int, before: str, after: str) -> list[dict[str, Any]]:
+    bus = {"_commit_version": 7, "_commit_timestamp": 1, "_txid": "t", "_snapshot": False}
+    images = ((2, before), (3, after))
+    return [{**row(number, name), **bus, "_change_type": kind, "_seq": seq + kind - 2} for kind, name in images]
+
+
+@pytest.mark.parametrize("format_", ["own", "own-avro"])
+def test_an_update_that_comes_in_two_parts_is_a_delete_and_an_insert(topics: Topics, format_: str):
+    """Each image is a message of our own words, and what queued when the relay polled may end between the two."""
+    rows = [*an_update(1, 1, "a", "b"), *an_update(3, 2, "a", "b")]
+    batch = pa.RecordBatch.from_pylist(rows, schema=frame_schema(TABLE))
+    if format_ == "own":
+        values = own_messages(TABLE, batch, physical="db").values.to_pylist()
+    else:
+        values = confluent_framed(own_avro_messages(TABLE, batch, physical="db").values, 12).to_pylist()
+    name = topics.create()
+    declared = {"columns": {"id": {"type": "int64", "nullable": False}, "name": "string"}, "key": ["id"], "topic": name}
+    config = topics.config(name, format=format_, schemas={"shop.orders": {**declared, "schema_id": 12}})
+    with Follower(config) as follower:
+        for count, value in enumerate(values, 1):
+            topics.write(name, [value])
+            follower.until(lambda count=count: len(follower.rows()) == count)
+    assert told(follower) == [(4, 1, "a"), (1, 1, "b"), (4, 2, "a"), (1, 2, "b")]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "kinds"),
+    [
+        ([0, 0, 1, 1], [2, 3, 2, 3]),  # both images in a message, as Debezium's
+        ([4, 5, 6, 7], [2, 3, 2, 3]),
+        ([4, 6, 7, 8], [4, 1, 2, 3]),  # another message between them, of another partition or table
+        ([4, 6, 7, 9], [4, 1, 4, 1]),
+    ],
+)
+def test_images_are_of_one_update_where_nothing_came_between(numbers: list[int], kinds: list[int]):
+    rows = [*an_update(1, 1, "a", "b"), *an_update(3, 2, "a", "b")]
+    found, lacks_first = _whole(pa.RecordBatch.from_pylist(rows, schema=frame_schema(TABLE)), np.array(numbers))
+    assert found.tolist() == kinds
+    assert lacks_first == (1 in kinds)
+
+
+def test_images_of_two_updates_are_not_of_one():
+    """As where one partition has the first image of an update that changes a key, and the second of another one."""
+    (first, _), (_, second) = an_update(1, 1, "a", "b"), an_update(3, 2, "a", "b")
+    found, _ = _whole(pa.RecordBatch.from_pylist([first, second], schema=frame_schema(TABLE)), np.array([0, 1]))
+    assert found.tolist() == [4, 1]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, ChangeType, UnrepresentableValue
+from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, UnrepresentableValue
 from databus.formats import (
     DebeziumForm,
     ReadRows,
@@ -162,16 +162,15 @@ class TopicTables:
             raise UnrepresentableValue(_NO_CHANGE)
         if not read.rows.num_rows:
             return []
-        kinds = read.rows.column(CHANGE_TYPE).to_numpy().copy()
-        is_alone = (kinds == ChangeType.UPDATE_POSTIMAGE) & (np.append(0, kinds[:-1]) != ChangeType.UPDATE_PREIMAGE)
-        if table.first_images and self._config.is_debezium and is_alone.any():
+        of = read.messages.to_numpy()
+        numbers = messages.numbers[of]
+        kinds, is_lacking = _whole(read.rows, numbers)
+        if table.first_images and self._config.is_debezium and is_lacking:
             raise UnrepresentableValue(_NO_FIRST_IMAGE)
-        kinds[is_alone] = ChangeType.INSERT  # a second image without the first puts the row, as an insert does
         columns = [read.rows.column(column.name) for column in read_as.columns if column.name in table.names]
         if self._config.origin_columns:
             columns += [_plain(read.rows.column(column)) for _, _, column in ORIGIN]
-        of = read.messages.to_numpy()
-        return [Block(table, columns, kinds, messages.timestamps[of], messages.numbers[of])]
+        return [Block(table, columns, kinds, messages.timestamps[of], numbers)]
 
     def _reader(self, name: str) -> Callable[[TableSchema, pa.Array], ReadRows]:
         form = self._form
@@ -201,6 +200,25 @@ _NO_FIRST_IMAGE: Final = (
     "it is an update without its first image, and `first_images: true` says that each has one; have the database log "
     "them (MySQL: binlog_row_image=FULL, PostgreSQL: REPLICA IDENTITY FULL), or say `first_images: false`"
 )
+
+
+def _whole(rows: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int8], bool]:
+    """The kinds of rows, of which no update is cut between its images, and whether one lacks its first image.
+
+    The two images of an update may be messages of their own, and the second comes with other messages then, or through
+    another partition: without the second, the first removes the row, and without the first, the second puts it, as a
+    delete and an insert do. numbers: of the rows' messages.
+    """
+    kinds = rows.column(CHANGE_TYPE).to_numpy().copy()
+    scns, seqs = (rows.column(name).to_numpy(zero_copy_only=False) for name in (COMMIT_VERSION, SEQ))
+    apart = np.diff(numbers)
+    is_one = (apart == 0) | ((apart == 1) & (np.diff(scns) == 0) & (np.diff(seqs) == 1))
+    is_first, is_second = kinds == ChangeType.UPDATE_PREIMAGE, kinds == ChangeType.UPDATE_POSTIMAGE
+    are_both = is_first[:-1] & is_second[1:] & is_one
+    without_first = is_second & ~np.append(False, are_both)
+    kinds[is_first & ~np.append(are_both, False)] = ChangeType.DELETE
+    kinds[without_first] = ChangeType.INSERT
+    return kinds, bool(without_first.any())
 
 
 def _unframed(values: pa.Array, schema_id: int | None) -> pa.Array:
