@@ -17,7 +17,7 @@ from tests.kafka.dead_letters import EVENTS
 from tests.kafka.support import new_prefix, output_of, rows_in
 from tests.outputs.harnesses import order
 
-A, B, BOTH = (f"outputs/topics/{name}@shop" for name in ("a", "b", "both"))
+A, B, C, D, BOTH = (f"outputs/topics/{name}@shop" for name in ("a", "b", "c", "d", "both"))
 TABLES = ("orders", "events")
 
 
@@ -218,6 +218,27 @@ def test_a_table_whose_rows_are_routed_to_two_queries_loses_none(kafka, tmp_path
         process.write(A, log, end, ids=[2, 4, 6, 8, 10])
         process.write(B, log, end, ids=[1, 3, 5, 7, 9])
     assert ids_in(kafka, prefix) == [*range(1, 11)]
+
+
+RENAMED = [{C: A, D: B}, {C: B, D: A}, {A: A, C: B}, {C: A, B: B}, {BOTH: None}]
+
+
+@pytest.mark.parametrize("renamed", RENAMED, ids=lambda names: ", ".join(each.split("/")[-1] for each in names))
+def test_branches_that_stand_apart_lose_no_row_by_other_names(kafka, tmp_path, renamed):
+    """How far one of them was says nothing of the rows of the other. Who renames one of them repeats nothing."""
+    prefix, log = new_prefix(), log_of(*["orders"] * 10)
+    rows = {A: [2, 4, 6, 8, 10], B: [1, 3, 5, 7, 9], None: None}
+    process = Process(kafka, tmp_path, prefix, dict.fromkeys((A, B), Bringing("shop/main.orders")))
+    process.write(A, log, 4, ids=rows[A])
+    process.write(B, log, 8, ids=rows[B])
+    for end in (9, 10):
+        process = Process(kafka, tmp_path, prefix, dict.fromkeys(renamed, Bringing("shop/main.orders")))
+        for name, old in renamed.items():
+            process.write(name, log, end, ids=rows[old])
+    found = ids_in(kafka, prefix)
+    assert sorted({*found}) == [*range(1, 11)]
+    again = [] if {A, B} & {*renamed} else [5, 7]  # nobody knows by then whose they were
+    assert sorted(found) == sorted([*range(1, 11), *again])
 
 
 def test_a_query_without_rows_for_a_while_may_become_one_with_another(kafka, tmp_path):

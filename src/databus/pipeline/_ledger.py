@@ -14,6 +14,7 @@ that, which may be lost, older, or of another time. So neither a renamed filter 
 import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
@@ -31,7 +32,16 @@ from databus.core import (
 )
 from databus.disk import Location, Overtaken
 from databus.pipeline._output_contract import Place
-from databus.tasks import Selection, StreamBefore, Written, brings, furthest, selections_json, selections_of
+from databus.tasks import (
+    Selection,
+    StreamBefore,
+    Written,
+    brings,
+    brought_by_all,
+    furthest,
+    selections_json,
+    selections_of,
+)
 
 VERSION: Final = 1
 Brings = tuple[str, tuple[Selection, ...]]
@@ -131,12 +141,17 @@ class Stream:
         kept = {name: each for name, each in self.tables.items() if name in tables}
         return replace(self, tables=kept, incomplete=self.incomplete.intersection(tables))
 
-    def as_before(self, name: str) -> tuple[StreamBefore, ...]:
+    @property
+    def brought(self) -> Written:
+        """What it has written, up to where it stands."""
+        at = next(iter(self.checkpoint.sources.values()), SourceCheckpoint())
+        return Written(self.of, self.selections, at)
+
+    def as_before(self, name: str, *, is_branch: bool) -> tuple[StreamBefore, ...]:
         """By which its target knows what it brought: by its own name, and by those that it goes on from, which the
         target may have been told just before somebody was killed.
         """
-        at = next(iter(self.checkpoint.sources.values()), SourceCheckpoint())
-        return (*self.before, StreamBefore(name, Written(self.of, self.selections, at)))
+        return (*self.before, StreamBefore(name, self.brought, is_branch=is_branch))
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in the file."""
@@ -259,7 +274,7 @@ class Ledger:
         if known is not None and known.of == of and name not in self.passed:
             return known
         before = [(other, each) for other, each in self.streams.items() if other not in current and each.of == of]
-        return _joined(before) if before else None
+        return _joined(before, self._branches) if before else None
 
     def inherited(
         self, name: str, tables: Collection[str], mine: Stream | None, current: Mapping[str, Brings]
@@ -277,8 +292,16 @@ class Ledger:
             return None
         incomplete = {table for table in tables if not any(each.had(table) for _, each in donors)}
         donors = [(other, each.only(tables)) for other, each in donors]
-        joined = _joined(donors if mine is None else [(name, mine), *donors])
+        joined = _joined(donors if mine is None else [(name, mine), *donors], self._branches)
         return replace(joined, of="", selections=(), incomplete=joined.incomplete | incomplete)
+
+    @property
+    def _branches(self) -> frozenset[str]:
+        """Streams beside which another one brings the same, and may have other rows of it. Those that brought the same
+        one after the other look alike until all queries of now have begun.
+        """
+        counts = Counter(each.brings for each in self.streams.values())
+        return frozenset(name for name, each in self.streams.items() if counts[each.brings] > 1)
 
     def put(self, name: str, stream: Stream, current: Mapping[str, Brings]) -> None:
         """Note durably how far a stream has come. current: what all streams of now bring, by name.
@@ -376,17 +399,22 @@ class Ledger:
             self.tag = self.path.put(content, after=self.tag)
 
 
-def _joined(streams: Sequence[tuple[str, Stream]]) -> Stream:
-    """One that goes on from all of these, where the least of them stands."""
+def _joined(streams: Sequence[tuple[str, Stream]], branches: Collection[str]) -> Stream:
+    """One that goes on from all of these, where the least of them stands. branches: see `Ledger._branches`."""
     ordered = sorted((each for _, each in streams), key=lambda each: each.pair)
     least = ordered[0]
     is_one = all(each.selections for each in ordered)
     before: list[StreamBefore] = []
     for name, stream in streams:
-        before += [each for each in stream.as_before(name) if each not in before]
+        told = stream.as_before(name, is_branch=name in branches)
+        before += [each for each in told if each not in before]
     reached = [stream.reached for stream in ordered if stream.reached is not None]
-    ahead = [each for stream in ordered for each in stream.written]
-    ahead += [each.written for each in before if each.written is not None]
+    beside = [stream for name, stream in streams if name in branches]
+    ahead = [each for name, stream in streams if name not in branches for each in stream.written]
+    ahead += [each.written for each in before if each.written is not None and not each.is_branch]
+    for brought in dict.fromkeys(each.brings for each in beside):
+        parts = [each for each in beside if each.brings == brought]
+        ahead += brought_by_all([(each.brought.at, (each.brought, *each.written)) for each in parts])
     return Stream(
         least.of,
         least.checkpoint,

@@ -42,16 +42,19 @@ class Written:
 @dataclass(frozen=True)
 class StreamBefore:
     """A stream from which another one goes on. written: as the ledger says, which may not know of all; None in ledgers
-    of old. is_current: whether it is still written, with other tables perhaps.
+    of old. is_current: whether it is still written, with other tables perhaps. is_branch: whether another one of these
+    has other rows of the same tables, as branches of a route have.
     """
 
     name: str
     written: Written | None = None
     is_current: bool = False
+    is_branch: bool = False
 
     def to_json(self) -> Any:
         """As it stands in a ledger."""
-        return {"name": self.name, "written": None if self.written is None else self.written.to_json()}
+        told: dict[str, Any] = {"name": self.name, "written": None if self.written is None else self.written.to_json()}
+        return {**told, "branch": True} if self.is_branch else told
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> Self:
@@ -59,7 +62,8 @@ class StreamBefore:
         if isinstance(value, str):
             return cls(value)
         written = value["written"]
-        return cls(str(value["name"]), None if written is None else Written.from_json(written, where))
+        found = None if written is None else Written.from_json(written, where)
+        return cls(str(value["name"]), found, is_branch=bool(value.get("branch")))
 
 
 def brings(of: str, selections: Sequence[Selection], name: str) -> bool:
@@ -87,6 +91,24 @@ def furthest(statements: Iterable[Written], above: Pair | None) -> tuple[Written
         if (above is None or each.at.pair > above) and (known is None or each.at.pair > known.at.pair):
             found[each.of, each.selections] = each
     return tuple(found.values())
+
+
+def brought_by_all(branches: Sequence[tuple[SourceCheckpoint | None, Sequence[Written]]]) -> list[Written]:
+    """What is in the target of tables of which each of several streams has other rows: up to where all of them are.
+
+    branches: where each stands, None where nobody knows, and what it says; a table of which it says nothing it has
+    written up to there.
+    """
+    found = []
+    for of, selections in dict.fromkeys((each.of, each.selections) for _, said in branches for each in said):
+        ends = []
+        for at, said in branches:
+            mine = [each.at for each in said if (each.of, each.selections) == (of, selections)]
+            ends.append(max(mine, key=lambda each: each.pair, default=at))
+        known = [each for each in ends if each is not None]
+        if len(known) == len(ends):
+            found.append(Written(of, selections, min(known, key=lambda each: each.pair)))
+    return found
 
 
 def unwritten(batch: ChangeBatch, written: Sequence[Written], output: str) -> ChangeBatch:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from databus.core import SEQ_DONE, Pair, SourceCheckpoint, UnsupportedFeature
 from databus.tasks._direct import Bucket
-from databus.tasks._written import StreamBefore, Written, furthest
+from databus.tasks._written import StreamBefore, Written, brought_by_all, furthest
 from databus.tasks.kafka._positions import BucketId, Position, of_output, positions_of
 from databus.tasks.kafka._session import Session
 from databus.tasks.kafka._writer import KafkaWriter
@@ -143,7 +143,8 @@ def _place_after(
     if at is not None and bucket.known is not None:
         at = max(at, bucket.known, key=_pair)  # there may have been no rows to tell of for a while
     counts = known[0].counts if len(known) == len(before) == 1 and known[0].at == at else None
-    brought = [statement for each in before for statement in _brought(each, found[each.name])]
+    brought = [said for each in before if not each.is_branch for said in _brought(each, found[each.name])]
+    brought += _brought_by_branches([each for each in before if each.is_branch], found)
     written = furthest([*brought, *bucket.written], (0, SEQ_DONE) if at is None else at.pair)
     left = () if mine is None else mine.to_leave
     return Position(at, buckets, counts, bucket.of, bucket.selections, written, left, names)
@@ -170,6 +171,16 @@ def _brought(stream: StreamBefore, position: Position | None) -> Sequence[Writte
     if position is None or position.at is None or not _is_of(stream, position):
         return (*told, written)
     return (*told, written, replace(written, at=position.at))
+
+
+def _brought_by_branches(before: Sequence[StreamBefore], found: Mapping[str, Position | None]) -> Sequence[Written]:
+    """The same of streams that brought other rows of the same tables."""
+    told: list[Written] = []
+    for brought in dict.fromkeys((each.written.of, each.written.selections) for each in before if each.written):
+        beside = [each for each in before if each.written and (each.written.of, each.written.selections) == brought]
+        ends = [(_end_of(each, found[each.name]), _brought(each, found[each.name])) for each in beside]
+        told += brought_by_all(ends)
+    return told
 
 
 def _is_of(stream: StreamBefore, position: Position) -> bool:
