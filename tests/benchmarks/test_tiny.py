@@ -96,7 +96,7 @@ def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
         try:
             open_server(KINDS[1], tmp_path / "unused").prepare()
         except ServerMissing as missing:
-            pytest.skip(str(missing))
+            pytest.skip(str(missing))  # which says why it cannot be had here
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, name, str(SCALE), json.dumps(SMALLER.get(name, {}))],
         cwd=tmp_path,

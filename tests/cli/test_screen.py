@@ -34,7 +34,7 @@ def test_the_last_state_is_shown_though_it_came_right_behind_another(capsys, mon
         screen.show([Line("copy", 7, 0.0, "-", "-", "running")])
         while "copy 7 rows" not in said:
             assert time.monotonic() < limit, said
-            time.sleep(0.01)
+            time.sleep(0.01)  # a screen tells nobody when it has written
             said += capsys.readouterr().out
     assert "waits for the first batch" in said
     assert (said + capsys.readouterr().out).count("copy 7 rows") == 1

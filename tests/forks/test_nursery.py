@@ -72,7 +72,7 @@ def until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + END_S_MAX
     while not is_so():
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(0.01)  # neither files nor processes tell
 
 
 def is_there(pid: int) -> bool:

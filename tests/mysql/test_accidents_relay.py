@@ -205,7 +205,7 @@ def test_a_full_disk_of_the_relay_loses_nothing(server, database, tmp_path, seed
             end = time.monotonic() + ARRIVE_S_MAX
             while capture.status.error != "DiskFull":
                 assert time.monotonic() < end, capture.describe()
-                time.sleep(0.01)
+                time.sleep(0.01)  # capture tells of what it has captured, not of what stops it
             load.wait_for(30)
             full_disk["is_full"] = False
             capture.unpause()

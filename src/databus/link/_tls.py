@@ -237,7 +237,7 @@ def _good(what: tuple[str, object], read: Callable[[], T], files: Sequence[Path]
         else:
             _were_good.add(what)
             return found
-        time.sleep(_LOOK_S)  # nothing tells when the others are replaced too
+        time.sleep(_LOOK_S)  # files do not tell when they are replaced
 
 
 def _is_changing(path: Path) -> bool:
