@@ -63,6 +63,14 @@ class Session:
             self.position = positions_of(self.cluster, self.control_topic).read().get(bucket)
         self.producer = producer
 
+    @property
+    def is_current(self) -> bool:
+        """Whether its bucket still is where it was when the session began. The driver may have moved it since: a stream
+        that has got other tables goes back for them, and what this session knows would leave out their rows.
+        """
+        assert self.control_topic is not None  # noqa: S101 - it has a position
+        return positions_of(self.cluster, self.control_topic).read().get(self.bucket) == self.position
+
     def note_failure(self, error: "KafkaError | None", message: "Message") -> None:
         """Called back for each message that did not arrive.
 

@@ -178,7 +178,10 @@ class _BucketOfKafka:
         session.begin()
         before, left = session.position, self._left(batch)
         if left is None:
-            return {}
+            if session.is_current:
+                return {}
+            session.close()
+            return self._write(batch)
         if writer.holding is not None:
             parking = writer.holding.parking(left)
             parking.release()  # before a control is sent: behind it, no replay may write a letter from before
