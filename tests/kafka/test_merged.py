@@ -1,81 +1,16 @@
 """Tables that are brought by other queries than before, as when two inputs become one: no row is there twice."""
 
-import random
-from dataclasses import replace
-from functools import partial
-
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
-from databus.core import Checkpoint, SourceCheckpoint
-from databus.pipeline._handle import Bringing, OutputHandle
-from databus.tasks import TableChoice, brings
-from databus.testing._change_log import ORDERS, STOCK, ChangeLog
-from databus.testing._staged_writes import write_buckets
+from databus.core import Checkpoint
+from databus.pipeline._handle import Bringing
+from databus.testing._change_log import ORDERS, STOCK
 from tests.kafka.dead_letters import EVENTS
-from tests.kafka.support import new_prefix, output_of, rows_in
+from tests.kafka.moving import TABLES, Killed, Process, ids_in, log_of, of_tables
+from tests.kafka.support import new_prefix
 from tests.outputs.harnesses import order
 
 A, B, C, D, BOTH = (f"outputs/topics/{name}@shop" for name in ("a", "b", "c", "d", "both"))
-TABLES = ("orders", "events")
-
-
-def of_tables(*tables):
-    return Bringing("shop/*", ((TableChoice(tuple(f"main.{each}" for each in tables)),),))
-
-
-class Process:
-    """A run that writes the output by queries of these names, each of which brings some tables."""
-
-    def __init__(self, server, folder, prefix, bringing, **options):
-        self.output = output_of(server, folder, prefix, **{"buckets": 2, **options})
-        self.handle = OutputHandle("topics", self.output, folder / ".databus")
-        self.handle.bringing = bringing
-        for name in bringing:
-            self.handle.open(name)
-
-    def begin(self, name):
-        """As a run does, with the tables that there are; returns where the ledger says that the query stands."""
-        mine = self.handle.bringing[name]
-        known = self.handle.stream(name)
-        tables = [each for each in ("shop/main.orders", "shop/main.events") if self._has(mine, each)]
-        self.handle.inherit(name, [each for each in tables if known is None or not known.had(each)])
-        stream = self.handle.stream(name)
-        if stream is None or stream.selections != mine.selections:
-            beginning = Checkpoint({"shop": SourceCheckpoint()})
-            self.handle.begin(name, beginning if stream is None else stream.checkpoint, frozenset())
-        return self.handle.stream(name).pair
-
-    def _has(self, mine, name):
-        return brings(mine.of, mine.selections, name)
-
-    def write(self, name, log, end, *, is_killed=False, ids=None):
-        """Write from where the ledger says; killed, before that says so. ids: of rows that a filter lets through."""
-        at = self.begin(name)
-        begin = next(n for n in range(len(log.entries) + 1) if log.position(n).pair >= at)
-        whole, mine = log.batch(begin, end), self.handle.bringing[name]
-        items = tuple(each for each in whole.items if self._has(mine, f"shop/{each.table.source}"))
-        if ids is not None:
-            items = [replace(each, rows=each.rows.filter(pc.is_in(each.rows["id"], pa.array(ids)))) for each in items]
-        batch = replace(whole, items=tuple(each for each in items if each.rows.num_rows))
-        self.handle.write_direct(name, batch, partial(write_buckets, self.output, batch))
-        if not is_killed:
-            self.handle.advance(name, Checkpoint({batch.physical: batch.end}))
-
-
-def log_of(*tables):
-    """A transaction for each, which inserts a row whose id is its number."""
-    log = ChangeLog()
-    for number, table in enumerate(tables, 1):
-        is_order = table == "orders"
-        log.begin().insert(ORDERS if is_order else EVENTS, order(number) if is_order else {"id": number, "note": "x"})
-    return log
-
-
-def ids_in(server, prefix):
-    found = [row["id"] for table in TABLES for part in rows_in(server, f"{prefix}.{table}") for row in part]
-    return sorted(found)
 
 
 def both(count):
@@ -164,11 +99,21 @@ def test_two_queries_that_exchange_their_tables_repeat_nothing(kafka, tmp_path, 
     assert ids_in(kafka, prefix) == [*range(1, 13)]
 
 
+def test_a_query_that_goes_back_for_a_table_loses_none_of_its_rows(kafka, tmp_path):
+    """Tasks of the process that wrote it before know it further than it is."""
+    prefix, log = new_prefix(), both(10)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables("orders"), B: of_tables("events")})
+    process.write(A, log, 8)
+    process.write(B, log, 2)
+    Process(kafka, tmp_path, prefix, {BOTH: of_tables(*TABLES)}).write(BOTH, log, 3)
+    process = Process(kafka, tmp_path, prefix, {A: of_tables(*TABLES)})
+    for end in (6, 10):
+        process.write(A, log, end)
+    assert ids_in(kafka, prefix) == [*range(1, 11)]
+
+
 def write_until_the_topic_knows(process, name, log, end, monkeypatch):
     """Killed between what the topic is told of the query's name and what the ledger is."""
-
-    class Killed(Exception):
-        pass
 
     def kill(*_):
         raise Killed
@@ -283,28 +228,3 @@ def test_a_merged_query_that_catches_up_may_go_on_without_rows(kafka, tmp_path):
     process.handle.advance(BOTH, Checkpoint({"shop": log.position(4)}))
     process.write(BOTH, log, 6)
     assert ids_in(kafka, prefix) == [1, 2, 5, 6]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_nothing_is_lost_or_there_twice_however_tables_move_and_runs_end(kafka, tmp_path, seed):
-    """Each row of the log is in its topic once: the law of exactly once, over random files and kills."""
-    rng = random.Random(seed)
-    log = log_of(*rng.choices(TABLES, k=24))
-    prefix = new_prefix()
-    files = [
-        {BOTH: of_tables(*TABLES)},
-        {A: of_tables("orders"), B: of_tables("events")},
-        {BOTH: of_tables("orders"), "outputs/topics/own": Bringing("shop/main.events")},
-    ]
-    ends = dict.fromkeys(TABLES, 0)
-    for _ in range(9):
-        process = Process(kafka, tmp_path, prefix, rng.choice(files))
-        names = [*process.handle.bringing]
-        for name in rng.sample(names, len(names)):
-            least = process.begin(name)[0]
-            end = min(24, max(least, *ends.values()) + rng.randint(0, 4))
-            ends[rng.choice(TABLES)] = end
-            process.write(name, log, max(end, least), is_killed=rng.random() < 0.5)
-    process = Process(kafka, tmp_path, prefix, {"outputs/topics/last": of_tables(*TABLES)})
-    process.write("outputs/topics/last", log, 24)
-    assert ids_in(kafka, prefix) == [*range(1, 25)]

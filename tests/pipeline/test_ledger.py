@@ -1,5 +1,6 @@
 """Outputs know how far they have come: whatever becomes of the pipeline's state, its file or its lake, no gap."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,9 @@ from databus.core import (
 )
 from databus.disk import located
 from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._ledger import Entry, Ledger, Stream
+from databus.pipeline._ledger import Ledger
 from databus.pipeline._output_contract import Place
+from databus.pipeline._streams import Entry, Stream
 from databus.pipeline.outputs import read_delta
 from databus.tasks import TableChoice
 from databus.testing._change_log import ORDERS, ChangeLog
@@ -64,11 +66,12 @@ def test_what_is_noted_is_there_after_a_restart(tmp_path):
         at(3),
         (choice("shop/main.o*"),),
         {"shop/main.o": Entry(Place((3, 1), "7"), "x")},
-        frozenset(["a/b.c"]),
+        frozenset(["shop/main.orders"]),
     )
-    ledger(tmp_path).put("a", noted, {"a": "shop/*"})
-    assert ledger(tmp_path).found("a", "shop/*", {"a": "shop/*"}) == noted
-    assert ledger(tmp_path).found("b", "main.orders", {"b": "main.orders"}) is None
+    now = {"a": noted.brings}
+    ledger(tmp_path).put("a", noted, now)
+    assert ledger(tmp_path).found("a", "shop/*", now) == noted
+    assert ledger(tmp_path).found("b", "main.orders", {"b": bringing("main.orders")}) is None
 
 
 def test_a_stream_under_another_name_goes_on_where_the_least_of_those_before_it_stands(tmp_path):
@@ -146,24 +149,24 @@ def test_a_snapshot_that_has_not_begun_is_asked_for_again(tmp_path):
 
 def test_a_filter_that_names_another_table_does_not_go_on_where_the_old_one_stood(tmp_path):
     put(tmp_path, "a", "main.orders", at(3), {"a": bringing("main.orders")})
-    assert ledger(tmp_path).found("a", "main.users", {"a": "main.users"}) is None
+    assert ledger(tmp_path).found("a", "main.users", {"a": bringing("main.users")}) is None
 
 
 def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
-    current = {"all": bringing("shop/*", "shop/*"), "one": bringing("main.orders")}
+    before = {"all": bringing("shop/*", "shop/*")}
     tables = {f"shop/main.{name}": Entry(Place((3, 1), "7")) for name in ("orders", "users")}
     with_tables = Stream("shop/*", at(3), (choice("shop/*"),), tables, frozenset(["shop/main.orders"]))
-    book = ledger(tmp_path)
-    book.put("all", with_tables, current)
-    assert book.inherited("one", ["more/main.stock"], None, {}) is None
-    found = book.inherited("one", ["shop/main.orders"], None, {})
+    ledger(tmp_path).put("all", with_tables, before)
+    now = {"all": bringing("shop/*", "shop/main.users"), "one": bringing("main.orders")}
+    assert ledger(tmp_path).inherited(["more/main.stock"], now) is None
+    found = ledger(tmp_path).inherited(["shop/main.orders"], now)
     assert (found.checkpoint, [*found.tables], found.incomplete) == (at(3), ["shop/main.orders"], {"shop/main.orders"})
-    book.put("one", replace(found, of="main.orders"), current)
-    left = ledger(tmp_path).streams
-    assert [*left["all"].tables] == ["shop/main.users"]
-    assert not left["all"].incomplete
-    book.put("two", replace(left["all"], of="main.users"), {"two": bringing("main.users")})
-    assert "all" not in ledger(tmp_path).streams
+    ledger(tmp_path).put("one", replace(found, of="main.orders"), now)
+    left = ledger(tmp_path).found("all", "shop/*", now)
+    assert [*left.tables] == ["shop/main.users"]
+    assert not left.incomplete
+    ledger(tmp_path).put("two", replace(left, of="main.users", selections=()), {"two": bringing("main.users")})
+    assert {*ledger(tmp_path).streams} == {"two"}
 
 
 def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path):
@@ -292,39 +295,72 @@ def test_a_table_is_found_where_a_query_left_it_that_has_begun_first_without_it(
     """The order in which queries begin is nobody's choice."""
     now = {"all": bringing("shop/*", "shop/main.stock"), "one": bringing("main.orders")}
     ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/*"),)), {"all": bringing("shop/*", "shop/*")})
-    ledger(tmp_path).put("all", Stream("shop/*", at(3), (choice("shop/main.stock"),)), now)
-    ledger(tmp_path).put("all", Stream("shop/*", at(8), (choice("shop/main.stock"),)), now)
-    found = ledger(tmp_path).inherited("one", ["shop/main.orders"], None, {})
+    for scn in (3, 8):
+        ledger(tmp_path).put("all", Stream("shop/*", at(scn), (choice("shop/main.stock"),)), now)
+    found = ledger(tmp_path).inherited(["shop/main.orders"], now)
     assert found.checkpoint == at(3)
     ledger(tmp_path).put("one", replace(found, of="main.orders", selections=()), now)
-    assert ledger(tmp_path).inherited("other", ["shop/main.stock"], None, {}).checkpoint == at(8)
-    assert not ledger(tmp_path).left
+    later = {"other": bringing("shop/*", "shop/*")}
+    assert ledger(tmp_path).inherited(["shop/main.stock"], later).checkpoint == at(8)
+    assert not ledger(tmp_path).earlier
 
 
 def test_a_stream_that_goes_on_from_several_brings_what_they_brought(tmp_path):
-    book = ledger(tmp_path)
     now = {name: bringing("shop/*", f"shop/main.{name}") for name in ("orders", "stock")}
     for name, scn in (("orders", 5), ("stock", 3)):
-        book.put(name, Stream("shop/*", at(scn), now[name][1]), now)
-    found = book.found("both", "shop/*", {"both": "shop/*"})
+        ledger(tmp_path).put(name, Stream("shop/*", at(scn), now[name][1]), now)
+    both = bringing("shop/*", "shop/main.orders", "shop/main.stock")
+    found = ledger(tmp_path).inherited(["shop/main.orders", "shop/main.stock"], {"both": both})
     assert found.checkpoint == at(3)
-    assert found.had("shop/main.orders")
-    assert found.had("shop/main.stock")
     assert [(each.at.scn, each.has("shop/main.orders")) for each in found.written] == [(5, True)]
-    now = {"both": found.brings}
-    book.put("both", found, now)
-    assert ledger(tmp_path).streams["both"] == found
-    book.put("both", replace(found, checkpoint=at(5)), now)
+    found = replace(found, of=both[0], selections=both[1])
+    ledger(tmp_path).put("both", found, {"both": both})
+    assert ledger(tmp_path).streams == {"both": found}
+    ledger(tmp_path).put("both", replace(found, checkpoint=at(5)), {"both": both})
     assert ledger(tmp_path).streams["both"].written == ()
 
 
-def test_a_name_from_which_another_has_gone_on_says_nothing_any_more(tmp_path):
-    book = ledger(tmp_path)
-    book.put("old", Stream("main.orders", at(3)), {"old": bringing("main.orders")})
-    book.go_past(["old"])
-    now = {"new": bringing("shop/*", "shop/*"), "waits": bringing("main.users")}
-    book.put("new", Stream("shop/*", at(8), (choice("shop/*"),)), now)
-    assert ledger(tmp_path).found("old", "main.orders", {"old": "main.orders"}) is None
-    assert ledger(tmp_path).inherited("waits", ["main.orders"], None, {}).checkpoint == at(3)
-    book.put("waits", Stream("main.users", at(8)), now)
-    assert {*ledger(tmp_path).streams} == {"new", "waits"}
+def test_who_brought_a_table_last_says_how_far_it_is_whatever_its_name(tmp_path):
+    """Also where the file is changed back before all of its queries have begun."""
+    before = {"a": bringing("shop/*", "shop/main.orders", "shop/main.stock")}
+    apart = {"a": bringing("shop/*", "shop/main.orders"), "b": bringing("shop/*", "shop/main.stock")}
+    tables = ["shop/main.orders", "shop/main.stock"]
+    ledger(tmp_path).put("a", Stream("shop/*", at(3), before["a"][1]), before)
+    ledger(tmp_path).put("b", Stream("shop/*", at(8), apart["b"][1]), apart)
+    assert not ledger(tmp_path).has_begun("a", before)
+    found = ledger(tmp_path).inherited(tables, before)
+    assert (found.checkpoint, found.incomplete) == (at(3), frozenset())
+    assert [(each.at.scn, *map(each.has, tables)) for each in found.written] == [(8, False, True)]
+
+
+def test_of_branches_of_which_one_never_began_a_table_is_not_whole(tmp_path):
+    """The other one's rows were written by nobody."""
+    now = dict.fromkeys(("big", "small"), bringing("main.orders"))
+    ledger(tmp_path).put("big", Stream("main.orders", at(8)), now)
+    found = ledger(tmp_path).inherited(["shop/main.orders"], {"all": bringing("shop/*", "shop/*")})
+    assert (found.incomplete, found.written) == ({"shop/main.orders"}, ())
+
+
+def test_a_branch_that_never_began_stands_where_it_would_have_gone_on(tmp_path):
+    before, now = {"all": bringing("main.orders")}, dict.fromkeys(("big", "small"), bringing("main.orders"))
+    ledger(tmp_path).put("all", Stream("main.orders", at(3)), before)
+    ledger(tmp_path).put("big", Stream("main.orders", at(8)), now)
+    found = ledger(tmp_path).inherited(["shop/main.orders"], before)
+    assert (found.checkpoint, found.incomplete, found.written) == (at(3), frozenset(), ())
+    assert ledger(tmp_path).needed(before) == {"all", "big"}
+
+
+def test_a_ledger_of_old_says_what_it_said(tmp_path):
+    """With streams that others had gone on from, and such as had been given other tables."""
+    streams = {"all": Stream("shop/*", at(8), (choice("shop/main.stock"),)), "gone": Stream("main.orders", at(3))}
+    left = Stream("shop/*", at(5), (choice("shop/*"),))
+    told = {
+        "v": 1, "pipeline": "shop", "output": "copy", "epoch": 3, "writer": "w", "passed": ["gone"], "removing": [],
+        "streams": {name: each.to_json() for name, each in streams.items()}, "left": [["all", left.to_json()]],
+    }  # fmt: skip
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake" / "ledger.json").write_text(json.dumps(told))
+    now = {"all": streams["all"].brings, "one": bringing("main.users")}
+    assert ledger(tmp_path).found("all", "shop/*", now) == streams["all"]
+    assert ledger(tmp_path).inherited(["shop/main.users"], now).checkpoint == at(5)
+    assert ledger(tmp_path).inherited(["shop/main.orders"], now).checkpoint == at(3)

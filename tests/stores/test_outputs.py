@@ -16,7 +16,8 @@ from databus.core import Checkpoint, ControlKind, LockHeld, ServiceUnavailable
 from databus.disk import Storage
 from databus.pipeline import OutputContext
 from databus.pipeline._handle import Bringing, OutputHandle
-from databus.pipeline._ledger import Ledger, Stream
+from databus.pipeline._ledger import Ledger
+from databus.pipeline._streams import Stream
 from databus.pipeline.outputs import DeltaConfig, DeltaOutput, FilesConfig, FilesOutput, HttpConfig, HttpOutput
 from databus.pipeline.outputs._delta_table import DeltaTarget, Upkeep
 from databus.tasks import Stored, run_all, run_here, write_data_file

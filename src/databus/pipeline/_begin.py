@@ -23,10 +23,10 @@ from databus.core import (
 )
 from databus.pipeline._contract import Input, RunContext
 from databus.pipeline._handle import OutputHandle
-from databus.pipeline._ledger import Stream
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._output_contract import DirectOutput, Output
 from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline._streams import Stream
 
 Feeds = Sequence[tuple[Feed, OutputHandle]]
 
@@ -90,22 +90,22 @@ class _Reader:
 
     def inherit(self, feed: Feed, handle: OutputHandle, stream: Stream | None) -> Stream | None:
         """Where an output goes on, also with tables that came to it by other ways; None if it has nothing of them."""
-        if handle.is_new or not isinstance(handle.output, Output):
-            return stream
-        if stream is None:
-            return handle.inherit(self.plan.name, self._tables(feed))
-        if stream.selections == handle.bringing[self.plan.name].selections:
+        name = self.plan.name
+        if handle.is_new or not isinstance(handle.output, Output) or handle.has_begun(name):
             return stream
         tells_apart = isinstance(handle.output, DirectOutput) and handle.output.tells_tables_apart
-        new = [each for each in self._tables(feed) if not stream.had(each)] if tells_apart else []
-        least = handle.least_of(self.plan.name, new)
+        if stream is not None and not tells_apart:
+            return stream
+        tables = self._tables(feed)
+        least = handle.least_of(tables)
         if least is None:
             return stream
-        try:
-            self.origin.check_position(self.context, self.physical, least)
-        except (PositionForeign, PositionPurged):
-            return stream  # they are read anew
-        return handle.inherit(self.plan.name, new)
+        if stream is not None:
+            try:
+                self.origin.check_position(self.context, self.physical, least)
+            except (PositionForeign, PositionPurged):
+                return stream  # they are read anew
+        return handle.inherit(name, tables)
 
     def go_on(self, feeds: Feeds, known: Sequence[Stream | None]) -> None:
         """See to tables that outputs, which have begun, did not take before or were not given whole."""

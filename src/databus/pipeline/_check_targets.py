@@ -54,9 +54,10 @@ def _check_ways(graph: Graph, node: NodeSpec, output: object) -> Iterator[Proble
         return
     feeds = [(plan, feed) for plan in plan_queries(graph, [*config.sources]) for feed in plan.feeds]
     mine = {plan.name: (plan, feed) for plan, feed in feeds if feed.output == node.path}
+    current = {name: (plan.of, feed.selections) for name, (plan, feed) in mine.items()}
     changed: set[str] = set()
     for name, (plan, feed) in mine.items():
-        stream = ledger.found(name, plan.of, mine)
+        stream = ledger.found(name, plan.of, current)
         if stream is not None:
             changed.update(made_otherwise(stream, way_of(graph, plan, feed, output)))  # type: ignore[arg-type]  # as above
     if changed and node.config.on_change == "stop":

@@ -20,8 +20,9 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location, located
-from databus.pipeline._ledger import Brings, Entry, Ledger, Stream
+from databus.pipeline._ledger import Ledger
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
+from databus.pipeline._streams import Brings, Entry, Stream
 from databus.pipeline._way import WayOf
 from databus.tasks import (
     Batch,
@@ -101,7 +102,12 @@ class OutputHandle:
     def stream(self, name: str) -> Stream | None:
         """How far a query has come, as the target says; None if it has nothing of it. Raises `CorruptData`."""
         with self._lock:
-            return self._taken().found(name, self.bringing[name].of, self.bringing)
+            return self._taken().found(name, self.bringing[name].of, self._brings)
+
+    def has_begun(self, name: str) -> bool:
+        """Whether a query has begun since what it brings was changed, or what others do that it may go on from."""
+        with self._lock:
+            return self._taken().has_begun(name, self._brings)
 
     def ahead(self, name: str, tables: Callable[[], Collection[str]]) -> list[SourceCheckpoint]:
         """Where the target says that it has come with a query, as far as its ledger does not know of that.
@@ -137,9 +143,9 @@ class OutputHandle:
         self._adopted.add(name)
 
     def inherit(self, name: str, tables: Collection[str]) -> Stream | None:
-        """Let a query go on where others stand that brought tables so far which are new to it. None if none did."""
+        """Let a query that has not begun go on where those stand that brought its tables so far. None if none did."""
         with self._held():
-            found = self._taken().inherited(name, tables, self.stream(name), self._brings)
+            found = self._taken().inherited(tables, self._brings)
             if found is None:
                 return None
             self._put(name, found)
@@ -150,10 +156,10 @@ class OutputHandle:
         """What all queries are to bring."""
         return {name: (each.of, each.selections) for name, each in self.bringing.items()}
 
-    def least_of(self, name: str, tables: Collection[str]) -> Checkpoint | None:
-        """Where `inherit` would have a query go on; None if no other one brought any of these tables."""
+    def least_of(self, tables: Collection[str]) -> Checkpoint | None:
+        """Where `inherit` would have a query go on; None if none brought any of these tables."""
         with self._held():
-            found = self._taken().inherited(name, tables, self.stream(name), self._brings)
+            found = self._taken().inherited(tables, self._brings)
             return None if found is None else found.checkpoint
 
     def check(self, name: str) -> None:
@@ -272,9 +278,7 @@ class OutputHandle:
             if isinstance(self.output, Output):
                 self._close()
                 if isinstance(self.output, DirectOutput):
-                    known = map(self.stream, self.bringing)
-                    before = {other.name for each in known if each is not None for other in each.before}
-                    self.output.streams = before.union(self.bringing)
+                    self.output.streams = self._taken().needed(self._brings).union(self.bringing)
                 self._is_open = True
                 self.output.open()
 
@@ -331,11 +335,12 @@ class OutputHandle:
     def _go_on(self, output: DirectOutput, bucket: Bucket, known: Stream) -> None:
         """Have the target of a stream know from which others it goes on, and the ledger that it knows."""
         name = bucket.stream
-        others = [self.stream(each) for each in self.bringing if each != name]
-        needed = {each.name for other in others for each in (known.before if other is None else other.before)}
         before = [replace(each, is_current=each.name != name and each.name in self.bringing) for each in known.before]
-        output.go_on(bucket, before, {each.name for each in before} - needed - {*self.bringing})
-        self._taken().go_past({each.name for each in before} - {*self.bringing})
+        output.go_on(
+            bucket,
+            before,
+            {each.name for each in before} - self._taken().needed(self._brings, but=name) - {*self.bringing},
+        )
         noted, written = self.stream(name), self._now.get(name)
         self._put(name, replace(noted or known, before=()))
         if written is not None:

@@ -5,7 +5,7 @@
                                             "choice": [[[["shop/*"], []]]],
                                             "tables": {"shop/main.orders": [[17, 3], "8", "5feceb66ffc86f38"]},
                                             "incomplete": ["shop/main.stock"], "reached": [17, 3]}},
-     "left": [], "passed": [], "removing": []}
+     "awaited": {}, "carried": {}, "earlier": [], "removing": []}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
 that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
@@ -14,187 +14,29 @@ that, which may be lost, older, or of another time. So neither a renamed filter 
 import json
 import os
 import socket
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
 
-from databus.core import (
-    Checkpoint,
-    ConfigError,
-    CorruptData,
-    DatabusError,
-    LockHeld,
-    MalformedRequest,
-    Pair,
-    SourceCheckpoint,
-)
+from databus.core import ConfigError, CorruptData, DatabusError, LockHeld, MalformedRequest
 from databus.disk import Location, Overtaken
-from databus.pipeline._output_contract import Place
-from databus.tasks import (
-    Selection,
-    StreamBefore,
-    Written,
-    brings,
-    brought_by_all,
-    furthest,
-    selections_json,
-    selections_of,
-)
+from databus.pipeline._editions import Edition, donors
+from databus.pipeline._streams import Brings, Donor, Stream, joined, may_meet
+from databus.tasks import furthest
 
 VERSION: Final = 1
-Brings = tuple[str, tuple[Selection, ...]]
-"""What a stream is `of`, and its `selections`."""
-_LEFT_MAX: Final = 64
+_EARLIER_MAX: Final = 16
+"""Editions. Who changes a file so often before its queries have begun has tables of the first ones read anew."""
 Removed = TypeVar("Removed")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Of a table: what the target says of it, and the way by which its rows came; see `databus.pipeline._way`.
-
-    place: None if nothing of it is in the target yet, or nobody can tell.
-    """
-
-    place: Place | None
-    way: str = ""
-
-    def to_json(self) -> list[Any]:
-        """As it stands in the file."""
-        return [None, "", self.way] if self.place is None else [self.place.pair, self.place.mark, self.way]
-
-    @classmethod
-    def from_json(cls, value: Sequence[Any]) -> Self:
-        """Read what `to_json` made. Raises `ValueError`, `TypeError`."""
-        pair, mark, way = value
-        return cls(None if pair is None else Place((int(pair[0]), int(pair[1])), str(mark)), str(way))
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """of: what it is of, whatever the filters on its way are called: `physical/*`, or a table. checkpoint: all up to it
-    is in the target. selections: which tables, when it was last advanced; empty for one table. By full names, tables:
-    those of which something was written; incomplete: those that lack their older
-    rows until the end of a snapshot, which has to be asked for (again) unless the checkpoint says that it has begun.
-    before: the streams that it goes on from, until the target was told so. written: what these brought beyond the
-    checkpoint, until that has passed it. reached: the end of the last batch that was written, where the target has to
-    be by all means; later ones had no rows. None where none was, or not by all streams that it goes on from.
-    """
-
-    of: str
-    checkpoint: Checkpoint
-    selections: tuple[Selection, ...] = ()
-    tables: Mapping[str, Entry] = field(default_factory=dict)
-    incomplete: frozenset[str] = frozenset()
-    before: tuple[StreamBefore, ...] = ()
-    written: tuple[Written, ...] = ()
-    reached: Pair | None = None
-
-    @property
-    def pair(self) -> Pair:
-        """For comparing; a stream is of one physical source."""
-        return min((each.pair for each in self.checkpoint.sources.values()), default=(0, 0))
-
-    @property
-    def brings(self) -> Brings:
-        """What it brought when it was last advanced."""
-        return self.of, self.selections
-
-    def had(self, name: str) -> bool:
-        """Whether a table of this full name was among those that it brings."""
-        return brings(self.of, self.selections, name)
-
-    def unread(self) -> frozenset[str]:
-        """The incomplete tables whose snapshots have not begun: a relay that dies may have forgotten who asked."""
-        begun = {f"{physical}/{source}" for physical, at in self.checkpoint.sources.items() for source in at.snapshots}
-        return self.incomplete - begun
-
-    def reading(self, tables: Collection[str]) -> "Stream":
-        """The same with more incomplete tables, for which a snapshot that has begun already does not count. Nor does
-        what they hold, of which later changes may be missing, unless they are incomplete as it is.
-        """
-        sources = {
-            physical: replace(
-                at,
-                snapshots={name: each for name, each in at.snapshots.items() if f"{physical}/{name}" not in tables},
-            )
-            for physical, at in self.checkpoint.sources.items()
-        }
-        new = set(tables).difference(self.incomplete)
-        known = {name: each for name, each in self.tables.items() if name not in new}
-        return replace(self, checkpoint=Checkpoint(sources), tables=known, incomplete=self.incomplete.union(tables))
-
-    def emptied(self, tables: Collection[str]) -> "Stream":
-        """The same where the target has nothing of these tables any more, which are read again."""
-        mine = self.tables.keys() & set(tables)
-        read = self.reading(mine)
-        return replace(read, tables={name: each for name, each in read.tables.items() if name not in mine})
-
-    def without(self, tables: Collection[str]) -> "Stream":
-        """The same without tables that another stream brings now."""
-        left = {name: each for name, each in self.tables.items() if name not in tables}
-        return replace(self, tables=left, incomplete=self.incomplete.difference(tables))
-
-    def only(self, tables: Collection[str]) -> "Stream":
-        """The same, where nothing is said of other tables."""
-        kept = {name: each for name, each in self.tables.items() if name in tables}
-        return replace(self, tables=kept, incomplete=self.incomplete.intersection(tables))
-
-    @property
-    def brought(self) -> Written:
-        """What it has written, up to where it stands."""
-        at = next(iter(self.checkpoint.sources.values()), SourceCheckpoint())
-        return Written(self.of, self.selections, at)
-
-    def as_before(self, name: str, *, is_branch: bool) -> tuple[StreamBefore, ...]:
-        """By which its target knows what it brought: by its own name, and by those that it goes on from, which the
-        target may have been told just before somebody was killed.
-        """
-        return (*self.before, StreamBefore(name, self.brought, is_branch=is_branch))
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in the file."""
-        return {
-            "of": self.of,
-            "checkpoint": self.checkpoint.to_json(),
-            "choice": selections_json(self.selections),
-            "tables": {name: each.to_json() for name, each in sorted(self.tables.items())},
-            "incomplete": sorted(self.incomplete),
-            "before": [each.to_json() for each in self.before],
-            "written": [each.to_json() for each in self.written],
-            "reached": self.reached,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], where: str) -> Self:
-        """Read what `to_json` made. Raises `MalformedRequest`, `ValueError`, `KeyError`, `TypeError`."""
-        found = cls(
-            str(value["of"]),
-            Checkpoint.from_json(value["checkpoint"], where),
-            selections_of(value["choice"]),
-            {str(name): Entry.from_json(each) for name, each in value["tables"].items()},
-            frozenset(map(str, value["incomplete"])),
-            tuple(StreamBefore.from_json(each, where) for each in value.get("before", ())),  # ledgers of old have none
-            tuple(Written.from_json(each, where) for each in value.get("written", ())),
-        )
-        reached = value["reached"] if "reached" in value else found._last_place()  # of old
-        return found if reached is None else replace(found, reached=(int(reached[0]), int(reached[1])))
-
-    def _last_place(self) -> Pair | None:
-        """That of the table that was written last, as far as the stream has come."""
-        places = [entry.place.pair for entry in self.tables.values() if entry.place is not None]
-        return min(max(places), self.pair) if places else None
 
 
 @dataclass
 class Ledger:
     """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
-    streams: by name of the query. removing: tables, by full names, that are to be removed and read anew. left: streams,
-    with their names, as they were before they were given other tables, while queries of now have not begun that may go
-    on from there.
-    passed: names of streams of other times from which another has gone on: their names say nothing any more.
-    tag: of the version of the file that this one is to replace; None if there is none.
+    now: the queries of the file as it was last written by. earlier: those of the editions before it, the oldest first,
+    while queries of now have not begun that may go on from there. removing: tables, by full names, that are to be
+    removed and read anew. tag: of the version of the file that this one is to replace; None if there is none.
     """
 
     path: Location
@@ -202,10 +44,9 @@ class Ledger:
     output: str
     epoch: int = 0
     writer: str = ""
-    streams: dict[str, Stream] = field(default_factory=dict)
+    now: Edition = field(default_factory=Edition)
+    earlier: list[Edition] = field(default_factory=list)
     removing: frozenset[str] = frozenset()
-    left: list[tuple[str, Stream]] = field(default_factory=list)
-    passed: frozenset[str] = frozenset()
     tag: str | None = None
 
     @classmethod
@@ -225,14 +66,10 @@ class Ledger:
         try:
             if written != VERSION:
                 raise ValueError(f"version {written}")  # noqa: TRY301 - told like all that is wrong with it
-            streams = {str(name): Stream.from_json(each, f"streams.{name}") for name, each in value["streams"].items()}
             names = str(value["pipeline"]), str(value["output"])
             epoch, writer = int(value["epoch"]), str(value["writer"])
-            removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none, nor `left`
-            passed = frozenset(map(str, value.get("passed", [])))
-            found = value.get("left", [])
-            found = found.items() if isinstance(found, dict) else found  # of old
-            left = [(str(name), Stream.from_json(each, f"left.{name}")) for name, each in found]
+            removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none
+            earlier, now = _editions_of(value)
         except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
             raise _corrupt(path, output, error) from error
         if names != (pipeline, output):
@@ -240,7 +77,7 @@ class Ledger:
                 f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
                 f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
             )
-        return cls(path, pipeline, output, epoch, writer, streams, removing, left, passed, tag)
+        return cls(path, pipeline, output, epoch, writer, now, earlier, removing, tag)
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
@@ -264,93 +101,72 @@ class Ledger:
             )
         self.tag = tag
 
-    def found(self, name: str, of: str, current: Collection[str]) -> Stream | None:
+    @property
+    def streams(self) -> dict[str, Stream]:
+        """All that it says of queries, by name: of those of now, and of others while somebody may go on from them."""
+        return {name: each for edition in (*self.earlier, self.now) for name, each in edition.streams.items()}
+
+    def _as_of(self, current: Mapping[str, Brings]) -> tuple[Edition, list[Edition]]:
+        """The edition of the queries of now, and those before it. current: what all of them bring, by name."""
+        if self.now.bringing == current:
+            return self.now, self.earlier
+        left, now = self.now.followed_by(current)
+        return now, [*self.earlier, left][-_EARLIER_MAX:] if left.streams else self.earlier
+
+    def has_begun(self, name: str, current: Mapping[str, Brings]) -> bool:
+        """Whether a query of now has begun."""
+        return name in self._as_of(current)[0].streams
+
+    def found(self, name: str, of: str, current: Mapping[str, Brings]) -> Stream | None:
         """How far a stream has come; None if the target has nothing of it.
 
-        One that is not known by its name is known by what it is of: it goes on where the least of those stands that
-        are no longer `current`.
+        One that has not begun goes on where that of its name stood in the last edition that had it; or, of whichever
+        name, where the least of those stands that brought of the same, whatever they chose of it.
         """
-        known = self.streams.get(name)
-        if known is not None and known.of == of and name not in self.passed:
-            return known
-        before = [(other, each) for other, each in self.streams.items() if other not in current and each.of == of]
-        return _joined(before, self._branches) if before else None
+        now, earlier = self._as_of(current)
+        if name in now.streams:
+            return now.streams[name]
+        taken = _tables_of_others(now, of)
+        found: list[Donor] = []
+        for edition in reversed(earlier):
+            same = {other: each for other, each in edition.streams.items() if each.of == of}
+            mine = {name: same[name]} if name in same else same
+            left = {other: each.only({*each.tables, *each.incomplete} - taken) for other, each in mine.items()}
+            found += [Donor(other, each, is_part=len(mine) > 1) for other, each in left.items()]
+            taken |= _tables_of_others(edition, of)
+            if found and not any(of == awaited for awaited, _ in edition.awaited.values()):
+                break
+        return joined(found) if found and found[0].name != name else next((each.stream for each in found), None)
 
-    def inherited(
-        self, name: str, tables: Collection[str], mine: Stream | None, current: Mapping[str, Brings]
-    ) -> Stream | None:
-        """Where a stream goes on with tables that are new to it, and that others have brought so far; None if none has.
+    def inherited(self, tables: Collection[str], current: Mapping[str, Brings]) -> Stream | None:
+        """Where a stream that has not begun goes on with its tables, by full names, that others have brought so far, or
+        it itself in an earlier edition; None if none has.
 
-        That is where the least of them stands, the stream itself among them. Of these tables, those that none has
-        brought are incomplete. mine: the stream as it is known; None where it brought something else by this name.
-        current: see `put`; one that brings what it brought has other rows of a table, as branches of a route have.
+        That is where the least of them stands. Of these tables, those that nobody brought whole are incomplete.
         """
-        past = (each for each in self.streams.items() if current.get(each[0]) != each[1].brings)
-        found = (*self.left, *(each for each in past if each[0] != name or mine is None))
-        donors = [(other, each) for other, each in found if any(map(each.had, tables))]
-        if not donors:
+        _, earlier = self._as_of(current)
+        found, not_whole = donors(earlier, tables)
+        if not found:
             return None
-        incomplete = {table for table in tables if not any(each.had(table) for _, each in donors)}
-        donors = [(other, each.only(tables)) for other, each in donors]
-        joined = _joined(donors if mine is None else [(name, mine), *donors], self._branches)
-        return replace(joined, of="", selections=(), incomplete=joined.incomplete | incomplete)
-
-    @property
-    def _branches(self) -> frozenset[str]:
-        """Streams beside which another one brings the same, and may have other rows of it. Those that brought the same
-        one after the other look alike until all queries of now have begun.
-        """
-        counts = Counter(each.brings for each in self.streams.values())
-        return frozenset(name for name, each in self.streams.items() if counts[each.brings] > 1)
+        stream = joined(found)
+        return replace(stream, of="", selections=(), incomplete=stream.incomplete | not_whole)
 
     def put(self, name: str, stream: Stream, current: Mapping[str, Brings]) -> None:
-        """Note durably how far a stream has come. current: what all streams of now bring, by name.
-
-        Those of other times are forgotten when none of now may need them any more: `_forget_others`.
-        """
-        mine, waits = self.streams.get(name), any(self._waits(each, current) for each in current if each != name)
-        if mine is not None and mine.brings != stream.brings:
-            self._leave(name, mine)
-        for other, each in [*self.streams.items()]:
-            if other != name and each.of != stream.of and each.tables.keys() & stream.tables.keys():
-                self.streams[other] = left = each.without(stream.tables)
-                is_needed = other in current or (waits and stream.before)  # which others may go on from, too
-                if not left.tables and not is_needed:
-                    del self.streams[other]
-        self.streams[name] = replace(stream, written=furthest(stream.written, stream.pair))
-        self.passed -= {name}
-        if not waits:
-            self._forget_others(name, current)
+        """Note durably how far a stream has come. Earlier editions are forgotten once all queries of now have begun."""
+        now, earlier = self._as_of({name: stream.brings, **current})
+        mine = stream.only({table for table in {*stream.tables, *stream.incomplete} if stream.had(table)})
+        self.now = now.put(name, replace(mine, written=furthest(stream.written, stream.pair)))
+        self.earlier = earlier if self.now.awaited else []
         self._save()
 
-    def _waits(self, name: str, current: Mapping[str, Brings]) -> bool:
-        """Whether a stream of now has not begun to bring what it is to bring."""
-        known = self.streams.get(name)
-        return known is None or known.brings != current[name]
-
-    def _leave(self, name: str, stream: Stream) -> None:
-        """Remember where a stream stood that is given other tables."""
-        others = [each for each in self.left if (each[0], each[1].brings) != (name, stream.brings)]
-        self.left = [*others, (name, stream)][-_LEFT_MAX:]
-
-    def _forget_others(self, name: str, current: Collection[str]) -> None:
-        """All queries of now have begun: what is of other times says nothing to them any more, as far as one of them
-        brings the same, or has gone on from it and told its target so.
-        """
-        self.left.clear()
-        of = self.streams[name].of
-        are_told = not any(self.streams[other].before for other in current if other in self.streams)
-        gone = self.passed if are_told else frozenset()
-        self.streams = {
-            other: each
-            for other, each in self.streams.items()
-            if other in current or other == name or (each.of != of and other not in gone)
-        }
-        self.passed -= gone
-
-    def go_past(self, names: Collection[str]) -> None:
-        """Note that others have gone on from streams of other times; durable with the next `put`."""
-        self.passed |= frozenset(names)
+    def needed(self, current: Mapping[str, Brings], but: str | None = None) -> set[str]:
+        """The names of streams from which others than one go on, or may."""
+        now, earlier = self._as_of(current)
+        needed = {each.name for other, stream in now.streams.items() if other != but for each in stream.before}
+        for name, stream in (each for edition in earlier for each in edition.streams.items()):
+            if any(may_meet(stream.brings, awaited) for other, awaited in now.awaited.items() if other != but):
+                needed |= {name, *(each.name for each in stream.before)}
+        return needed
 
     def make_anew(self, tables: Collection[str], remove: Callable[[Collection[str]], Removed]) -> Removed:
         """Have tables, by full names, removed, and read anew when their streams next begin; returns what `remove` does.
@@ -366,17 +182,15 @@ class Ledger:
             self.removing = frozenset()
             self._save()
             raise
-        self.streams = {name: each.emptied(self.removing) for name, each in self.streams.items()}
-        self.left.clear()
+        self.now = self.now.emptied(self.removing)
+        self.earlier = [each.emptied(self.removing) for each in self.earlier]
         self.removing = frozenset()
         self._save()
         return removed
 
     def forget(self) -> None:
         """Note durably that nothing has been written."""
-        self.streams.clear()
-        self.left.clear()
-        self.passed = frozenset()
+        self.now, self.earlier = Edition(), []
         self._save()
 
     def _save(self) -> None:
@@ -386,9 +200,8 @@ class Ledger:
             "output": self.output,
             "epoch": self.epoch,
             "writer": self.writer,
-            "streams": {name: each.to_json() for name, each in self.streams.items()},
-            "left": [[name, each.to_json()] for name, each in self.left],
-            "passed": sorted(self.passed),
+            **self.now.to_json(),
+            "earlier": [each.to_json() for each in self.earlier],
             "removing": sorted(self.removing),
         }
         content = json.dumps(value, indent=1).encode()
@@ -399,32 +212,21 @@ class Ledger:
             self.tag = self.path.put(content, after=self.tag)
 
 
-def _joined(streams: Sequence[tuple[str, Stream]], branches: Collection[str]) -> Stream:
-    """One that goes on from all of these, where the least of them stands. branches: see `Ledger._branches`."""
-    ordered = sorted((each for _, each in streams), key=lambda each: each.pair)
-    least = ordered[0]
-    is_one = all(each.selections for each in ordered)
-    before: list[StreamBefore] = []
-    for name, stream in streams:
-        told = stream.as_before(name, is_branch=name in branches)
-        before += [each for each in told if each not in before]
-    reached = [stream.reached for stream in ordered if stream.reached is not None]
-    beside = [stream for name, stream in streams if name in branches]
-    ahead = [each for name, stream in streams if name not in branches for each in stream.written]
-    ahead += [each.written for each in before if each.written is not None and not each.is_branch]
-    for brought in dict.fromkeys(each.brings for each in beside):
-        parts = [each for each in beside if each.brings == brought]
-        ahead += brought_by_all([(each.brought.at, (each.brought, *each.written)) for each in parts])
-    return Stream(
-        least.of,
-        least.checkpoint,
-        tuple(dict.fromkeys(each for stream in ordered for each in stream.selections)) if is_one else (),
-        {name: entry for stream in reversed(ordered) for name, entry in stream.tables.items()},
-        frozenset(name for stream in ordered for name in stream.incomplete),
-        tuple(sorted(before, key=lambda each: each.name)),
-        furthest(ahead, least.pair),
-        min(reached) if len(reached) == len(ordered) else None,
-    )
+def _tables_of_others(edition: Edition, of: str) -> set[str]:
+    return {table for each in edition.streams.values() if each.of != of for table in each.tables}
+
+
+def _editions_of(value: Mapping[str, Any]) -> tuple[list[Edition], Edition]:
+    """The earlier ones, and that of now. Raises what `Stream` does."""
+    now = Edition.from_json(value, "streams")
+    if "earlier" in value:
+        return [Edition.from_json(each, "earlier") for each in value["earlier"]], now
+    left = value.get("left", [])  # as it was before there were editions, like `passed`
+    left = left.items() if isinstance(left, dict) else left
+    passed = {name: each for name, each in now.streams.items() if name in value.get("passed", [])}
+    known = {name: each for name, each in now.streams.items() if name not in passed}
+    earlier = [Edition({str(name): Stream.from_json(each, f"left.{name}")}) for name, each in left]
+    return [*earlier, *([Edition(passed)] if passed else [])], Edition(known)
 
 
 def _read(path: Location, output: str) -> tuple[Mapping[str, Any] | None, str | None]:

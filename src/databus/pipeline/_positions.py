@@ -8,9 +8,10 @@ from databus.core import DatabusError
 from databus.disk import Location
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._handle import ledger_path
-from databus.pipeline._ledger import Ledger, Stream
+from databus.pipeline._ledger import Ledger
 from databus.pipeline._progress import OutputState
 from databus.pipeline._registry import Kind
+from databus.pipeline._streams import Stream
 from databus.tasks import name_for_relay, patterns_of
 
 

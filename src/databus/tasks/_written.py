@@ -42,19 +42,27 @@ class Written:
 @dataclass(frozen=True)
 class StreamBefore:
     """A stream from which another one goes on. written: as the ledger says, which may not know of all; None in ledgers
-    of old. is_current: whether it is still written, with other tables perhaps. is_branch: whether another one of these
-    has other rows of the same tables, as branches of a route have.
+    of old. is_branch: whether others of these have the other rows of the same tables, as branches of a route have.
+    is_part: whether others had rows of the same tables, and not all of them are among these; what it wrote then says
+    nothing of a table. is_current: whether it is still written, with other tables perhaps.
     """
 
     name: str
     written: Written | None = None
-    is_current: bool = False
     is_branch: bool = False
+    is_part: bool = False
+    is_current: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether what it has written of a table are all rows."""
+        return not self.is_branch and not self.is_part
 
     def to_json(self) -> Any:
         """As it stands in a ledger."""
         told: dict[str, Any] = {"name": self.name, "written": None if self.written is None else self.written.to_json()}
-        return {**told, "branch": True} if self.is_branch else told
+        told |= {"branch": True} if self.is_branch else {}
+        return told | ({"part": True} if self.is_part else {})
 
     @classmethod
     def from_json(cls, value: Any, where: str) -> Self:
@@ -63,7 +71,7 @@ class StreamBefore:
             return cls(value)
         written = value["written"]
         found = None if written is None else Written.from_json(written, where)
-        return cls(str(value["name"]), found, is_branch=bool(value.get("branch")))
+        return cls(str(value["name"]), found, bool(value.get("branch")), bool(value.get("part")))
 
 
 def brings(of: str, selections: Sequence[Selection], name: str) -> bool:

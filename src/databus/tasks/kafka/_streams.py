@@ -143,7 +143,7 @@ def _place_after(
     if at is not None and bucket.known is not None:
         at = max(at, bucket.known, key=_pair)  # there may have been no rows to tell of for a while
     counts = known[0].counts if len(known) == len(before) == 1 and known[0].at == at else None
-    brought = [said for each in before if not each.is_branch for said in _brought(each, found[each.name])]
+    brought = [said for each in before if each.is_whole for said in _brought(each, found[each.name])]
     brought += _brought_by_branches([each for each in before if each.is_branch], found)
     written = furthest([*brought, *bucket.written], (0, SEQ_DONE) if at is None else at.pair)
     left = () if mine is None else mine.to_leave
