@@ -154,8 +154,9 @@ class Ledger:
     def put(self, name: str, stream: Stream, current: Mapping[str, Brings]) -> None:
         """Note durably how far a stream has come. Earlier editions are forgotten once all queries of now have begun."""
         now, earlier = self._as_of({name: stream.brings, **current})
-        mine = stream.only({table for table in {*stream.tables, *stream.incomplete} if stream.had(table)})
-        self.now = now.put(name, replace(mine, written=furthest(stream.written, stream.pair)))
+        if name not in now.streams:  # it may go on from one that brought more
+            stream = stream.only({table for table in {*stream.tables, *stream.incomplete} if stream.had(table)})
+        self.now = now.put(name, replace(stream, written=furthest(stream.written, stream.pair)))
         self.earlier = earlier if self.now.awaited else []
         self._save()
 
