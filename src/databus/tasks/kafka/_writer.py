@@ -178,7 +178,7 @@ class _BucketOfKafka:
         session.begin()
         before, left = session.position, self._left(batch)
         if left is None:
-            if session.is_current:
+            if not self._is_inherited or session.is_current:
                 return {}
             session.close()
             return self._write(batch)
