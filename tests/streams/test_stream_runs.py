@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from databus.core import FatalError
+from databus.pipeline import validate
 from databus.pipeline._handle import OutputHandle
 from tests.http.test_http_runs import IN_PARTS
 from tests.pipeline.projects import Project
@@ -41,3 +42,24 @@ def test_a_process_gets_every_change_in_order_though_a_run_dies_before_its_ledge
         else:
             alive.pop(row["id"])
     assert sorted(alive.items()) == sorted(project.select("SELECT id, status FROM orders"))
+
+
+def test_an_output_that_gets_another_name_is_warned_of_before_it_writes_all_again(tmp_path: Any, spark: Any) -> None:
+    given = {"type": "stream", "from": "shop", "command": KEEP["exit"]}
+    other = {"type": "stream", "from": "shop", "command": ["sh", "-c", "cat > /dev/null"]}
+    project = Project(tmp_path, f"outputs: {json.dumps({'lines': given})}", head=IN_PARTS)
+    project.once(spark)
+    rows = len(kept(tmp_path))
+    project.write(f"outputs: {json.dumps({'other': other})}", head=IN_PARTS)
+    assert not validate(project.path), "an output with other options is another one"
+    project.write(f"outputs: {json.dumps({'sent': {**given, 'trigger_ms': 5}})}", head=IN_PARTS)
+    (warned,) = validate(project.path)
+    assert (warned.path, warned.is_warning) == ("outputs.sent", True)
+    assert "has the options of lines, which this file no longer has" in warned.message
+    assert "what lines has written is written again" in warned.message
+    assert "give it that name back; or have its input say `starting_version: " in warned.message
+    events = project.once(spark)
+    said = [each["event"] for each in events]
+    assert str(warned) in {each.get("message") for each in events[: said.index("running")]}
+    assert len(kept(tmp_path)) == 2 * rows
+    assert not validate(project.path), "it has a place of its own now"

@@ -11,7 +11,7 @@ _MESSAGE_CHARS_MAX: Final = 400
 LOGGED: Final = frozenset(
     {
         *("started", "restart", "retry", "failed", "paused", "output_stopped", "no_source", "source"),
-        *("reload", "hanging", "answered", "stopping", "relay_died"),
+        *("reload", "hanging", "answered", "stopping", "relay_died", "renamed"),
     }
 )
 """Events that the pipeline's log has too: where it goes to the same place as the screen, nobody needs them twice."""

@@ -1,5 +1,6 @@
 """An output at work: it, its ledger, and the lock that lets one query at a time have them."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -21,6 +22,7 @@ from databus.core import (
 )
 from databus.disk import Location, located
 from databus.pipeline._ledger import Ledger
+from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._streams import Brings, Entry, Stream
 from databus.pipeline._way import WayOf
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 
 
 BatchT = TypeVar("BatchT", bound=Batch)
+LEDGERS: Final = "ledgers"
+"""In the pipeline's state: the folder for ledgers of outputs whose targets keep nothing."""
+_HASH_DIGITS: Final = 16
 
 
 def _unknown_way(table: str) -> str:
@@ -63,8 +68,16 @@ def ledger_path(output: Output | SparkOutput, state: Path) -> Location:
     context: OutputContext = output.context
     folder = output.ledger_folder() if isinstance(output, Output) else None
     if folder is None:
-        return located(state) / "ledgers" / f"{context.output}.json"
+        return located(state) / LEDGERS / f"{context.output}.json"
     return located(folder) / f".databus-{context.pipeline}-{context.output}.ledger.json"
+
+
+def options_hash(output: Output | SparkOutput) -> str:
+    """By which an output is known again under another name: of what it is by itself, without secrets, whatever comes to
+    it and however its queries run.
+    """
+    own = {name: value for name, value in output.config if name == "type" or name not in OutputConfig.model_fields}
+    return hashlib.sha256(repr(own).encode()).hexdigest()[:_HASH_DIGITS]
 
 
 class OutputHandle:
@@ -265,6 +278,7 @@ class OutputHandle:
         if self._ledger is None:
             context = self.output.context
             ledger = Ledger.load(self.ledger_path, context.pipeline, context.output)
+            ledger.made_of = options_hash(self.output)
             ledger.take()
             if ledger.removing and isinstance(self.output, Output):  # somebody was killed before all was removed
                 self._make_anew(ledger, self.output, ledger.removing)

@@ -5,7 +5,7 @@
                                             "choice": [[[["shop/*"], []]]],
                                             "tables": {"shop/main.orders": [[17, 3], "8", "5feceb66ffc86f38"]},
                                             "incomplete": ["shop/main.stock"], "reached": [17, 3]}},
-     "awaited": {}, "carried": {}, "earlier": [], "removing": []}
+     "awaited": {}, "carried": {}, "earlier": [], "removing": [], "made_of": "0b9c1a52ce6f7d13"}
 
 A stream is what one query brings into the output. A run begins where the ledger says; Spark's checkpoint is a cache of
 that, which may be lost, older, or of another time. So neither a renamed filter nor a removed state makes a gap.
@@ -36,7 +36,9 @@ class Ledger:
     """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
     now: the queries of the file as it was last written by. earlier: those of the editions before it, the oldest first,
     while queries of now have not begun that may go on from there. removing: tables, by full names, that are to be
-    removed and read anew. tag: of the version of the file that this one is to replace; None if there is none.
+    removed and read anew. made_of: a hash of the output's options, by which it is known under another name; empty in
+    ledgers of old. tag: of the version of the file that this one is to
+    replace; None if there is none.
     """
 
     path: Location
@@ -47,6 +49,7 @@ class Ledger:
     now: Edition = field(default_factory=Edition)
     earlier: list[Edition] = field(default_factory=list)
     removing: frozenset[str] = frozenset()
+    made_of: str = ""
     tag: str | None = None
 
     @classmethod
@@ -70,6 +73,7 @@ class Ledger:
             epoch, writer = int(value["epoch"]), str(value["writer"])
             removing = frozenset(map(str, value.get("removing", [])))  # ledgers of old have none
             earlier, now = _editions_of(value)
+            made_of = str(value.get("made_of", ""))
         except (ValueError, KeyError, TypeError, AttributeError, MalformedRequest) as error:
             raise _corrupt(path, output, error) from error
         if names != (pipeline, output):
@@ -77,7 +81,7 @@ class Ledger:
                 f"{path}: is of output {names[1]} of pipeline {names[0]}, whose names together are those of output "
                 f"{output} of pipeline {pipeline}; give one of them another name, or this output another `path`"
             )
-        return cls(path, pipeline, output, epoch, writer, now, earlier, removing, tag)
+        return cls(path, pipeline, output, epoch, writer, now, earlier, removing, made_of, tag)
 
     def take(self) -> None:
         """Become the target's only writer: whoever was it before is refused from now on."""
@@ -204,6 +208,7 @@ class Ledger:
             **self.now.to_json(),
             "earlier": [each.to_json() for each in self.earlier],
             "removing": sorted(self.removing),
+            "made_of": self.made_of,
         }
         content = json.dumps(value, indent=1).encode()
         try:

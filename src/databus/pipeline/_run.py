@@ -14,6 +14,7 @@ import structlog
 
 from databus.core import DatabusError, InputError
 from databus.pipeline._check_master import unguarded
+from databus.pipeline._check_renamed import check_renamed
 from databus.pipeline._commands import Commands
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._control import ControlServer
@@ -297,6 +298,9 @@ class _Run:
         return SparkStart(make)
 
     def _run(self, session: "SparkSession | None", spark: SparkStart | None) -> None:
+        for each in check_renamed(self._graph):
+            self._say("renamed", message=str(each))
+            self._logger.warning(str(each))
         if self._relay is not None:
             self._begin("starting the relay")
             self._relay.start()

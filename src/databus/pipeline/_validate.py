@@ -14,6 +14,7 @@ from databus.formats import line_of, lines_in, validated
 from databus.pipeline._check_http import check_http
 from databus.pipeline._check_master import check_master
 from databus.pipeline._check_nested import check_nested
+from databus.pipeline._check_renamed import check_renamed
 from databus.pipeline._check_settings import check_settings
 from databus.pipeline._check_sources import check_sources
 from databus.pipeline._check_stores import check_path, check_stores
@@ -68,7 +69,7 @@ def _examined(path: Path, master: str | None, *, offline: bool) -> tuple[Graph |
         stores = () if offline else check_stores(graph.config)
         problems = sorted({*problems, *check_sources(graph), *stores})
         if all(each.is_warning for each in problems):
-            problems = sorted({*problems, *check_targets(graph)})
+            problems = sorted({*problems, *check_targets(graph), *check_renamed(graph)})
     return graph, problems
 
 
