@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from databus.core import (
     ConfigError,
     ControlKind,
-    LockHeld,
     ServiceUnavailable,
     UnrepresentableValue,
     UnsupportedFeature,
@@ -48,7 +47,7 @@ def test_a_task_given_up_for_dead_is_shut_out_by_its_successor(kafka, tmp_path):
     prefix, log = new_prefix(), log_of(1, 2, 3)
     output = output_of(kafka, tmp_path, prefix, buckets=1)
     output.open()
-    with pytest.raises(LockHeld, match="Another attempt"), attempt(output) as late:
+    with pytest.raises(ServiceUnavailable, match="Another attempt"), attempt(output) as late:
         late.write(log.batch(0, 1))
         with attempt(output) as next_one:
             next_one.write(log.batch(0, 2))
@@ -94,6 +93,20 @@ def test_a_number_of_buckets_that_is_changed_in_one_process_loses_and_repeats_no
         output.open()
         write_batch(output, log.batch(begin, end))
     assert ids_in(kafka, prefix) == list(range(1, 10))
+
+
+def test_a_query_begins_again_where_a_task_of_an_earlier_run_wrote_in_another_number_of_buckets(kafka, tmp_path):
+    """It had written nothing yet when the query began, so that nobody shut it out."""
+    prefix, log = new_prefix(), log_of(*range(1, 9))
+    earlier, now = (output_of(kafka, tmp_path, prefix, buckets=buckets) for buckets in (2, 3))
+    now.open()
+    write_batch(earlier, log.batch(0, 5))
+    as_other_process()
+    with pytest.raises(ServiceUnavailable, match=r"in 2 buckets, and not in 3.*begins again, and changes the number"):
+        write_batch(now, log.batch(0, 8))
+    now.open()
+    write_batch(now, log.batch(0, 8))
+    assert ids_in(kafka, prefix) == list(range(1, 9))
 
 
 def test_buckets_that_do_not_stand_at_one_place_keep_their_number(kafka, tmp_path):

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from databus.core import Checkpoint, LockHeld
+from databus.core import Checkpoint, ServiceUnavailable
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.tasks import Bucket
 from databus.tasks.kafka import positions_of
@@ -73,7 +73,10 @@ def test_who_was_given_up_for_dead_before_the_query_was_renamed_is_shut_out(kafk
     process = Process(kafka, tmp_path, prefix, OLD)
     process.write(OLD, log, 1)
     bucket = Bucket("shop", "topics", OLD, 0, 2, of="shop/*")
-    with pytest.raises(LockHeld, match="Another attempt"), process.output.direct_writer().open(bucket) as late:
+    with (
+        pytest.raises(ServiceUnavailable, match="Another attempt"),
+        process.output.direct_writer().open(bucket) as late,
+    ):
         late.write(log.batch(1, 2))
         Process(kafka, tmp_path, prefix, NEW).write(NEW, log, 3)
         late.write(log.batch(2, 3))

@@ -2,11 +2,13 @@
 
 import errno
 import os
+import traceback
 
 import pytest
 
-from databus.core import DiskFull
+from databus.core import DatabusError, DiskFull, ServiceUnavailable, UnrepresentableValue
 from databus.spark import error_of
+from databus.tasks.kafka._cluster import Fenced, TooLarge
 
 SAID = (
     "[STREAM_FAILED] Query [id = 728f2097-8440-4e28-a09a-6f12db3c9b99, runId = a8d5b96a-0210-457a-ae53-68b46a90d280] "
@@ -23,3 +25,23 @@ def test_a_checkpoint_that_finds_no_room_is_a_full_disk_which_is_waited_for(numb
 
 def test_another_error_of_input_or_output_is_no_full_disk() -> None:
     assert error_of(RuntimeError(SAID.format("Input/output error"))) is None
+
+
+class _PluginDown(ServiceUnavailable):
+    """As a plugin has them."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (UnrepresentableValue("told"), UnrepresentableValue),
+        (TooLarge("told"), UnrepresentableValue),
+        (Fenced("told"), ServiceUnavailable),
+        (_PluginDown("told"), ServiceUnavailable),
+    ],
+)
+def test_an_error_of_a_task_says_whether_the_query_may_be_tried_again(error: DatabusError, kind: type) -> None:
+    """Spark tells the driver by text alone."""
+    said = "".join(traceback.format_exception(error))
+    found = error_of(RuntimeError(f"Job aborted: PythonException: \n{said}\n\tat org.apache.spark: 17"))
+    assert (type(found), str(found)) == (kind, "told")

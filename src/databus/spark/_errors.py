@@ -3,15 +3,15 @@
 import errno
 import os
 import re
+from collections.abc import Iterator
 from typing import Final
 
-import databus.core
 from databus.core import DatabusError, DiskFull
 
 _SLOW_WORKERS: Final = "Python worker failed to connect back"
 """How Spark says that a Python process did not come up within its ten seconds."""
 
-_LINE: Final = re.compile(r"^(?:\S*\s)?databus\.core\._errors\.(\w+): (.*)$", re.MULTILINE)
+_LINE: Final = re.compile(r"^(?:\S*\s)?(\w+(?:\.\w+)+): (.*)$", re.MULTILINE)
 
 
 _NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -24,21 +24,28 @@ def is_of_slow_workers(error: BaseException) -> bool:
 
 
 def error_of(error: BaseException) -> DatabusError | None:
-    """The databus error that made a query fail, with its class and message; None if it was something else.
+    """The databus error that made a query fail, with its class in the tree of `databus.core` and its message; None if
+    it was something else.
 
     A full disk is one, also where Spark itself met it: Java writes a query's checkpoint. Spark runs sources in other
     processes and hands on their tracebacks as text; the last databus error there counts.
     """
     if isinstance(error, DatabusError):
         return error
-    found = _LINE.findall(str(error))
+    kinds = {f"{each.__module__}.{each.__qualname__}": each for each in _with_subclasses(DatabusError)}
+    found = [(kinds[name], message) for name, message in _LINE.findall(str(error)) if name in kinds]
     if not found:
         return _full_disk(str(error))
-    name, message = found[-1]
-    kind = getattr(databus.core, name, None)
-    if isinstance(kind, type) and issubclass(kind, DatabusError):
-        return kind(message)
-    return None
+    kind, message = found[-1]
+    known: type[DatabusError] = next(each for each in kind.__mro__ if each.__module__ == DatabusError.__module__)
+    return known(message)
+
+
+def _with_subclasses(kind: type[DatabusError]) -> Iterator[type[DatabusError]]:
+    """Those of outputs and of plugins too."""
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _with_subclasses(each)
 
 
 def _full_disk(said: str) -> DiskFull | None:

@@ -11,7 +11,6 @@ from databus.core import (
     ConfigError,
     DatabusError,
     FatalError,
-    LockHeld,
     ServiceUnavailable,
     UnrepresentableValue,
 )
@@ -95,8 +94,12 @@ OWN_SETTINGS: Final = {
 """Settings of Kafka's client that are not the user's, with the reason."""
 
 
-class Fenced(LockHeld):
-    """Another attempt of this bucket has begun to write."""
+class Fenced(ServiceUnavailable):
+    """Another attempt of this bucket has begun to write: perhaps one given up for dead, so it is tried again."""
+
+
+class OtherBuckets(ServiceUnavailable):
+    """A bucket was written as one of another number of them since its query began."""
 
 
 class Refused(UnrepresentableValue):

@@ -27,7 +27,7 @@ from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import Bucket, BucketWriter, batch_above
 from databus.tasks._letters import Letter, Letters
 from databus.tasks._written import Written, furthest, unwritten
-from databus.tasks.kafka._cluster import Cluster, Fenced, Refused, TopicMissing
+from databus.tasks.kafka._cluster import Cluster, Fenced, OtherBuckets, Refused, TopicMissing
 from databus.tasks.kafka._encoding import Chunk, Encoding, objects_of
 from databus.tasks.kafka._mirror import MirroredChunk, Mirroring
 from databus.tasks.kafka._positions import BucketId, Position, known_at
@@ -130,7 +130,7 @@ class _BucketOfKafka:
             if self._writer.retries:
                 raise ServiceUnavailable(f"{told}. It is tried again") from error
             raise type(error)(told) from error
-        except (Fenced, UnsupportedFeature) as error:  # what an inherited session knows may be out of date
+        except (Fenced, OtherBuckets, UnsupportedFeature) as error:  # an inherited session may be out of date
             if not self._is_inherited:
                 raise self._outlasted(error) from error
         except TopicMissing as error:
@@ -205,9 +205,11 @@ class _BucketOfKafka:
         if position is None:
             return unwritten(batch, self._bucket.written, self._bucket.output)
         if position.buckets != self._bucket.buckets:
-            raise UnsupportedFeature(
+            raise OtherBuckets(
                 f"outputs.{self._bucket.output}: {self._bucket.stream} was written in {position.buckets} buckets, and "
-                f"is to be in {self._bucket.buckets} now: start the pipeline again, which changes the number"
+                f"not in {self._bucket.buckets}, since this query began: by a task of an earlier run, or by another "
+                f"pipeline of this name. The query begins again, and changes the number if all buckets stand at one "
+                f"place"
             )
         left, at = batch, position.at
         if at is not None:
