@@ -33,6 +33,7 @@ from tests.sqlite.model import (
     resume_after,
 )
 
+FROM_A_COPY = r"captured into log log-.*was put back from a copy. Restore the file.*move the log's folder away"
 TABLE = "CREATE TABLE t(id INTEGER PRIMARY KEY, v INTEGER)"
 
 
@@ -187,8 +188,26 @@ def test_a_log_that_goes_on_does_not_take_the_place_of_a_newer_one(shop: Shop) -
     drain(shop.start(), shop.log)
     shop.log = ModelLog(log_id="log-2 at /a on here")
     drain(shop.start(), shop.log)
-    with pytest.raises(LockHeld, match="captured into log log-2"):
+    with pytest.raises(SourceChanged, match=FROM_A_COPY):
         shop.start(old.resume())
+
+
+def test_a_database_from_before_its_log_was_made_anew_is_told_from_one_that_another_relay_captures(
+    shop: Shop, tmp_path: Path
+) -> None:
+    """Nobody else has it, so there is no relay to be stopped, nor anything to be taken over."""
+    shop.run(TABLE)
+    shop.log = ModelLog(log_id="log-1 at /a on here")
+    drain(shop.start(), shop.log)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+        shop.db.backup(copy)
+        copy.execute("PRAGMA journal_mode = WAL")
+    shop.log = ModelLog(log_id="log-2 at /a on here")
+    drain(shop.start(), shop.log)
+    restored = make_source(str(tmp_path / "copy.db"))
+    shop.opened.append(restored)
+    with pytest.raises(SourceChanged, match=FROM_A_COPY):
+        restored.start(shop.log.resume())
 
 
 def test_another_database_is_detected_by_its_cuts(make_shop) -> None:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from databus.core import (
     Clock,
@@ -59,6 +59,10 @@ from databus.sources.sqlite._store import (
 )
 from databus.sources.sqlite._tables import OWN_PREFIX, list_tables, read_shape
 from databus.wire import Group
+
+_MEND: Final = (
+    "Restore the file that belongs to the log; or stop the relay, move the log's folder away and start it again"
+)
 
 
 class SqliteSource:
@@ -236,17 +240,24 @@ def _begin(
 
 
 def _claim(physical: str, db: sqlite3.Connection, config: SqliteConfig, resume: Resume) -> bool:
-    """Record which log captures this database. Returns whether that is another than before. Raises `LockHeld`.
+    """Record which log captures this database. Returns whether that is another than before. Raises `LockHeld`, and
+    `SourceChanged` where the database or the log was put back from a copy.
 
     A new log in the folder of the one before, on the same machine, takes its place: who owns the folder now knows that
     the old log is gone, and that no relay writes it. So the place is kept as it is now where the log was moved.
     """
     holder, log_id = get_state(db, "log") or "", resume.log_id
-    is_in_its_place = resume.position is None and _place_of(holder) == _place_of(log_id) != ""
-    if not holder or (is_in_its_place and holder != log_id):
+    is_in_its_place = _place_of(holder) == _place_of(log_id) != ""
+    is_other = holder.split()[:1] != log_id.split()[:1]
+    if not holder or (is_in_its_place and resume.position is None and holder != log_id):
         set_state(db, "log", log_id)
         return True
-    if holder.split()[0] != (log_id.split() or [""])[0]:
+    if is_other and is_in_its_place:
+        raise SourceChanged(
+            f"{physical}: {config.path} was captured into log {holder}, and that folder has another log, {log_id}: the "
+            f"database, or the folder, was put back from a copy. {_MEND}"
+        )
+    if is_other:
         raise LockHeld(
             f"{physical}: {config.path} is captured into log {holder}, this is log {log_id or '(without a name)'}; one "
             f"relay per database, since it trims what it has. Stop the other one for good and run "
@@ -270,16 +281,15 @@ def _cut_at(physical: str, config: SqliteConfig, db: sqlite3.Connection, resume:
     if row is not None and row[1] == resume.txid:
         return Cut(*row)
     (oldest,) = db.execute(f"SELECT min(id) FROM {OWN_PREFIX}cut").fetchone()
-    mend = "Restore the file that belongs to the log; or stop the relay, move the log's folder away and start it again"
     if row is None and oldest is not None and oldest > ordinal:
         raise PositionPurged(
             f"{physical}: {config.path} has trimmed cut {ordinal}, where the log ends; its oldest is {oldest}. The log "
-            f"is older than one that was captured since. {mend}"
+            f"is older than one that was captured since. {_MEND}"
         )
     found = "has no such cut" if row is None else f"has token {row[1]} there"
     raise SourceChanged(
         f"{physical}: the log ends at cut {ordinal} with token {resume.txid}, but {config.path} {found}: it is not the "
-        f"database that we knew, or it was restored from a copy. {mend}"
+        f"database that we knew, or it was restored from a copy. {_MEND}"
     )
 
 
