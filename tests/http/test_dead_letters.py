@@ -382,10 +382,41 @@ def test_the_commands_see_letters_of_a_web_hook(receiver, tmp_path):
     assert "shop/main.orders 2 at 2/1" in databus("dead-letters", "show", str(path), "hook").stdout
     receiver.refused = {"bad"}
     (found,) = outputs_with_letters(load_pipeline(path))
-    assert found.replay() == (1, 1)
+    assert found.replay() == (1, 1, {"status 422: no such note": 1})
     assert [file.count for file in found.files(["shop/main.orders"])] == [1]
     assert found.drop() == 1
     assert found.files() == []
+
+
+def test_a_replay_says_how_many_of_how_many_were_refused_again_and_why(receiver, tmp_path):
+    path = project(receiver, tmp_path)
+    receiver.refused = {"bad", "worse"}
+    with keeping(receiver, tmp_path) as output:
+        write_batch(output, all_of(log_of("bad", "worse", "worse")))
+    receiver.refused = {"worse"}
+    done = databus("dead-letters", "replay", path, "hook")
+    assert done.returncode == 1
+    assert done.stdout.splitlines() == [
+        "hook: 1 written, 2 of 3 refused again: status 422: no such note (2)",
+        f"`databus dead-letters show {path} hook` shows what is left",
+    ]
+    done = databus("dead-letters", "replay", path, "hook", "--json")
+    told = {"output": "hook", "written": 0, "refused": 2, "reasons": {"status 422: no such note": 2}}
+    assert (done.returncode, json.loads(done.stdout)) == (1, told)
+    receiver.refused = set()
+    done = databus("dead-letters", "replay", path, "hook")
+    assert (done.returncode, done.stdout) == (0, "hook: 2 written\n")
+
+
+def test_letters_with_long_values_are_shown_cut_and_whole_as_json(receiver, tmp_path):
+    path, note = project(receiver, tmp_path), "x" * 60_000
+    receiver.refused = {note}
+    with keeping(receiver, tmp_path) as output:
+        write_batch(output, all_of(log_of(note)))
+    shown = databus("dead-letters", "show", path, "hook").stdout
+    assert len(shown) < 1_000
+    assert f'"note":"{"x" * 200}... (60,000 characters; --json shows all)"' in shown
+    assert json.loads(databus("dead-letters", "show", path, "hook", "--json").stdout)["row"]["note"] == note
 
 
 def test_letters_are_replayed_after_the_key_that_the_output_names_has_another_name(receiver, tmp_path):
@@ -420,7 +451,7 @@ def test_letters_that_the_pipeline_forgets_during_a_replay_are_passed_over(recei
     (hook,) = outputs_with_letters(load_pipeline(project(receiver, tmp_path)))
     _, second = hook.files()
     receiver.answer = lambda _: output.letters.keep(second, [])
-    assert hook.replay() == (1, 0)
+    assert hook.replay() == (1, 0, {})
     assert hook.files() == []
 
 

@@ -391,7 +391,7 @@ def test_the_commands_see_letters_of_topics(kafka, tmp_path):
     assert "shop/main.orders 2 at 2/1" in databus("dead-letters", "show", str(path), "topics").stdout
     target.mend(10_000)
     (found,) = outputs_with_letters(load_pipeline(path))
-    assert found.replay() == (1, 1)
+    assert found.replay()[:2] == (1, 1)
     assert [file.count for file in found.files(["shop/main.orders"])] == [1]
     assert found.drop() == 1
     assert found.files() == []

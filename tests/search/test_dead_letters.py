@@ -112,10 +112,7 @@ def test_the_command_lists_shows_replays_and_drops(opensearch, tmp_path):
     shown = databus("dead-letters", "show", path, "index", "main.orders").stdout
     assert "shop/main.orders 2 at 2/1" in shown
     assert '"note":"two"' in shown
-    assert (
-        "0 written, 2 refused again; `databus dead-letters show"
-        in databus("dead-letters", "replay", path, "index").stdout
-    )
+    assert "index: 0 written, 2 of 2 refused again: " in databus("dead-letters", "replay", path, "index").stdout
     misspelt = databus("dead-letters", "drop", path, "index", "main.ordres", "--yes")
     assert misspelt.stderr == "index: no dead letters of main.ordres; there are of shop/main.orders\n"
     assert "index  shop/main.orders  2" in databus("dead-letters", "list", path).stdout

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,7 +12,10 @@ from databus.cli._app import AsJson, app, say_json
 from databus.cli._file_first import FILE_HELP, FileFirst
 
 if TYPE_CHECKING:
-    from databus.pipeline import OutputLetters
+    from databus.pipeline import OutputLetters, Replayed
+
+_REASONS_SHOWN_MAX: Final = 3
+_SHOWN_CHARS_MAX: Final = 200
 
 letters = typer.Typer(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
 app.add_typer(letters, name="dead-letters")
@@ -45,7 +48,9 @@ def list_letters(
 
 @letters.command(cls=FileFirst, epilog="Example: databus dead-letters show search main.orders")
 def show(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
-    """Show the dead letters of an output: the place of each, why it is one, and its row."""
+    """Show the dead letters of an output: the place of each, why it is one, and its row. Long values are cut, and say
+    how long they are; `--json` shows all.
+    """
     from databus.pipeline import OutputLetters, load_pipeline
 
     kept = OutputLetters(load_pipeline(pipeline), output)
@@ -57,8 +62,8 @@ def show(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJ
                 say_json({**told, "at_us": each.at_us, "row": json.loads(each.row)})
                 continue
             at = datetime.fromtimestamp(each.at_us / 1e6, UTC).isoformat(timespec="seconds")
-            typer.echo(f"{_plain(f'{found.source} {each.id}')} at {each.pair[0]}/{each.pair[1]}, {at}")
-            typer.echo(f"  {_plain(each.reason)}\n  {_plain(each.row)}")
+            typer.echo(f"{_plain(found.source)} {_cut(each.id)} at {each.pair[0]}/{each.pair[1]}, {at}")
+            typer.echo(f"  {_cut(each.reason)}\n  {_plain(_cut_row(each.row))}")
 
 
 def _say_if_none(letters: "OutputLetters", tables: Sequence[str]) -> None:
@@ -75,19 +80,50 @@ def _plain(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
+def _cut(text: str) -> str:
+    """The beginning of a long text, and how long it is; as it may stand on a terminal."""
+    if len(text) <= _SHOWN_CHARS_MAX:
+        return _plain(text)
+    return f"{_plain(text[:_SHOWN_CHARS_MAX])}... ({len(text):,} characters; --json shows all)"
+
+
+def _cut_row(row: str) -> str:
+    """A row with its long values cut."""
+    if len(row) <= _SHOWN_CHARS_MAX:
+        return row
+    values: dict[str, Any] = json.loads(row)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    cut = {name: _cut(text) for name, text in texts.items() if len(text) > _SHOWN_CHARS_MAX}
+    return json.dumps({**values, **cut}, ensure_ascii=False, separators=(",", ":")) if cut else row
+
+
 @letters.command(cls=FileFirst, epilog="Example: databus dead-letters replay search")
 def replay(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
-    """Write dead letters once more. Those that are refused again stay; the pipeline may run meanwhile."""
+    """Write dead letters once more. Those that are refused again stay, and the exit code is 1; the pipeline may run
+    meanwhile.
+    """
     from databus.pipeline import OutputLetters, load_pipeline
 
     kept = OutputLetters(load_pipeline(pipeline), output)
     _say_if_none(kept, tables or ())
     done = kept.replay(tables or ())
     if as_json:
-        say_json({"output": output, "written": done.written, "refused": done.refused})
-        return
-    why = f"; `databus dead-letters show {pipeline} {output}` says why" if done.refused else ""
-    typer.echo(f"{output}: {done.written} written, {done.refused} refused again{why}")
+        say_json({"output": output, **done._asdict()})
+    else:
+        typer.echo(f"{output}: {done.written} written{_refused(done)}")
+        if done.refused:
+            typer.echo(f"`databus dead-letters show {pipeline} {output}` shows what is left")
+    if done.refused:
+        raise typer.Exit(1)
+
+
+def _refused(done: "Replayed") -> str:
+    """How many of how many were refused again, and why: the reasons that most of them have."""
+    if not done.refused:
+        return ""
+    told = [f"{_cut(reason)} ({count})" for reason, count in [*done.reasons.items()][:_REASONS_SHOWN_MAX]]
+    more = "; and for other reasons" if len(done.reasons) > len(told) else ""
+    return f", {done.refused} of {done.written + done.refused} refused again: {'; '.join(told)}{more}"
 
 
 @letters.command(cls=FileFirst, epilog="Example: databus dead-letters drop search main.orders")

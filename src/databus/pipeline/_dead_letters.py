@@ -1,5 +1,6 @@
 """Dead letters of a pipeline's outputs, for who looks after it: listed, shown, replayed and dropped."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,10 +13,11 @@ from databus.tasks import DeadLetters, LetterFile, Letters, matches
 
 
 class Replayed(NamedTuple):
-    """How many letters were written, and how many refused again."""
+    """How many letters were written, and how many refused again; reasons: how many of these for which reason."""
 
     written: int
     refused: int
+    reasons: Mapping[str, int]
 
 
 class OutputLetters:
@@ -46,7 +48,7 @@ class OutputLetters:
 
         Of a file that the pipeline takes letters from meanwhile, none is written; the next replay does.
         """
-        written = refused = 0
+        written, reasons = 0, Counter[str]()
         try:
             for file in self.files(patterns):
                 found = self._letters.find(file)
@@ -54,10 +56,11 @@ class OutputLetters:
                     continue
                 left = self._output.replay(found)
                 self._letters.keep(file, left)
-                written, refused = written + file.count - len(left), refused + len(left)
+                written += file.count - len(left)
+                reasons.update(each.reason for each in left)
         finally:
             self._output.close()
-        return Replayed(written, refused)
+        return Replayed(written, reasons.total(), dict(reasons.most_common()))
 
     def drop(self, patterns: Sequence[str] = ()) -> int:
         """Forget them; returns how many there were."""
