@@ -1,5 +1,6 @@
 """`databus status` and the endpoints of `databus run`: what an operator can know of a running pipeline."""
 
+import errno
 import json
 import re
 import signal
@@ -16,6 +17,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from databus.disk import disk_full
+from databus.pipeline import load_pipeline
+from databus.pipeline._published import Published
+from databus.pipeline._status import write_status
 from databus.testing.shop import create_shop
 from tests.cli.terminal import WAIT_S
 from tests.commands import databus, failed
@@ -126,6 +131,23 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
 
 def test_a_pipeline_that_never_ran_has_no_status(project):
     assert "has never run here" in failed(databus("status", cwd=project), 2)
+
+
+def test_a_run_whose_end_finds_no_room_on_the_disk_is_not_said_to_have_been_killed(project, monkeypatch) -> None:
+    def no_room(path: Path, *_: object, **__: object) -> None:
+        raise disk_full(path, OSError(errno.ENOSPC, "No space left on device"))
+
+    config = load_pipeline(project / "databus.yml").config
+    config.state.mkdir(parents=True)
+    with Published(config, None) as published:
+        write_status(config.state, published.status(asks_relay=False))
+        monkeypatch.setattr("databus.pipeline._status.replace_file", no_room)
+        published.take({"event": "stopped", "code": 0})
+    told = databus("status", cwd=project)
+    assert told.stdout.startswith(
+        "shop does not run, and its last run left no exit code: it was killed, or its end could not be written, as "
+        "where the disk is full. "
+    )
 
 
 def test_a_run_that_could_not_begin_was_not_killed(project) -> None:

@@ -1,6 +1,7 @@
 """`databus status`: what the outputs of a running pipeline do."""
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,9 +46,14 @@ def _headline(found: Mapping[str, Any]) -> str:
     if found["state"] == "stopped":
         if found["pid"] is None:
             return f"{found['pipeline']} does not run, and its last run left no status; its targets say this"
-        code = "it was killed" if found["code"] is None else f"its exit code was {found['code']}"
+        if found["code"] is None:
+            at = datetime.fromtimestamp(found["written_us"] / 1e6, UTC).isoformat(timespec="seconds")
+            return (
+                f"{found['pipeline']} does not run, and its last run left no exit code: it was killed, or its end "
+                f"could not be written, as where the disk is full. Its log may say. What follows is of {at}"
+            )
         why = f": {found['failure']}" if found.get("failure") else ""
-        return f"{found['pipeline']} does not run; {code}{why}"
+        return f"{found['pipeline']} does not run; its exit code was {found['code']}{why}"
     http = f", {found['http']}" if found["http"] else ""
     return f"{found['pipeline']} is {found['state']} as process {found['pid']}{http}{doing}"
 
