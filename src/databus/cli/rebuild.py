@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
 from databus.cli._file_first import FILE_HELP, FileFirst
+
+_LOST: Final = ", with its changes, of which those come back that the relay's log still holds"
+_LOST_OF_TABLES: Final = ", with the changes in it, which do not come back: the rows are read as they are now"
 
 
 @app.command(cls=FileFirst, epilog="Example: databus rebuild copy main.orders")
@@ -24,15 +27,20 @@ def rebuild(
 
     The pipeline must not be running. The next `databus run` reads the whole output from the relay's log; where the log
     does not reach back that far, and for single tables, the relay reads the tables from the database again. Until that
-    snapshot has ended, the tables are incomplete.
+    snapshot has ended, the tables are incomplete. What keeps changes, such as a history, loses those that it had before
+    a snapshot.
     """
-    from databus.pipeline import load_pipeline
+    from databus.pipeline import keeps_changes, load_pipeline
     from databus.pipeline import rebuild as rebuild_output
 
-    def confirm(names: Sequence[str]) -> bool:
-        return yes or typer.confirm(f"{output}: remove {', '.join(names) or 'what it has'}?", abort=True, err=True)
+    graph = load_pipeline(pipeline)
+    lost = "" if not keeps_changes(graph, output) else _LOST_OF_TABLES if tables else _LOST
 
-    folders = rebuild_output(load_pipeline(pipeline), output, tables or (), confirm=confirm)
+    def confirm(names: Sequence[str]) -> bool:
+        what = ", ".join(names) or "what it has"
+        return yes or typer.confirm(f"{output}: remove {what}{lost}?", abort=True, err=True)
+
+    folders = rebuild_output(graph, output, tables or (), confirm=confirm)
     if as_json:
         say_json({"output": output, "removed": [str(each) for each in folders]})
         return

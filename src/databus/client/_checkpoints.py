@@ -14,6 +14,7 @@ from databus.disk import make_folder, replace_file
 _BYTES_MAX: Final = 64 << 20
 _HOLDER_BYTES_MAX: Final = 4096
 _CHECK_CHARS_MAX: Final = 8
+_MEND: Final = "Put a good copy there; or remove it: the consumer begins at its `start`, and may repeat or lose changes"
 
 
 class Checkpoints(Protocol):
@@ -106,12 +107,12 @@ class FileCheckpoints:
         if found != f"{crc32c(text):08x}":
             raise CorruptData(
                 f"{self.path}: the checkpoint is torn or was edited: its checksum is {crc32c(text):08x}, the file says "
-                f"{found or 'nothing'!r}. Put a good copy there; or remove it, and the consumer starts from its `start`"
+                f"{found or 'nothing'!r}. {_MEND}"
             )
         try:
             return Checkpoint.from_json(text, str(self.path))
         except MalformedRequest as error:
-            raise CorruptData(f"{error}; put a good copy there, or remove it") from error
+            raise CorruptData(f"{error}. {_MEND}") from error
 
     def save(self, checkpoint: Checkpoint) -> None:
         """See `Checkpoints.save`. Raises `DiskFull`, `ServiceUnavailable`, and then the one before stays."""

@@ -17,7 +17,7 @@ from databus.pipeline._plugins import Plugin, plugin, plugins
 from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
 from databus.pipeline._published import status_of
-from databus.pipeline._rebuild import rebuild
+from databus.pipeline._rebuild import keeps_changes, rebuild
 from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
 from databus.pipeline._run import run
@@ -64,6 +64,7 @@ __all__ = [
     "decode_frames",
     "edge_name",
     "holder_of",
+    "keeps_changes",
     "load_pipeline",
     "outputs_with_letters",
     "pipeline_schema",

@@ -8,7 +8,7 @@ from databus.disk import Location
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger
-from databus.pipeline._output_contract import Output
+from databus.pipeline._output_contract import Output, SparkOutput
 from databus.pipeline._registry import Kind
 from databus.pipeline._state import StateLock
 from databus.tasks import matches, nearest
@@ -23,15 +23,13 @@ def rebuild(
     the rest, or the same call again. Raises `InputError` for an output or table that is none, or an output that keeps
     nothing; `LockHeld` while the pipeline runs.
     """
-    config = graph.config
-    node = config.nodes.get(f"outputs.{output}")
-    if node is None or node.kind is not Kind.OUTPUT:
-        names = ", ".join(each.name for each in config.nodes.values() if each.kind is Kind.OUTPUT)
-        raise InputError(f"{config.name}: has no output {output!r}; there are {names}")
-    target = node.plugin(node.config, config.context_of(node.name))
+    config, target = graph.config, _target(graph, output)
     is_kept = isinstance(target, Output) and type(target).remove is not Output.remove
     if not isinstance(target, Output) or not is_kept:
-        raise InputError(f"outputs.{output}: keeps nothing that could be made anew")
+        raise InputError(
+            f"outputs.{output}: its target keeps nothing that could be removed and written again. Under another name "
+            f"the output begins as at a first start, and the target gets again what the relay holds"
+        )
     lock = StateLock(config.state, config.name)
     lock.take()
     try:
@@ -49,6 +47,22 @@ def rebuild(
     finally:
         target.close()
         lock.release()
+
+
+def keeps_changes(graph: Graph, output: str) -> bool:
+    """Whether an output has changes that no snapshot brings back. Raises `InputError` for one that is none."""
+    target = _target(graph, output)
+    return isinstance(target, Output) and not target.is_refilled
+
+
+def _target(graph: Graph, output: str) -> Output | SparkOutput:
+    config = graph.config
+    node = config.nodes.get(f"outputs.{output}")
+    if node is None or node.kind is not Kind.OUTPUT:
+        names = ", ".join(each.name for each in config.nodes.values() if each.kind is Kind.OUTPUT)
+        raise InputError(f"{config.name}: has no output {output!r}; there are {names}")
+    made: Output | SparkOutput = node.plugin(node.config, config.context_of(node.name))
+    return made
 
 
 def _ledger_of(target: Output, state: Path, *, is_all: bool) -> Ledger:

@@ -488,5 +488,6 @@ def check_identity(log: Log, found: Identity) -> None:
     if known.scheme != found.scheme:
         raise SourceChanged(
             f"{log.physical}: its SCNs were made by the scheme {known.scheme!r} and now are by {found.scheme!r}; "
-            f"a scheme never changes inside a timeline; start a new log"
+            f"a scheme never changes inside a timeline. For a new log, stop the relay, move that folder away and start "
+            f"it again: all tables are read then, and consumers of the former log have to start over"
         )

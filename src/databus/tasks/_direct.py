@@ -78,7 +78,7 @@ class Bucket:
                 f"outputs.{self.output}: has a part of the transaction at SCN {known.scn} of {batch.physical} from log "
                 f"{known.log}, and the next changes come from {batch.end.log}, which counts the rows of a transaction "
                 f"otherwise. Restore that log; or have the output made anew: `databus rebuild FILE {self.output}` "
-                f"(FILE is the pipeline's file); or give it another name, under which it begins anew"
+                f"(FILE is the pipeline's file); or give it another name, under which it writes all again"
             )
 
     def takes_controls_of(self, table: TableSchema) -> bool:

@@ -319,7 +319,7 @@ def opened(table: Location, name: str, *, packs: pa.Schema | None = None) -> "It
     except (FileNotFoundError, pa.ArrowInvalid) as error:
         raise CorruptData(
             f"{table}: could not read {name}, which is part of the table: {error}. Nothing was committed. Restore the "
-            f"folder; or remove it and start the output anew from a snapshot of the table"
+            f"folder; or have the table made anew by `databus rebuild`"
         ) from error
 
 

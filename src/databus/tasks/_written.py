@@ -136,7 +136,7 @@ def unwritten(batch: ChangeBatch, written: Sequence[Written], output: str) -> Ch
             raise UnsupportedFeature(
                 f"outputs.{output}: has a part of the transaction at SCN {last.scn} of {name} from log {last.log}, and "
                 f"the next changes come from {batch.end.log}, which counts the rows of a transaction otherwise. "
-                f"Restore that log; or give the output another name, under which it begins anew"
+                f"Restore that log; or give the output another name, under which it writes all again"
             )
         if isinstance(item, TableControl):
             items += [item] if item.pair > last.pair else []

@@ -153,7 +153,7 @@ class DeltaTarget:
         if not self._is_shared and self.stored() is None and table.file_uris():
             raise UnsupportedFeature(
                 f"{self.path}: holds rows, but not of {self._application}; a renamed pipeline or output does not know "
-                f"where its table stands. Give it its name back, or remove the folder and start the output anew"
+                f"where its table stands. Give it its name back, or another `path`, where it begins as at a first start"
             )
 
     @property
@@ -477,7 +477,7 @@ class DeltaTarget:
                 raise trouble from None
             raise CorruptData(
                 f"{self.path}: could not {verb} the table of {self.owner}: {error}. Nothing was committed. Restore "
-                f"the folder; or remove it and start the output anew from a snapshot of the table"
+                f"the folder; or have the table made anew by `databus rebuild`"
             ) from error
 
 

@@ -82,7 +82,8 @@ def is_installed(db: sqlite3.Connection) -> bool:
     if (seen := get_state(db, "format")) != FORMAT:
         raise SourceChanged(
             f"the bus's tables in this database have format {seen}, this databus writes {FORMAT}; remove them with "
-            f"`databus sqlite remove DB`, and capture into a new log"
+            f"`databus sqlite remove DB`, and capture into a new log, which begins with all tables as they are then: "
+            f"changes that were not captured yet do not come"
         )
     return True
 
