@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from databus.core import ServiceUnavailable
+from databus.core import CorruptData, ServiceUnavailable
 from databus.pipeline import load_pipeline
 from databus.pipeline._rebuild import rebuild
-from databus.tasks import Bucket
+from databus.tasks import Bucket, run_here
 from databus.testing._change_log import ORDERS, ChangeLog
-from databus.testing._staged_writes import write_batch
+from databus.testing._staged_writes import write_batch, write_buckets
 from tests.outputs.harnesses import order
 from tests.search.support import OUTPUTS, output_of
 from tests.search.test_search_accidents import attempt, notes
@@ -69,6 +69,19 @@ def test_a_relay_of_the_same_history_goes_on_where_another_began(server, two):
     with other.direct_writer().open(bucket) as writer:
         writer.write(log_of("log-2", "first").batch(0, 2))
     assert notes(server) == {"1": "first", "2": "first"}
+
+
+@pytest.mark.parametrize("came", ["nobody", "somebody else"])
+def test_an_index_that_is_removed_while_its_first_batch_is_written_is_missed(server, two, came):
+    """Nothing is noted yet of how far its table has come; rows that it had were lost, without a word."""
+    one, log = two[0], log_of("log-1", "first")
+    bucket = Bucket("shop", "index", "suite", 0, 1)
+    (written,) = write_buckets(one, log.batch(0, 2), bucket)
+    server.ask("DELETE", "/orders")
+    if came == "somebody else":
+        server.ask("PUT", "/orders/_doc/9", {"note": "mine"})
+    with pytest.raises(CorruptData, match=r"orders was removed.*databus rebuild"):
+        one.commit(written, run_here)
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["a batch was written", "one was begun"])

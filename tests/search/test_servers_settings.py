@@ -72,6 +72,24 @@ def test_an_alias_of_several_indices_is_refused(server, tmp_path):
         write_batch(output, all_of(log_of(1)))
 
 
+@pytest.mark.parametrize("alias", [{"filter": {"term": {"_commit_version": 1}}}, {"routing": "one"}])
+def test_an_alias_by_which_documents_are_passed_over_is_refused(server, tmp_path, alias):
+    """A truncation by a filtered alias left rows; with a routing, they went to other shards when that was changed."""
+    server.ask("PUT", "/one", {"aliases": {"orders": alias}})
+    for _ in range(2):
+        with opened(server, tmp_path) as output, pytest.raises(InputError, match=r"orders.*alias.*(filter|routing)"):
+            write_batch(output, all_of(log_of(1)))
+    assert server.documents("one") == {}
+
+
+def test_documents_of_somebody_else_are_seen_before_searches_find_them(server, tmp_path):
+    server.ask("PUT", "/orders", {"settings": {"refresh_interval": "-1"}})
+    server.ask("PUT", "/orders/_doc/mine", {"note": "mine"})
+    with opened(server, tmp_path) as output, pytest.raises(InputError, match="has not written"):
+        write_batch(output, all_of(log_of(1)))
+    assert notes(server) == {"mine": "mine"}
+
+
 def test_rows_go_by_an_alias_into_its_one_index(server, tmp_path):
     server.ask("PUT", "/one", {"aliases": {"orders": {}}})
     log = log_of(1, 2)

@@ -295,7 +295,10 @@ class SearchOutput(LettersOutput):
         if name not in self._uuids:
             before = self._control.read(PLACE, name)
             self._uuids[name] = None if before is None else before["uuid"]
-        if self._uuids[name] not in (None, uuid):
+        known = self._uuids[name]
+        has_rows = any(isinstance(item, StagedRows) and item.table.source == source for item in batch.items)
+        is_same = uuid == known if known is not None else not has_rows or self._indices.is_of(index, name)
+        if not is_same:
             raise CorruptData(
                 f"outputs.{self.context.output}: index {index} was removed, or made by somebody else, while it was "
                 f"written, so that documents of {name} are missing. {self._how_to_rebuild(name)}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from databus.core import COMMIT_VERSION, SEQ, InputError, Pair, UnsupportedFeature
+from databus.core import COMMIT_VERSION, SEQ, InputError, Pair, ServiceUnavailable, UnsupportedFeature
 from databus.schema import TableSchema
 from databus.tasks._table_filters import KeyChoice
 from databus.tasks.search._client import Client
@@ -20,6 +20,8 @@ from databus.tasks.search._mapping import OWN_FIELDS, check_names, index_name, m
 _EXISTS: Final = (400,)
 TYPE: Final = "_doc"
 _IDS_A_REQUEST: Final = 1_000
+_NARROWING: Final = frozenset({"filter", "index_routing", "search_routing"})
+"""What an alias may have that leaves out some of the documents behind it."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +103,11 @@ class Indices:
         _check_found(name, found)
         if made is not None:
             return
+        self._check_alias(name)
         whose = (found.get("_meta") or {}).get(META)
         scn, seq = (whose or {}).get("anew") or (0, 0)
         self._anew[name] = int(scn), int(seq)
-        if whose is None and self._client.ask("GET", f"{path_of(name)}/_count")["count"]:
+        if whose is None and self._has_documents(name):
             raise InputError(
                 f"index {name} holds documents that this output has not written, and is to hold those of {source}. "
                 f"Remove it, or give the output another `index`"
@@ -129,6 +132,34 @@ class Indices:
             meta = self._meta(source, table) if whose is None else {}
             self._client.ask("PUT", f"{path_of(name)}/_mapping{self._type}", {"properties": missing, **meta})
         self._client.ask("PUT", f"{path_of(name)}/_settings", {"index.gc_deletes": f"{plan.gc_deletes_s}s"})
+
+    def _check_alias(self, name: str) -> None:
+        """Look at an alias in the place of an index. Raises `InputError` for one that shows, or reaches, some of its
+        documents alone: older ones would be passed over.
+        """
+        found = _only(name, self._client.ask("GET", f"{path_of(name)}/_alias"))["aliases"].get(name) or {}
+        narrowed = found.keys() & _NARROWING
+        if narrowed:
+            raise InputError(
+                f"index {name}: is an alias with {', '.join(sorted(narrowed))}, by which documents would be passed "
+                f"over that a truncation or a snapshot removes. Give the output another `index`, or the alias neither"
+            )
+
+    def _has_documents(self, name: str) -> bool:
+        """Whether there are any, also such as searches do not find yet. Raises `ServiceUnavailable` where some shards
+        do not say.
+        """
+        self._client.ask("POST", f"{path_of(name)}/_refresh")
+        found = self._client.ask("GET", f"{path_of(name)}/_count")
+        shards = found["_shards"]
+        if not found["count"] and shards["successful"] < shards["total"]:
+            raise ServiceUnavailable(f"index {name}: not all of its shards say whether they hold documents: {shards}")
+        return bool(found["count"])
+
+    def is_of(self, name: str, source: str) -> bool:
+        """Whether an index says that it is of a source, by full name, and written by this output."""
+        whose = ((self.mapping(name) or {}).get("_meta") or {}).get(META) or {}
+        return (whose.get("source"), whose.get("owner")) == (source, self._plan.owner)
 
     def follow_options(self, name: str, source: str) -> list[str]:
         """Give the fields of an index, if it is there, the mappings that the user wants now; returns the names of those
