@@ -4,18 +4,28 @@ import base64
 import contextlib
 import datetime as dt
 import email.utils
+import html
 import json
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pytest
 from standardwebhooks import Webhook
 
-from databus.core import AccessDenied, ConfigError, ControlKind, InputError, ServiceUnavailable, UnrepresentableValue
+from databus.core import (
+    AccessDenied,
+    ConfigError,
+    ControlKind,
+    DatabusError,
+    InputError,
+    ServiceUnavailable,
+    UnrepresentableValue,
+)
 from databus.core import UnsupportedFeature as Unsupported
 from databus.pipeline.outputs import HttpConfig
 from databus.tasks import Bucket, DirectFeed, Ways
@@ -100,6 +110,15 @@ def test_one_change_a_request_and_a_path_a_table(receiver, tmp_path):
     written(output_of(receiver, tmp_path, body="object", url=f"{receiver.url}/x/{{db}}/{{table}}?a=1"), all_of(log))
     assert [request.path for request in receiver.seen] == ["/x/main/orders?a=1"] * 2
     assert [json.loads(request.body)["id"] for request in receiver.seen] == [1, 2]
+
+
+def test_a_table_with_a_dot_in_its_name_has_an_address_of_its_own(receiver, tmp_path):
+    """A database's name ends at the first dot, as everywhere: `main.old.orders` went to where `orders` goes."""
+    table = replace(ORDERS, source="main.old.orders")
+    log = ChangeLog().begin()
+    log.insert(table, order(1))
+    written(output_of(receiver, tmp_path, url=f"{receiver.url}/{{db}}/{{table}}"), all_of(log))
+    assert [request.path for request in receiver.seen] == ["/main/old.orders"]
 
 
 def test_a_changed_key_is_a_delete_and_an_update_where_its_rows_are_in_two_buckets(receiver, tmp_path):
@@ -319,6 +338,43 @@ def test_what_a_kept_connection_says_unasked_is_not_the_answer_to_the_next_reque
             with pytest.raises(UnrepresentableValue, match="status 400"):
                 written(output, second)
             serving.result().close()
+
+
+@pytest.mark.parametrize("interim", [b"102 Processing", b"103 Early Hints"])
+def test_what_a_target_says_while_it_works_is_not_its_answer(tmp_path, interim):
+    said = b"HTTP/1.1 %s\r\nLink: </a>\r\n\r\n" % interim
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        server.settimeout(60)
+        output = output_of(None, tmp_path, url=f"http://127.0.0.1:{server.getsockname()[1]}")
+        for status, told in ((b"204 Done", contextlib.nullcontext()), (b"400 No", pytest.raises(UnrepresentableValue))):
+            serving = pool.submit(answered, server, said * 2 + b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % status)
+            with told:
+                written(output, all_of(log_of(1)))
+            serving.result().close()
+
+
+def test_a_wait_that_no_clock_can_tell_is_none(tmp_path):
+    answers = iter([(503, {"Retry-After": f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT"}, "")])
+    with Receiver(lambda _: next(answers, None)) as receiver:
+        written(output_of(receiver, tmp_path, retry_ms_max=60_000), all_of(log_of(1)))
+        assert len(receiver.seen) == 2
+
+
+@pytest.mark.parametrize("status", [400, 404, 401, 503])
+def test_an_error_does_not_repeat_secrets_that_the_target_says_again(tmp_path, status):
+    """Many say what they were sent: Express the address, gateways the header that they do not understand."""
+
+    def answer(request):
+        token = request.headers["authorization"]
+        told = (request.path, html.escape(request.path), json.dumps({"path": request.path}), token, token.split()[1])
+        return status, {}, f"{'Cannot POST'} {' '.join(told)}"
+
+    with Receiver(answer) as receiver:
+        options = {"headers": {"Authorization": "Bearer hidden-token"}, "on_error": "retry"}
+        output = output_of(receiver, tmp_path, url=f"{receiver.url}/hidden-path?to=hidden-too&more=1", **options)
+        with pytest.raises(DatabusError, match=f"status {status}: Cannot POST") as found:
+            written(output, all_of(log_of(1)))
+    assert "hidden" not in str(found.value)
 
 
 def test_a_target_that_is_busy_and_asks_for_no_wait_is_not_asked_without_one(tmp_path):

@@ -15,7 +15,7 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
-from databus.link._http import answer_of, has_unasked, shut, shut_after
+from databus.link._http import answer_of, has_unasked, shut, shut_after, without_secrets
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
 from databus.link._registry_options import RegistryOptions
@@ -68,5 +68,6 @@ __all__ = [
     "shut",
     "shut_after",
     "travelling_name",
+    "without_secrets",
     "write_renewal",
 ]

@@ -5,16 +5,17 @@ waits on one of them. `Body` reads a response as it comes, straight into the cal
 """
 
 import contextlib
+import html
 import http.client
 import json
 import os
 import select
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 import databus.core
 from databus.core import (
@@ -39,6 +40,7 @@ NAME_LENGTH_MAX: Final = 100
 JSON_BYTES_MAX: Final = 64 << 20
 _LINE_BYTES_MAX: Final = 1024
 _CHUNKED_BYTES_MAX: Final = 8192  # of a buffered stream
+_SECRET_CHARS_MIN: Final = 4
 _BY_STATUS: Final[dict[int, type[DatabusError]]] = {
     400: MalformedRequest,
     401: AccessDenied,
@@ -196,12 +198,23 @@ def shut_after(sock: socket.socket, limit_s: float) -> Iterator[None]:
         raise TimeoutError(f"no whole answer within {limit_s:g} s")
 
 
+class _FinalResponse(http.client.HTTPResponse):
+    """An answer, behind what the other side says while it works (102, 103), which is none yet."""
+
+    def begin(self) -> None:
+        super().begin()
+        while 101 < self.status < 200:
+            self.headers = None  # type: ignore[assignment]  # by which `begin` knows that it has read none
+            super().begin()
+
+
 def answer_of(
     connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
 ) -> http.client.HTTPResponse:
     """Send a request and return its answer, which may come before all of the request was taken: who finds a request too
     large says so, and hangs up.
     """
+    connection.response_class = _FinalResponse
     try:
         connection.request(method, path, body, dict(headers))
     except TimeoutError:
@@ -212,6 +225,17 @@ def answer_of(
         except (OSError, http.client.HTTPException):
             raise error from None
     return connection.getresponse()
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """What an answer says, for errors: many repeat the address or the headers that they were sent, in HTML and in JSON
+    too. What is shorter than four characters is no secret.
+    """
+    ways: Sequence[Callable[[str], str]] = (str, unquote, html.escape, lambda each: each.replace("/", r"\/"))
+    spelled = {way(each) for each in secrets for way in ways}
+    for each in sorted(spelled, key=len, reverse=True):
+        text = text.replace(each, "***") if len(each) >= _SECRET_CHARS_MIN else text
+    return text
 
 
 def has_unasked(sock: socket.socket) -> bool:

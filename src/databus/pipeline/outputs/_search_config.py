@@ -1,5 +1,6 @@
 """Options of the outputs `opensearch` and `elasticsearch`."""
 
+import re
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -115,6 +116,13 @@ class SearchConfig(LettersConfig):
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
                 raise ValueError("expected http://host:port or https://host:port; `user` and `password` stand apart")
         return urls
+
+    @field_validator("api_key")
+    @classmethod
+    def _is_key(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and not re.fullmatch("[!-~]+", key.get_secret_value()):
+            raise ValueError("it has blanks, line ends or other characters that no API key has")
+        return key
 
     @model_validator(mode="after")
     def _is_one_identity(self) -> "SearchConfig":

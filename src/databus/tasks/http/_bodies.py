@@ -167,7 +167,7 @@ class BodyForm:
 
     def url_of(self, physical: str, source: str) -> str:
         """Where a table's changes are sent."""
-        database, _, table = source.rpartition(".")
+        database, _, table = source.partition(".")
         url = self.url
         for name, value in (("physical", physical), ("db", database), ("table", table)):
             url = url.replace(f"{{{name}}}", quote(value, safe=""))

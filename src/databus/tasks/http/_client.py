@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from databus.core import ConfigError, ServiceUnavailable
-from databus.link import Access, answer_of, has_unasked, shut_after
+from databus.link import Access, answer_of, has_unasked, shut_after, without_secrets
 
 _ANSWER_BYTES_MAX: Final = 64 << 10
 _WAIT_S_MIN: Final = 0.05
@@ -60,7 +60,6 @@ class Answer(NamedTuple):
     status: int
     text: str = ""
     retry_after_s: float | None = None
-    location: str | None = None
 
     @property
     def is_taken(self) -> bool:
@@ -87,8 +86,8 @@ class Client:
     def post(self, url: str, body: bytes, kind: str, headers: Callable[[], Mapping[str, str]]) -> Answer:
         """Send a body until the target has answered with something else than that it is busy.
 
-        headers: asked for before each attempt. Raises `ServiceUnavailable` after `retry_ms_max`, having waited as long
-        as the target has asked for.
+        headers: asked for before each attempt; what it raises ends them. Raises `ServiceUnavailable` after
+        `retry_ms_max`, having waited as long as the target has asked for.
         """
         began, wait_s = time.monotonic(), _WAIT_S_MIN
         connection, path = self._connection(url)
@@ -164,15 +163,21 @@ class _Connection:
         if connection is None:
             connection = self._open = self._connect()
         with shut_after(connection.sock, self._target.request_ms_max / 1e3):
-            return self._answer(answer_of(connection, "POST", path, body, headers))
+            return self._answer(answer_of(connection, "POST", path, body, headers), path)
 
-    def _answer(self, response: http.client.HTTPResponse) -> Answer:
-        text = response.read(_ANSWER_BYTES_MAX)
+    def _answer(self, response: http.client.HTTPResponse, path: str) -> Answer:
+        text = response.read(_ANSWER_BYTES_MAX).decode(errors="replace")
         if not response.isclosed() or response.status == _TOO_LARGE:
             self.close()  # what is left of it would stand before the next answer, or what was not read before a request
-        said = response.headers
-        waits = _seconds(said.get("Retry-After"))
-        return Answer(response.status, text.decode(errors="replace"), waits, said.get("Location"))
+        told = without_secrets(text, self._secrets(path))
+        return Answer(response.status, told, _seconds(response.headers.get("Retry-After")))
+
+    def _secrets(self, path: str) -> list[str]:
+        """What a request has that errors are not to say, whole and in parts."""
+        url = urlsplit(path)
+        values = [value for _, value in self._target.headers]
+        words = [word for value in values for word in value.split()[1:]]
+        return [path, url.path, url.query, *(value for _, value in parse_qsl(url.query)), *values, *words]
 
     def _connect(self) -> http.client.HTTPConnection:
         target, (host, port) = self._target, self._address
@@ -199,5 +204,5 @@ def _seconds(text: str | None) -> float | None:
         return float(text.strip()[:9])
     try:
         return email.utils.parsedate_to_datetime(text).timestamp() - time.time()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None

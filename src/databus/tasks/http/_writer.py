@@ -9,7 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -59,7 +59,7 @@ class HttpWriter:
         nowhere = SourceCheckpoint()
         batch = ChangeBatch(given.physical, nowhere, nowhere, (TableRows(given.table, given.rows()),))
         parking = Parking(letters, self.key, batch, given)
-        _BucketOfRequests(self, bucket).send(batch, parking, lambda: letters.has(given))
+        _BucketOfRequests(self, bucket, lambda: letters.has(given)).send(batch, parking)
         return [replace(given.letters[row], reason=why) for row, why in parking.held(0)]
 
     @contextmanager
@@ -68,12 +68,17 @@ class HttpWriter:
         yield _BucketOfRequests(self, bucket)
 
 
-class _BucketOfRequests:
-    """Posts the changes of a bucket."""
+class _Over(Exception):
+    """What is left is not to be sent any more."""
 
-    def __init__(self, writer: HttpWriter, bucket: Bucket) -> None:
+
+class _BucketOfRequests:
+    """Posts the changes of a bucket. goes_on: asked before each attempt at a request, which may be tried for long."""
+
+    def __init__(self, writer: HttpWriter, bucket: Bucket, goes_on: Callable[[], bool] = lambda: True) -> None:
         self._writer = writer
         self._bucket = bucket
+        self._goes_on = goes_on
         self._client = writer.target.client()
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
@@ -93,15 +98,12 @@ class _BucketOfRequests:
                 written[item.table.source] += item.rows.num_rows - held
         return written
 
-    def send(self, batch: ChangeBatch, parking: Parking | None, goes_on: Callable[[], bool] = lambda: True) -> None:
-        """Send what is not held back. parking: is told of what is refused; None where that is an error. goes_on: asked
-        before each request.
-        """
+    def send(self, batch: ChangeBatch, parking: Parking | None) -> None:
+        """Send what is not held back. parking: is told of what is refused; None where that is an error."""
         holds = None if parking is None else parking.holds
-        for request in self._writer.form.requests(batch, self._bucket.takes_controls_of, holds):
-            if not goes_on():
-                return
-            self._deliver(batch, request, parking)
+        with suppress(_Over):
+            for request in self._writer.form.requests(batch, self._bucket.takes_controls_of, holds):
+                self._deliver(batch, request, parking)
 
     def _deliver(self, batch: ChangeBatch, request: Request, parking: Parking | None) -> None:
         """Send a request until it is taken, or each of its changes is held back that the target refuses; what is too
@@ -128,6 +130,8 @@ class _BucketOfRequests:
         request_id = self._id_of(batch, request, body)
 
         def headers() -> Mapping[str, str]:
+            if not self._goes_on():
+                raise _Over
             return headers_of_request(request_id, int(time.time()), body, writer.keys)
 
         return self._client.post(request.url, body, writer.form.content_type, headers)

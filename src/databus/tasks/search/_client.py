@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import AccessDenied, ConfigError, DiskFull, FatalError, InputError, ServiceUnavailable
-from databus.link import answer_of, has_unasked, shut_after
+from databus.link import answer_of, has_unasked, shut_after, without_secrets
 
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _WAIT_S_MIN: Final = 0.05
@@ -229,7 +229,13 @@ class _Node:
                 raise AnswerTooLarge(f"{self.name}: an answer of more than {_ANSWER_BYTES_MAX} bytes")
             if response.status == TOO_LARGE:
                 self._close()  # what it did not read would stand before the next request
-            return Answer(response.status, found)
+            return Answer(response.status, found if response.status < 300 else self._without_secrets(found))
+
+    def _without_secrets(self, found: bytes) -> bytes:
+        """What an error says, for logs: gateways repeat the header that they do not understand."""
+        values = self._headers.values()
+        words = [word for value in values for word in value.split()[1:]]
+        return without_secrets(found.decode(errors="replace"), [*values, *words]).encode()
 
     def _connect(self) -> http.client.HTTPConnection:
         cluster, (host, port) = self._cluster, self._address
