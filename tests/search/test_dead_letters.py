@@ -1,6 +1,7 @@
 """Rows that the server refuses, kept until somebody has mended what they were refused for."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from databus.core import ControlKind, LimitExceeded
 from databus.disk import located
 from databus.pipeline import OutputLetters, load_pipeline
+from databus.schema import Column
 from databus.tasks import DeadLetters
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._output_suite import EVERYTHING
@@ -219,6 +221,26 @@ def test_a_letter_is_forgotten_once_a_newer_row_has_its_document(opensearch, tmp
     made = output(opensearch, tmp_path, buckets=1)
     write_batch(made, log.batch(0, 3))
     write_batch(made, log.batch(3, len(log.entries)))
+    made.close()
+    (file,) = made.letters.files()
+    assert [each.id for each in made.letters.read(file).letters] == ["3"]
+
+
+def test_letters_of_all_tables_of_a_batch_and_of_all_definitions_of_one_are_forgotten(opensearch, tmp_path):
+    """They are looked for once, and one file may have letters that rows before and behind a new column overtake."""
+    other = replace(ORDERS, source="main.other")
+    wider = replace(ORDERS, columns=(*ORDERS.columns, Column("more", "string")))
+    log = ChangeLog().begin()
+    for table, key in ((ORDERS, 1), (ORDERS, 2), (ORDERS, 3), (other, 1)):
+        log.insert(table, order(key, "one"))
+    log.begin().update(ORDERS, order(1, "one"), order(1, "1"))
+    log.update(other, order(1, "one"), order(1, "1"))
+    log.begin().schema(wider, 2)
+    log.begin().update(wider, {**order(2, "one"), "more": None}, {**order(2, "2"), "more": "new"})
+    made = output(opensearch, tmp_path, buckets=1)
+    write_batch(made, log.batch(0, 4))
+    assert made.letters.count() == 4
+    write_batch(made, log.batch(4, len(log.entries)))
     made.close()
     (file,) = made.letters.files()
     assert [each.id for each in made.letters.read(file).letters] == ["3"]

@@ -25,7 +25,7 @@ from databus.formats import own_rows
 from databus.schema import TableSchema
 from databus.tasks._batch import Batch, TableControl
 from databus.tasks._lines import row_lines
-from databus.tasks._pairs import pairs_of
+from databus.tasks._pairs import Int, pairs_of
 
 _NAME: Final = re.compile(r"(.+)\.(\d+)\.(\d+)-(\d+)\.(\d+)\.(\d+)\.[0-9a-f]{16}\.jsonl")
 _VERSION: Final = 1
@@ -88,6 +88,29 @@ class Letters:
         rows = pa.Table.from_batches([own_rows(self.table, values).rows])
         kinds = pa.array([json.loads(each.row)[CHANGE_TYPE] for each in self.letters])
         return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, kinds)
+
+
+class Taken:
+    """Which rows of a table a target took, of those that were sent in order. last: the greatest of their pairs."""
+
+    def __init__(self) -> None:
+        self.last: Pair = (0, 0)
+        self._sent: list[tuple[pa.LargeStringArray, Int, Int]] = []
+        self._pairs: dict[str, Pair] = {}
+
+    def add(self, ids: pa.LargeStringArray, scns: Int, seqs: Int) -> None:
+        """The ids and the pairs of rows that were taken."""
+        if len(ids):
+            newest = int(scns.max())
+            self.last = max(self.last, (newest, int(seqs[scns == newest].max())))
+            self._sent.append((ids, scns, seqs))
+
+    def overtakes(self, letter: Letter) -> bool:
+        """Whether the target took a newer row of a letter's document."""
+        for ids, scns, seqs in self._sent:
+            self._pairs.update(zip(ids.to_pylist(), zip(scns.tolist(), seqs.tolist(), strict=True), strict=True))
+        self._sent.clear()
+        return letter.pair < self._pairs.get(letter.id, letter.pair)
 
 
 @dataclass(frozen=True)
@@ -216,16 +239,17 @@ class DeadLetters:
             if file.first < pair:
                 self._forget(file, lambda each: each.pair < pair)
 
-    def release_overtaken(self, source: str, last: Pair, taken: Callable[[], Mapping[str, Pair]]) -> None:
-        """Forget letters of a table whose documents have a newer row now. A replay would put them back, once the target
-        has forgotten that the newer row deleted its document, and where both rows are of one transaction.
+    def release_overtaken(self, taken: Mapping[str, Taken]) -> None:
+        """Forget letters whose documents have a newer row now. A replay would put them back, once the target has
+        forgotten that the newer row deleted its document, and where both rows are of one transaction. Looks once, for
+        a look at an object store takes its time.
 
-        taken: by document, the pair of the row that the target took; last: the greatest of these.
+        taken: by full name of a table, what the target took of it.
         """
-        for file in self.files(lambda name: name == source):
-            if file.first < last:
-                pairs = taken()
-                self._forget(file, lambda each: each.pair < pairs.get(each.id, each.pair))  # noqa: B023 - called at once
+        for file in self.files(taken.__contains__) if taken else ():
+            found = taken[file.source]
+            if file.first < found.last:
+                self._forget(file, found.overtakes)
 
     def _forget(self, file: LetterFile, is_over: Callable[[Letter], bool]) -> None:
         found = self.find(file)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 
 from databus.core import (
     AccessDenied,
@@ -29,7 +30,7 @@ from databus.core import (
 from databus.schema import key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._direct import BUCKETS_MAX, Bucket, BucketWriter
-from databus.tasks._letters import DeadLetters, Letter, Letters, released_below
+from databus.tasks._letters import DeadLetters, Letter, Letters, Taken, released_below
 from databus.tasks._pairs import Int, rows_above
 from databus.tasks.search._bulk import FILTER, NDJSON, Operations, Refusal, Sorted, operations, sort_answer
 from databus.tasks.search._client import TOO_LARGE, Client, Cluster, reason_of
@@ -162,6 +163,7 @@ class _BucketOfSearch:
         held = HeldRows(client, typed=writer.plan.typed, before=fence.check)
         self._parts = Parts(held, indices, control, bucket)
         self._claims: set[str] = set()
+        self._taken: dict[str, Taken] = {}  # of this batch, or has something newer of
 
     def write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """See `BucketWriter.write`. Controls are the driver's, once all buckets are there."""
@@ -174,11 +176,13 @@ class _BucketOfSearch:
         if parts:
             self._fence.take()
         written: Counter[str] = Counter()
+        self._taken.clear()
         for item in rows:
             written[item.table.source] += item.rows.num_rows - self._put(batch, item, parts)
         if begun and begun != open_:
             self._parts.settle(self._part(batch, begun))
         self._fence.end()
+        self._writer.letters.release_overtaken(self._taken)
         return written
 
     def _in_parts(self, batch: ChangeBatch) -> tuple[int, int]:
@@ -249,10 +253,10 @@ class _BucketOfSearch:
             self._parts.hold(self._part(batch, scn), source, index, made.take(places), key_buckets(keys, HASHES))
         if refused:
             self._refuse(source, index, item, made, refused)
-        if len(made):
-            newest = int(made.scns.max())
-            last = newest, int(made.seqs[made.scns == newest].max())
-            self._writer.letters.release_overtaken(source, last, lambda: _taken(made, refused))
+        is_taken = np.ones(len(made), np.bool_)
+        is_taken[[each.place for each in refused]] = False
+        taken = self._taken.setdefault(source, Taken())
+        taken.add(made.ids.filter(pa.array(is_taken)), made.scns[is_taken], made.seqs[is_taken])
         return stale + count - int(item.rows.num_rows)
 
     def _refuse(self, source: str, index: str, item: TableRows, made: Operations, refused: Sequence[Refusal]) -> None:
@@ -297,13 +301,6 @@ def _rows_left(batch: ChangeBatch) -> list[TableRows]:
             below[source] = max(pair, below.get(source, (0, 0)))
     rows = (item for item in batch.items if isinstance(item, TableRows))
     return [replace(item, rows=rows_above(item.rows, below.get(item.table.source, (0, 0)))) for item in rows]
-
-
-def _taken(made: Operations, refused: Sequence[Refusal]) -> dict[str, Pair]:
-    """The pairs of the rows that the server took, by document."""
-    not_taken = {each.place for each in refused}
-    ids = made.ids.to_pylist()
-    return {ids[place]: made.pair(place) for place in range(len(made)) if place not in not_taken}
 
 
 class BulkSender:
