@@ -1,10 +1,12 @@
 """Who comes first: pipelines of one name over two databases that begin in the same moments."""
 
+import itertools
 import json
+from dataclasses import replace
 
 import pytest
 
-from databus.core import CorruptData, ServiceUnavailable
+from databus.core import CorruptData, ServiceUnavailable, UnsupportedFeature
 from databus.pipeline import load_pipeline
 from databus.pipeline._rebuild import rebuild
 from databus.tasks import Bucket, run_here
@@ -22,6 +24,13 @@ def log_of(uuid, note):
     log.insert(ORDERS, order(1, note))
     log.begin().insert(ORDERS, order(2, note))
     return log
+
+
+def project(folder, server):
+    path = folder / "databus.yml"
+    given = {"type": OUTPUTS[server.kind].product, "from": "shop", "url": server.url}
+    path.write_text(json.dumps({"name": "shop", "inputs": {"shop": {"type": "mock"}}, "outputs": {"index": given}}))
+    return path
 
 
 @pytest.fixture
@@ -87,9 +96,7 @@ def test_an_index_that_is_removed_while_its_first_batch_is_written_is_missed(ser
 @pytest.mark.parametrize("is_whole", [True, False], ids=["a batch was written", "one was begun"])
 def test_an_index_can_be_made_anew_by_a_pipeline_that_has_lost_its_state(server, tmp_path, is_whole):
     """As the errors say that speak of rows from another log."""
-    path = tmp_path / "databus.yml"
-    given = {"type": OUTPUTS[server.kind].product, "from": "shop", "url": server.url}
-    path.write_text(json.dumps({"name": "shop", "inputs": {"shop": {"type": "mock"}}, "outputs": {"index": given}}))
+    path = project(tmp_path, server)
     before = output_of(server, tmp_path, buckets=1)
     before.open()
     if is_whole:
@@ -102,3 +109,25 @@ def test_an_index_can_be_made_anew_by_a_pipeline_that_has_lost_its_state(server,
     assert "error" in server.ask("GET", "/orders")
     write_batch(output_of(server, tmp_path), log_of("log-2", "second").batch(0, 2))
     assert notes(server) == {"1": "second", "2": "second"}
+
+
+def test_two_pipelines_that_have_claimed_tables_of_each_other_have_a_way_out(server, two, tmp_path):
+    """Both are refused; the one for which the output is made anew goes on, and the other one is refused still."""
+    tables = (ORDERS, replace(ORDERS, source="main.others"))
+    logs = [ChangeLog(uuid=f"log-{number}").begin() for number in (1, 2)]
+    for log, table in itertools.product(logs, tables):
+        log.insert(table, order(1, log.uuid))
+    for output, log, begin in zip(two, logs, (0, 1), strict=True):
+        with attempt(output) as writer:
+            writer.write(log.batch(begin, begin + 1))
+    for output, log in zip(two, logs, strict=True):
+        with attempt(output) as writer, pytest.raises(ServiceUnavailable, match="another pipeline of this name"):
+            writer.write(log.batch(0, 2))
+    path = project(tmp_path, server)
+    rebuild(load_pipeline(path), "index", confirm=lambda _: True)
+    one, other = (output_of(server, tmp_path / name, buckets=1) for name in ("one", "other"))
+    write_batch(one, logs[0].batch(0, 2))
+    with attempt(other) as writer, pytest.raises(UnsupportedFeature, match=r"log-1.*databus rebuild"):
+        writer.write(logs[1].batch(0, 2))
+    for name in ("orders", "others"):
+        assert {each["note"] for each in server.documents(name).values()} == {"log-1"}

@@ -93,7 +93,8 @@ def test_a_pipeline_of_the_same_name_over_another_database_is_told_before_it_wri
         code = run(project.path, once=True, session=spark, on_event=events.append)
         found.append({table: opensearch.documents(table) for table in TABLES})
     assert code == PositionForeign.exit_code, events
-    assert any("give one of them another name" in event.get("message", "") for event in events)
+    told = [event.get("message", "") for event in events]
+    assert any("give one of them another name" in each and "databus rebuild FILE" in each for each in told), told
     assert found[0] == found[1]
 
 

@@ -133,6 +133,11 @@ class _Reader:
                 "if this is another database, give the output another name, under which it is written from the "
                 "beginning"
             )
+            if isinstance(handle.output, Output) and handle.output.can_be_made_anew:
+                advice += (
+                    f"; or, where nobody needs what the other one has there, have all of it made anew: `databus "
+                    f"rebuild FILE {handle.name}` (FILE is the pipeline's file)"
+                )
             place = SourceCheckpoint(scn=at.scn, txid=at.txid, ts_us=at.ts_us)
             try:
                 self.origin.check_position(self.context, self.physical, Checkpoint({self.physical: place}))

@@ -37,8 +37,7 @@ class Ledger:
     now: the queries of the file as it was last written by. earlier: those of the editions before it, the oldest first,
     while queries of now have not begun that may go on from there. removing: tables, by full names, that are to be
     removed and read anew. made_of: a hash of the output's options, by which it is known under another name; empty in
-    ledgers of old. tag: of the version of the file that this one is to
-    replace; None if there is none.
+    ledgers of old. tag: of the version of the file that this one is to replace; None if there is none.
     """
 
     path: Location

@@ -153,6 +153,11 @@ class Output(ABC):
         """Full names of the tables that the target knows by itself to be in it."""
         return ()
 
+    @property
+    def can_be_made_anew(self) -> bool:
+        """Whether it can `remove` what was written."""
+        return type(self).remove is not Output.remove
+
     def remove(self, tables: Collection[str]) -> Sequence[Location | Path]:
         """Remove what was written of these tables, by full names, so that they can be made anew; returns the folders
         that are gone. Called while nothing runs. Raises `InputError` for an output that keeps nothing.

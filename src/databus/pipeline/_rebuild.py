@@ -24,8 +24,7 @@ def rebuild(
     nothing; `LockHeld` while the pipeline runs.
     """
     config, target = graph.config, _target(graph, output)
-    is_kept = isinstance(target, Output) and type(target).remove is not Output.remove
-    if not isinstance(target, Output) or not is_kept:
+    if not isinstance(target, Output) or not target.can_be_made_anew:
         raise InputError(
             f"outputs.{output}: its target keeps nothing that could be removed and written again. Under another name "
             f"the output begins as at a first start, and the target gets again what the relay holds"
