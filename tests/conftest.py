@@ -76,16 +76,18 @@ SHARES_SPARK = (
 """Files, and a folder, whose tests use the fixture `spark`. All are one worker's: a run starts that session once."""
 
 LONGEST_FIRST = (
-    "pipeline/test_pipeline.py",
+    "pipeline/test_pipeline.py",  # with all that share a SparkSession
+    "kafka/test_transaction_runs.py",  # with all of kafka and kafka_source
+    "benchmarks/test_tiny.py",
+    "documents/test_commands.py",
+    "search/test_search_accidents.py",  # with all of search
     "acceptance/test_acceptance.py",
     "mysql/test_accidents_relay.py",
-    "benchmarks/test_tiny.py",
     "mysql/snapshot/test_many_tables.py",
     "cli/test_demo.py",
     "mysql/snapshot/test_reader.py",
     "laws/test_kills.py",
     "mysql/test_repair.py",
-    "documents/test_commands.py",
     "mysql/binlog/test_mutations.py",
     "mysql/test_check.py",
     "pipeline/test_crash.py",
@@ -103,7 +105,8 @@ LONGEST_FIRST = (
     "relay/test_capture.py",
 )
 """Files that take longest. A file is one process's: a long one at the end would keep that one busy, and the others
-idle. Those that start Spark, which keeps all cores busy, stand among those that wait for servers.
+idle. What one worker runs as a whole stands here by its first file. Those that start Spark, which keeps all cores busy,
+stand among those that wait for servers.
 """
 
 

@@ -14,6 +14,8 @@ from tests.commands import databus
 from tests.http.receiver import Receiver
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 2, max_rows_per_trigger: 300")
 
 

@@ -15,6 +15,8 @@ from tests.kafka.support import new_prefix, rows_in
 from tests.kafka_source.support import Topics
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 2, max_rows_per_trigger: 300")
 TABLES = ("customers", "stock", "orders", "order_lines")
 

@@ -9,6 +9,8 @@ from tests.kafka.support import new_prefix, rows_in
 from tests.kafka.test_kafka_runs import TABLES, died, sections
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 
 def pairs_in(server: Any, prefix: str) -> list[tuple[int, int]]:
     return sorted(

@@ -9,7 +9,7 @@ from databus.pipeline import compare, load_pipeline, run
 from databus.pipeline.outputs import read_delta
 from databus.testing.shop import SqliteWorkload, connect, create_shop
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 
 FILE = """
 name: shops

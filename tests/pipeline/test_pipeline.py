@@ -96,6 +96,7 @@ def test_every_kind_of_branch_holds_what_sql_says_over_snapshot_changes_and_rest
     assert_copies_are_right(project, spark)
 
 
+@pytest.mark.usefixtures("relay_in_thread")
 def test_an_older_checkpoint_or_none_repeats_nothing_in_history_and_leaves_the_mirror_identical(spark, tmp_path):
     project = Project(
         tmp_path,
@@ -168,6 +169,7 @@ def test_a_running_pipeline_follows_a_new_column_survives_its_relays_death_and_r
     assert running.code == 0
 
 
+@pytest.mark.usefixtures("relay_in_thread")
 def test_an_output_that_fails_for_good_stops_alone_and_one_that_fails_once_goes_on(spark, tmp_path):
     project = Project(
         tmp_path,
@@ -195,6 +197,7 @@ def test_an_output_that_fails_for_good_stops_alone_and_one_that_fails_once_goes_
     assert (tmp_path / "shaky.json").is_file()
 
 
+@pytest.mark.usefixtures("relay_in_thread")
 def test_a_filter_that_spark_refuses_or_a_function_that_fails_is_named(spark, tmp_path):
     project = Project(
         tmp_path,
@@ -218,6 +221,7 @@ def test_a_filter_that_spark_refuses_or_a_function_that_fails_is_named(spark, tm
     assert "KeyError: 'price'" in told["b"]
 
 
+@pytest.mark.usefixtures("relay_in_thread")
 def test_a_mirror_tells_rows_apart_by_the_source_s_key_or_not_at_all(spark, tmp_path):
     """A column that got the name of the key by a SELECT is not the key: rows with one value of it would become one."""
     project = Project(

@@ -48,6 +48,7 @@ REPHRASED = {"behind"}
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("relay_in_thread")
 def test_every_output_that_a_run_refuses_was_named_by_validate(spark, tmp_path):
     project = Project(tmp_path, WRONG, head=HEAD.partition("inputs:")[0])
     project.execute("CREATE TABLE notes (at TEXT, said TEXT)", "INSERT INTO notes VALUES ('now', 'something')")
@@ -92,6 +93,7 @@ def test_a_target_that_cannot_be_written_is_named(tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("relay_in_thread")
 def test_a_filter_that_was_changed_is_named_before_the_run_that_refuses_it(spark, tmp_path):
     text = """
         filters: {{large: {{type: sql, from: shop, table: main.orders, where: total_cents > {least}}}}}

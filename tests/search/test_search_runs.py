@@ -13,6 +13,8 @@ from databus.pipeline._handle import OutputHandle
 from databus.pipeline._rebuild import rebuild
 from tests.pipeline.projects import HEAD, Project
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 IN_PARTS = HEAD.replace("tables: [shop/main.*]", "tables: [shop/main.*], partitions: 2, max_rows_per_trigger: 300")
 TABLES = ("customers", "stock", "orders", "order_lines")
 

@@ -14,7 +14,7 @@ from tests.pipeline.projects import Project
 from tests.stores.store import BUCKET, KEY, SECRET
 from tests.stores.test_outputs import arrow_rows
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("relay_in_thread")]
 
 RUN_S_MAX = 120.0
 CODE = "import sys; from databus.pipeline import run; sys.exit(run(sys.argv[1], once=True))"

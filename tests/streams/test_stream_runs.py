@@ -12,6 +12,8 @@ from tests.http.test_http_runs import IN_PARTS
 from tests.pipeline.projects import Project
 from tests.streams.support import KEEP, kept
 
+pytestmark = pytest.mark.usefixtures("relay_in_thread")
+
 
 def died(*_: object) -> None:
     raise FatalError("killed before the ledger")
