@@ -43,6 +43,7 @@ SHARES_SPARK = (
     "streams/test_stream_runs.py",
     "http/test_http_runs.py",
     "kafka/test_kafka_runs.py",
+    "kafka/test_removed_topics.py",
     "kafka/test_last_images.py",
     "kafka/test_renamed_runs.py",
     "kafka/test_typed_branches.py",

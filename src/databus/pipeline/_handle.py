@@ -385,12 +385,15 @@ class OutputHandle:
             self.output.incomplete, self.output.way_of = known.incomplete, self.bringing[name].way_of
             apply(self._with_gaps(known.incomplete.difference(known.tables), batch))
             way_of = self.output.way_of
-            is_direct = isinstance(self.output, DirectOutput)  # of which each bucket is there now
-            place_of = (lambda _: Place(batch.end.pair)) if is_direct else self.output.place
-            entries = {table: Entry(place_of(table), way_of(table)) for table in tables}
+            entries = {table: Entry(self._place_after(batch, table), way_of(table)) for table in tables}
             done = replace(_after(known, batch), tables={**known.tables, **entries}, reached=batch.end.pair)
             self._now[name] = done
             return _rows_of(batch) if self.output.written is None else self.output.written
+
+    def _place_after(self, batch: Batch, table: str) -> Place | None:
+        if isinstance(self.output, DirectOutput):  # of which each bucket is there now
+            return Place(batch.end.pair, self.output.mark(table))
+        return self.staged.place(table)
 
     def _check_gap(self, known: Stream, batch: Batch) -> None:
         reached = known.checkpoint.sources.get(batch.physical)

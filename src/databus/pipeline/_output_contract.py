@@ -139,7 +139,10 @@ class Output(ABC):
         return None
 
     def holds(self, name: str, place: Place) -> bool:
-        """Whether the target still holds what it once told of a table: asked of every table when a query begins."""
+        """Whether the target still holds what it once told of a table: asked of every table when a query begins.
+
+        Raises `CorruptData` itself where a rebuild is not the way out.
+        """
         del name, place
         return True
 
@@ -248,6 +251,13 @@ class DirectOutput(Output):
         among them. over: the names of those that are no more, and from which no other stream goes on.
         """
         del bucket, before, over
+
+    def mark(self, name: str) -> str:
+        """By what `holds` knows again what was written of a table, by its full name; asked after each of its batches.
+        Empty where it cannot tell.
+        """
+        del name
+        return ""
 
     @abstractmethod
     def direct_writer(self) -> DirectWriter:

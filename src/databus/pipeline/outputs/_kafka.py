@@ -5,13 +5,14 @@ control topic and to what controls say that readers cannot be told.
 """
 
 import importlib.util
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from databus.core import ConfigError, ControlKind, SourceCheckpoint, UnsupportedFeature, how_to_install
+from databus.core import ConfigError, ControlKind, CorruptData, SourceCheckpoint, UnsupportedFeature, how_to_install
 from databus.formats import DebeziumForm, DecimalForm, UnsignedForm, check_whole_rows
 from databus.pipeline._node_config import OutputConfig
-from databus.pipeline._output_contract import Delivery, OutputContext
+from databus.pipeline._output_contract import Delivery, OutputContext, Place
 from databus.pipeline.outputs._kafka_config import KafkaConfig
 from databus.pipeline.outputs._letters import LettersOutput
 from databus.schema import TableSchema
@@ -35,6 +36,7 @@ from databus.tasks.kafka import (
     of_output,
     positions_of,
     switch_buckets,
+    topics_of,
 )
 
 
@@ -56,6 +58,7 @@ class KafkaOutput(LettersOutput):
             config.transaction_ms_max,
             config.buffer_bytes_max,
         )
+        self._marks: dict[str, str] = {}  # by full names of tables: the topic that has their messages, and its id
 
     def form(self, source: str) -> Mapping[str, Any]:
         """See `Output.form`."""
@@ -166,7 +169,48 @@ class KafkaOutput(LettersOutput):
         for item in batch.items:
             if isinstance(item, TableControl):
                 self._look_at(f"{batch.physical}/{item.table.source}", item)
+        self._check_topics(dict.fromkeys(f"{batch.physical}/{item.table.source}" for item in batch.items))
         self.release_letters(batch)
+
+    def mark(self, name: str) -> str:
+        """See `DirectOutput.mark`: the topic, and the id by which Kafka tells it from a later one of that name."""
+        return self._marks.get(name, "")
+
+    def holds(self, name: str, place: Place) -> bool:
+        """See `Output.holds`."""
+        self._marks[name] = place.mark
+        if place.mark:
+            self._check_topics([name])
+        return True
+
+    def _check_topics(self, names: Iterable[str]) -> None:
+        """Look whether the topics of tables are those that have the messages from before; note which they are.
+
+        Raises `CorruptData` where one is not, unless the options say that its readers can do without.
+        """
+        topics = {name: self._topics.name(*name.split("/", 1)) for name in names}
+        before = {
+            name: uuid for name in topics for at, _, uuid in [self.mark(name).partition("/")] if at == topics[name]
+        }
+        found = topics_of(self._cluster).ids({*topics.values()}, {topics[name] for name in before})
+        for name, topic in topics.items():
+            now = found.get(topic)
+            if name in before and now not in ("", before[name]):
+                self._miss(name, topic)
+            self._marks[name] = f"{topic}/{now}" if now else ""
+
+    def _miss(self, name: str, topic: str) -> None:
+        told = (
+            f"outputs.{self.context.output}: topic {topic} was removed, or made by somebody else, after messages of "
+            f"{name} had been written to it: those are gone"
+        )
+        if self.config.on_gap == "stop":
+            physical, _, source = name.partition("/")
+            raise CorruptData(
+                f"{told}. Say `on_gap: continue` to go on with what is there, and have the table read anew: "
+                f"`databus snapshot {physical} {source}`"
+            )
+        logging.getLogger("databus.kafka").warning("%s. It goes on, as on_gap says", told)
 
     def _look_at(self, name: str, control: TableControl) -> None:
         config, where = self.config, f"outputs.{self.context.output}"

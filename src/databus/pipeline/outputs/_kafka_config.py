@@ -169,8 +169,8 @@ class KafkaConfig(LettersConfig):
     )
     on_gap: Literal["stop", "continue"] = Field(
         "stop",
-        description="What to do where changes are missing and no snapshot is said to follow: stop, or go on, because "
-        "you have asked for one or accept what readers see.",
+        description="What to do where changes are missing and no snapshot is said to follow, or a topic that had "
+        "messages was removed: stop, or go on, because you have asked for one or accept what readers see.",
     )
     on_error: Literal["halt", "retry", "dead_letter"] = Field(
         "halt",

@@ -3,13 +3,16 @@
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from databus.core import ConfigError, InputError, ServiceUnavailable
 from databus.tasks.kafka._cluster import Cluster
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import TopicDescription  # type: ignore[attr-defined]  # its types lack it
 
 _FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _NAME_MAX: Final = 249
@@ -145,15 +148,35 @@ class Topics:
                 f"--add-config {_TIMESTAMPS}=CreateTime`), or accept new timestamps with `timestamps: target`"
             )
 
+    def ids(self, names: Collection[str], awaited: Collection[str]) -> Mapping[str, str]:
+        """By which Kafka tells topics apart that had one name after another; empty where brokers do not say it.
+
+        Topics that are not there are left out; `awaited` ones only where brokers do not know them for as long as a
+        request may take: one that has just started, or lags, may not know a topic for a moment.
+        """
+        deadline = time.monotonic() + self._cluster.request_s_max
+        while True:
+            described = {name: self._describe(name) for name in names}
+            found = {name: str(each.topic_id or "") for name, each in described.items() if each is not None}
+            if found.keys() >= set(awaited) or time.monotonic() > deadline:
+                return found
+            time.sleep(_POLL_S)
+
     def _look(self, name: str) -> int | None:
         """How many partitions it has; 0 while one has no leader, None without a topic."""
+        found = self._describe(name)
+        if found is None:
+            return None
+        return len(found.partitions) if all(each.leader is not None for each in found.partitions) else 0
+
+    def _describe(self, name: str) -> "TopicDescription | None":
         from confluent_kafka import KafkaException, TopicCollection
 
         admin = self._cluster.admin()
         asked = admin.describe_topics(TopicCollection([name]), request_timeout=self._cluster.request_s_max)
         try:
-            partitions = asked[name].result(self._cluster.request_s_max).partitions
-            return len(partitions) if all(each.leader is not None for each in partitions) else 0
+            found: TopicDescription = asked[name].result(self._cluster.request_s_max)
+            return found
         except KafkaException as error:
             if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 return None

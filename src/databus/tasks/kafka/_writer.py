@@ -136,7 +136,7 @@ class _BucketOfKafka:
         except TopicMissing as error:
             if self._writer.new is None:
                 raise
-            raise ServiceUnavailable(f"{error}. It was removed, and is made again") from error
+            raise ServiceUnavailable(f"{error}. It was removed while it was written") from error
         finally:
             self._is_inherited = False
             if self.session.is_alone:  # it was for this batch
