@@ -215,6 +215,21 @@ def test_files_are_not_written_again_when_the_state_is_gone(spark, tmp_path):
 
 
 @pytest.mark.spark
+def test_outputs_go_on_where_the_state_was_removed_while_they_were_written(spark, tmp_path):
+    """Spark makes its folders again, with what comes next, and without the metadata that it wants to see at a start."""
+    project = Project(tmp_path, BOTH)
+    project.once(spark)
+    project.work(20)
+    removed = [each for each in project.state.rglob("*") if each.name in ("metadata", "with-ledger")]
+    assert len(removed) == 4
+    for each in removed:
+        each.unlink()
+    project.once(spark)
+    assert compare(load_pipeline(project.path), "copy", wait_ms_max=5_000).is_identical
+    project.assert_history_is_whole("lake/history", "orders", "id")
+
+
+@pytest.mark.spark
 def test_an_output_of_a_lane_that_cannot_go_on_is_named_though_the_other_begins_anew(spark, tmp_path):
     lane = BOTH.replace("lake/copy", "lake/copy, lane: all").replace("lake/history", "lake/history, lane: all")
     project = Project(tmp_path, lane)

@@ -43,6 +43,7 @@ def begin(
     origin, handles = offsets.origin, [handle for _, handle in feeds]
     if not origin.resumes:
         return None
+    offsets.drop_damaged()
     known = [handle.stream(plan.name) for handle in handles]
     if not any(known) and offsets.are_of_before_ledgers:
         for handle in handles:

@@ -1,6 +1,7 @@
 """What Spark writes down of a query: where each of its batches ends."""
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -57,6 +58,13 @@ class Offsets:
     def mark(self) -> None:
         """Note that there is a ledger beside them: before the first batch is noted there."""
         (self.folder / _MARK).touch()
+
+    def drop_damaged(self) -> None:
+        """Remove them where Spark would not start with them, as where somebody has removed the folder while a query was
+        writing there: Spark makes it again, without its metadata.
+        """
+        if (self.folder / "offsets").is_dir() and not (self.folder / "metadata").exists():
+            shutil.rmtree(self.folder)
 
     def committed(self) -> Checkpoint | None:
         """The end of the last batch that Spark knows to be done; None if there is none, or it cannot be read."""
