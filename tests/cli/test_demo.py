@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from databus.cli._demo import _CLOSE, _LAST
+from databus.cli._demo import _CLOSE, _LAST, Demo
 from databus.cli._demo_copy import Copy
 from databus.cli._demo_kafka import folded
 from databus.cli._demo_stage import Stage, stage_of
 from databus.cli._demo_target import _typed
+from databus.cli.demo import Sink, Source, demo
 from databus.client import Client
 from databus.core import FatalError
 from databus.pipeline import read_source
@@ -61,6 +62,18 @@ def test_the_demo_survives_its_kills_and_ends_identical(source, sink, kills, rat
     last = done.stdout.strip().splitlines()[-1]
     expected = rf"source and copy identical: 4 tables, [\d,]+ rows, [\d,]+ changes, {kills} kills survived"
     assert re.fullmatch(expected, last), done.stdout
+
+
+def test_a_demo_that_is_interrupted_leaves_no_folder_behind(tmp_path, monkeypatch):
+    def interrupted(_: Demo) -> str:
+        assert [*tmp_path.iterdir()]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(Demo, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        demo(Source.sqlite, Sink.delta, 5, 1, None)
+    assert [*tmp_path.iterdir()] == []
 
 
 def _held_once(stage: Stage, is_seen: Callable[[Held], bool]) -> Held:

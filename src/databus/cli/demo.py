@@ -36,7 +36,9 @@ def demo(
     ] = Sink.delta,
     seconds: Annotated[float, typer.Option(min=5, max=600, help="How long the application works.")] = 24.0,
     rate: Annotated[int, typer.Option(min=1, help="How many transactions it makes a second, at most.")] = 150,
-    keep: Annotated[Path | None, typer.Option(help="Folder to leave everything in; else it is removed.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(help="Folder to leave everything in; else it is removed, unless the demo fails.")
+    ] = None,
 ) -> None:
     """Capture a busy shop, copy it with Spark, kill relay, pipeline and servers once each, and compare every table."""
     import shutil
@@ -53,15 +55,20 @@ def demo(
     folder = (keep or Path(tempfile.mkdtemp(prefix="databus-demo-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     stage, target = stage_of(source, folder), target_of(sink, folder)
-    with Screen() as screen:
-        try:
-            target.build()
-            stage.build()
-            screen.say(f"created {stage.name}: 4 tables")
-            last = Demo(folder, stage, target, seconds, screen, rate=rate).run()
-        finally:
-            stage.close()
-            target.close()
+    try:
+        with Screen() as screen:
+            try:
+                target.build()
+                stage.build()
+                screen.say(f"created {stage.name}: 4 tables")
+                last = Demo(folder, stage, target, seconds, screen, rate=rate).run()
+            finally:
+                stage.close()
+                target.close()
+    except KeyboardInterrupt:
+        if keep is None:  # nobody will look for a reason there, as after an error
+            shutil.rmtree(folder)
+        raise
     typer.echo(last)
     if keep is None:
         shutil.rmtree(folder)
