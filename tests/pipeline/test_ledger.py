@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable
@@ -12,10 +13,12 @@ from databus.core import (
     ControlKind,
     CorruptData,
     LockHeld,
+    PositionPurged,
     SourceCheckpoint,
     UnsupportedFeature,
 )
 from databus.disk import located
+from databus.pipeline._begin import advised
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.pipeline._ledger import Ledger
 from databus.pipeline._output_contract import Place
@@ -23,6 +26,7 @@ from databus.pipeline._streams import Entry, Stream
 from databus.pipeline.outputs import read_delta
 from databus.tasks import TableChoice
 from databus.testing._change_log import ORDERS, ChangeLog
+from tests.kafka.support import output_of
 from tests.outputs.harnesses import DeltaHarness
 
 
@@ -364,3 +368,14 @@ def test_a_ledger_of_old_says_what_it_said(tmp_path):
     assert ledger(tmp_path).found("all", "shop/*", now) == streams["all"]
     assert ledger(tmp_path).inherited(["shop/main.users"], now).checkpoint == at(5)
     assert ledger(tmp_path).inherited(["shop/main.orders"], now).checkpoint == at(3)
+
+
+def test_an_output_that_keeps_nothing_is_not_sent_to_a_rebuild(tmp_path):
+    """`databus rebuild` refuses it."""
+    nowhere = SimpleNamespace(bootstrap="127.0.0.1:9")
+    topics = OutputHandle("topics", output_of(nowhere, tmp_path, "shop"), tmp_path / "state")
+    copy = OutputHandle("copy", DeltaHarness(tmp_path, "mirror").make(), tmp_path / "state")
+    told = [str(advised(PositionPurged("gone"), [(None, each)], resumed=True)) for each in (topics, copy)]
+    assert "rebuild" not in told[0]
+    assert "Give outputs.topics another name" in told[0]
+    assert "`databus rebuild FILE copy`" in told[1]

@@ -218,10 +218,7 @@ def advised(error: DatabusError, feeds: Feeds, *, resumed: bool) -> DatabusError
     if not (resumed and isinstance(error, PositionForeign | PositionPurged)):
         return error
     places = ", ".join(str(handle.ledger_path) for _, handle in feeds)
-    ways = ", ".join(f"`databus rebuild FILE {handle.name}`" for _, handle in feeds)
-    said = (
-        f"{error}. How far the output has come stands in {places}. If this is another database, give the output "
-        f"another `path`; if it is the right one, have the output made anew: {ways} (FILE is the pipeline's file)"
-    )
+    ways = ". ".join(handle.how_to_begin_anew for _, handle in feeds)
+    said = f"{error}. How far the output has come stands in {places}. {ways}"
     error.args = (said,)
     return error

@@ -98,6 +98,16 @@ class OutputHandle:
         self._busy_since_s = 0.0
 
     @property
+    def how_to_begin_anew(self) -> str:
+        """The way out where it cannot go on from where it stands."""
+        if isinstance(self.output, Output) and type(self.output).remove is not Output.remove:
+            return (
+                f"If this is another database, give the output another `path`; if it is the right one, have the output "
+                f"made anew: `databus rebuild FILE {self.name}` (FILE is the pipeline's file)"
+            )
+        return f"Give outputs.{self.name} another name, under which it is written from the beginning"
+
+    @property
     def busy_s(self) -> float:
         """How long it has been at what it does now; 0 for an output that does nothing."""
         since_s = self._busy_since_s
