@@ -8,12 +8,12 @@ from databus.core import DatabusError
 from databus.disk import LocalLocation
 from databus.pipeline._config import NodeSpec, Problem
 from databus.pipeline._graph import Graph
-from databus.pipeline._handle import ledger_path, made_otherwise, why_stopped
+from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger
 from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import plan_queries
 from databus.pipeline._registry import Kind
-from databus.pipeline._way import way_of
+from databus.pipeline._way import made_otherwise, way_of, why_stopped
 
 
 def check_targets(graph: Graph) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ from databus.pipeline._ledger import Ledger
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._streams import Brings, Entry, Stream
-from databus.pipeline._way import WayOf
+from databus.pipeline._way import WayOf, made_otherwise, why_stopped
 from databus.tasks import (
     Batch,
     Bucket,
@@ -100,7 +100,7 @@ class OutputHandle:
     @property
     def how_to_begin_anew(self) -> str:
         """The way out where it cannot go on from where it stands."""
-        if isinstance(self.output, Output) and type(self.output).remove is not Output.remove:
+        if isinstance(self.output, Output) and self.output.can_be_made_anew:
             return (
                 f"If this is another database, give the output another `path`; if it is the right one, have the output "
                 f"made anew: `databus rebuild FILE {self.name}` (FILE is the pipeline's file)"
@@ -465,22 +465,6 @@ class OutputHandle:
         with self._held():
             self._taken().check_epoch()
             self.output.write(rows, batch_id)
-
-
-def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:
-    """The tables of which a target has rows that were made in another way than they would be now."""
-    return [table for table, entry in stream.tables.items() if entry.way not in ("", way_of(table))]
-
-
-def why_stopped(output: str, tables: Sequence[str]) -> str:
-    """Why an output that does not say what to do does not go on with such tables."""
-    names = " ".join(sorted({each.rpartition("/")[2] for each in tables}))
-    return (
-        f"what decides the rows of {', '.join(sorted(tables))} (filters on the way, or this output's options) was "
-        f"changed after rows were written. Choose what happens to those rows: `databus rebuild FILE {output} {names}` "
-        f"writes them again, once the pipeline has stopped; `on_change: rebuild` in this output does so at each such "
-        f"change, and `on_change: continue` keeps them"
-    )
 
 
 def _after(known: Stream, batch: Batch) -> Stream:

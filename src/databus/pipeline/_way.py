@@ -5,7 +5,7 @@ What only names things, or bounds them, is not in it: a filter may be renamed, a
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
@@ -13,6 +13,7 @@ from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Graph
 from databus.pipeline._output_contract import Output, SparkOutput
 from databus.pipeline._plan import Feed, QueryPlan
+from databus.pipeline._streams import Stream
 
 _VERSION: Final = 1  # of the form that is hashed
 _DIGITS: Final = 16
@@ -36,3 +37,19 @@ def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutp
         return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
     return found
+
+
+def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:
+    """The tables of which a target has rows that were made in another way than they would be now."""
+    return [table for table, entry in stream.tables.items() if entry.way not in ("", way_of(table))]
+
+
+def why_stopped(output: str, tables: Sequence[str]) -> str:
+    """Why an output that does not say what to do does not go on with such tables."""
+    names = " ".join(sorted({each.rpartition("/")[2] for each in tables}))
+    return (
+        f"what decides the rows of {', '.join(sorted(tables))} (filters on the way, or this output's options) was "
+        f"changed after rows were written. Choose what happens to those rows: `databus rebuild FILE {output} {names}` "
+        f"writes them again, once the pipeline has stopped; `on_change: rebuild` in this output does so at each such "
+        f"change, and `on_change: continue` keeps them"
+    )

@@ -192,6 +192,8 @@ class KafkaOutput(LettersOutput):
         before = {
             name: uuid for name in topics for at, _, uuid in [self.mark(name).partition("/")] if at == topics[name]
         }
+        if not topics:
+            return
         found = topics_of(self._cluster).ids({*topics.values()}, {topics[name] for name in before})
         for name, topic in topics.items():
             now = found.get(topic)

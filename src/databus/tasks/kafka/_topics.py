@@ -156,33 +156,33 @@ class Topics:
         """
         deadline = time.monotonic() + self._cluster.request_s_max
         while True:
-            described = {name: self._describe(name) for name in names}
-            found = {name: str(each.topic_id or "") for name, each in described.items() if each is not None}
+            found = {name: str(each.topic_id or "") for name, each in self._described(names).items()}
             if found.keys() >= set(awaited) or time.monotonic() > deadline:
                 return found
             time.sleep(_POLL_S)
 
     def _look(self, name: str) -> int | None:
         """How many partitions it has; 0 while one has no leader, None without a topic."""
-        found = self._describe(name)
+        found = self._described([name]).get(name)
         if found is None:
             return None
         return len(found.partitions) if all(each.leader is not None for each in found.partitions) else 0
 
-    def _describe(self, name: str) -> "TopicDescription | None":
+    def _described(self, names: Collection[str]) -> "dict[str, TopicDescription]":
+        """Those of these topics that are there, by one request."""
         from confluent_kafka import KafkaException, TopicCollection
 
-        admin = self._cluster.admin()
-        asked = admin.describe_topics(TopicCollection([name]), request_timeout=self._cluster.request_s_max)
-        try:
-            found: TopicDescription = asked[name].result(self._cluster.request_s_max)
-            return found
-        except KafkaException as error:
-            if error.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
-                return None
-            raise self._cluster.error(error, f"looking for topic {name}") from error
-        except TimeoutError as error:
-            raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+        admin, found = self._cluster.admin(), {}
+        asked = admin.describe_topics(TopicCollection([*names]), request_timeout=self._cluster.request_s_max)
+        for name, each in asked.items():
+            try:
+                found[name] = each.result(self._cluster.request_s_max)
+            except KafkaException as error:
+                if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
+                    raise self._cluster.error(error, f"looking for topic {name}") from error
+            except TimeoutError as error:
+                raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+        return found
 
     def _make(self, name: str, new: NewTopics) -> None:
         from confluent_kafka import KafkaException
