@@ -411,8 +411,7 @@ class OutputHandle:
             raise UnsupportedFeature(
                 f"outputs.{self.name}: the next changes begin after {batch.start.pair} (SCN, _seq) of "
                 f"{batch.physical}, and its target has come to {reached.pair} ({self.ledger_path}): what lies between "
-                f"is missing. Have the output made anew: `databus rebuild FILE {self.name}` (FILE is the pipeline's "
-                f"file)"
+                f"is missing. {self.how_to_begin_anew}"
             )
 
     def _check_new(self, name: str, tables: Collection[str], batch: Batch) -> None:

@@ -73,9 +73,10 @@ def topic_name(template: str, physical: str, source: str) -> str:
     db, _, table = source.partition(".")
     name = template.replace("{physical}", physical).replace("{db}", db).replace("{table}", table)
     if _FORBIDDEN.search(name) or name in ("", ".", "..") or len(name) > _NAME_MAX:
+        places = ". In braces there can be {physical}, {db} and {table} alone" if "{" in template else ""
         raise InputError(
             f"{physical}/{source}: no topic can be called {name!r}: its name is of letters, digits, `.`, `_` and `-`, "
-            f"at most {_NAME_MAX}. Give the table one with `topics`"
+            f"at most {_NAME_MAX}{places}. Give the table one with `topics`"
         )
     return name
 
