@@ -170,7 +170,7 @@ def test_a_stream_goes_on_where_others_stand_that_brought_its_tables(tmp_path):
     assert [*left.tables] == ["shop/main.users"]
     assert not left.incomplete
     ledger(tmp_path).put("two", replace(left, of="main.users", selections=()), {"two": bringing("main.users")})
-    assert {*ledger(tmp_path).streams} == {"two"}
+    assert {*ledger(tmp_path).streams} == {"one", "two"}  # the file is without orders for a while
 
 
 def test_a_ledger_that_is_removed_while_its_output_is_written_is_missed(tmp_path):
@@ -306,6 +306,16 @@ def test_a_table_is_found_where_a_query_left_it_that_has_begun_first_without_it(
     ledger(tmp_path).put("one", replace(found, of="main.orders", selections=()), now)
     later = {"other": bringing("shop/*", "shop/*")}
     assert ledger(tmp_path).inherited(["shop/main.stock"], later).checkpoint == at(8)
+    assert not ledger(tmp_path).earlier
+
+
+def test_a_source_that_was_not_there_for_a_run_goes_on_where_it_stood(tmp_path):
+    """A relay names no source whose database it does not reach; with `starting_version: latest`, changes were lost."""
+    both = {name: bringing(f"{name}/*", "*") for name in ("a", "b")}
+    for name, scn, now in (("a", 5, "ab"), ("b", 900, "ab"), ("a", 6, "a"), ("a", 7, "a")):
+        ledger(tmp_path).put(name, Stream(both[name][0], at(scn), both[name][1]), {each: both[each] for each in now})
+    assert ledger(tmp_path).found("b", "b/*", both).checkpoint == at(900)
+    ledger(tmp_path).put("b", Stream("b/*", at(901), both["b"][1]), both)
     assert not ledger(tmp_path).earlier
 
 

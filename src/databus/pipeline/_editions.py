@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from databus.pipeline._streams import Brings, Donor, Stream
+from databus.pipeline._streams import Brings, Donor, Stream, may_meet
 from databus.tasks import brings, selections_json, selections_of
 
 
@@ -44,6 +44,17 @@ class Edition:
     def emptied(self, tables: Collection[str]) -> "Edition":
         """The same where the target has nothing of these tables any more, which are read again."""
         return replace(self, streams={name: each.emptied(tables) for name, each in self.streams.items()})
+
+    def left_alone_by(self, others: Collection[Brings]) -> "Edition":
+        """What is left of it once others have begun: what none of them brings, nor anything of the same. So it is where
+        a relay did not name a physical source when the pipeline started, or the file was without an input for a while.
+        """
+        kept = {
+            name: each
+            for name, each in self.streams.items()
+            if not any(each.of == other[0] or may_meet(each.brings, other) for other in others)
+        }
+        return replace(self, streams=kept)
 
     def alike(self, name: str) -> set[str]:
         """The streams that bring the same as this one, as branches of a route do."""

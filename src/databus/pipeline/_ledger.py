@@ -14,7 +14,7 @@ that, which may be lost, older, or of another time. So neither a renamed filter 
 import json
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self, TypeVar
 from uuid import uuid4
@@ -35,9 +35,10 @@ Removed = TypeVar("Removed")
 class Ledger:
     """path: the file. pipeline, output: whose it is. epoch: how often somebody has taken the target, and who did.
     now: the queries of the file as it was last written by. earlier: those of the editions before it, the oldest first,
-    while queries of now have not begun that may go on from there. removing: tables, by full names, that are to be
-    removed and read anew. made_of: a hash of the output's options, by which it is known under another name; empty in
-    ledgers of old. tag: of the version of the file that this one is to replace; None if there is none.
+    while queries of now have not begun that may go on from there, or where none of now brings the same. removing:
+    tables, by full names, that are to be removed and read anew. made_of: a hash of the output's options, by which it is
+    known under another name; empty in ledgers of old. tag: of the version of the file that this one is to replace; None
+    if there is none.
     """
 
     path: Location
@@ -155,12 +156,14 @@ class Ledger:
         return replace(stream, of="", selections=(), incomplete=stream.incomplete | not_whole)
 
     def put(self, name: str, stream: Stream, current: Mapping[str, Brings]) -> None:
-        """Note durably how far a stream has come. Earlier editions are forgotten once all queries of now have begun."""
+        """Note durably how far a stream has come. Once all queries of now have begun, what they have gone on from, or
+        could have, is forgotten.
+        """
         now, earlier = self._as_of({name: stream.brings, **current})
         if name not in now.streams:  # it may go on from one that brought more
             stream = stream.only({table for table in {*stream.tables, *stream.incomplete} if stream.had(table)})
         self.now = now.put(name, replace(stream, written=furthest(stream.written, stream.pair)))
-        self.earlier = earlier if self.now.awaited else []
+        self.earlier = earlier if self.now.awaited else _left_alone(earlier, self.now)
         self._save()
 
     def needed(self, current: Mapping[str, Brings], but: str | None = None) -> set[str]:
@@ -215,6 +218,11 @@ class Ledger:
         except Overtaken:
             self.check_epoch()  # it is ours if we once heard of no answer to what was written all the same
             self.tag = self.path.put(content, after=self.tag)
+
+
+def _left_alone(earlier: Sequence[Edition], now: Edition) -> list[Edition]:
+    left = (each.left_alone_by(now.bringing.values()) for each in earlier)
+    return [each for each in left if each.streams]
 
 
 def _tables_of_others(edition: Edition, of: str) -> set[str]:
