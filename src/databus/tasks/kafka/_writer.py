@@ -194,15 +194,25 @@ class _BucketOfKafka:
         return _written(left, self._refusals)
 
     @property
-    def _position(self) -> Position | None:
-        """The bucket's. One of a stream of this name that brought something else is none."""
+    def _found(self) -> Position | None:
+        """The bucket's position. One of a stream of this name that brought something else is none."""
         found, of = self.session.position, self._bucket.of
         return None if found is not None and of and found.of not in ("", of) else found
 
+    @property
+    def _position(self) -> Position | None:
+        """The same as what the stream brings now can go by it: one of other tables speaks of those alone. A ledger that
+        is lost does not say that the stream has others now.
+        """
+        found = self._found
+        if found is None or found.selections in (None, self._bucket.selections):
+            return found
+        return replace(found, at=None, counts=None, written=found.brought)
+
     def _left(self, batch: ChangeBatch) -> ChangeBatch | None:
         """What of a batch is above the bucket's position; None where that is at its end."""
-        position = self._position
-        if position is None:
+        found, position = self._found, self._position
+        if found is None or position is None:
             return unwritten(batch, self._bucket.written, self._bucket.output)
         if position.buckets != self._bucket.buckets:
             raise OtherBuckets(
@@ -211,9 +221,9 @@ class _BucketOfKafka:
                 f"pipeline of this name. The query begins again, and changes the number if all buckets stand at one "
                 f"place"
             )
+        self._bucket.check(found.at, batch)
         left, at = batch, position.at
         if at is not None:
-            self._bucket.check(at, batch)
             if batch.end.pair <= at.pair:
                 return None
             left = batch_above(batch, at.pair)
