@@ -9,7 +9,15 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from databus.core import ConfigError, ControlKind, CorruptData, SourceCheckpoint, UnsupportedFeature, how_to_install
+from databus.core import (
+    ConfigError,
+    ControlKind,
+    CorruptData,
+    Pair,
+    SourceCheckpoint,
+    UnsupportedFeature,
+    how_to_install,
+)
 from databus.formats import DebeziumForm, DecimalForm, UnsignedForm, check_whole_rows
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, OutputContext, Place
@@ -170,6 +178,8 @@ class KafkaOutput(LettersOutput):
             if isinstance(item, TableControl):
                 self._look_at(f"{batch.physical}/{item.table.source}", item)
         self._check_topics(dict.fromkeys(f"{batch.physical}/{item.table.source}" for item in batch.items))
+        for source in _dropped(batch):  # whoever has no use for its topic any more may remove that
+            self._marks[f"{batch.physical}/{source}"] = ""
         self.release_letters(batch)
 
     def mark(self, name: str) -> str:
@@ -232,3 +242,15 @@ class KafkaOutput(LettersOutput):
                 f"{where}: {name} had a {control.kind} at {control.pair} (SCN, _seq), and with `controls: none` its "
                 f"readers would keep its rows. Give `controls` a topic, or say `on_truncate: skip`"
             )
+
+
+def _dropped(batch: StagedBatch) -> set[str]:
+    """The tables that are no more at the end of a batch."""
+    last: dict[str, Pair] = {}
+    for item in batch.items:
+        pair = item.pair if isinstance(item, TableControl) else item.last
+        last[item.table.source] = max(pair, last.get(item.table.source, pair))
+    controls = (item for item in batch.items if isinstance(item, TableControl))
+    return {
+        each.table.source for each in controls if each.kind is ControlKind.DROP and each.pair == last[each.table.source]
+    }

@@ -18,6 +18,8 @@ _FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _NAME_MAX: Final = 249
 _POLL_S: Final = 0.05
 _TIMESTAMPS: Final = "message.timestamp.type"
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""Kafka's `Uuid.ZERO_UUID`: of topics whose broker has none for them, as those before 2.8."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class Topics:
         """
         deadline = time.monotonic() + self._cluster.request_s_max
         while True:
-            found = {name: str(each.topic_id or "") for name, each in self._described(names).items()}
+            ids = {name: str(each.topic_id or _NO_ID) for name, each in self._described(names).items()}
+            found = {name: "" if each == _NO_ID else each for name, each in ids.items()}
             if found.keys() >= set(awaited) or time.monotonic() > deadline:
                 return found
             time.sleep(_POLL_S)

@@ -1,0 +1,62 @@
+"""Which topics an output takes for removed, by their ids alone; no server."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Uuid
+
+from databus.core import ControlKind, CorruptData
+from databus.pipeline import Place
+from databus.tasks import StagedBatch, run_here
+from databus.tasks.kafka import Cluster
+from databus.tasks.kafka._topics import Topics
+from databus.testing._change_log import ORDERS, ChangeLog
+from tests.kafka.support import output_of
+
+NAME = "shop/main.orders"
+NOWHERE = SimpleNamespace(bootstrap="127.0.0.1:9")
+
+
+@pytest.fixture
+def brokers(monkeypatch):
+    """What they say of topics: an id by name."""
+    ids = {}
+
+    def described(_, names):
+        return {name: SimpleNamespace(topic_id=ids[name]) for name in names if name in ids}
+
+    monkeypatch.setattr(Topics, "_described", described)
+    return ids
+
+
+def output(folder):
+    return output_of(NOWHERE, folder, "t", request_ms_max=100, control_topic="c")
+
+
+def test_a_topic_of_brokers_that_get_ids_by_an_upgrade_is_the_one_from_before(tmp_path, brokers):
+    brokers["t.orders"] = Uuid(0, 0)
+    before = output(tmp_path)
+    before._check_topics([NAME])
+    assert before.mark(NAME) == ""
+    brokers["t.orders"] = Uuid(1, 2)
+    assert output(tmp_path).holds(NAME, Place((1, 1), before.mark(NAME)))
+    assert Topics(Cluster(())).ids(["t.orders"], []) == {"t.orders": str(Uuid(1, 2))}
+
+
+def test_the_topic_of_a_table_that_was_dropped_may_be_removed(tmp_path, brokers):
+    """Else the output would not start any more, and no snapshot of the table could help."""
+    brokers["t.orders"] = Uuid(1, 2)
+    log = ChangeLog()
+    log.begin()
+    now = output(tmp_path)
+    for kind, is_missed in ((ControlKind.TRUNCATE, True), (ControlKind.DROP, False)):
+        control = log.control(kind, ORDERS)
+        now.commit(StagedBatch("shop", log.position(0), log.position(1), (control,)), run_here)
+        place = Place((1, 1), now.mark(NAME))
+        brokers.clear()
+        if is_missed:
+            with pytest.raises(CorruptData, match=r"t\.orders was removed"):
+                output(tmp_path).holds(NAME, place)
+        else:
+            assert output(tmp_path).holds(NAME, place)
+        brokers["t.orders"] = Uuid(1, 2)
