@@ -60,6 +60,7 @@ def begin(
     if len(starts) < len(handles):
         beginning = origin.beginning(context, offsets.physical)
         if beginning is not None:  # what it means now; a moment later it would be a gap
+            beginning = reader.no_later_than_targets(feeds, beginning)
             starts.append(beginning)
             reader.begin(feeds, known, beginning)
         elif all(offsets.pair_of(each)[0] >= origin.starting_version for each in starts):
@@ -113,6 +114,16 @@ class _Reader:
         for (feed, handle), stream in zip(feeds, known, strict=True):
             if stream is not None:
                 self._go_on(feed, handle, stream)
+
+    def no_later_than_targets(self, feeds: Feeds, beginning: Checkpoint) -> Checkpoint:
+        """Where queries begin, or before that, where they stand in targets whose ledgers are lost: what was committed
+        since would be left out, in silence. Where all is wanted, it comes from the beginning, or is read anew.
+        """
+        if self.origin.wants_all:
+            return beginning
+        found = [at for _, handle in feeds if (at := handle.stands(self.plan.name)) is not None]
+        places = [beginning, *(Checkpoint({self.physical: at}) for at in found)]
+        return min(places, key=lambda each: each.sources.get(self.physical, SourceCheckpoint()).pair)
 
     def begin(self, feeds: Feeds, known: Sequence[Stream | None], beginning: Checkpoint) -> None:
         """See to what the log does not hold any more for outputs that have nothing yet.

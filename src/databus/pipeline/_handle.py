@@ -150,6 +150,14 @@ class OutputHandle:
             new = set(tables()).difference(() if stream is None else stream.tables)
             return [*ahead, *self.output.found(new)]
 
+    def stands(self, name: str) -> SourceCheckpoint | None:
+        """Where the target says that a query stands of which its ledger says no place, as where that is lost."""
+        with self._held():
+            stream = self.stream(name)
+            if not isinstance(self.output, DirectOutput) or (stream is not None and stream.checkpoint.sources):
+                return None
+            return min(self.output.stands(name, self.bringing[name].of), key=lambda each: each.pair, default=None)
+
     def accept(self, at: SourceCheckpoint) -> None:
         """Note that a place of `ahead` is of the history that is written."""
         if at.log is not None:

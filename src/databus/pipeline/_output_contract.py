@@ -236,6 +236,11 @@ class DirectOutput(Output):
         del streams
         return ()
 
+    def stands(self, stream: str, of: str) -> Collection[SourceCheckpoint]:
+        """Where buckets of a stream stand that brings what is `of` this, as the target says; nothing as above."""
+        del stream, of
+        return ()
+
     def found(self, tables: Collection[str]) -> Collection[SourceCheckpoint]:
         """How far tables have come, by full names, of which the ledger knows nothing and the target does; nothing where
         it cannot tell.

@@ -37,6 +37,7 @@ from databus.tasks.kafka import (
     KafkaWriter,
     Mirroring,
     NewTopics,
+    Position,
     TopicNames,
     as_settings,
     check_messages,
@@ -161,11 +162,20 @@ class KafkaOutput(LettersOutput):
 
     def reached(self, streams: Collection[str]) -> Collection[SourceCheckpoint]:
         """See `DirectOutput.reached`."""
+        mine = self._positions()
+        return [at for stream in streams for each in mine.get(stream, {}).values() for at in each.places]
+
+    def stands(self, stream: str, of: str) -> Collection[SourceCheckpoint]:
+        """See `DirectOutput.stands`."""
+        mine = self._positions().get(stream, {}).values()
+        return [each.at for each in mine if each.at is not None and each.of in ("", of)]
+
+    def _positions(self) -> Mapping[str, Mapping[int, Position]]:
+        """Of each stream, by the numbers of its buckets."""
         if not self.config.transactions:
-            return ()
+            return {}
         known = positions_of(self._cluster, self.config.control_topic).read()
-        mine = of_output(known, self.context.pipeline, self.context.output)
-        return [at for stream, found in mine if stream in streams for each in found.values() for at in each.places]
+        return dict(of_output(known, self.context.pipeline, self.context.output))
 
     def go_on(self, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
         """See `DirectOutput.go_on`."""
