@@ -5,8 +5,11 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Uuid
 
-from databus.core import ControlKind, CorruptData
+from databus.core import Checkpoint, ControlKind, CorruptData, SourceCheckpoint
 from databus.pipeline import Place
+from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._ledger import Ledger
+from databus.pipeline._streams import Entry, Stream
 from databus.tasks import StagedBatch, run_here
 from databus.tasks.kafka import Cluster
 from databus.tasks.kafka._topics import Topics
@@ -29,8 +32,14 @@ def brokers(monkeypatch):
     return ids
 
 
-def output(folder):
-    return output_of(NOWHERE, folder, "t", request_ms_max=100, control_topic="c")
+def output(folder, **options):
+    return output_of(NOWHERE, folder, "t", request_ms_max=100, control_topic="c", **options)
+
+
+def handle(folder, **options):
+    found = OutputHandle("topics", output(folder, **options), folder / "state")
+    found.bringing = {"q": Bringing("shop/*")}
+    return found
 
 
 def test_a_topic_of_brokers_that_get_ids_by_an_upgrade_is_the_one_from_before(tmp_path, brokers):
@@ -60,3 +69,20 @@ def test_the_topic_of_a_table_that_was_dropped_may_be_removed(tmp_path, brokers)
         else:
             assert output(tmp_path).holds(NAME, place)
         brokers["t.orders"] = Uuid(1, 2)
+
+
+@pytest.mark.parametrize("now", [{}, {"t.orders": Uuid(3, 4)}], ids=["gone", "another"])
+def test_who_says_once_to_go_on_without_a_topic_is_not_asked_again(tmp_path, brokers, now):
+    """Also where the table rests, as most do where all topics were moved to another cluster."""
+    entry = Entry(Place((1, 1), f"t.orders/{Uuid(1, 2)}"))
+    stream = Stream("shop/*", Checkpoint({"shop": SourceCheckpoint(scn=1)}), tables={NAME: entry})
+    Ledger.load(handle(tmp_path).ledger_path, "shop", "topics").put("q", stream, {"q": stream.brings})
+    brokers |= now
+    with pytest.raises(CorruptData, match=r"t\.orders was removed"):
+        handle(tmp_path).check("q")
+    handle(tmp_path, on_gap="continue").check("q")
+    handle(tmp_path).check("q")
+    brokers["t.orders"] = Uuid(5, 6)
+    if now:  # whoever has it removed once more is asked once more
+        with pytest.raises(CorruptData, match=r"t\.orders was removed"):
+            handle(tmp_path).check("q")

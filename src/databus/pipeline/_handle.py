@@ -204,11 +204,25 @@ class OutputHandle:
             return
         if stream is not None:
             self._check_holds(self.output, stream, stream.tables)
+            self._note_marks(name, stream)
         changed = self._made_otherwise(name, stream)
         if changed:
             self._go_another_way(self.output, changed)
         for table in () if stream is None else stream.tables:
             self.output.follow_options(table)
+
+    def _note_marks(self, name: str, stream: Stream) -> None:
+        """Note durably by what the target is known from now on, where the options say to go on with what is there."""
+        if not isinstance(self.output, DirectOutput) or not self.has_begun(name):
+            return
+        marked = {
+            table: replace(entry, place=replace(entry.place, mark=self.output.mark(table)))
+            for table, entry in stream.tables.items()
+            if entry.place is not None
+        }
+        if any(entry != stream.tables[table] for table, entry in marked.items()):
+            with self._held():
+                self._put(name, replace(stream, tables={**stream.tables, **marked}))
 
     def _made_otherwise(self, name: str, stream: Stream | None) -> list[str]:
         """The tables of a query of which the target has rows that came by another way than they would now."""
@@ -404,7 +418,7 @@ class OutputHandle:
             apply(self._with_gaps(known.incomplete.difference(known.tables), batch))
             way_of = self.output.way_of
             entries = {table: Entry(self._place_after(batch, table), way_of(table)) for table in tables}
-            done = replace(_after(known, batch), tables={**known.tables, **entries}, reached=batch.end.pair)
+            done = replace(known.after(batch), tables={**known.tables, **entries}, reached=batch.end.pair)
             self._now[name] = done
             return _rows_of(batch) if self.output.written is None else self.output.written
 
@@ -472,23 +486,6 @@ class OutputHandle:
         with self._held():
             self._taken().check_epoch()
             self.output.write(rows, batch_id)
-
-
-def _after(known: Stream, batch: Batch) -> Stream:
-    """Where a stream stands with a batch that was written."""
-    ended = {
-        f"{batch.physical}/{item.table.source}"
-        for item in batch.items
-        if isinstance(item, TableControl)
-        and item.kind is ControlKind.SNAPSHOT_END
-        and (item.body.get("complete", False) or item.body.get("as_configured", False))
-        and batch.has_begin_of(item)
-    }
-    return replace(
-        known,
-        checkpoint=known.checkpoint.advanced(batch.physical, batch.end),
-        incomplete=known.incomplete - ended,
-    )
 
 
 def _rows_of(batch: Batch) -> dict[str, int]:

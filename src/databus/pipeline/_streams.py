@@ -4,11 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from databus.core import Checkpoint, Pair, SourceCheckpoint
+from databus.core import Checkpoint, ControlKind, Pair, SourceCheckpoint
 from databus.pipeline._output_contract import Place
 from databus.tasks import (
+    Batch,
     Selection,
     StreamBefore,
+    TableControl,
     Written,
     brings,
     brought_by_all,
@@ -97,6 +99,19 @@ class Stream:
         new = set(tables).difference(self.incomplete)
         known = {name: each for name, each in self.tables.items() if name not in new}
         return replace(self, checkpoint=Checkpoint(sources), tables=known, incomplete=self.incomplete.union(tables))
+
+    def after(self, batch: Batch) -> "Stream":
+        """The same with a batch that was written."""
+        ended = {
+            f"{batch.physical}/{item.table.source}"
+            for item in batch.items
+            if isinstance(item, TableControl)
+            and item.kind is ControlKind.SNAPSHOT_END
+            and (item.body.get("complete", False) or item.body.get("as_configured", False))
+            and batch.has_begin_of(item)
+        }
+        checkpoint = self.checkpoint.advanced(batch.physical, batch.end)
+        return replace(self, checkpoint=checkpoint, incomplete=self.incomplete - ended)
 
     def emptied(self, tables: Collection[str]) -> "Stream":
         """The same where the target has nothing of these tables any more, which are read again."""
