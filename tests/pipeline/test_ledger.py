@@ -309,6 +309,15 @@ def test_a_table_is_found_where_a_query_left_it_that_has_begun_first_without_it(
     assert not ledger(tmp_path).earlier
 
 
+def test_a_table_of_another_source_does_not_begin_where_one_of_its_name_stands(tmp_path):
+    """Its positions say nothing there: the shards of a shop have tables of one name."""
+    before = {"typed": bringing("main.orders")}
+    put(tmp_path, "typed", "main.orders", at(900), before)
+    now = {"renamed": bringing("main.orders"), "new": bringing("more/*", "*")}
+    assert ledger(tmp_path).inherited(["more/main.orders"], now) is None
+    assert ledger(tmp_path).inherited(["shop/main.orders"], now).checkpoint == at(900)
+
+
 def test_a_source_that_was_not_there_for_a_run_goes_on_where_it_stood(tmp_path):
     """A relay names no source whose database it does not reach; with `starting_version: latest`, changes were lost."""
     both = {name: bringing(f"{name}/*", "*") for name in ("a", "b")}

@@ -77,8 +77,11 @@ class Stream:
         return self.of, self.selections
 
     def had(self, name: str) -> bool:
-        """Whether a table of this full name was among those that it brings."""
-        return brings(self.of, self.selections, name)
+        """Whether a table of this full name was among those that it brings: of its own physical source, which a table
+        over which it is need not name.
+        """
+        sources = self.checkpoint.sources
+        return brings(self.of, self.selections, name) and (not sources or name.partition("/")[0] in sources)
 
     def unread(self) -> frozenset[str]:
         """The incomplete tables whose snapshots have not begun: a relay that dies may have forgotten who asked."""
