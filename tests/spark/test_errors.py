@@ -34,9 +34,9 @@ class _PluginDown(ServiceUnavailable):
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (UnrepresentableValue("told"), UnrepresentableValue),
-        (TooLarge("told"), UnrepresentableValue),
-        (Fenced("told"), ServiceUnavailable),
+        (UnrepresentableValue("filters.short: told"), UnrepresentableValue),
+        (TooLarge("outputs.a: told"), UnrepresentableValue),
+        (Fenced("Kafka at x:1: told"), ServiceUnavailable),
         (_PluginDown("told"), ServiceUnavailable),
     ],
 )
@@ -44,4 +44,4 @@ def test_an_error_of_a_task_says_whether_the_query_may_be_tried_again(error: Dat
     """Spark tells the driver by text alone."""
     said = "".join(traceback.format_exception(error))
     found = error_of(RuntimeError(f"Job aborted: PythonException: \n{said}\n\tat org.apache.spark: 17"))
-    assert (type(found), str(found)) == (kind, "told")
+    assert (type(found), str(found)) == (kind, str(error))

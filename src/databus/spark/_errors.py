@@ -11,9 +11,6 @@ from databus.core import DatabusError, DiskFull
 _SLOW_WORKERS: Final = "Python worker failed to connect back"
 """How Spark says that a Python process did not come up within its ten seconds."""
 
-_LINE: Final = re.compile(r"^(?:\S*\s)?(\w+(?:\.\w+)+): (.*)$", re.MULTILINE)
-
-
 _NO_ROOM: Final = tuple(os.strerror(each) for each in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 """How Java says that a write failed for lack of room, behind the name of one of its exceptions."""
 
@@ -33,11 +30,12 @@ def error_of(error: BaseException) -> DatabusError | None:
     if isinstance(error, DatabusError):
         return error
     kinds = {f"{each.__module__}.{each.__qualname__}": each for each in _with_subclasses(DatabusError)}
-    found = [(kinds[name], message) for name, message in _LINE.findall(str(error)) if name in kinds]
+    names = "|".join(map(re.escape, kinds))
+    found = re.findall(rf"^(?:\S*\s)?({names}): (.*)$", str(error), re.MULTILINE)
     if not found:
         return _full_disk(str(error))
-    kind, message = found[-1]
-    known: type[DatabusError] = next(each for each in kind.__mro__ if each.__module__ == DatabusError.__module__)
+    name, message = found[-1]
+    known: type[DatabusError] = next(each for each in kinds[name].__mro__ if each.__module__ == DatabusError.__module__)
     return known(message)
 
 
