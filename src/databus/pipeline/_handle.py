@@ -237,11 +237,9 @@ class OutputHandle:
         return not way or self.staged.came_by(table, way)
 
     def _check_holds(self, output: Output, stream: Stream, tables: Iterable[str]) -> None:
-        for table in tables:
-            place = stream.tables[table].place
-            if place is None or output.holds(table, place):
-                continue
-            found = output.place(table)
+        places = {table: place for table in tables if (place := stream.tables[table].place) is not None}
+        for table in output.lacking(places):
+            place, found = places[table], output.place(table)
             has = "is gone" if found is None else f"holds changes up to {found.pair} (SCN, _seq)"
             if found is not None and found.pair >= place.pair:
                 has = "was put back to how it was before, or another program has changed its rows"

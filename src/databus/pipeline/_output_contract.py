@@ -146,6 +146,12 @@ class Output(ABC):
         del name, place
         return True
 
+    def lacking(self, places: Mapping[str, Place]) -> list[str]:
+        """Of tables, by full names, those that the target does not hold as far as it once told; see `holds`. One that
+        can ask its target about many at once does so here.
+        """
+        return [name for name, place in places.items() if not self.holds(name, place)]
+
     def follow_options(self, name: str) -> None:
         """Have what the target holds of a table be as the options want it now, as far as that needs no row; called of
         every table when a query begins. Raises `InputError` where it cannot be.

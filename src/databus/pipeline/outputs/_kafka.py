@@ -196,12 +196,11 @@ class KafkaOutput(LettersOutput):
         """See `DirectOutput.mark`: the topic, and the id by which Kafka tells it from a later one of that name."""
         return self._marks.get(name, "")
 
-    def holds(self, name: str, place: Place) -> bool:
-        """See `Output.holds`."""
-        self._marks[name] = place.mark
-        if place.mark:
-            self._check_topics([name])
-        return True
+    def lacking(self, places: Mapping[str, Place]) -> list[str]:
+        """See `Output.lacking`."""
+        self._marks |= {name: place.mark for name, place in places.items()}
+        self._check_topics([name for name, place in places.items() if place.mark])
+        return []
 
     def _check_topics(self, names: Iterable[str]) -> None:
         """Look whether the topics of tables are those that have the messages from before; note which they are.
