@@ -383,7 +383,8 @@ class SnapshotReader(Generic[TableT]):
     @property
     def somebody_idles(self) -> bool:
         """Whether a thread has nothing to read."""
-        return self._idle > 0 and not any(each.todo for each in self._readings.values()) and not self.is_full
+        with self._changed:
+            return self._idle > 0 and not any(each.todo for each in self._readings.values()) and not self.is_full
 
     @property
     def position(self) -> Position | None:
