@@ -19,7 +19,7 @@ def remove_topic(server: Any, name: str) -> None:
     deadline = time.monotonic() + WAIT_S
     while name in admin.list_topics(timeout=30).topics:
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.05)  # brokers do not tell when a topic is gone
 
 
 def pipeline_of(server: Any, prefix: str, **options: Any) -> str:

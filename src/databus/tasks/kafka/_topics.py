@@ -163,7 +163,7 @@ class Topics:
             found = {name: "" if each == _NO_ID else each for name, each in ids.items()}
             if found.keys() >= set(awaited) or time.monotonic() > deadline:
                 return found
-            time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # brokers do not tell when they know a topic; `request_ms_max` bounds it
 
     def _look(self, name: str) -> int | None:
         """How many partitions it has; 0 while one has no leader, None without a topic."""
