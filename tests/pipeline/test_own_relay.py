@@ -16,6 +16,7 @@ import pytest
 
 from databus.client import windows
 from databus.core import ConfigError, LockHeld, ServiceUnavailable
+from databus.disk import FolderLock
 from databus.link import RelayClient
 from databus.pipeline import load_pipeline
 from databus.pipeline._own_relay import OwnRelay
@@ -149,6 +150,41 @@ def test_a_port_in_use_is_named_within_seconds_and_not_tried_for_a_minute(tmp_pa
         with pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*stop it, or write another port here"):
             relay.start()
         relay.stop()
+
+
+def test_a_log_that_the_relay_before_it_still_owns_is_waited_for(config, monkeypatch):
+    """After kill -9 of a pipeline its relay may take its time. A refusal has the exit code of a wrong file, after which
+    nothing would start the pipeline again.
+    """
+    monkeypatch.setattr("databus.pipeline._own_relay._LET_GO_S_MAX", 0.0)
+    config.relay_folder.mkdir(parents=True)
+    before = FolderLock.take(config.relay_folder)
+    looks, was_held = [], FolderLock.is_held
+
+    def is_held(folder):
+        if len(looks) == 3:
+            before.release()
+        looks.append(was_held(folder))
+        return looks[-1]
+
+    monkeypatch.setattr("databus.pipeline._own_relay.FolderLock.is_held", is_held)
+    relay = OwnRelay(config, lambda: None)
+    try:
+        relay.start()
+        assert relay.states()[0]["name"] == "gen"
+    finally:
+        relay.stop()
+    assert looks == [True, True, True, False]
+
+
+def test_a_log_that_another_relay_owns_for_good_is_refused_and_named(config, monkeypatch):
+    monkeypatch.setattr("databus.pipeline._own_relay._OWNED_S_MAX", 0.1)
+    monkeypatch.setattr("databus.pipeline._own_relay._LET_GO_S_MAX", 0.0)
+    config.relay_folder.mkdir(parents=True)
+    owner = FolderLock.take(config.relay_folder)
+    with pytest.raises(ConfigError, match=f"refuses to start:\n.*owned by process {os.getpid()} "):
+        OwnRelay(config, lambda: None).start()
+    owner.release()
 
 
 def test_its_death_is_told_and_a_restart_keeps_the_address(config):

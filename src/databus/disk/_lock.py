@@ -43,6 +43,17 @@ class FolderLock:
         os.pwrite(fd, _own_description()[:_HOLDER_BYTES_MAX], 0)
         return cls(fd)
 
+    @classmethod
+    def is_held(cls, folder: Path) -> bool:
+        """Whether somebody owns `folder` now; False where it is not there."""
+        try:
+            cls.take(folder).release()
+        except LockHeld:
+            return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return False
+
     def release(self) -> None:
         """Let go; callable twice."""
         if self._fd >= 0:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from databus.core import ConfigError, InputError, LockHeld, ServiceUnavailable, TransientError
+from databus.disk import FolderLock
 from databus.pipeline._config import PipelineConfig
 
 if TYPE_CHECKING:
@@ -28,21 +29,22 @@ _STOP_S_MAX: Final = 20.0
 _RESTART_S: Final = (0.05, 5.0)
 _SETTLED_S: Final = 10.0
 _LET_GO_S_MAX: Final = 5.0
-"""How long the relay before it may still own the log, or the database. A wrong option or a port in use is no better
-after that.
-"""
+"""How long the relay before it may still have the port, or the database. A wrong option is no better after that."""
+_LEASH_S_MAX: Final = 15
+_OWNED_S_MAX: Final = _LEASH_S_MAX + 5.0
+"""How long it may still own the log."""
 _LAG_S: Final = 1.5
 _ANSWER_MS_MAX: Final = 10_000
 _LOG_TAIL_BYTES: Final = 3_000
 _CANNOT_GET_ON: Final = ("SUSPENDED_ON_ERROR", "PAUSED")
 
-_ON_A_LEASH: Final = """\
+_ON_A_LEASH: Final = f"""\
 import os, runpy, signal, sys, threading, time
 def hold():
     while sys.stdin.buffer.raw.read(1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(15)
+    time.sleep({_LEASH_S_MAX})
     os._exit(1)
 threading.Thread(target=hold, daemon=True).start()
 sys.argv = ["databus.relay", *sys.argv[1:]]
@@ -83,6 +85,7 @@ class OwnRelay:
         Raises `ServiceUnavailable` with the end of its log if it does not answer in time, `ConfigError` with the reason
         if it refuses its configuration, its port or its folder.
         """
+        self._wait_for_the_one_before()
         began = time.monotonic()
         deadline = began + self._config.sections.run.start_ms_max / 1e3
         while True:
@@ -100,13 +103,24 @@ class OwnRelay:
                     f"{self._config.sections.run.start_ms_max}; {self._last_error}the end of {self.log_file}:\n"
                     f"{self._log_end()}"
                 )
-            self._wants_stop.wait(self._pause_s)  # the one before it may still be letting go of the log
+            self._wants_stop.wait(self._pause_s)  # the one before it may still be letting go of the port
             self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
         self._started_at = time.monotonic()
         self._listen = f"{self._listen.rpartition(':')[0]}:{self.url.rstrip('/').rpartition(':')[2]}"
         process = self._process
         assert process is not None  # noqa: S101 - just started
         threading.Thread(target=self._watch, args=(process,), name="relay-watch", daemon=True).start()
+
+    def _wait_for_the_one_before(self) -> None:
+        """Let it end: after kill -9 of a pipeline its relay ends by itself, and gives the folder back at last.
+
+        Without this a start would be refused as one with a wrong file is, which what starts pipelines again takes for
+        final.
+        """
+        deadline = time.monotonic() + _OWNED_S_MAX
+        while FolderLock.is_held(self._config.relay_folder) and time.monotonic() < deadline:
+            if self._wants_stop.wait(_ASK_S):  # nothing tells of a lock that is given back
+                return
 
     def restart(self) -> None:
         """Start it again after its death, later the sooner it died."""
