@@ -16,6 +16,7 @@ from databus.link._follow import (
     Started,
 )
 from databus.link._http import answer_of, has_unasked, shut, shut_after, without_secrets
+from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
 from databus.link._registry_options import RegistryOptions
@@ -70,4 +71,5 @@ __all__ = [
     "travelling_name",
     "without_secrets",
     "write_renewal",
+    "wrong_kafka_setting",
 ]

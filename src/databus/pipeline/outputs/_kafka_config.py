@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from databus.core import InputError
-from databus.link import RegistryOptions
+from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.pipeline.outputs._letters import LettersConfig
 from databus.tasks import BUCKETS_MAX
 from databus.tasks.kafka import (
@@ -210,6 +210,8 @@ class KafkaConfig(LettersConfig):
                 raise ValueError(f"`{name}` is not to be set: {OWN_SETTINGS[name]}")
         if not settings.get("bootstrap.servers", SecretStr("")).get_secret_value():
             raise ValueError("`bootstrap.servers` is missing: host:port of some brokers")
+        if wrong := wrong_kafka_setting({name: value.get_secret_value() for name, value in settings.items()}):
+            raise ValueError(f"Kafka's client says: {wrong}")
         return settings
 
     @model_validator(mode="after")

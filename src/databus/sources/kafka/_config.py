@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from databus.core import time_us
 from databus.formats import DecimalForm, UnsignedForm
-from databus.link import RegistryOptions
+from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.schema import Column, TableSchema
 from databus.sources._config import SourceConfig
 from databus.sources.kafka._declared import declared
@@ -54,6 +54,8 @@ def _check_options(options: dict[str, SecretStr]) -> dict[str, SecretStr]:
             raise ValueError(f"{name}: not to be set here: {_OURS[name]}")
         if _REFUSED.fullmatch(name):
             raise ValueError(f"{name}: cannot be set in a configuration")
+    if wrong := wrong_kafka_setting({name: value.get_secret_value() for name, value in options.items()}):
+        raise ValueError(f"Kafka's client says: {wrong}")
     return options
 
 
