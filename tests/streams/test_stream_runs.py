@@ -65,3 +65,24 @@ def test_an_output_that_gets_another_name_is_warned_of_before_it_writes_all_agai
     assert str(warned) in {each.get("message") for each in events[: said.index("running")]}
     assert len(kept(tmp_path)) == 2 * rows
     assert not validate(project.path), "it has a place of its own now"
+
+
+def test_a_pipeline_that_gets_another_name_is_warned_of_before_it_writes_all_again(tmp_path: Any, spark: Any) -> None:
+    sections = f"outputs: {json.dumps({'lines': {'type': 'stream', 'from': 'shop', 'command': KEEP['exit']}})}"
+    project = Project(tmp_path, sections, head=IN_PARTS)
+    project.once(spark)
+    rows = len(kept(tmp_path))
+    other = IN_PARTS.replace("name: shop", "name: store")
+    project.write(sections, head=other)
+    (warned,) = validate(project.path)
+    assert (warned.path, warned.line, warned.is_warning) == ("name", 1, True)
+    assert "pipeline store is new, and has the same outputs.lines as shop, which no file here" in warned.message
+    assert "what shop has written is written again" in warned.message
+    (tmp_path / "other.yml").write_text(IN_PARTS + sections)
+    assert not validate(project.path), "that one is a pipeline of its own"
+    (tmp_path / "other.yml").unlink()
+    events = project.once(spark)
+    said = [each["event"] for each in events]
+    assert str(warned) in {each.get("message") for each in events[: said.index("running")]}
+    assert len(kept(tmp_path)) == 2 * rows
+    assert not validate(project.path), "it has a place of its own now"

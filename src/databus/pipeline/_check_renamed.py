@@ -1,47 +1,74 @@
-"""Outputs that look like one which the file no longer has: under another name, an output begins from the beginning.
+"""Outputs that look like one which the file no longer has, and pipelines that look like one which no file
+describes any more: under another name, both begin from the beginning.
 
 Where the target keeps the ledger, it refuses another output's rows, or knows them; see `ledger_path` for the others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from databus.core import DatabusError
 from databus.disk import located
-from databus.pipeline._config import PipelineConfig, Problem
+from databus.pipeline._config import PipelineConfig, Problem, pipelines_in, state_folder
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import LEDGERS, options_hash
 from databus.pipeline._ledger import Ledger
-from databus.pipeline._output_contract import Output
+from databus.pipeline._output_contract import Output, SparkOutput
 from databus.pipeline._registry import Kind
+from databus.pipeline._state import is_held
 
 
 def check_renamed(graph: Graph) -> Iterator[Problem]:
     """A warning for each. Of a graph without problems; nothing is written."""
     config = graph.config
-    nodes = [node for node in config.nodes.values() if node.kind is Kind.OUTPUT]
-    gone = _ledgers(config, {node.name for node in nodes})
-    for node in nodes if gone else ():
-        output = node.plugin(node.config, config.context_of(node.name))
-        keeps_ledger = isinstance(output, Output) and output.ledger_folder() is not None
+    outputs = dict(_outputs(config))
+    mine = _ledgers(config.state, config.name)
+    if not mine:
+        yield from _pipelines_alike(config, {name: options_hash(output) for name, output in outputs.items()})
+    has_begun = {each.output for each in mine}
+    gone = [each for each in mine if each.output not in config.sections.outputs]
+    for name, output in outputs.items():
         alike = [each for each in gone if each.made_of == options_hash(output)]
-        if alike and not keeps_ledger and not _ledger(config, node.name).streams:
-            yield Problem(node.path, _told(alike), is_warning=True)
+        if alike and name not in has_begun:
+            yield Problem(f"{Kind.OUTPUT}.{name}", _told(alike), is_warning=True)
 
 
-def _ledgers(config: PipelineConfig, names: set[str]) -> list[Ledger]:
-    """Those of outputs that have begun, and that are not among these."""
-    found = sorted((config.state / LEDGERS).glob("*.json"))
-    ledgers = [_ledger(config, each.stem) for each in found if each.stem not in names]
-    return [each for each in ledgers if each.streams]
+def _outputs(config: PipelineConfig) -> Iterator[tuple[str, Output | SparkOutput]]:
+    """Those whose targets keep no ledger, by name."""
+    for node in config.nodes.values():
+        if node.kind is Kind.OUTPUT:
+            output = node.plugin(node.config, config.context_of(node.name))
+            if not isinstance(output, Output) or output.ledger_folder() is None:
+                yield node.name, output
 
 
-def _ledger(config: PipelineConfig, output: str) -> Ledger:
-    """An empty one where it cannot be read, which is told elsewhere."""
-    path = located(config.state) / LEDGERS / f"{output}.json"
-    try:
-        return Ledger.load(path, config.name, output)
-    except DatabusError:
-        return Ledger(path, config.name, output)
+def _pipelines_alike(config: PipelineConfig, made_of: Mapping[str, str]) -> Iterator[Problem]:
+    """Of the same folder. made_of: hashes of options, by outputs."""
+    if config.state != state_folder(config.folder, config.name):
+        return  # whose it is stands in it
+    for state in sorted(config.state.parent.glob("*")):
+        ledgers = _ledgers(state, state.name)
+        alike = sorted(each.output for each in ledgers if made_of.get(each.output) == each.made_of)
+        if alike and not is_held(state) and state.name not in pipelines_in(config.folder):
+            names = " and ".join(f"outputs.{each}" for each in alike)
+            yield Problem(
+                "name",
+                f"pipeline {config.name} is new, and has the same {names} as {state.name}, which no file here "
+                f"describes any more (its state is {state}). If it is that one under another name: it begins as at a "
+                f"first start, and what {state.name} has written is written again. To go on where that stands, say "
+                f"`name: {state.name}`",
+                is_warning=True,
+            )
+
+
+def _ledgers(state: Path, pipeline: str) -> list[Ledger]:
+    """Those of outputs that have begun; without those that cannot be read, which is told elsewhere."""
+    found = []
+    for path in sorted((state / LEDGERS).glob("*.json")):
+        with suppress(DatabusError):
+            found.append(Ledger.load(located(path), pipeline, path.stem))
+    return [each for each in found if each.streams]
 
 
 def _told(gone: Sequence[Ledger]) -> str:

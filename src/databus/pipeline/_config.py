@@ -383,7 +383,7 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig | None, list[Problem]]:
         path=path,
         folder=folder,
         name=name,
-        state=_state(folder, sections.state, name),
+        state=state_folder(folder, name, sections.state),
         sections=sections,
         sources=dict(reader.sources(sections.sources)),
         nodes={node.path: node for node in reader.nodes(sections)},
@@ -400,14 +400,25 @@ def state_of(path: Path) -> Path:
         return config.state
     if not path.is_file():
         raise ConfigError("\n".join(each.in_file(path) for each in problems))
-    found = dict(_TOP_LEVEL.findall(path.read_text(encoding="utf-8", errors="replace")))
+    found = _top_level(path)
     name = _name_of(path, found.get("name"))
-    return _state(path.resolve().parent, found.get("state"), name)
+    return state_folder(path.resolve().parent, name, found.get("state"))
+
+
+def pipelines_in(folder: Path) -> set[str]:
+    """The names of the pipelines whose files stand in a folder, whatever else is wrong in them."""
+    files = [each for each in folder.iterdir() if each.suffix in (".yml", ".yaml") and each.is_file()]
+    return {_name_of(each, _top_level(each).get("name")) for each in files}
+
+
+def _top_level(path: Path) -> dict[str, str]:
+    return dict(_TOP_LEVEL.findall(path.read_text(encoding="utf-8", errors="replace")))
 
 
 def _name_of(path: Path, given: str | None) -> str:
     return given or re.sub(r"[^A-Za-z0-9_-]", "-", path.stem)
 
 
-def _state(folder: Path, given: str | None, name: str) -> Path:
+def state_folder(folder: Path, name: str, given: str | None = None) -> Path:
+    """The state folder of the pipeline of this name. folder: its file's. given: what the file says."""
     return folder / (given or f".databus/pipelines/{name}").removeprefix("file://")
