@@ -25,6 +25,7 @@ from tests.pipeline.validated import problems_of
 PARTITIONS = 4
 FOR_EVER = {"retention.ms": -1}  # some messages are of 1970
 COUNT = 120
+RUNS_MAX = 5
 POINTS = ("kafka.before_commit", "kafka.after_commit")
 IN_A_PROCESS = """
 import pickle, sys
@@ -108,7 +109,7 @@ def test_a_task_that_is_killed_around_its_commit_loses_and_repeats_nothing(east,
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_broker_that_is_killed_around_a_commit_loses_and_repeats_nothing(east, west, tmp_path, point, monkeypatch):
-    prefix, places = new_prefix(), []
+    prefix, places, failures = new_prefix(), [], []
 
     def kill_the_broker(place):
         places.append(place)
@@ -117,12 +118,13 @@ def test_a_broker_that_is_killed_around_a_commit_loses_and_repeats_nothing(east,
             west.start()
 
     monkeypatch.setattr(_writer, "crash_point", kill_the_broker)
-    for _ in range(5):  # as a run does, which tries again
+    for _ in range(RUNS_MAX):  # as a run does, which tries again
         try:
-            write(mirror_of(west, tmp_path, prefix), east[2])
+            write(mirror_of(west, tmp_path, prefix, request_ms_max=30_000), east[2])  # as by default
             break
-        except TransientError:
-            continue
+        except TransientError as error:
+            failures.append(str(error))
+    assert len(failures) < RUNS_MAX, failures
     assert_mirrored(east, west, prefix)
 
 
