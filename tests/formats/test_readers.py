@@ -222,6 +222,22 @@ def test_what_is_not_json_is_refused_with_its_number(read, text):
         read(TABLE, pa.array([text, b"{}"]))
 
 
+@pytest.mark.parametrize("text", [b"a\xffb", b"\\ud800", b"\xed\xa0\x80"], ids=["no UTF-8", "half escaped", "half"])
+@pytest.mark.parametrize("read", [own_rows, debezium_rows, maxwell_rows, canal_rows])
+def test_text_that_is_none_is_refused_and_its_message_named(read, text):
+    """A reader of the log could not make text of it, nor get past it."""
+    number = b'"1"' if read is canal_rows else b"1"
+    row = b'"id":' + number + b',"v":"' + text + b'"'
+    envelopes = {
+        own_rows: b'{%s,"_source":"p/main.t","_change_type":"insert"}',
+        debezium_rows: b'{"op":"c","after":{%s},"source":{"db":"main","table":"t"}}',
+        maxwell_rows: b'{"type":"insert","database":"main","table":"t","ts":1,"data":{%s}}',
+        canal_rows: b'{"type":"INSERT","database":"main","table":"t","data":[{%s}]}',
+    }
+    with pytest.raises(UnrepresentableValue, match="message 1: "):
+        read(TABLE, pa.array([b"{}", envelopes[read] % row]))
+
+
 def test_messages_read_one_by_one_give_the_same_rows_as_in_bulk():
     batch = frame("float64", [1.5, None, -0.0, 1e300])
     table = TableSchema("main.t", (Column("v", "float64"),))

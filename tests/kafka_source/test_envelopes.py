@@ -229,3 +229,29 @@ def test_a_thousand_poisonous_messages_among_others_are_named_and_the_others_del
         pytest.raises(UnrepresentableValue, match=f"{name}, partition 0, offset 1:.*poison_max=10"),
     ):
         follower.until(lambda: False)
+
+
+UNREADABLE = {
+    "no UTF-8": debezium("c", None, row(2, "?")).encode().replace(b"?", b"\xff"),
+    "half a character": debezium("c", None, row(2, "?")).encode().replace(b"?", b"\\ud800"),
+    "no pair": debezium("c", None, row(2)).replace(
+        '"connector": "mysql"', '"connector": "databus", "sequence": "[\\"99999999999999999999\\",\\"1\\"]"'
+    ),
+    "too deep": debezium("c", None, {"id": 2, "name": json.loads("[" * 600 + "]" * 600)}),
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_whatever_a_reader_cannot_make_a_row_of_is_poison_and_can_be_passed(topics: Topics, what: str):
+    name = topics.create()
+    topics.write(name, [debezium("c", None, row(1)), UNREADABLE[what], debezium("c", None, row(3))])
+    options = {"format": "debezium", "schemas": {"shop.orders": ORDERS}}
+    with Follower(topics.config(name, **options)) as follower:
+        with pytest.raises(UnrepresentableValue, match=f"{name}, partition 0, offset 1: "):
+            follower.until(lambda: False)
+        assert told(follower) == [(1, 1, "a")]
+        follower.config = topics.config(name, **options, on_poison="skip")
+        follower.kill()
+        follower.until(lambda: len(follower.rows()) == 2)
+    assert told(follower) == [(1, 1, "a"), (1, 3, "a")]
+    assert [f"{name}, partition 0, offset 1: " in each for each in follower.gaps()] == [True]

@@ -1,7 +1,8 @@
 """JSON messages to Arrow, a whole array of messages at a time.
 
 Arrow's own reader takes them where each value is of the kind that its type expects. Where one is not (`"NaN"` among
-numbers, integers as text, a document among texts), all messages of that call are read one by one.
+numbers, integers as text, a document among texts), all messages of that call are read one by one. So they are where the
+bytes of one are no UTF-8, which Arrow's reader would hand on as text.
 """
 
 import json
@@ -23,7 +24,7 @@ BLOCK_BYTES_MAX: Final = 1 << 30
 
 DOCUMENT: Final = pa.large_string()
 """The type of a member that is a document of any kind, of which its text is wanted; it is only read one by one."""
-_MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
+_MISFITS: Final = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError)  # half of a character
 
 
 class Parsed(NamedTuple):
@@ -53,7 +54,7 @@ def parsed(
 
 def _in_bulk(values: pa.LargeBinaryArray, schema: pa.Schema) -> pa.RecordBatch | None:
     is_object = pc.and_(pc.starts_with(values, "{"), pc.ends_with(values, "}"))
-    if not pc.all(is_object).as_py():
+    if not pc.all(is_object).as_py() or not _is_text(values):
         return None
     binary = pa.large_binary()
     run = bytes_of(pc.binary_join_element_wise(values, pa.scalar(b"\n", binary), pa.scalar(b"", binary)))
@@ -72,6 +73,14 @@ def _in_bulk(values: pa.LargeBinaryArray, schema: pa.Schema) -> pa.RecordBatch |
     if table.num_rows != len(values):
         return None
     return table.combine_chunks().to_batches()[0]
+
+
+def _is_text(values: pa.LargeBinaryArray) -> bool:
+    try:
+        values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _object(number: int, value: bytes) -> dict[str, Any]:

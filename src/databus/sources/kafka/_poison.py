@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,10 @@ from databus.sources.kafka._consumer import Messages
 
 T = TypeVar("T")
 Numbers = npt.NDArray[np.intp]
+
+_UNREADABLE: Final = (UnrepresentableValue, ValueError, ArithmeticError, RecursionError)
+"""What readers raise for a message, foreseen or not. Whatever `on_poison` does not get stops capture without saying at
+which message, and at each start again."""
 
 
 class Poison(NamedTuple):
@@ -25,7 +29,7 @@ class Poison(NamedTuple):
 def sifted(messages: Messages, read: Callable[[Messages], T], *, is_json: bool) -> tuple[list[T], list[Poison]]:
     """What `read` makes of all messages that it can read, in order, and the others.
 
-    `read` raises `UnrepresentableValue` for any of them; messages are halved until those that are wrong stand alone.
+    `read` raises for any of them that it cannot read; messages are halved until those that are wrong stand alone.
     is_json: each is to be JSON, so those that are none are set aside first, which is quicker.
     """
     found: list[T] = []
@@ -37,7 +41,7 @@ def sifted(messages: Messages, read: Callable[[Messages], T], *, is_json: bool) 
             continue
         try:
             found.append(read(messages if len(chosen) == len(messages) else messages.chosen(chosen)))
-        except UnrepresentableValue as error:
+        except _UNREADABLE as error:
             if len(chosen) == 1:
                 poison.append(Poison(int(chosen[0]), str(error)))
             elif is_json:
