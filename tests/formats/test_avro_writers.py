@@ -253,3 +253,23 @@ def test_messages_of_debezium_s_own_connector_are_read_by_their_schema():
     assert set(found.column("at").cast(pa.int64()).to_pylist()) == {1_700_000_000_123_456}
     assert set(found.column("_txid").to_pylist()) == {"g:1"}
     assert found.schema.names[len(columns) :] == [field.name for field in BUS_FIELDS]
+
+
+def test_tables_of_one_name_in_two_schemas_of_a_database_are_two_tables_by_their_connector_s_schema():
+    fields = [{"name": each, "type": "string"} for each in ("db", "schema", "table")]
+    source = {"type": "record", "name": "Source", "fields": fields}
+    before, after, _, op = ENVELOPE["fields"][:4]
+    envelope = {**ENVELOPE, "fields": [before, after, {"name": "source", "type": source}, op]}
+    held = io.BytesIO()
+    message = {
+        "after": {"id": 1, "state": "new", "at": 1},
+        "source": {"db": "shop", "schema": "audit", "table": "orders"},
+        "op": "c",
+    }
+    fastavro.schemaless_writer(held, fastavro.parse_schema(json.loads(json.dumps(envelope))), message)
+    values = pa.array([held.getvalue()])
+    table = TableSchema("shop.audit.orders", (Column("id", "int64", nullable=False),), ("id",))
+    assert debezium_avro_rows(table, values, schema=envelope).rows.column("id").to_pylist() == [1]
+    for name in ("shop.orders", "shop.sales.orders"):
+        with pytest.raises(UnrepresentableValue, match=r"is of shop\.audit\.orders"):
+            debezium_avro_rows(replace(table, source=name), values, schema=envelope)

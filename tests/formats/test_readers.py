@@ -1,6 +1,7 @@
 """Messages of each format are read back as the rows that they were made of, but for what the format loses."""
 
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -236,6 +237,26 @@ def test_text_that_is_none_is_refused_and_its_message_named(read, text):
     }
     with pytest.raises(UnrepresentableValue, match="message 1: "):
         read(TABLE, pa.array([b"{}", envelopes[read] % row]))
+
+
+def in_schema(schema):
+    source = {"db": "main", "schema": schema, "table": "t"}
+    event = {f"iodebezium{name}": value for name, value in {**source, "op": "c"}.items()}
+    time = {"time": "2026-07-01T12:00:00Z"}
+    return {
+        debezium_rows: array({"op": "c", "source": source, "after": {"id": 1, "v": schema}}),
+        cloudevents_debezium_rows: array({**event, **time, "data": {"after": {"id": 1, "v": schema}}}),
+    }
+
+
+@pytest.mark.parametrize("read", [debezium_rows, cloudevents_debezium_rows])
+def test_tables_of_one_name_in_two_schemas_of_a_database_are_two_tables(read):
+    """As PostgreSQL, SQL Server and Oracle have them."""
+    sales = replace(TABLE, source="main.sales.t")
+    assert read(sales, in_schema("sales")[read]).rows.column("v").to_pylist() == ["sales"]
+    for table in (sales, TABLE):
+        with pytest.raises(UnrepresentableValue, match=r"message 0 is of main\.audit\.t, not of"):
+            read(table, in_schema("audit")[read])
 
 
 def test_messages_read_one_by_one_give_the_same_rows_as_in_bulk():

@@ -255,3 +255,21 @@ def test_whatever_a_reader_cannot_make_a_row_of_is_poison_and_can_be_passed(topi
         follower.until(lambda: len(follower.rows()) == 2)
     assert told(follower) == [(1, 1, "a"), (1, 3, "a")]
     assert [f"{name}, partition 0, offset 1: " in each for each in follower.gaps()] == [True]
+
+
+def test_tables_of_one_name_in_two_schemas_of_a_database_stay_two_tables(topics: Topics):
+    """As PostgreSQL, SQL Server and Oracle have them."""
+    name = topics.create()
+    both = [
+        debezium("c", None, row(number, schema)).replace('"db": "shop"', f'"db": "shop", "schema": "{schema}"')
+        for number, schema in ((1, "sales"), (2, "audit"), (3, "sales"))
+    ]
+    topics.write(name, both)
+    schemas = {"shop.sales.orders": ORDERS, "shop.audit.orders": ORDERS}
+    with Follower(topics.config(name, format="debezium", schemas=schemas)) as follower:
+        follower.until(lambda: len(follower.rows()) == 3)
+    assert told(follower, "shop.sales.orders") == [(1, 1, "sales"), (1, 3, "sales")]
+    assert told(follower, "shop.audit.orders") == [(1, 2, "audit")]
+    config = topics.config(name, format="debezium", schemas={"shop.orders": ORDERS})
+    with Follower(config) as follower, pytest.raises(UnrepresentableValue, match=r"is of shop\.sales\.orders"):
+        follower.until(lambda: False)

@@ -35,7 +35,16 @@ from databus.formats._debezium_transactions import (
 from databus.formats._debezium_types import DECIMAL, DebeziumForm, connect_type, debezium_values, is_milliseconds
 from databus.formats._images import images_of, rows_at
 from databus.formats._messages import Messages, joined
-from databus.formats._read import ReadRows, check_table, converted, kinds_of, moments_from, present, rows_of
+from databus.formats._read import (
+    ReadRows,
+    check_table,
+    converted,
+    databases_of,
+    kinds_of,
+    moments_from,
+    present,
+    rows_of,
+)
 from databus.schema import Column, TableSchema, avro_schema, forms_of
 
 _SCHEMAS_KEPT_MAX: Final = 1024
@@ -48,6 +57,8 @@ _AVRO: Final = {
 _BASES: Final = {"string": "string", "int64": "long"}
 _READ: Final = {"string": pa.string(), "int64": pa.int64()}
 _TIMES: Final = ("ts_ms", "ts_us", "ts_ns")
+_SAID: Final = {**{name: kind for name, kind, _ in SOURCE_FIELDS}, "schema": "string"}
+"""What is read of `source`: what we write, and the schema of a database that has several."""
 
 
 @lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
@@ -155,7 +166,7 @@ def debezium_avro_rows(
     cursor = AvroCursor(found, places)
     everywhere = cursor.everywhere()
     images: dict[str, ImagesRead] = {}
-    said: dict[str, pa.Array] = {name: pa.nulls(len(found), _READ[kind]) for name, kind, _ in SOURCE_FIELDS}
+    said: dict[str, pa.Array] = {name: pa.nulls(len(found), _READ[kind]) for name, kind in _SAID.items()}
     ops = None
     for field in written.fields:
         if field.field in ("before", "after"):
@@ -174,7 +185,7 @@ def debezium_avro_rows(
     chosen = np.flatnonzero(kinds)
     at = pa.array(chosen)
     said = {name: each.take(at) for name, each in said.items()}
-    check_table(table, said["db"], said["table"], places[chosen])
+    check_table(table, databases_of(said["db"], said["schema"]), said["table"], places[chosen])
     bus, is_ours = bus_of(said, ops.take(at))
     if not pc.all(is_ours).as_py():
         for column, *each in zip(table.columns, firsts.columns, lasts.columns, strict=True):
@@ -189,11 +200,10 @@ def debezium_avro_rows(
 
 def _source(cursor: AvroCursor, written: WrittenSchema, field: WrittenField) -> dict[str, pa.Array]:
     """Those members of `source` that we know; it may have others."""
-    known = {name: kind for name, kind, _ in SOURCE_FIELDS}
     wanted = field.present(cursor, cursor.everywhere())
     found = {}
     for each in written.record(field.avro):
-        kind = known.get(each.field)
+        kind = _SAID.get(each.field)
         if kind is None or each.base != _BASES[kind]:
             written.skip(cursor, each, wanted)
         else:

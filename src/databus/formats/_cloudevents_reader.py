@@ -12,11 +12,24 @@ from databus.formats._debezium_schema import CONNECTOR
 from databus.formats._debezium_types import DebeziumForm
 from databus.formats._own_reader import own_schema, rows_in
 from databus.formats._parse import parsed
-from databus.formats._read import ReadRows, check_table, kinds_of, members_of, moments_from, present, rows_of
+from databus.formats._read import (
+    ReadRows,
+    check_table,
+    databases_of,
+    kinds_of,
+    members_of,
+    moments_from,
+    present,
+    rows_of,
+)
 from databus.schema import TableSchema
 
 _PAIR: Final = r"^(?P<scn>\d+)/(?P<seq>\d+)/[crud]$"
-_ATTRIBUTES: Final = ("id", "time", "iodebeziumop", "iodebeziumdb", "iodebeziumtable", "iodebeziumconnector")
+_ATTRIBUTES: Final = (
+    "id",
+    "time",
+    *(f"iodebezium{each}" for each in ("op", "db", "schema", "table", "connector")),
+)
 
 
 def cloudevents_rows(table: TableSchema, values: pa.Array) -> ReadRows:
@@ -36,7 +49,8 @@ def cloudevents_debezium_rows(table: TableSchema, values: pa.Array, *, form: Deb
     kinds = kinds_of(members["iodebeziumop"], KINDS)
     chosen = np.flatnonzero(kinds)
     said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
-    check_table(table, said["iodebeziumdb"], said["iodebeziumtable"], places[chosen])
+    databases = databases_of(said["iodebeziumdb"], said["iodebeziumschema"])
+    check_table(table, databases, said["iodebeziumtable"], places[chosen])
     is_ours = pc.equal(said["iodebeziumconnector"], CONNECTOR).fill_null(False)
     pairs = pc.extract_regex(said["id"], _PAIR)
     scns, seqs = (pc.struct_field(pairs, name).cast(pa.int64()) for name in ("scn", "seq"))

@@ -19,6 +19,7 @@ from databus.formats._read import (
     ReadRows,
     check_table,
     converted,
+    databases_of,
     json_type,
     kinds_of,
     members_of,
@@ -40,7 +41,7 @@ KINDS: Final = {
 _UNAVAILABLE: Final = {"string": "__debezium_unavailable_value", "binary": b"__debezium_unavailable_value"}
 _SOURCE: Final = pa.struct(
     [
-        *((name, pa.string()) for name in ("connector", "db", "table", "sequence", "gtid")),
+        *((name, pa.string()) for name in ("connector", "db", "schema", "table", "sequence", "gtid")),
         ("ts_ms", pa.int64()),
         ("ts_us", pa.int64()),
     ]
@@ -68,7 +69,7 @@ def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | 
     chosen = np.flatnonzero(kinds)
     said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
     source = members_of(said["source"])
-    check_table(table, source["db"], source["table"], places[chosen])
+    check_table(table, databases_of(source["db"], source["schema"]), source["table"], places[chosen])
     bus, is_ours = bus_of(source, said["op"])
     firsts, lasts = (images_of_json(table, said[name], form, is_ours=is_ours) for name in ("before", "after"))
     changes = changes_of(firsts, lasts, kinds[chosen], bus, places[chosen])

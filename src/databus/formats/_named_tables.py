@@ -8,11 +8,11 @@ import pyarrow.compute as pc
 
 from databus.core import SOURCE
 from databus.formats._parse import parsed
-from databus.formats._read import members_of, present
+from databus.formats._read import databases_of, members_of, present
 
 TableWords: TypeAlias = Literal["own", "debezium", "maxwell", "canal", "cloudevents", "cloudevents-debezium"]
 
-_NAMES: Final = pa.struct([("db", pa.string()), ("table", pa.string())])
+_NAMES: Final = pa.struct([(name, pa.string()) for name in ("db", "schema", "table")])
 _OWN: Final = pa.struct([(SOURCE, pa.string())])
 
 
@@ -35,13 +35,15 @@ def tables_named(words: TableWords, values: pa.Array, *, with_schema: bool = Fal
             members = members_of(pc.struct_field(payload, "source"))
         else:
             members = members_of(parsed(found, pa.schema([source]), places).members["source"])
-        names = _joined(members["db"], members["table"])
+        names = _joined(databases_of(members["db"], members["schema"]), members["table"])
+    elif words == "cloudevents-debezium":
+        attributes = [f"iodebezium{each.name}" for each in _NAMES]
+        members = parsed(found, pa.schema([(each, pa.string()) for each in attributes]), places).members
+        database, schema, name = (members[each] for each in attributes)
+        names = _joined(databases_of(database, schema), name)
     else:
-        first, second = (
-            ("iodebeziumdb", "iodebeziumtable") if words == "cloudevents-debezium" else ("database", "table")
-        )
-        members = parsed(found, pa.schema([(first, pa.string()), (second, pa.string())]), places).members
-        names = _joined(members[first], members[second])
+        members = parsed(found, pa.schema([("database", pa.string()), ("table", pa.string())]), places).members
+        names = _joined(members["database"], members["table"])
     at = np.full(len(values), -1, np.int64)
     at[places] = np.arange(len(places))
     return names.take(pa.array(at, mask=at < 0))

@@ -108,6 +108,13 @@ def check_table(table: TableSchema, databases: pa.Array, names: pa.Array, messag
         raise UnrepresentableValue(f"message {messages[wrong[0]]} is of {said}, not of {table.source}")
 
 
+def databases_of(databases: pa.StringArray, schemas: pa.StringArray) -> pa.StringArray:
+    """What stands before a table's name: the database, and where tables stand in schemas of it (PostgreSQL, SQL Server,
+    Oracle) the schema too, since two of them may have tables of one name.
+    """
+    return pc.coalesce(pc.binary_join_element_wise(databases, schemas, "."), databases)
+
+
 def members_of(structs: pa.StructArray) -> dict[str, pa.Array]:
     """The members of objects, null where the object is."""
     return {field.name: pc.struct_field(structs, index) for index, field in enumerate(structs.type)}
