@@ -1,7 +1,9 @@
 """Messages of each format are read back as the rows that they were made of, but for what the format loses."""
 
+import datetime as dt
 import json
 from dataclasses import replace
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -265,3 +267,71 @@ def test_messages_read_one_by_one_give_the_same_rows_as_in_bulk():
     values = debezium_messages(table, batch, physical="p", made_us=0).values.to_pylist()
     pretty = pa.array([json.dumps(json.loads(value), indent=1).encode() + b"\n" for value in values])
     assert rows(debezium_rows(table, pretty).rows) == rows(debezium_rows(table, pa.array(values)).rows) == rows(batch)
+
+
+def with_schema(field, after, **schema):
+    """A message with its schema beside it, as Connect's converter writes it."""
+    key = {"field": "id", "type": "int32", "optional": False}
+    image = {"type": "struct", "fields": [key, {"field": "v", "optional": True, **schema}], "field": field}
+    payload = {field: {"id": 1, "v": after}, "source": {"db": "main", "table": "t"}, "op": "c"}
+    return json.dumps(
+        {"schema": {"type": "struct", "fields": [image]}, "payload": payload}, separators=(",", ":")
+    ).encode()
+
+
+DECIMAL = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal"}
+CONNECT_S = {"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp"}
+DEBEZIUM_S = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
+NANOSECONDS = {"type": "int64", "name": "io.debezium.time.NanoTimestamp"}
+AT = dt.datetime(2026, 7, 1, 12)  # noqa: DTZ001 - it has no zone
+AT_MS = 1_782_907_200_000
+WITH_SCHEMA = DebeziumForm(with_schema=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "messages", "wanted"),
+    [
+        (
+            Column("v", "decimal(12,4)"),
+            [("AfQ=", {**DECIMAL, "parameters": {"scale": each}}) for each in ("2", "4", "0", "2")],
+            ["5.0000", "0.0500", "500.0000", "5.0000"],
+        ),
+        (Column("v", "timestamp"), [(AT_MS, CONNECT_S), (AT_MS * 1000, DEBEZIUM_S)], [AT, AT]),
+        (Column("v", "timestamp", db_type="datetime(3)"), [(AT_MS, CONNECT_S), (AT_MS * 1000, DEBEZIUM_S)], [AT, AT]),
+        (Column("v", "date"), [(1, {"type": "int32", "name": "io.debezium.time.Date"})], [dt.date(1970, 1, 2)]),
+    ],
+    ids=["decimals of another scale", "times in other units", "times by other digits", "dates"],
+)
+def test_values_are_read_as_their_messages_say_that_they_were_written(column, messages, wanted):
+    """A column that was changed, or a connector's modes, are not to make other values of them."""
+    table = TableSchema("main.t", (Column("id", "int32", nullable=False), column), ("id",))
+    values = pa.array([with_schema("after", value, **schema) for value, schema in messages])
+    found = debezium_rows(table, values, form=WITH_SCHEMA).rows.column("v").to_pylist()
+    assert [str(each) if isinstance(each, Decimal) else each for each in found] == wanted
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "schema"),
+    [
+        (Column("v", "binary"), "deadbeef", {"type": "string"}),  # `binary.handling.mode: hex`
+        (Column("v", "string"), "AfQ=", {**DECIMAL, "parameters": {"scale": "2"}}),
+        (Column("v", "decimal(4,0)"), "1234", {"type": "string"}),  # `decimal.handling.mode: string`
+        (Column("v", "decimal(4,0)"), "AfQ=", {**DECIMAL, "parameters": {"scale": "3"}}),
+        (Column("v", "int64"), "1234", {**DECIMAL, "parameters": {"scale": "0"}}),
+        (Column("v", "timestamp"), AT_MS, NANOSECONDS),
+        (Column("v", "int64", db_type="time(3)"), 1, {"type": "int32", "name": "io.debezium.time.Time"}),
+        (Column("v", "date"), 1, {"type": "int32"}),
+    ],
+)
+def test_what_was_written_as_something_else_than_it_would_be_read_as_is_refused(column, value, schema):
+    table = TableSchema("main.t", (Column("id", "int32", nullable=False), column), ("id",))
+    with pytest.raises(UnrepresentableValue, match=r"v was written as|not a decimal"):
+        debezium_rows(table, pa.array([with_schema("after", value, **schema)]), form=WITH_SCHEMA)
+
+
+def test_messages_that_say_their_schema_behind_the_payload_or_not_at_all_are_read_too():
+    table = TableSchema("main.t", (Column("id", "int32", nullable=False), Column("v", "decimal(12,4)")), ("id",))
+    message = json.loads(with_schema("after", "AfQ=", **DECIMAL, parameters={"scale": "2"}))
+    backwards = {name: message[name] for name in ("payload", "schema")}
+    found = debezium_rows(table, array(backwards, message, {**message, "schema": None}), form=WITH_SCHEMA)
+    assert [str(each) for each in found.rows.column("v").to_pylist()] == ["5.0000", "5.0000", "0.0500"]

@@ -1,5 +1,6 @@
 """Debezium's envelope to change rows, as our own writer and Debezium's connectors write it."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -12,6 +13,7 @@ from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, 
 from databus.formats._base64 import base64_bytes
 from databus.formats._debezium_schema import CONNECTOR
 from databus.formats._debezium_types import DECIMAL, UINT64_DIGITS, DebeziumForm, connect_type, is_milliseconds
+from databus.formats._debezium_written import columns_written, schemas_of
 from databus.formats._parse import parsed
 from databus.formats._read import (
     Changes,
@@ -71,7 +73,10 @@ def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | 
     source = members_of(said["source"])
     check_table(table, databases_of(source["db"], source["schema"]), source["table"], places[chosen])
     bus, is_ours = bus_of(source, said["op"])
-    firsts, lasts = (images_of_json(table, said[name], form, is_ours=is_ours) for name in ("before", "after"))
+    written = _written(table, found.take(pa.array(chosen)), places[chosen], form) if form.with_schema else []
+    firsts, lasts = (
+        images_of_json(table, said[name], form, is_ours=is_ours, written=written) for name in ("before", "after")
+    )
     changes = changes_of(firsts, lasts, kinds[chosen], bus, places[chosen])
     return rows_of(table, changes, places[np.flatnonzero(kinds == 0)])
 
@@ -93,6 +98,19 @@ def bus_of(source: dict[str, pa.Array], ops: pa.Array) -> tuple[dict[str, pa.Arr
     return bus, is_ours
 
 
+class Written(NamedTuple):
+    """How the columns of a table were written in some messages, which stand at these places."""
+
+    columns: Sequence[Column]
+    places: Places
+
+
+def _written(table: TableSchema, values: pa.LargeBinaryArray, numbers: Places, form: DebeziumForm) -> list[Written]:
+    """By what messages say themselves."""
+    schemas = schemas_of(values, numbers)
+    return [Written(columns_written(table, text, form), at) for text, at in schemas.items()]
+
+
 class ImagesRead(NamedTuple):
     """One image of each message, by column; `is_there`: which messages have it."""
 
@@ -101,13 +119,21 @@ class ImagesRead(NamedTuple):
 
 
 def images_of_json(
-    table: TableSchema, rows: pa.StructArray, form: DebeziumForm, *, is_ours: pa.BooleanArray
+    table: TableSchema,
+    rows: pa.StructArray,
+    form: DebeziumForm,
+    *,
+    is_ours: pa.BooleanArray,
+    written: Sequence[Written] = (),
 ) -> ImagesRead:
     """Images that were read as `row_type`. is_ours: which of them the bus has written, for which no value is ever
-    unavailable.
+    unavailable. written: of all of them, where they say it; else columns are as the table has them.
     """
     raw = members_of(rows)
-    columns = [converted(table, column, partial(_value, column, raw[column.name], form)) for column in table.columns]
+    columns = []
+    for at, column in enumerate(table.columns):
+        parts = [(each.columns[at], each.places) for each in written]
+        columns.append(converted(table, column, partial(_values, column, raw[column.name], form, parts)))
     if not pc.all(is_ours).as_py():
         for column, found in zip(table.columns, columns, strict=True):
             check_available(table, column, found)
@@ -159,6 +185,16 @@ def check_available(table: TableSchema, column: Column, found: pa.Array) -> None
             f"{table.source}.{column.name}: a message does not have this value (`__debezium_unavailable_value`); have "
             "the database log whole rows (PostgreSQL: REPLICA IDENTITY FULL)"
         )
+
+
+def _values(column: Column, raw: pa.Array, form: DebeziumForm, parts: Sequence[tuple[Column, Places]]) -> pa.Array:
+    """parts: as what the values were written, and which of them."""
+    if not parts:
+        return _value(column, raw, form)
+    kind = forms_of(column.type).arrow
+    values = [_value(each, raw.take(pa.array(places)), form).cast(kind) for each, places in parts]
+    order = np.argsort(np.concatenate([places for _, places in parts]))
+    return pa.concat_arrays(values).take(pa.array(order))
 
 
 def _value(column: Column, raw: pa.Array, form: DebeziumForm) -> pa.Array:

@@ -47,7 +47,7 @@ def parsed(
     table = None if one_by_one or not len(values) else _in_bulk(values, schema)
     if table is not None:
         return Parsed(dict(zip(schema.names, table.columns, strict=True)), None)
-    objects = [_object(number, value) for number, value in zip(numbers, values.to_pylist(), strict=True)]
+    objects = [json_object(number, value) for number, value in zip(numbers, values.to_pylist(), strict=True)]
     members = {field.name: _column(objects, field, numbers) for field in schema}
     return Parsed(members, objects)
 
@@ -83,7 +83,8 @@ def _is_text(values: pa.LargeBinaryArray) -> bool:
     return True
 
 
-def _object(number: int, value: bytes) -> dict[str, Any]:
+def json_object(number: int, value: bytes) -> dict[str, Any]:
+    """A message as an object of Python's. Raises `UnrepresentableValue`, with its number, for one that is none."""
     try:
         found = json.loads(value, parse_float=Decimal)
     except (ValueError, RecursionError) as error:

@@ -167,7 +167,9 @@ class KafkaConfig(SourceConfig):
         "was written in: columns that this one lacks are null, columns that `schemas` lacks are passed over.",
     )
     with_schema: bool = Field(
-        False, description="Debezium's JSON: each message has its schema beside it (`schemas.enable=true`)."
+        False,
+        description="Debezium's JSON: each message has its schema beside it (`schemas.enable=true`), and is read as "
+        "that says: decimals by their scale, times by their unit.",
     )
     decimals: DecimalForm = Field(
         DecimalForm.PRECISE, description="Debezium's `decimal.handling.mode`; its `double` loses digits."

@@ -68,8 +68,13 @@ def debezium_keys(table: TableSchema, keys: pa.Array, form: DebeziumForm) -> Rea
     """Deletes of rows by Debezium's keys in JSON, with their schemas or without. table: see `key_table`."""
     database, _, name = table.source.rpartition(".")
     said = {"op": "d", "source": {"db": database, "table": name}}
-    values = [{"before": _payload(each), **said} for each in _objects(keys)]
-    return debezium_rows(table, _as_messages(values), form=replace(form, with_schema=False))
+    values = []
+    for each in _objects(keys):
+        has_schema = each.keys() == {"schema", "payload"}
+        schema, key = (each["schema"], each["payload"]) if has_schema else (None, each)
+        fields = [{**schema, "field": "before"}] if isinstance(schema, Mapping) else []
+        values.append({"schema": {"fields": fields}, "payload": {"before": key, **said}})
+    return debezium_rows(table, _as_messages(values), form=replace(form, with_schema=True))
 
 
 def debezium_avro_keys(
@@ -167,10 +172,6 @@ def _objects(keys: pa.Array) -> list[dict[str, Any]]:
             raise UnrepresentableValue("its key is not an object")
         found.append(each)
     return found
-
-
-def _payload(key: dict[str, Any]) -> Any:
-    return key["payload"] if key.keys() == {"schema", "payload"} else key
 
 
 def _as_messages(values: Sequence[dict[str, Any]]) -> pa.Array:
