@@ -29,7 +29,7 @@ _DENIED: Final = {
 _UNREACHABLE: Final = {
     own_error(each) for each in ("_ALL_BROKERS_DOWN", "_RESOLVE", "_SSL", "_TIMED_OUT", "_TRANSPORT")
 }
-_SAYS_WHY: Final = {own_error(each) for each in ("_RESOLVE", "_SSL", "_TRANSPORT")}
+_SAYS_WHY: Final = {own_error(each) for each in ("_AUTHENTICATION", "_RESOLVE", "_SSL", "_TRANSPORT")}
 """What the client's own thread meets on its way to a broker; these show no option but the brokers' names."""
 _US_A_MS: Final = 1_000
 _Spec: Final[Any] = OffsetSpec

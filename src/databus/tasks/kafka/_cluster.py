@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -42,16 +43,14 @@ _WRONG: Final = (
     "UNSUPPORTED_VERSION",
     "_UNSUPPORTED_FEATURE",
 )
+_SILENT: Final = ("_ALL_BROKERS_DOWN", "_TIMED_OUT", "_TRANSPORT")
 _WAIT: Final = (
-    "_ALL_BROKERS_DOWN",
     "_MSG_TIMED_OUT",
     "_NOENT",  # no partition that was asked for has a leader now
     "_PURGE_INFLIGHT",
     "_PURGE_QUEUE",
     "_RESOLVE",
-    "_TIMED_OUT",
     "_TIMED_OUT_QUEUE",
-    "_TRANSPORT",
     "BROKER_NOT_AVAILABLE",
     "CONCURRENT_TRANSACTIONS",
     "COORDINATOR_LOAD_IN_PROGRESS",
@@ -69,6 +68,8 @@ _WAIT: Final = (
     "THROTTLING_QUOTA_EXCEEDED",
     "UNKNOWN_LEADER_EPOCH",
 )
+_ON_THE_WAY: Final = ("_AUTHENTICATION", "_RESOLVE", "_SSL", "_TRANSPORT")
+"""What a client meets before it reaches a broker. Whoever asked it something hears of a timeout alone."""
 # A client makes its next connection, which it needs for whatever it begins with, after half of this at the earliest:
 # 50 ms by its own default. After failures it waits longer each time anyway.
 _DEFAULTS: Final = {"reconnect.backoff.ms": "20"}
@@ -202,8 +203,23 @@ class Cluster:
     def admin(self) -> "AdminClient":
         """The one for this process. Hold it until it has answered: one that nobody holds answers nobody."""
         with _MAKING:  # of two that are made at once, one would be gone before it has answered
-            made: AdminClient = _admin(self)
+            made: AdminClient = _admin(self)[0]
         return made
+
+    def silent(self) -> ServiceUnavailable:
+        """That nobody answers, with what the client has met on its way: a wrong password too, for a broker says that as
+        well where it cannot look passwords up.
+        """
+        return self._unanswered(f"{self.name} does not answer")
+
+    def _unanswered(self, told: str) -> ServiceUnavailable:
+        with _MAKING:
+            client, met = _admin(self)
+        client.poll(0)  # calls back for what was met
+        if not met:
+            return ServiceUnavailable(told)
+        advice = "Look at `bootstrap.servers`, `security.protocol` and the password below `kafka`"
+        return ServiceUnavailable(f"{told} ({met.popleft()}). {advice}")
 
     def id(self) -> str:
         """By which a cluster knows itself; asked for once in a process. Raises what `error` says."""
@@ -229,6 +245,8 @@ class Cluster:
         told = f"{self.name}: {what}: {_text(error)}"
         if name in _FENCED:
             return Fenced(f"{told}. Another attempt of this bucket has begun to write; this one ends")
+        if name in _SILENT:
+            return self._unanswered(told)
         for names, kind, advice in _MEANINGS:
             if name in names:
                 return kind(f"{told}{advice}")
@@ -241,10 +259,17 @@ _MAKING: Final = threading.Lock()
 
 
 @lru_cache(maxsize=8)
-def _admin(cluster: Cluster) -> Any:
+def _admin(cluster: Cluster) -> tuple[Any, deque[str]]:
+    """The client, and what it has met last."""
     from confluent_kafka.admin import AdminClient
 
-    return cluster._made(AdminClient, {})  # noqa: SLF001 - of this module
+    met: deque[str] = deque(maxlen=1)
+
+    def note(error: "KafkaError") -> None:
+        if error.name() in _ON_THE_WAY:
+            met.append(error.str())
+
+    return cluster._made(AdminClient, {"error_cb": note}), met  # noqa: SLF001 - of this module
 
 
 @lru_cache(maxsize=8)

@@ -247,7 +247,7 @@ class Positions:
             topics_of(self._cluster).forget()
             raise self._cluster.error(error, f"looking for the end of control topic {self._topic}") from error
         except TimeoutError as error:
-            raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+            raise self._cluster.silent() from error
         if min(ends.values()) < 0:  # so the client says, without an error, that a leader cannot be reached
             raise ServiceUnavailable(
                 f"{self._cluster.name}: the leader of control topic {self._topic} does not answer, and another one is "

@@ -185,7 +185,7 @@ class Topics:
                 if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
                     raise self._cluster.error(error, f"looking for topic {name}") from error
             except TimeoutError as error:
-                raise ServiceUnavailable(f"{self._cluster.name} does not answer") from error
+                raise self._cluster.silent() from error
         return found
 
     def _make(self, name: str, new: NewTopics) -> None:
