@@ -112,6 +112,33 @@ def check_alone(topics: Topics, format_: str, url: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("first_images", [False, True])
+def test_a_tombstone_says_nothing_more_where_capture_was_stopped_between_it_and_its_delete(
+    topics: Topics, first_images: bool
+) -> None:
+    """It is none that stands alone, of which nobody would know the whole row."""
+    name = topics.create()
+    first, gone = messages_of("debezium", rows((INSERT, 1, "x")))[0], messages_of("debezium", rows((DELETE, 1, "x")))[0]
+    options = {"format": "debezium", "schemas": SCHEMAS, "first_images": first_images}
+    with Follower(topics.config(name, **options)) as follower:
+        write(topics, name, [first, gone])
+        follower.until(lambda: len(follower.rows()) == 2)
+        follower.kill()
+        write(topics, name, [(gone[0], None), first])
+        follower.until(lambda: len(follower.rows()) == 3)
+    assert [each[0] for each in told(follower)] == [INSERT, DELETE, INSERT]
+
+
+def test_a_tombstone_before_a_message_that_stops_capture_is_a_delete_whatever_comes_behind_that(topics: Topics) -> None:
+    name = topics.create()
+    first, gone = messages_of("debezium", rows((INSERT, 1, "x")))[0], messages_of("debezium", rows((DELETE, 1, "x")))[0]
+    write(topics, name, [(first[0], None), (b"k", b"{"), first, gone])
+    with Follower(topics.config(name, format="debezium", schemas=SCHEMAS)) as follower:
+        with pytest.raises(UnrepresentableValue, match="offset 1"):
+            follower.until(lambda: False)
+        assert told(follower) == [(DELETE, 1, "a b", None)]
+
+
 def test_where_deletes_are_to_have_whole_rows_or_a_key_says_no_row_a_tombstone_alone_is_poison(topics: Topics) -> None:
     key = json.dumps({"id": 1, "part": "a"}).encode()
     for options, reason in (({"first_images": True}, "a tombstone without its delete"), ({}, "its key")):

@@ -1,9 +1,9 @@
 """Places: how far each partition has been read, and what became of them meanwhile. No I/O.
 
 The position of a commit is `{"cluster": ID, "topics": {NAME: {"id": ID, "offsets": [NEXT, ...]}}}`, the next offset of
-each partition by its number; beside `offsets` stand `epochs` and `tails` where they are known. A topic's id differs
-from that of every topic before it that had its name. Mirrors read it too, for the cluster and the number of partitions
-(`databus.tasks.kafka`).
+each partition by its number; beside `offsets` stand `epochs`, `tails` and `gone` where they are known. A topic's id
+differs from that of every topic before it that had its name. Mirrors read it too, for the cluster and the number of
+partitions (`databus.tasks.kafka`).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,49 +19,52 @@ _UNKNOWN: Final = -1
 class Next(NamedTuple):
     """Where a partition goes on. epoch: of the leader who took the last message that was read, by which a broker tells
     whether it still has that message; -1 where it is not known. tail: how many offsets since then hold no message, but
-    markers and what was aborted.
+    markers and what was aborted. gone: a hash of that message's key where it says that a row is gone, so that a
+    tombstone behind it says nothing more; empty else.
     """
 
     offset: int
     epoch: int = _UNKNOWN
     tail: int = 0
+    gone: str = ""
 
     def behind(self, end: int) -> "Next":
         """This, once the partition was read to its end without another message."""
-        return Next(end, self.epoch, max(end - self.offset + self.tail, 0))
+        return self._replace(offset=end, tail=max(end - self.offset + self.tail, 0))
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPlace:
     """The next offset of each partition of a topic. id: the topic's own; empty where the cluster tells none. epochs,
-    tails: see `Next`; empty where there are none.
+    tails, gone: see `Next`; empty where there are none.
     """
 
     id: str
     offsets: tuple[int, ...]
     epochs: tuple[int, ...] = ()
     tails: tuple[int, ...] = ()
+    gone: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, id_: str, each: Sequence[Next]) -> "TopicPlace":
         """A topic whose partitions go on there."""
-        offsets, epochs, tails = (tuple(column) for column in zip(*each, strict=True)) if each else ((), (), ())
+        offsets, epochs, tails, gone = zip(*each, strict=True) if each else ((), (), (), ())
         has_epochs = any(epoch != _UNKNOWN for epoch in epochs)
-        return cls(id_, offsets, epochs if has_epochs else (), tails if has_epochs and any(tails) else ())
+        tails = tails if has_epochs and any(tails) else ()
+        return cls(id_, offsets, epochs if has_epochs else (), tails, gone if any(gone) else ())
 
     @property
     def each(self) -> list[Next]:
         """Where its partitions go on."""
         count = len(self.offsets)
-        return [
-            Next(*each)
-            for each in zip(self.offsets, self.epochs or [_UNKNOWN] * count, self.tails or [0] * count, strict=True)
-        ]
+        epochs, tails, gone = self.epochs or [_UNKNOWN] * count, self.tails or [0] * count, self.gone or [""] * count
+        return [Next(*each) for each in zip(self.offsets, epochs, tails, gone, strict=True)]
 
     def to_json(self) -> dict[str, Any]:
         """As a position has it."""
         found: dict[str, Any] = {"id": self.id, "offsets": list(self.offsets)}
-        return found | {name: list(each) for name, each in (("epochs", self.epochs), ("tails", self.tails)) if each}
+        more = {"epochs": self.epochs, "tails": self.tails, "gone": self.gone}
+        return found | {name: list(each) for name, each in more.items() if each}
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> "TopicPlace":
@@ -69,9 +72,10 @@ class TopicPlace:
         offsets, epochs, tails = (
             tuple(int(number) for number in said.get(name, ())) for name in ("offsets", "epochs", "tails")
         )
-        if len(offsets) != len(said["offsets"]) or {len(epochs), len(tails)} - {0, len(offsets)}:
+        gone = tuple(map(str, said.get("gone", ())))
+        if len(offsets) != len(said["offsets"]) or {len(epochs), len(tails), len(gone)} - {0, len(offsets)}:
             raise ValueError("one for each partition")
-        return cls(str(said["id"]), offsets, epochs, tails)
+        return cls(str(said["id"]), offsets, epochs, tails, gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,10 @@ class Places:
             for name, topic in self.topics.items()
             for number, each in enumerate(topic.each)
         ]
+
+    def gone(self) -> dict[Partition, str]:
+        """Of partitions whose last message says that a row is gone: see `Next`."""
+        return {(name, at): each.gone for name, topic in self.topics.items() for at, each in enumerate(topic.each)}
 
     def only(self, is_selected: Callable[[str], bool]) -> "Places":
         """Of the topics that are still to be read: one that is not is no loss."""
@@ -228,7 +236,7 @@ def _next(
             )
         )
         return Next(latest)
-    return Next(offset) if offset - each.tail < earliest else each
+    return Next(offset, gone=each.gone) if offset - each.tail < earliest else each
 
 
 def _told(offsets: Sequence[int]) -> str:

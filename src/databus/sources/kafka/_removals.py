@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Context, Decimal
+from hashlib import blake2b
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -31,10 +33,14 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Tombstones:
-    """Finds those that stand alone. It keeps of each partition the key whose delete was read last."""
+    """Finds those that stand alone. gone: of partitions, the hash of the key whose delete was read last; see `Next`."""
 
-    def __init__(self) -> None:
-        self._gone: dict[Partition, bytes | None] = {}
+    def __init__(self, gone: Mapping[Partition, str] = MappingProxyType({})) -> None:
+        self._gone = dict(gone)
+
+    def gone(self, partition: Partition) -> str:
+        """The hash of the last message's key, where that says that a row is gone."""
+        return self._gone.get(partition, "")
 
     def alone(self, messages: Messages, is_gone: Flags) -> npt.NDArray[np.intp]:
         """The places of those among these messages. is_gone: which messages are deletes, or may be, for nobody could
@@ -45,18 +51,26 @@ class Tombstones:
         _, backwards = np.unique(messages.partitions[::-1], return_index=True)
         for place in len(messages) - 1 - backwards:
             at = (messages.topic, int(messages.partitions[place]))
-            self._gone[at] = messages.keys[place].as_py() if is_tombstone[place] or is_gone[place] else None
+            self._gone[at] = _hash(messages.keys[place].as_py()) if is_tombstone[place] or is_gone[place] else ""
         return np.array(found, np.intp)
 
     def _followed(self, messages: Messages, is_gone: Flags, is_tombstone: Flags) -> list[int]:
         found = []
         partitions, keys = messages.partitions.tolist(), messages.keys.to_pylist()
-        gone = {(each, self._gone.get((messages.topic, each))): True for each in {*partitions}}
+        gone: dict[tuple[int, bytes | None], bool] = {}
         for place, at in enumerate(zip(partitions, keys, strict=True)):
-            if is_tombstone[place] and keys[place] is not None and not gone.get(at, False):
-                found.append(place)
+            if is_tombstone[place] and keys[place] is not None:
+                was_gone = gone.get(at)
+                if was_gone is None:
+                    was_gone = self.gone((messages.topic, partitions[place])) == _hash(keys[place])
+                if not was_gone:
+                    found.append(place)
             gone[at] = bool(is_tombstone[place] or is_gone[place])
         return found
+
+
+def _hash(key: bytes | None) -> str:
+    return "" if key is None else blake2b(key, digest_size=8).hexdigest()
 
 
 def key_table(table: TableSchema) -> TableSchema:

@@ -120,6 +120,7 @@ class KafkaSource:
             self._places = held
             self._absent_since = {}
             self._adopt(*held.reconciled(states, awaited=self._awaited(states)))
+        self._tombstones = Tombstones(self._places.gone())
         self._consumer = TopicConsumer(self.physical, self._config)
         self._assign()
 
@@ -290,10 +291,13 @@ class KafkaSource:
             if poison and (self._config.on_poison == "stop" or len(poison) > self._config.poison_max):
                 kept = before(messages, poison)
                 self._stop_at(messages, poison, ends)
+                self._tombstones = Tombstones(self._places.gone())  # as if what comes behind had not been read
                 found = self._read(kept)[0]
             elif poison:
                 reasons[messages.topic] = [self._skipped(messages, poison)]
             blocks += found
+            here = {at: each for at, each in ends.items() if at[0] == messages.topic}
+            ends |= {at: each._replace(gone=self._tombstones.gone(at)) for at, each in here.items()}
         moved = self._places.moved(ends, taken.idle)
         if reasons:
             self._gaps(reasons)  # at the position before: told again, rather than not, if we are killed in between
