@@ -21,10 +21,11 @@ known = {}
 for line in sys.stdin:
     message = json.loads(line)
     path = sent / f"{message['topic']}.jsonl"
-    ids = known.setdefault(path, delivered(path))
-    if message["id"] in ids:
+    if path not in known:
+        known[path] = delivered(path)
+    if message["id"] in known[path]:
         continue
-    ids.add(message["id"])
+    known[path].add(message["id"])
     with path.open("a") as file:
         file.write(json.dumps({name: message[name] for name in ("id", "key", "payload")}) + "\n")
         file.flush()
