@@ -466,7 +466,7 @@ class DeltaOutput(Output):
             raise UnsupportedFeature(
                 f"outputs.{self.context.output}: {table.source} {what}, by which a mirror tells its rows apart; name "
                 f"columns that identify a row (`key: {{{table.source}: [...]}}`), use `mode: history`, or leave the "
-                f"table out of the source (`exclude: [{table.source}]`)"
+                f"table out of the output's input (`inputs: ... exclude: [{table.source}]`)"
             )
         return key
 
