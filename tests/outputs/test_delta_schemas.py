@@ -100,6 +100,19 @@ def test_rewrite_stops_at_its_limit_and_names_it(tmp_path):
         harness.make().write(schema_log(table(("v", "float64")), 1).batch(0, 3))
 
 
+def test_mirror_follows_a_table_that_was_dropped_and_made_again_with_other_columns(mirror):
+    """`DROP TABLE`, `CREATE TABLE`: no `schema` control comes, for there are no rows that have to become others."""
+    other = TableSchema("main.t", (Column("w", "int32"), Column("more", "string")), ("w",))
+    log = ChangeLog().begin()
+    log.insert(NARROW, {"id": 1, "v": 1.5, "w": "a"})
+    log.begin().control(ControlKind.DROP, NARROW)
+    log.begin().insert(other, {"w": 7, "more": "b"})
+    log.begin().update(other, {"w": 7, "more": "b"}, {"w": 8, "more": "c"})
+    for start, end in ((0, 1), (1, 2), (2, 3), (3, 5)):
+        mirror.make().write(log.batch(start, end))
+    assert [(row["w"], row["more"], len(row)) for row in mirror.read("shop", other)] == [(8, "c", 4)]
+
+
 def test_rows_in_another_schema_without_its_control_stop_a_mirror(mirror):
     other = table(("v", "float64"), ("w", "string"), ("more", "string"))
     log = ChangeLog().begin()

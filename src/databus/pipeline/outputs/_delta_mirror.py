@@ -119,10 +119,12 @@ class Mirror:
 
     def _make_ready(self, table: TableSchema, stored: Stored) -> Work[None]:
         """See to it that rows in this schema have their place."""
-        del stored
         yield from ()
         have, want = self._target.schema(), mirror_schema(table)
         if set(have.names) != set(want.names) or any(have.field(f.name).type != f.type for f in want):
+            if self._target.is_empty:  # the table was dropped, and made again with other columns
+                self._target.overwrite(want, (), self._target.stored() or Stored((0, 0), stored.log))
+                return
             raise UnsupportedFeature(
                 f"{self._target.path}: has {_columns(have)}, and rows of {table.source} came with {_columns(want)}, "
                 f"without the `schema` control that says what became of the rows before. {self._how_to_reset}"
