@@ -74,5 +74,5 @@ def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequ
         hint = f'did you mean "{meant}"?' if meant else f"there are {', '.join(there[:_NAMED_MAX]) or 'none'}"
         raise ServiceUnavailable(  # a relay elsewhere may get it later
             f"{where}.tables: no table called {pattern}, so that this filter would do nothing to the one that is "
-            f"meant; {hint}"
+            f"meant; {hint}. One that was made while the relay captures may be known to it from its first row on"
         )
