@@ -222,8 +222,12 @@ def test_one_that_does_not_start_says_why(config):
     (config.relay_folder.parent).mkdir(parents=True, exist_ok=True)
     config.relay_folder.write_text("a file where the folder should be")
     config.sections.run.start_ms_max = 2_000
-    with pytest.raises(ServiceUnavailable, match="did not start within start_ms_max=2000; the end of"):
+    config.state.mkdir(parents=True, exist_ok=True)
+    (config.state / "relay.log").write_text("what the relay of the run before said\n")
+    with pytest.raises(ServiceUnavailable, match="did not start within start_ms_max=2000; if") as raised:
         OwnRelay(config, lambda: None).start()
+    assert "give it more time by `run.start_ms_max`" in str(raised.value)
+    assert "the run before" not in str(raised.value)
 
 
 def test_what_it_is_told_is_for_its_owner_alone_and_comes_back_as_it_was(config):

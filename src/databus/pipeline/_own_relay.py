@@ -73,6 +73,7 @@ class OwnRelay:
         self._last_error = ""
         self.url = ""
         self.log_file = config.state / "relay.log"
+        self._log_begins = 0  # what stands before it was said by relays of other runs
 
     @property
     def pid(self) -> int | None:
@@ -86,6 +87,7 @@ class OwnRelay:
         if it refuses its configuration, its port or its folder.
         """
         self._wait_for_the_one_before()
+        self._log_begins = self.log_file.stat().st_size if self.log_file.exists() else 0
         began = time.monotonic()
         deadline = began + self._config.sections.run.start_ms_max / 1e3
         while True:
@@ -100,8 +102,9 @@ class OwnRelay:
             if time.monotonic() + self._pause_s >= deadline:
                 raise ServiceUnavailable(
                     f"the pipeline's own relay did not start within start_ms_max="
-                    f"{self._config.sections.run.start_ms_max}; {self._last_error}the end of {self.log_file}:\n"
-                    f"{self._log_end()}"
+                    f"{self._config.sections.run.start_ms_max}; if the machine is slow, give it more time by "
+                    f"`run.start_ms_max`. {self._last_error}What it said, at the end of {self.log_file}:\n"
+                    f"{self._log_end() or 'nothing'}"
                 )
             self._wants_stop.wait(self._pause_s)  # the one before it may still be letting go of the port
             self._pause_s = min(self._pause_s * 2, _RESTART_S[1])
@@ -264,7 +267,8 @@ class OwnRelay:
 
     def _log_end(self) -> str:
         try:
-            return self.log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+            said = self.log_file.read_bytes()[self._log_begins :]
+            return said[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except OSError as error:
             return str(error)
 
