@@ -269,6 +269,24 @@ def test_messages_read_one_by_one_give_the_same_rows_as_in_bulk():
     assert rows(debezium_rows(table, pretty).rows) == rows(debezium_rows(table, pa.array(values)).rows) == rows(batch)
 
 
+@pytest.mark.parametrize(
+    ("kind", "number"), [("float64", "1e400"), ("float64", "-1e309"), ("float64", "1" + "0" * 400), ("float32", "1e39")]
+)
+@pytest.mark.parametrize("read", [own_rows, debezium_rows])
+def test_a_number_that_is_too_large_is_refused_and_not_infinite(read, kind, number):
+    table = TableSchema("main.t", (Column("id", "int32", nullable=False), Column("v", kind)), ("id",))
+    message = {
+        own_rows: '{"id":1,"v":%s,"_source":"p/main.t","_change_type":"insert"}',
+        debezium_rows: '{"op":"c","after":{"id":1,"v":%s},"source":{"db":"main","table":"t"}}',
+    }[read]
+    with pytest.raises(UnrepresentableValue, match=r"message 0: .* is beyond a "):
+        read(table, pa.array([(message % number).encode()]))
+    largest = "3.4028235e38" if kind == "float32" else "1.7976931348623157e308"
+    for text, value in ((largest, float(largest)), ('"-Infinity"', float("-inf"))):
+        found = read(table, pa.array([(message % text).encode()])).rows.column("v")
+        assert found.equals(pa.array([value], found.type))
+
+
 def with_schema(field, after, **schema):
     """A message with its schema beside it, as Connect's converter writes it."""
     key = {"field": "id", "type": "int32", "optional": False}

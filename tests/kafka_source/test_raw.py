@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from databus.client import windows
 from databus.core import SourceChanged, UnknownSource, UnrepresentableValue, UnsupportedFeature
@@ -95,8 +96,6 @@ def test_a_log_begins_at_a_time_or_at_offsets(topics: Topics):
 
 
 def test_messages_of_aborted_transactions_are_not_delivered_and_the_position_passes_their_markers(topics: Topics):
-    from confluent_kafka import Producer
-
     name = topics.create()
     producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": name})
     producer.init_transactions(30)
@@ -118,10 +117,24 @@ def test_messages_of_aborted_transactions_are_not_delivered_and_the_position_pas
     assert follower.gaps() == []
 
 
+@pytest.mark.parametrize("start", ["latest", "2100-01-01T00:00:00Z"])
+def test_a_log_that_begins_at_the_latest_has_a_transaction_that_was_open_then_as_a_whole(topics: Topics, start: str):
+    name = topics.create()
+    producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, value=b"one", partition=0)
+    producer.flush()
+    with Follower(topics.config(name, start=start)) as follower:
+        follower.until(lambda: bool(follower.tape.groups))  # the position alone
+        producer.produce(name, value=b"two", partition=0)
+        producer.commit_transaction(30)
+        follower.until(lambda: follower.values()[-1:] == [b"two"])
+    assert follower.values() == [b"one", b"two"]
+
+
 def test_the_marker_behind_the_last_message_is_passed_also_where_both_come_at_once(topics: Topics):
     """As on a busy machine, or after a pause. Nothing tells again where a partition at rest ends."""
-    from confluent_kafka import Producer
-
     name = topics.create()
     producer = Producer({"bootstrap.servers": topics.bootstrap, "transactional.id": name})
     producer.init_transactions(30)

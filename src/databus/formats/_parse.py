@@ -2,7 +2,7 @@
 
 Arrow's own reader takes them where each value is of the kind that its type expects. Where one is not (`"NaN"` among
 numbers, integers as text, a document among texts), all messages of that call are read one by one. So they are where the
-bytes of one are no UTF-8, which Arrow's reader would hand on as text.
+bytes of one are no UTF-8, which Arrow's reader hands on as text, or a number is so large that it makes infinity.
 """
 
 import json
@@ -72,7 +72,17 @@ def _in_bulk(values: pa.LargeBinaryArray, schema: pa.Schema) -> pa.RecordBatch |
         return None  # read one by one, the message that is wrong is found and named
     if table.num_rows != len(values):
         return None
-    return table.combine_chunks().to_batches()[0]
+    batch = table.combine_chunks().to_batches()[0]
+    return None if any(map(_has_infinity, batch.columns)) else batch
+
+
+def _has_infinity(values: pa.Array) -> bool:
+    """Whether there is one, which Arrow's reader makes of a number that is too large."""
+    if pa.types.is_struct(values.type):
+        return any(map(_has_infinity, values.flatten()))
+    if pa.types.is_list(values.type):
+        return _has_infinity(values.flatten())
+    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_inf(values)).as_py())
 
 
 def _is_text(values: pa.LargeBinaryArray) -> bool:
@@ -131,7 +141,7 @@ def _fitted(value: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911 - one 
     if isinstance(value, bool) and not (pa.types.is_string(kind) or kind == DOCUMENT):
         raise ValueError(f"{value} is not a number")
     if pa.types.is_floating(kind):
-        return float(value)
+        return _float(value, kind)
     if pa.types.is_decimal(kind):
         return Decimal(value)
     if pa.types.is_integer(kind):
@@ -139,6 +149,19 @@ def _fitted(value: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911 - one 
             raise ValueError(f"{value} is not an integer")
         return int(value)
     return value if isinstance(value, str) and kind != DOCUMENT else document_text(value)
+
+
+def _float(value: Any, kind: pa.DataType) -> float:
+    """Raises `ValueError` for a number that would become infinite."""
+    is_infinite = isinstance(value, float) or (isinstance(value, str) and "inf" in value.lower())
+    try:
+        found = float(value)
+        with np.errstate(over="ignore"):
+            if is_infinite or not np.isinf(kind.to_pandas_dtype()(found)):
+                return found
+    except OverflowError:
+        pass
+    raise ValueError(f"{str(value)[:40]} is beyond a {kind}")
 
 
 def document_text(value: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from databus.core import AccessDenied, ConfigError, DatabusError, ServiceUnavailable, time_us
@@ -112,7 +112,8 @@ class Cluster:
         if start == "earliest":
             return {name: TopicPlace(each.id, each.earliest) for name, each in states.items()}
         if start == "latest":
-            return {name: TopicPlace(each.id, each.latest) for name, each in states.items()}
+            ends = self._ends(states)
+            return {name: TopicPlace(each.id, ends[name]) for name, each in states.items()}
         if isinstance(start, dict):
             return {
                 name: TopicPlace(
@@ -123,24 +124,35 @@ class Cluster:
             }
         spec = _Spec.for_timestamp(time_us(start) // _US_A_MS)
         wanted = {(name, number): spec for name, each in states.items() for number in range(len(each.earliest))}
-        offsets = self._offsets(wanted)
+        offsets, ends = self._offsets(wanted), self._ends(states)
         return {
             name: TopicPlace(  # -1: nothing is as late as that
                 each.id,
                 tuple(
                     offset if (offset := offsets.get((name, number), -1)) >= 0 else last
-                    for number, last in enumerate(each.latest)
+                    for number, last in enumerate(ends[name])
                 ),
             )
             for name, each in states.items()
         }
 
-    def _offsets(self, wanted: Mapping[tuple[str, int], Any]) -> dict[tuple[str, int], int]:
+    def _ends(self, states: Mapping[str, TopicState]) -> dict[str, tuple[int, ...]]:
+        """Where what comes from now on begins: with a transaction that is open, which would be cut in two else."""
+        level = IsolationLevel[self._config.isolation_level.upper()]
+        wanted = {(name, number): _LATEST for name, each in states.items() for number in range(len(each.latest))}
+        found = self._offsets(wanted, isolation_level=level)
+        return {
+            name: tuple(found.get((name, number), end) for number, end in enumerate(each.latest))
+            for name, each in states.items()
+        }
+
+    def _offsets(self, wanted: Mapping[tuple[str, int], Any], **options: Any) -> dict[tuple[str, int], int]:
         if not wanted:
             return {}
         asked = self._client.list_offsets(
             {TopicPartition(name, number): spec for (name, number), spec in wanted.items()},
             request_timeout=self._wait_s,
+            **options,
         )
         found = {}
         for place, future in asked.items():
