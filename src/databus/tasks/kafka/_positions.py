@@ -180,7 +180,8 @@ class Positions:
             if time.monotonic() > deadline:
                 raise ServiceUnavailable(
                     f"{self._cluster.name}: control topic {self._topic} could not be read to its end: a transaction in "
-                    f"it is open, or its partitions have no leader"
+                    f"it is open, or its partitions have no leader. If it stays so, a broker may have lost the end of "
+                    f"one: `kafka-transactions.sh find-hanging` names such, and `abort` ends one"
                 )
             first = self._consumer.poll(_POLL_S)  # `consume` would wait for as many as it may give
             for message in () if first is None else (first, *self._consumer.consume(_AT_ONCE, 0.0)):
