@@ -86,3 +86,29 @@ def test_who_says_once_to_go_on_without_a_topic_is_not_asked_again(tmp_path, bro
     if now:  # whoever has it removed once more is asked once more
         with pytest.raises(CorruptData, match=r"t\.orders was removed"):
             handle(tmp_path).check("q")
+
+
+@pytest.mark.parametrize(
+    ("options", "topic"),
+    [
+        ({"controls": "said.{table}"}, "said.orders"),
+        ({"format": "debezium", "debezium": {"transaction_topic": "{physical}.ended"}}, "shop.ended"),
+    ],
+    ids=["controls", "transactions"],
+)
+def test_the_topics_of_controls_and_of_transactions_are_known_again_too(tmp_path, brokers, options, topic):
+    brokers |= {"t.orders": Uuid(1, 2)}
+    before = output(tmp_path, **options)
+    before._check_topics([NAME])  # nothing was written to the other topic yet, so it may be made
+    brokers[topic] = Uuid(3, 4)
+    assert not output(tmp_path, **options).lacking({NAME: Place((1, 1), before.mark(NAME))})
+    before._check_topics([NAME])
+    place = Place((2, 1), before.mark(NAME))
+    assert not output(tmp_path, **options).lacking({NAME: place})
+    for there in ({}, {topic: Uuid(5, 6)}):
+        brokers.pop(topic, None)
+        brokers |= there
+        with pytest.raises(CorruptData, match=f"topic {topic} was removed"):
+            output(tmp_path, **options).lacking({NAME: place})
+        assert not output(tmp_path, on_gap="continue", **options).lacking({NAME: place})
+    assert not output(tmp_path).lacking({NAME: place}), "an output without it has no use for it"

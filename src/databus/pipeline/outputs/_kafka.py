@@ -6,7 +6,8 @@ control topic and to what controls say that readers cannot be told.
 
 import importlib.util
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from databus.core import (
@@ -26,6 +27,7 @@ from databus.pipeline.outputs._letters import LettersOutput
 from databus.schema import TableSchema
 from databus.tasks import Bucket, KeyChoice, Letter, Letters, StagedBatch, StreamBefore, TableControl, Tasks
 from databus.tasks.kafka import (
+    INLINE,
     MESSAGE,
     MESSAGE_KEY,
     NO_CONTROLS,
@@ -45,6 +47,7 @@ from databus.tasks.kafka import (
     of_output,
     positions_of,
     switch_buckets,
+    topic_name,
     topics_of,
 )
 
@@ -193,7 +196,7 @@ class KafkaOutput(LettersOutput):
         self.release_letters(batch)
 
     def mark(self, name: str) -> str:
-        """See `DirectOutput.mark`: the topic, and the id by which Kafka tells it from a later one of that name."""
+        """See `DirectOutput.mark`: the topics, and the ids by which Kafka tells each from a later one of its name."""
         return self._marks.get(name, "")
 
     def lacking(self, places: Mapping[str, Place]) -> list[str]:
@@ -207,18 +210,30 @@ class KafkaOutput(LettersOutput):
 
         Raises `CorruptData` where one is not, unless the options say that its readers can do without.
         """
-        topics = {name: self._topics.name(*name.split("/", 1)) for name in names}
-        before = {
-            name: uuid for name in topics for at, _, uuid in [self.mark(name).partition("/")] if at == topics[name]
-        }
+        topics = {name: self._topics_of(name) for name in names}
         if not topics:
             return
-        found = topics_of(self._cluster).ids({*topics.values()}, {topics[name] for name in before})
-        for name, topic in topics.items():
-            now = found.get(topic)
-            if name in before and now not in ("", before[name]):
-                self._miss(name, topic)
-            self._marks[name] = f"{topic}/{now}" if now else ""
+        before = {
+            name: {topic: uuid for topic, uuid in _marked(self.mark(name)) if topic in mine}
+            for name, mine in topics.items()
+        }
+        found = topics_of(self._cluster).ids({*chain(*topics.values())}, {*chain(*before.values())})
+        for name, mine in topics.items():
+            for topic, uuid in before[name].items():
+                if found.get(topic) not in ("", uuid):
+                    self._miss(name, topic)
+            self._marks[name] = ",".join(f"{topic}/{found[topic]}" for topic in mine if found.get(topic))
+
+    def _topics_of(self, name: str) -> list[str]:
+        """Those that messages of a table are in, its controls and the transactions of its source included."""
+        physical, _, source = name.partition("/")
+        others = [self.config.debezium.transaction_topic or ""]
+        if self.config.where_controls_go not in (INLINE, NO_CONTROLS):
+            others.append(self.config.where_controls_go)
+        return [
+            self._topics.name(physical, source),
+            *(topic_name(each, physical, source) for each in others if each),
+        ]
 
     def _miss(self, name: str, topic: str) -> None:
         told = (
@@ -251,6 +266,13 @@ class KafkaOutput(LettersOutput):
                 f"{where}: {name} had a {control.kind} at {control.pair} (SCN, _seq), and with `controls: none` its "
                 f"readers would keep its rows. Give `controls` a topic, or say `on_truncate: skip`"
             )
+
+
+def _marked(mark: str) -> Iterator[tuple[str, str]]:
+    """Topics and their ids, as a mark has them."""
+    for each in mark.split(",") if mark else ():
+        topic, _, uuid = each.partition("/")
+        yield topic, uuid
 
 
 def _dropped(batch: StagedBatch) -> set[str]:
