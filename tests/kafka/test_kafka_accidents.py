@@ -4,7 +4,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from databus.core import (
@@ -16,6 +16,7 @@ from databus.core import (
 )
 from databus.schema import Column, TableSchema
 from databus.tasks import Bucket, DirectFeed, Ways
+from databus.tasks.kafka import Cluster
 from databus.tasks.kafka._session import KEPT
 from databus.testing._staged_writes import write_batch
 from tests.kafka.support import new_prefix, output_of, rows_in
@@ -191,6 +192,50 @@ def test_a_refusal_in_the_middle_of_a_transaction_is_told_at_once(kafka, tmp_pat
     output.open()
     with pytest.raises(UnrepresentableValue, match=r"MSG_SIZE_TOO_LARGE"):
         write_batch(output, log.batch(0, len(log.entries)))
+
+
+class Behind:
+    """A producer that knows that a message of its transaction was refused before anybody has heard of that."""
+
+    def __init__(self, producer):
+        self._producer = producer
+
+    def __getattr__(self, name):
+        return getattr(self._producer, name)
+
+    def poll(self, _):
+        return 0
+
+    def produce(self, topic, value, *more):
+        self._producer.produce(topic, value, *more)
+        deadline = time.monotonic() + 60
+        while value is not None and len(value) > 10_000:
+            assert time.monotonic() < deadline
+            try:
+                self._producer.produce(topic, b"{}")
+            except KafkaException:
+                return
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("on_error", ["halt", "dead_letter"])
+def test_a_refusal_whose_report_comes_late_is_told_for_what_it_is(kafka, tmp_path, monkeypatch, on_error):
+    """Else the output would stop for an "erroneous state", whatever `on_error` says."""
+    made = Cluster.producer
+    monkeypatch.setattr(Cluster, "producer", lambda *args: Behind(made(*args)))
+    prefix, log = new_prefix(), log_of(1, 2)
+    log.begin().insert(log.entries[0].table, order(3, "x" * 20_000))
+    log.begin().insert(log.entries[0].table, order(4))
+    make_topic(kafka, f"{prefix}.orders", **{"max.message.bytes": 10_000})
+    settings = {"batch.num.messages": 1}
+    output = output_of(kafka, tmp_path, prefix, buckets=1, kafka=settings, on_error=on_error, **LONG)
+    output.open()
+    if on_error == "halt":
+        with pytest.raises(UnrepresentableValue, match=r"MSG_SIZE_TOO_LARGE"):
+            write_batch(output, log.batch(0, 4))
+    else:
+        write_batch(output, log.batch(0, 4))
+        assert ids_in(kafka, prefix) == [1, 2, 4]
 
 
 def test_a_topic_that_was_removed_is_made_again_where_topics_are_made(kafka, tmp_path):

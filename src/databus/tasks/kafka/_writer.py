@@ -264,7 +264,7 @@ class _BucketOfKafka:
             self._close(is_alone=refusals.is_alone)
             return False
         except KafkaException as error:
-            self._look_at_reports()  # they say which message it was about
+            self._look_at_reports(error)  # they say which message it was about
             raise self._error(error, "committing") from error
         return True
 
@@ -319,13 +319,14 @@ class _BucketOfKafka:
         for value, key in zip(objects_of(messages.values), objects_of(messages.keys), strict=True):
             self._produce(topic, value, key, _ANY_PARTITION, None)
 
-    def _gather_reports(self) -> None:
-        """Of what is on its way; nothing else is sent any more."""
+    def _gather_reports(self, *, is_over: bool = True) -> None:
+        """Those that are there; where it is over with this attempt, also of what is on its way: no more is sent."""
         from confluent_kafka import KafkaException
 
-        with suppress(KafkaException):
-            self._producer.purge(in_queue=True, in_flight=False)
-            self._producer.flush(_REPORTS_WAIT_S)
+        with suppress(KafkaException):  # it raises what is fatal once more
+            if is_over:
+                self._producer.purge(in_queue=True, in_flight=False)
+            self._producer.flush(_REPORTS_WAIT_S if is_over else 0)
 
     def _close(self, *, is_alone: bool) -> None:
         self.session.close()
@@ -340,11 +341,14 @@ class _BucketOfKafka:
         """What an error of the client's means. That it cannot go on, it says of each message; why, of transactions."""
         from confluent_kafka import KafkaException
 
-        if self.session.control_topic is not None and error.args[0].name() == "_FATAL":
+        name = error.args[0].name() if self.session.control_topic is not None else ""
+        if name == "_FATAL":
             try:
                 self._producer.abort_transaction(ABORT_S_MAX)
             except KafkaException as cause:
                 error = cause
+        if name == "_STATE":  # it is given up; what for, stands in the log where no message was to blame
+            return ServiceUnavailable(f"{self._writer.cluster.error(error, what)}. All of the batch comes again")
         return self._writer.cluster.error(error, what)
 
     def _end_transaction(self) -> None:
@@ -370,12 +374,11 @@ class _BucketOfKafka:
                 )
         self._check()
 
-    def _look_at_reports(self) -> None:
-        """After an error: raise what messages did not arrive for, if that is known."""
-        from confluent_kafka import KafkaException
-
-        with suppress(KafkaException):  # it raises what is fatal once more
-            self._producer.poll(0)
+    def _look_at_reports(self, error: "KafkaException") -> None:
+        """After an error: raise what messages did not arrive for, if that is known. The client knows that a transaction
+        cannot go on a moment before their reports are there.
+        """
+        self._gather_reports(is_over=error.args[0].name() == "_STATE")
         self._check()
 
     def _check(self) -> None:
@@ -422,7 +425,7 @@ class _BucketOfKafka:
             except KafkaException as error:
                 if refusals is not None and refusals.takes(error.args[0], failed):
                     continue
-                self._look_at_reports()
+                self._look_at_reports(error)
                 told = f"{source}: the row at {chunk.pair(place)} (SCN, _seq), for topic {topic}"
                 raise self._error(error, told) from error
         self._producer.poll(0)
@@ -480,8 +483,8 @@ class _BucketOfKafka:
                         f"{self._writer.cluster.name} took too long for the messages of one transaction: none of it is "
                         f"seen, and all comes again. Raise `transaction_ms_max` if it is slow"
                     ) from None
-            except KafkaException:
-                self._look_at_reports()
+            except KafkaException as error:
+                self._look_at_reports(error)
                 raise
             else:
                 return
