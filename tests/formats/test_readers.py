@@ -301,7 +301,7 @@ DECIMAL = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal"}
 CONNECT_S = {"type": "int64", "name": "org.apache.kafka.connect.data.Timestamp"}
 DEBEZIUM_S = {"type": "int64", "name": "io.debezium.time.MicroTimestamp"}
 NANOSECONDS = {"type": "int64", "name": "io.debezium.time.NanoTimestamp"}
-AT = dt.datetime(2026, 7, 1, 12)  # noqa: DTZ001 - it has no zone
+AT = dt.datetime(2026, 7, 1, 12)  # noqa: DTZ001 - columns of such points in time have no zone
 AT_MS = 1_782_907_200_000
 WITH_SCHEMA = DebeziumForm(with_schema=True)
 

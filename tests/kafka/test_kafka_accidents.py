@@ -215,7 +215,7 @@ class Behind:
                 self._producer.produce(topic, b"{}")
             except KafkaException:
                 return
-            time.sleep(0.01)
+            time.sleep(0.01)  # that the client knows of a refusal, it says in no other way than by its next error
 
 
 @pytest.mark.parametrize("on_error", ["halt", "dead_letter"])

@@ -147,7 +147,7 @@ class RelayInThread(OwnRelay):
             except LockHeld:  # the relay of a run that a test killed ends by itself, a moment later
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.05)
+                time.sleep(0.05)  # nothing tells of a lock that is given back
         self.url = self._inner.url
 
     def stop(self) -> None:

@@ -44,7 +44,7 @@ def hold():
     while sys.stdin.buffer.raw.read(1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep({_LEASH_S_MAX})
+    time.sleep({_LEASH_S_MAX})  # so long it may take to stop by itself
     os._exit(1)
 threading.Thread(target=hold, daemon=True).start()
 sys.argv = ["databus.relay", *sys.argv[1:]]

@@ -269,7 +269,7 @@ def _admin(cluster: Cluster) -> tuple[Any, deque[str]]:
         if error.name() in _ON_THE_WAY:
             met.append(error.str())
 
-    return cluster._made(AdminClient, {"error_cb": note}), met  # noqa: SLF001 - of this module
+    return cluster._made(AdminClient, {"error_cb": note}), met  # noqa: SLF001 - of a class of this module
 
 
 @lru_cache(maxsize=8)
