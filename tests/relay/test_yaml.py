@@ -1,9 +1,14 @@
 from pathlib import Path
+from typing import Annotated
 
 import pytest
+from pydantic import BaseModel, BeforeValidator
 
 from databus.core import ConfigError
-from databus.formats import load_yaml, parse_yaml, substitute
+from databus.formats import load_yaml, parse_yaml, substitute, text_of_setting, validated
+
+OTHER_BASES = ("0123456", "010", "-07", "1:30", "190:20:30.15", "0x1F", "0b11", "00")
+BILLIONS = "a0: &a0 [1, 1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
 
 
 @pytest.mark.parametrize(
@@ -19,12 +24,39 @@ from databus.formats import load_yaml, parse_yaml, substitute
         ("a: !!python/object:os.system x", "f.yml:1:4: could not determine a constructor"),
         ("a: &a [*a]", "f.yml:1:4: nested deeper than 64"),
         ("a: \x00", "f.yml: not YAML"),
+        *((f"a: {written}", "f.yml:1:4: YAML reads this as a number in another base") for written in OTHER_BASES),
+        ("a: [x, {b: 0123456}]", "f.yml:1:12: YAML reads this"),
+        (BILLIONS, "more than 1,000,000 values"),
     ],
 )
 def test_a_file_that_is_not_a_configuration_is_refused_with_the_place(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_yaml(text, "f.yml")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("written", ["0", "7", "-12", "1_000", "0.50", ".5", "1.0e+3", ".inf"])
+def test_numbers_that_are_what_they_look_like_are_taken(written: str) -> None:
+    assert parse_yaml(f"a: {written}", "f.yml") == {"a": float(written.replace(".inf", "inf"))}
+
+
+@pytest.mark.parametrize("written", ["0123456", "1_000", "1.10", "1:30", "1e5", "2026-01-02", "yes"])
+def test_a_text_without_quotes_comes_as_it_stands_or_is_refused_with_the_hint_to_quote_it(written: str) -> None:
+    class Options(BaseModel):
+        password: Annotated[str, BeforeValidator(text_of_setting)]
+
+    if written in ("1e5", "yes"):  # no number in YAML, and Kafka's word for it
+        assert validated(Options, parse_yaml(f"password: {written}", "f.yml")).password in (written, "true")
+        return
+    with pytest.raises(ConfigError, match="with quotes"):
+        validated(Options, parse_yaml(f"password: {written}", "f.yml"))
+
+
+def test_a_merge_key_takes_over_what_an_alias_names() -> None:
+    text = "base: &base {kind: kafka, to: a}\none: {<<: *base, to: b}\ntwo:\n  <<: [*base, {more: 1}]\n"
+    found = parse_yaml(text, "f.yml")
+    assert found["one"] == {"kind": "kafka", "to": "b"}
+    assert found["two"] == {"kind": "kafka", "to": "a", "more": 1}
 
 
 def test_references_are_replaced_in_string_leaves_only_and_never_change_the_shape(tmp_path: Path) -> None:

@@ -42,7 +42,16 @@ from databus.formats._named_tables import TableWords, tables_named
 from databus.formats._own import own_messages
 from databus.formats._own_reader import own_rows
 from databus.formats._read import ReadRows
-from databus.formats._yaml import has_reference, line_of, lines_in, load_yaml, parse_yaml, substitute, validated
+from databus.formats._yaml import (
+    has_reference,
+    line_of,
+    lines_in,
+    load_yaml,
+    parse_yaml,
+    substitute,
+    text_of_setting,
+    validated,
+)
 
 __all__ = [
     "COLLECTION_ORDER",
@@ -98,6 +107,7 @@ __all__ = [
     "scalar_of",
     "substitute",
     "tables_named",
+    "text_of_setting",
     "to_json_value",
     "transaction_avro_messages",
     "transaction_avro_schemas",

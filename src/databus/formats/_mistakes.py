@@ -9,6 +9,7 @@ A value that may be a secret is not shown: one that a reference brought, and one
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ _BOUNDS: Final[Mapping[str, tuple[str, str]]] = {
     "less_than_equal": ("above", "le"),
     "less_than": ("not below", "lt"),
 }
+
+
+_QUOTES: Final = "; write it with quotes if it is"
 
 
 class Replaced(str):
@@ -79,7 +83,9 @@ def _said(path: str, found: list[Any], known: list[str]) -> str:
         return "; ".join(dict.fromkeys(_otherwise(path, each, known) for each in found))
     shown = _shown(path, found[0]["input"])
     nouns = " nor ".join(wanted)
-    return f"{shown} is {'neither' if ' nor ' in nouns else 'not'} {nouns}"
+    # Whatever YAML made of a text without quotes: a number, `true`, a day.
+    is_unquoted = wanted == [_KINDS["string"]] and isinstance(found[0]["input"], int | float | date)
+    return f"{shown} is {'neither' if ' nor ' in nouns else 'not'} {nouns}{_QUOTES if is_unquoted else ''}"
 
 
 def _expected(found: Mapping[str, Any]) -> str | None:

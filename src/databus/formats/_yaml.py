@@ -8,9 +8,10 @@
 A reference never changes the shape of the file: what comes in is a string, whatever it holds. Errors name the path.
 """
 
+import itertools
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -26,8 +27,40 @@ _REFERENCE: Final = re.compile(
 )
 FILE_BYTES_MAX: Final = 4 << 20
 _DEPTH_MAX: Final = 64
+_VALUES_MAX: Final = 1_000_000
+"""In one file, an alias counted as often as it stands there: ten lines of aliases can name billions."""
+_DECIMAL: Final = re.compile(
+    r"[-+]?(0|[1-9][0-9_]*)|[-+]?[0-9_]*\.[0-9_]*(e[-+][0-9]+)?|[-+]?\.(inf|nan)", re.IGNORECASE
+)
+"""Numbers that mean in YAML 1.1 what everybody reads; `010` is 8 there, `1:30` is 90, and `0x10` is 16."""
 
 M = TypeVar("M", bound="BaseModel")
+
+
+class WrittenInt(int):
+    """A whole number that stands otherwise in the file than Python writes it: `1_000`."""
+
+    text: str
+
+
+class WrittenFloat(float):
+    """The same of a number with a fraction: `1.10`."""
+
+    text: str
+
+
+def text_of_setting(value: Any) -> Any:
+    """A value for a setting that is text, where numbers and `true` may stand without quotes; others as they are.
+
+    Raises `ValueError` for a number whose text is lost: who writes `sasl.password: 1_000` does not mean 1000.
+    """
+    if isinstance(value, WrittenInt | WrittenFloat):  # a ValueError, which pydantic collects with the others
+        raise ValueError(  # noqa: TRY004 - see above
+            f'YAML reads a number, {value}; if text is meant, write it with quotes: "{value.text}"'
+        )
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return value
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -55,10 +88,10 @@ def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
     import yaml
 
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _loader(text)
         node = loader.get_single_node()
         if node is not None:
-            _check(node, where, 0)
+            _check(node, where, 0, itertools.count())
         value = None if node is None else loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         raise ConfigError(f"{_place(error.problem_mark, where)}: {_said(error)}") from error
@@ -70,6 +103,30 @@ def parse_yaml(text: str | bytes, where: str) -> dict[str, Any]:
         found = _KIND.get(type(value), "something else")
         raise ConfigError(f"{where}: expected keys and values at the top, such as `name: shop`, found {found}")
     return value
+
+
+def _loader(text: str | bytes) -> "yaml.SafeLoader":
+    """PyYAML's own, whose numbers remember how they were written."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
+            return _written(WrittenInt, super().construct_yaml_int(node), node.value)
+
+        def construct_yaml_float(self, node: yaml.ScalarNode) -> Any:
+            return _written(WrittenFloat, super().construct_yaml_float(node), node.value)
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
+    Loader.add_constructor("tag:yaml.org,2002:float", Loader.construct_yaml_float)
+    return Loader(text)
+
+
+def _written(kind: Any, number: Any, text: str) -> Any:
+    if str(number) == text:
+        return number
+    found = kind(number)
+    found.text = text
+    return found
 
 
 def lines_in(path: Path) -> dict[str, int]:
@@ -150,27 +207,48 @@ def _said(error: "yaml.MarkedYAMLError") -> str:
     return problem
 
 
-def _check(node: "yaml.Node", where: str, depth: int) -> None:
+def _check(node: "yaml.Node", where: str, depth: int, values: Iterator[int]) -> None:
+    """values: counts what was looked at."""
     import yaml
 
     if depth > _DEPTH_MAX:
         raise ConfigError(f"{_place(node.start_mark, where)}: nested deeper than {_DEPTH_MAX}")
+    if next(values) > _VALUES_MAX:
+        raise ConfigError(f"{where}: more than {_VALUES_MAX:,} values where each alias stands for what it names")
+    if isinstance(node, yaml.ScalarNode):
+        _check_number(node, where)
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            _check(item, where, depth + 1)
+            _check(item, where, depth + 1, values)
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
-            place = _place(key.start_mark, where)
-            if key.tag != "tag:yaml.org,2002:str":
-                hint = f'; write "{key.value}" with quotes' if isinstance(key, yaml.ScalarNode) else ""
-                raise ConfigError(f"{place}: a key must be a string{hint}")
-            if (form := _without_blank(key, value)) is not None:
-                raise ConfigError(f"{place}: a blank is missing behind the colon: write `{form}`")
+            _check_key(key, value, where)
             if key.value in seen:
-                raise ConfigError(f"{place}: key {key.value!r} appears twice")
+                raise ConfigError(f"{_place(key.start_mark, where)}: key {key.value!r} appears twice")
             seen.add(key.value)
-            _check(value, where, depth + 1)
+            _check(value, where, depth + 1, values)
+
+
+def _check_key(key: "yaml.Node", value: "yaml.Node", where: str) -> None:
+    import yaml
+
+    place = _place(key.start_mark, where)
+    # The second is `<<`, by which YAML takes over what an alias names.
+    if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+        hint = f'; write "{key.value}" with quotes' if isinstance(key, yaml.ScalarNode) else ""
+        raise ConfigError(f"{place}: a key must be a string{hint}")
+    if (form := _without_blank(key, value)) is not None:
+        raise ConfigError(f"{place}: a blank is missing behind the colon: write `{form}`")
+
+
+def _check_number(node: "yaml.ScalarNode", where: str) -> None:
+    """Refuse what looks like one number and is another: a password of digits, a time of day, a 0 in front."""
+    if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and not _DECIMAL.fullmatch(node.value):
+        raise ConfigError(
+            f"{_place(node.start_mark, where)}: YAML reads this as a number in another base than 10, which is hardly "
+            "what it says; write text with quotes, and a number in decimal digits"
+        )
 
 
 _JOINED: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*):([^/\s].*)", re.DOTALL)

@@ -1,10 +1,11 @@
 """Options of the output `kafka`."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from databus.core import InputError
+from databus.formats import text_of_setting
 from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.pipeline.outputs._letters import LettersConfig
 from databus.tasks import BUCKETS_MAX
@@ -25,15 +26,9 @@ _TYPE, _KEPT = "message.timestamp.type", "CreateTime"
 _OF_ROWS: Final = ("controls", "debezium", "deletes", "headers", "key", "on_schema_change", "on_truncate")
 
 
-def _as_text(value: Any) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-Setting = Annotated[SecretStr, BeforeValidator(_as_text, json_schema_input_type=str | int | float | bool)]
+Setting = Annotated[SecretStr, BeforeValidator(text_of_setting, json_schema_input_type=str | int | float | bool)]
 """A setting of Kafka's client, as it takes it: text. It may be a secret, so that none is shown."""
-PlainSetting = Annotated[str, BeforeValidator(_as_text, json_schema_input_type=str | int | float | bool)]
+PlainSetting = Annotated[str, BeforeValidator(text_of_setting, json_schema_input_type=str | int | float | bool)]
 
 
 class CreateTopics(BaseModel):

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from databus.core import time_us
-from databus.formats import DecimalForm, UnsignedForm
+from databus.formats import DecimalForm, UnsignedForm, text_of_setting
 from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.schema import Column, TableSchema
 from databus.sources._config import SourceConfig
@@ -37,13 +37,6 @@ _PATTERN: Final = re.compile(r"[*?\[]")
 
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
-
-
-def _as_text(value: object) -> object:
-    """Kafka's options are text; YAML makes numbers and booleans of some."""
-    if not isinstance(value, dict):
-        return value
-    return {name: str(each).lower() if isinstance(each, bool | int | float) else each for name, each in value.items()}
 
 
 def _check_options(options: dict[str, SecretStr]) -> dict[str, SecretStr]:
@@ -126,8 +119,9 @@ class KafkaConfig(SourceConfig):
 
     type: Literal["kafka"] = "kafka"
     kafka: Annotated[
-        dict[str, SecretStr],
-        BeforeValidator(_as_text, json_schema_input_type=dict[str, str | int | float | bool]),
+        dict[
+            str, Annotated[SecretStr, BeforeValidator(text_of_setting, json_schema_input_type=str | int | float | bool)]
+        ],
         AfterValidator(_check_options),
     ] = Field(
         description="Options of the Kafka client (librdkafka) by their own names, those of security included; "
