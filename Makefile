@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help env java servers demo test lint types unit spark soak bench docs clean
+.PHONY: help env java servers demo test lint types unit spark nightly soak bench docs clean
 
 help: ## Lists these targets.
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sort | awk -F ':[^#]*## ' '{ printf "%-8s  %s\n", $$1, $$2 }'
@@ -31,7 +31,7 @@ servers: $(STAMP) ## Sees to it that there are servers for the tests.
 demo: $(STAMP) java $(if $(filter mariadb mysql,$(SOURCE))$(SINK),servers) ## Runs the whole of it: a shop, a relay, a callback, a Spark pipeline, kills, and a comparison. SOURCE=mariadb or mysql for a shop on a server, SINK=kafka or opensearch for a copy there.
 	@$(BIN)/databus demo $(if $(SOURCE),--source $(SOURCE)) $(if $(SINK),--sink $(SINK))
 
-test: $(STAMP) java servers ## Checks everything: lint, types, architecture, tests.
+test: $(STAMP) java servers ## Checks databus: lint, types, architecture, tests; some twenty minutes on two cores.
 	@scripts/check
 
 lint: $(STAMP) ## Lint and format only.
@@ -45,6 +45,9 @@ unit: $(STAMP) servers ## Tests that need no Spark.
 
 spark: $(STAMP) java ## Tests that need Spark.
 	@scripts/check spark
+
+nightly: $(STAMP) java servers ## The tests of `make test` and the slower ones; an hour or two.
+	@scripts/check nightly
 
 soak: $(STAMP) java servers ## The long campaigns; hours.
 	@scripts/check soak

@@ -5,15 +5,24 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 import structlog
-from xdist.scheduler import LoadFileScheduling
 
 from databus.forks import Nursery
 from databus.testing import RelayProcess
 from databus.testing.servers import Kafka, ServerMissing
+from tests.schedule import (
+    Parts,
+    Scheduling,
+    arranged,
+    groups_of,
+    is_of_an_old_server,
+    left_to_tiers,
+    recorded,
+    with_group,
+    without_group,
+)
 from tests.seeds import seed_of
 from tests.spark_classes import java_options
 
@@ -39,77 +48,6 @@ def _relays_with_kernels() -> Nursery:
 if sys.platform == "linux":
     RelayProcess.nursery = _relays_with_kernels
 
-SHARES_SPARK = (
-    "streams/test_stream_runs.py",
-    "http/test_http_runs.py",
-    "kafka/test_kafka_runs.py",
-    "kafka/test_removed_topics.py",
-    "kafka/test_last_images.py",
-    "kafka/test_renamed_runs.py",
-    "kafka/test_typed_branches.py",
-    "pipeline/test_other_log.py",
-    "laws/test_whole_way.py",
-    "pipeline/test_change_filters_run.py",
-    "pipeline/test_compare_mysql.py",
-    "pipeline/test_direct.py",
-    "pipeline/test_failure_policy.py",
-    "pipeline/test_filter_tests.py",
-    "pipeline/test_filtered_ddl.py",
-    "pipeline/test_json_lines.py",
-    "pipeline/test_ledger_runs.py",
-    "pipeline/test_merge.py",
-    "pipeline/test_physicals.py",
-    "pipeline/test_pipeline.py",
-    "pipeline/test_plugins.py",
-    "pipeline/test_table_filters_run.py",
-    "pipeline/test_tasks.py",
-    "pipeline/test_tls.py",
-    "pipeline/test_treatment.py",
-    "pipeline/test_typed_steps.py",
-    "pipeline/test_unnest_run.py",
-    "pipeline/test_validate_and_run.py",
-    "search/test_parts_runs.py",
-    "search/test_search_runs.py",
-    "spark/",
-    "stores/test_runs.py",
-    "search/test_search_unnest.py",
-)
-"""Files, and a folder, whose tests use the fixture `spark`. All are one worker's: a run starts that session once."""
-
-LONGEST_FIRST = (
-    "pipeline/test_pipeline.py",  # with all that share a SparkSession
-    "kafka/test_transaction_runs.py",  # with all of kafka and kafka_source
-    "benchmarks/test_tiny.py",
-    "documents/test_commands.py",
-    "search/test_search_accidents.py",  # with all of search
-    "acceptance/test_acceptance.py",
-    "mysql/test_accidents_relay.py",
-    "mysql/snapshot/test_many_tables.py",
-    "cli/test_demo.py",
-    "mysql/snapshot/test_reader.py",
-    "laws/test_kills.py",
-    "mysql/test_repair.py",
-    "mysql/binlog/test_mutations.py",
-    "mysql/test_check.py",
-    "pipeline/test_crash.py",
-    "mysql/test_conformance.py",
-    "mysql/test_accidents.py",
-    "cli/test_run_screen.py",
-    "mysql/test_accidents_tables.py",
-    "mysql/test_accidents_hosts.py",
-    "pipeline/test_cluster.py",
-    "mysql/snapshot/test_watermarks.py",
-    "mysql/test_charset_sweep.py",
-    "cli/test_stop.py",
-    "testing/test_servers.py",
-    "relay/test_crowd.py",
-    "relay/test_capture.py",
-)
-"""Files that take longest. A file is one process's: a long one at the end would keep that one busy, and the others
-idle. What one worker runs as a whole stands here by its first file. Those that start Spark, which keeps all cores busy,
-stand among those that wait for servers.
-"""
-
 
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
@@ -124,40 +62,48 @@ def _logs_as_before() -> Iterator[None]:
         logging.getLogger("databus").setLevel(logging.NOTSET)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, the others in their order; each in one piece, whatever fixtures it shares."""
-    folder = Path(__file__).parent
-    ranks = {folder / name: rank for rank, name in enumerate(LONGEST_FIRST)}
-    firsts: dict[Path, int] = {}
-    for index, item in enumerate(items):
-        firsts.setdefault(item.path, index)
-    items.sort(key=lambda item: (ranks.get(item.path, len(ranks)), firsts[item.path]))
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What the makers of databus want of a run."""
+    parser.addoption("--record-durations", action="store_true", help="write how long each file took for later runs")
 
 
-def scope_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, or all files that share a SparkSession, or a server."""
-    file = nodeid.partition("::")[0].removeprefix("tests/")
-    if file.startswith(SHARES_SPARK):
-        return "spark"
-    return next((name for name in ("search", "kafka") if file.startswith((f"{name}/", f"{name}_source/"))), file)
+def pytest_configure(config: pytest.Config) -> None:
+    """Only where there is a terminal; the workers of a run tell the first process what they leave."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Parts(is_recording=config.getoption("record_durations")), "parts")
 
 
-class _Scheduling(LoadFileScheduling):
-    def _split_scope(self, nodeid: str) -> str:
-        return scope_of(nodeid)
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """What a worker leaves to other tiers; the first process shows it."""
+    if items and hasattr(items[0].config, "workeroutput"):
+        items[0].config.workeroutput["left"] = left_to_tiers(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Old servers before the tiers are told apart; the order when it is known which tests of a file run at all."""
+    for item in items:
+        if is_of_an_old_server(item):
+            item.add_marker("nightly")
+    yield
+    items[:] = arranged(items, recorded())
+    if hasattr(config, "workerinput"):
+        groups = groups_of(items)
+        for item in items:
+            if item.path in groups:
+                item._nodeid = with_group(item.nodeid, groups[item.path])
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Scheduling | None:
     """With `--dist loadfile`, ours."""
-    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> int:
     """Where the test's dice begin; see `seed_of`. A failure shows it."""
-    chosen = seed_of(request.node.nodeid)
+    chosen = seed_of(without_group(request.node.nodeid))
     record_property("seed", chosen)
     sys.stdout.write(f"DATABUS_SEED={chosen}\n")
     return chosen
@@ -190,7 +136,16 @@ def relay_in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """The one Kafka of this test run, for tests that leave it as it was; each takes topics of names of its own."""
-    server = Kafka(tmp_path_factory.mktemp("kafka"))
+    yield from _started(Kafka(tmp_path_factory.mktemp("kafka")))
+
+
+@pytest.fixture(scope="session")
+def other_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """Another cluster, which tests may freeze, kill and start again; at their ends it runs."""
+    yield from _started(Kafka(tmp_path_factory.mktemp("other_kafka"), cluster_id="BBBBBBBBBBBBBBBBBBBBBQ"))
+
+
+def _started(server: Kafka) -> Iterator[Kafka]:
     try:
         server.start()
     except ServerMissing as missing:

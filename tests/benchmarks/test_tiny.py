@@ -2,6 +2,7 @@
 nothing.
 """
 
+import importlib
 import json
 import math
 import os
@@ -69,6 +70,9 @@ SPARK = {
     "two_day",
 }
 
+CHEAP = {"log_append", "windows", "decode"}
+"""The log, the client, the decoder: some seconds each, so that what all benchmarks share stays tried."""
+
 NAMES = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
 NAMES = [name for name in NAMES if name != "figures"]
 PROGRAM = """
@@ -80,17 +84,25 @@ benchmarks._peers.built_go_mysql = lambda: (None, "not built for a run this smal
 benchmarks._peers.PEER_S_MAX = 2.0
 module = importlib.import_module(f"benchmarks.{name}")
 for constant, value in smaller.items():
-    getattr(module, constant)  # is still there
     setattr(module, constant, value)
 sys.argv = ["databus", "bench", name.replace("_", "-"), "--scale", scale, "--json"]
 main()
 """
 
 
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    is_spark, is_cheap = name in SPARK, name in CHEAP
+    return [pytest.mark.spark] * is_spark + [pytest.mark.nightly] * (not is_cheap)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_has_the_constants_that_its_small_run_sets(name: str) -> None:
+    module = importlib.import_module(f"benchmarks.{name}")
+    assert [constant for constant in SMALLER.get(name, {}) if not hasattr(module, constant)] == []
+
+
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.spark if name in SPARK else ()) for name in NAMES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in NAMES])
 def test_a_benchmark_runs_to_its_end(name: str, tmp_path: Path) -> None:
     if "KIND" in (ROOT / "benchmarks" / f"{name}.py").read_text() or name in {"decode", "mysql_snapshot"}:
         try:

@@ -92,6 +92,7 @@ def test_it_delays_no_other_output_and_ctrl_c_ends_the_run(running, fifo, tmp_pa
     assert alive == []
 
 
+@pytest.mark.nightly
 def test_a_reload_that_it_keeps_from_ending_is_answered_and_delays_nobody_else(running, tmp_path):
     stderr, file = tmp_path / "stderr", tmp_path / "databus.yml"
     wait_until(lambda: rows_of(tmp_path, "kept") == ROWS, stderr)
@@ -124,6 +125,7 @@ def test_a_reload_that_it_keeps_from_ending_is_answered_and_delays_nobody_else(r
     assert running.wait(STOP_S_MAX + WAIT_S) == 0
 
 
+@pytest.mark.nightly
 def test_a_second_ctrl_c_ends_the_run_at_once(running, tmp_path):
     stderr = tmp_path / "stderr"
     wait_until(lambda: rows_of(tmp_path, "kept") == ROWS, stderr)
@@ -134,6 +136,7 @@ def test_a_second_ctrl_c_ends_the_run_at_once(running, tmp_path):
     assert "still writing: shown, whose batches come again" in stderr.read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("running", [["--once"]], indirect=True)
 def test_with_once_it_is_given_up_and_the_exit_code_says_so(running, tmp_path):
     assert running.wait(WAIT_S * 2) == ServiceUnavailable.exit_code

@@ -42,7 +42,7 @@ KINDS: Mapping[str, Callable[[Path], Server | Kafka | SearchServer]] = {
     ("source", "sink", "kills", "rate"),
     [
         ("mariadb", "delta", 3, 30),  # enough to be busy at each kill; Spark's minutes of starting make it many
-        ("sqlite", "kafka", 3, 30),
+        pytest.param("sqlite", "kafka", 3, 30, marks=pytest.mark.nightly),
         pytest.param("mysql", "delta", 3, 150, marks=pytest.mark.soak),
         pytest.param("sqlite", "delta", 2, 150, marks=pytest.mark.soak),  # without a server; see the test below
         pytest.param("mariadb", "kafka", 4, 150, marks=pytest.mark.soak),

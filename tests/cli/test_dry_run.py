@@ -16,6 +16,7 @@ outputs:
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_each_edge_is_counted_and_no_target_or_state_is_there_afterwards(tmp_path):

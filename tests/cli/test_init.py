@@ -205,6 +205,7 @@ def test_a_server_prepared_by_the_project_has_no_errors(kind, name, tmp_path):
         assert "correct `user` and `password`" in wrong.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_run_tells_what_keeps_a_source_from_being_captured(tmp_path):
     assert databus("init", cwd=tmp_path).returncode == 0

@@ -69,6 +69,7 @@ def test_a_reload_leaves_what_has_not_changed_untouched_and_ends_equal_to_the_so
         assert live.process.wait(WAIT_S) == 0, live.said[-2000:]
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_a_file_that_has_changed_is_taken_by_itself_if_it_says_so(tmp_path):

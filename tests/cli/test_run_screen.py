@@ -49,6 +49,7 @@ def test_ctrl_c_is_answered_while_spark_starts(project):
         assert "has to end first" not in terminal.shown
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_a_source_that_cannot_be_captured_is_on_the_screen_with_the_reason(project):
     value = yaml.safe_load((project / "databus.yml").read_text())

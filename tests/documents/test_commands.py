@@ -9,7 +9,7 @@ from databus.testing.servers import Kafka, SearchServer, ServerMissing, open_sea
 from tests.documents.pages import PAGES, ROOT, blocks
 from tests.documents.reader import Reader
 
-WITH_SPARK = ("README.md", "docs/tutorial.md")
+WITH_SPARK = ("README.md", "docs/tutorial.md")  # the first is what everybody begins with
 WITHOUT_SPARK = ("docs/recipes.md", "docs/tls.md")
 SERVERS: dict[str, Callable[[Path], SearchServer | Kafka]] = {
     "binlog-dispatcher": Kafka,
@@ -21,18 +21,20 @@ EXAMPLES = sorted(page.parent.name for page in (ROOT / "examples").glob("*/READM
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", WITH_SPARK)
+@pytest.mark.parametrize("name", ["README.md", pytest.param("docs/tutorial.md", marks=pytest.mark.nightly)])
 def test_the_page_can_be_followed_word_for_word(name, tmp_path):
     with Reader(tmp_path) as reader:
         reader.follow(ROOT / name)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", WITHOUT_SPARK)
 def test_the_page_without_spark_can_be_followed_word_for_word(name, tmp_path):
     with Reader(tmp_path) as reader:
         reader.follow(ROOT / name)
 
 
+@pytest.mark.nightly
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -13,7 +13,6 @@ import pytest
 from databus.core import ConfigError, TransientError, UnrepresentableValue, UnsupportedFeature
 from databus.tasks.kafka import _writer
 from databus.testing._staged_writes import write_batch
-from databus.testing.servers import Kafka
 from tests.kafka.dead_letters import set_topic
 from tests.kafka.mirrors import batches, captured, mirror_of, produce, told, write
 from tests.kafka.support import new_prefix
@@ -43,10 +42,9 @@ class Address:
         self.bootstrap = server.bootstrap
 
 
-@pytest.fixture(scope="module")
-def west(tmp_path_factory):
-    with Kafka(tmp_path_factory.mktemp("west"), cluster_id="BBBBBBBBBBBBBBBBBBBBBQ") as server:
-        yield server
+@pytest.fixture
+def west(other_kafka):
+    return other_kafka
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The Kafka source keeps what every source promises."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -51,13 +50,7 @@ class KafkaHarness:
         self._topics.write(self._names[1], [f"{number}", None])
 
 
-@pytest.fixture(scope="module")
-def other_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with Kafka(tmp_path_factory.mktemp("other"), cluster_id="BBBBBBBBBBBBBBBBBBBBBQ") as server:
-        yield server
-
-
 class TestKafka(SourceSuite):
     @pytest.fixture
-    def harness(self, topics: Topics, other_cluster: Kafka) -> KafkaHarness:
-        return KafkaHarness(topics, Topics(other_cluster))
+    def harness(self, topics: Topics, other_kafka: Kafka) -> KafkaHarness:
+        return KafkaHarness(topics, Topics(other_kafka))

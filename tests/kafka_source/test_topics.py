@@ -9,7 +9,6 @@ from databus.core import PositionPurged, ServiceUnavailable, TransientError
 from databus.relay._missing_tables import MissingTables
 from databus.sources import offered
 from databus.sources._capabilities import Checkable
-from databus.testing.servers import Kafka
 from tests.kafka_source.support import Follower, Topics, patiently
 
 
@@ -105,24 +104,25 @@ def test_a_topic_that_is_not_selected_any_more_is_no_gap(topics: Topics, narrowe
         assert [*follower.tape.groups[-1].commit.position["topics"]] == [kept]
 
 
-def test_a_broker_that_does_not_answer_is_waited_for_and_nothing_is_lost(tmp_path):
-    with Kafka(tmp_path / "broker") as server:
-        topics = Topics(server)
-        name = topics.create()
-        topics.write(name, [b"0"])
-        quick = {"bootstrap.servers": server.bootstrap, "socket.timeout.ms": 1_000, "reconnect.backoff.max.ms": 200}
-        with Follower(topics.config(name, request_ms=1_000, kafka=quick)) as follower:
-            patiently(follower, lambda: len(follower.rows()) == 1)
-            os.kill(server.pid, signal.SIGSTOP)
-            with pytest.raises(ServiceUnavailable, match=server.bootstrap):
+def test_a_broker_that_does_not_answer_is_waited_for_and_nothing_is_lost(other_kafka):
+    topics = Topics(other_kafka)
+    name = topics.create()
+    topics.write(name, [b"0"])
+    quick = {"bootstrap.servers": other_kafka.bootstrap, "socket.timeout.ms": 1_000, "reconnect.backoff.max.ms": 200}
+    with Follower(topics.config(name, request_ms=1_000, kafka=quick)) as follower:
+        patiently(follower, lambda: len(follower.rows()) == 1)
+        os.kill(other_kafka.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(ServiceUnavailable, match=other_kafka.bootstrap):
                 follower.until(lambda: False)
             with pytest.raises(TransientError):
                 follower.start()
-            os.kill(server.pid, signal.SIGCONT)
-            topics.write(name, [b"1"])
-            patiently(follower, lambda: len(follower.rows()) == 2)
-        assert follower.values() == [b"0", b"1"]
-        assert follower.gaps() == []
+        finally:
+            os.kill(other_kafka.pid, signal.SIGCONT)
+        topics.write(name, [b"1"])
+        patiently(follower, lambda: len(follower.rows()) == 2)
+    assert follower.values() == [b"0", b"1"]
+    assert follower.gaps() == []
 
 
 def test_check_source_says_what_topics_finds(topics: Topics):

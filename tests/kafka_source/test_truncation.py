@@ -5,7 +5,7 @@ becomes the leader, where `unclean.leader.election.enable` is true.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,9 @@ LOST = [b"lost %d" % number for number in range(5)]
 OTHERS = [b"other %d" % number for number in range(8)]  # more than were lost: the partition reaches as far as before
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    with Kafka(tmp_path_factory.mktemp("kafka")) as server:
-        yield server
+@pytest.fixture
+def server(other_kafka: Kafka) -> Kafka:
+    return other_kafka
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ def test_of_many_processes_one_compiles_and_the_others_wait_for_it(copy: Path) -
     assert told(start(copy)) == "kept"
 
 
+@pytest.mark.nightly
 def test_a_first_start_says_what_it_does_and_another_process_shares_it_and_a_later_one_does_neither(
     copy: Path,
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_first_start_says_what_it_does_and_another_process_shares_it_and_a_lat
     assert told(start(copy, LOAD)).splitlines()[-1] == "False []"
 
 
+@pytest.mark.nightly
 def test_what_a_session_does_not_begin_with_is_compiled_where_it_is_needed_which_is_said_too(copy: Path) -> None:
     found = told(start(copy, LATER)).splitlines()[-1]
     assert found == "False compiling the decoder, once on this machine, part 2 of 3 True"

@@ -13,6 +13,8 @@ from databus.testing.servers import Server
 from tests.mysql.following import create
 from tests.mysql.test_unlogged_ddl import alter_unlogged, told
 
+pytestmark = pytest.mark.old_servers
+
 
 @pytest.fixture
 def shop(server: Server, database: str) -> Iterator[tuple[Server, str]]:

@@ -11,6 +11,8 @@ from databus.testing._staged_writes import write_batch, write_buckets
 from tests.outputs.harnesses import log_of
 from tests.search.support import output_of
 
+pytestmark = pytest.mark.old_servers
+
 QUERY = "outputs/index/shop@shop"
 
 

@@ -9,6 +9,8 @@ import pytest
 from databus.testing.servers import Server
 from tests.mysql.rows.walker import decode_all
 
+pytestmark = pytest.mark.old_servers
+
 SCALARS = [
     "CAST('null' AS JSON)", "CAST('true' AS JSON)", "CAST('false' AS JSON)", "CAST('\"\"' AS JSON)",
     "CAST(0 AS JSON)", "CAST(-32768 AS JSON)", "CAST(32767 AS JSON)", "CAST(65535 AS JSON)", "CAST(-32769 AS JSON)",

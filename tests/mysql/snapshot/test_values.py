@@ -13,6 +13,8 @@ from tests.mysql.rows import test_types_on_servers as types
 from tests.mysql.rows.walker import decode_all
 from tests.mysql.snapshot.support import definition_of, log_position
 
+pytestmark = pytest.mark.old_servers
+
 Column = tuple[str, list[str]]
 
 DISPLAYED: list[Column] = [  # what a server shows otherwise than it stores it

@@ -1,0 +1,139 @@
+"""Which worker of a run takes which tests, and when; and what a run says of its parts and of the other tiers.
+
+`durations.json` has the seconds of each file that took more than one, as `pytest --record-durations` wrote them.
+The longest come first: one that began last would keep one worker busy, and the others idle.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+GROUPS = {"spark": "spark", "kafka": "kafka", "other_kafka": "kafka", "search_servers": "search"}
+"""Fixtures that cost seconds and live as long as a run: all files with a test that uses one are one worker's.
+A file that uses two belongs to the first of these; its worker starts the second for itself.
+"""
+TIERS = ("nightly", "soak")
+OLD_SERVERS = ("mysql-5.7", "elasticsearch-6.8")
+"""Their tests are of the tier `nightly`, but for those marked `old_servers`: there these differ from the others."""
+_FOLDER = Path(__file__).parent
+_RECORDED = _FOLDER / "durations.json"
+_SHORT_S = 1.0
+
+
+def groups_of(items: Iterable[pytest.Item]) -> dict[Path, str]:
+    """The group of each file whose tests use a fixture of `GROUPS`."""
+    used: dict[Path, set[str]] = {}
+    for item in items:
+        used.setdefault(item.path, set()).update(getattr(item, "fixturenames", ()))
+    return {path: GROUPS[shared] for path, names in used.items() for shared in reversed(GROUPS) if shared in names}
+
+
+def is_of_an_old_server(item: pytest.Item) -> bool:
+    """Whether a test's parameters name one, and nothing says that it must be tried on each."""
+    parameters = getattr(getattr(item, "callspec", None), "id", "")
+    return any(kind in parameters for kind in OLD_SERVERS) and item.get_closest_marker("old_servers") is None
+
+
+def arranged(items: Sequence[pytest.Item], seconds: Mapping[str, float]) -> list[pytest.Item]:
+    """`items` with what takes longest first; groups, and in them files, in one piece."""
+    groups = groups_of(items)
+    names = {path: groups.get(path, _name(path)) for path in dict.fromkeys(item.path for item in items)}
+    totals: Counter[str] = Counter()
+    for path, group in names.items():
+        totals[group] += seconds.get(_name(path), _SHORT_S)  # type: ignore[assignment] - Counter adds floats as well
+    places = {path: place for place, path in enumerate(names)}
+    return sorted(items, key=lambda item: (-totals[names[item.path]], names[item.path], places[item.path]))
+
+
+def recorded() -> dict[str, float]:
+    """Seconds by file."""
+    found: dict[str, float] = json.loads(_RECORDED.read_text())
+    return found
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(_FOLDER).as_posix() if path.is_relative_to(_FOLDER) else path.name
+
+
+def with_group(nodeid: str, group: str) -> str:
+    """How a worker tells the first process, which collects nothing itself, that a test belongs to a group."""
+    return f"{nodeid}@{group}"
+
+
+def without_group(nodeid: str) -> str:
+    """What a test is called wherever somebody reads it, and where its dice begin."""
+    return nodeid[: nodeid.rindex("@")] if nodeid.rfind("@") > nodeid.rfind("]") else nodeid
+
+
+class Scheduling(LoadScopeScheduling):
+    """A worker takes a whole group, or a whole file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = without_group(nodeid)
+        return nodeid[len(name) + 1 :] or name.partition("::")[0]
+
+
+class Parts:
+    """Adds up the seconds of a run by file, and what the workers left to the other tiers."""
+
+    def __init__(self, *, is_recording: bool) -> None:
+        self._is_recording = is_recording
+        self._seconds: Counter[str] = Counter()
+        self._left: dict[str, Counter[str]] = {tier: Counter() for tier in TIERS}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Setting up and tearing down count too."""
+        report.nodeid = without_group(report.nodeid)  # before anything shows it
+        self._seconds[report.nodeid.partition("::")[0].removeprefix("tests/")] += report.duration  # type: ignore[assignment] - as above
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """In a run without workers."""
+        self._add(left_to_tiers(items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: object) -> None:
+        """All workers leave the same: what one says is enough."""
+        if not any(self._left.values()):
+            self._add(getattr(node, "workeroutput", {}).get("left", {}))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Where the time went, in seconds of the workers, and what a run of another tier adds."""
+        parts: Counter[str] = Counter()
+        for file, seconds in self._seconds.items():
+            parts[file.partition("/")[0]] += seconds  # type: ignore[assignment] - as above
+        terminalreporter.section("parts")
+        terminalreporter.line("seconds: " + (_listed(parts) or "none"))
+        for tier, left in self._left.items():
+            if left:
+                terminalreporter.line(f"`make {tier}` has {left.total():,} more tests: {_listed(left)}")
+
+    def pytest_sessionfinish(self) -> None:
+        """Files that did not run keep what is recorded of them."""
+        if self._is_recording:
+            new = {file: round(seconds, 1) for file, seconds in self._seconds.items()}
+            kept = {file: seconds for file, seconds in {**recorded(), **new}.items() if (_FOLDER / file).exists()}
+            longer = {file: seconds for file, seconds in sorted(kept.items()) if seconds > _SHORT_S}
+            _RECORDED.write_text(json.dumps(longer, indent=1) + "\n")
+
+    def _add(self, left: Mapping[str, Mapping[str, int]]) -> None:
+        for tier, counts in left.items():
+            self._left[tier].update(counts)
+
+
+def left_to_tiers(items: Iterable[pytest.Item]) -> dict[str, dict[str, int]]:
+    """How many tests of each folder are of another tier."""
+    left: dict[str, Counter[str]] = {tier: Counter() for tier in TIERS}
+    for item in items:
+        tier = next((name for name in reversed(TIERS) if item.get_closest_marker(name)), None)
+        if tier is not None:
+            left[tier][_name(item.path).partition("/")[0]] += 1
+    return {tier: dict(counts) for tier, counts in left.items()}
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} {round(count):,}" for name, count in counts.most_common() if round(count))

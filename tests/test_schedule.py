@@ -1,0 +1,57 @@
+"""Which worker takes which tests, and in which order."""
+
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.schedule import GROUPS, Scheduling, arranged, groups_of, left_to_tiers, recorded, with_group, without_group
+
+TESTS = Path(__file__).parent
+
+
+def item(file: str, *fixtures: str, tier: str = "") -> pytest.Item:
+    return SimpleNamespace(path=TESTS / file, fixturenames=fixtures, get_closest_marker=lambda name: name == tier)
+
+
+def test_files_that_share_a_fixture_are_one_group_and_the_dearer_one_decides():
+    items = [item("a.py"), item("b.py", "kafka"), item("c.py", "kafka", "spark"), item("d.py", "other_kafka")]
+    found = groups_of([*items, item("b.py", "tmp_path")])
+    assert {path.name: group for path, group in found.items()} == {"b.py": "kafka", "c.py": "spark", "d.py": "kafka"}
+
+
+def test_the_longest_group_comes_first_and_each_is_in_one_piece():
+    items = [item("a.py"), item("b.py", "spark"), item("c.py"), item("d.py", "spark"), item("b.py")]
+    seconds = {"a.py": 15.0, "b.py": 9.0, "c.py": 30.0, "d.py": 11.0}
+    assert [each.path.name for each in arranged(items, seconds)] == ["c.py", "b.py", "b.py", "d.py", "a.py"]
+
+
+@pytest.mark.parametrize("name", ["tests/a/test_b.py::test_c", "tests/a/test_b.py::test_c[x@y::z]"])
+def test_a_worker_s_word_on_the_group_is_read_and_taken_off(name):
+    scheduling = Scheduling.__new__(Scheduling)
+    assert scheduling._split_scope(name) == "tests/a/test_b.py"
+    assert scheduling._split_scope(with_group(name, "spark")) == "spark"
+    assert without_group(with_group(name, "spark")) == without_group(name) == name
+
+
+def test_what_is_left_to_other_tiers_is_counted_by_folder():
+    items = [
+        item("a/x.py", tier="nightly"),
+        item("a/y.py", tier="nightly"),
+        item("b/x.py", tier="soak"),
+        item("b/x.py"),
+    ]
+    assert left_to_tiers(items) == {"nightly": {"a": 2}, "soak": {"b": 1}}
+
+
+def test_this_run_is_arranged_and_only_of_files_that_are_there(request):
+    pieces = Counter(path for path, before in _paths(request.session.items) if path != before)
+    assert {path for path, count in pieces.items() if count > 1} == set()
+    assert [file for file in recorded() if not (TESTS / file).exists()] == []
+    assert set(GROUPS.values()) == {"spark", "kafka", "search"}
+
+
+def _paths(items):
+    paths = [each.path for each in items]
+    return zip(paths, [None, *paths], strict=False)
