@@ -7,7 +7,7 @@ fetched and turned into columns at once. What lies before a cut never changes, s
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Final
 
 import numpy as np
@@ -154,9 +154,8 @@ class Backlog:
         cases = []
         for (t,) in found:
             version = self._version(t, upto)
-            cells = [size_sql(kind, f"c{slot}") for slot, kind in enumerate(version.kinds)]
-            fixed = _ROW_BYTES + _CELL_BYTES * len(cells)
-            cases.append(f"WHEN {t} THEN {' + '.join([str(fixed), *filter(None, cells)])}")
+            varying = size_sql(version.kinds, (f"c{slot}" for slot in count()))
+            cases.append(f"WHEN {t} THEN {_ROW_BYTES + _CELL_BYTES * len(version.kinds)} + {varying}")
         return f"CASE t {' '.join(cases)} ELSE {_ROW_BYTES} END"
 
     def _whole_windows(self, plan: _Plan, fit: int) -> int:

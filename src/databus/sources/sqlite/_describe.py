@@ -1,12 +1,20 @@
 """Describe: what a table of the database is to the bus, under the options chosen."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from databus.core import ConfigError
 from databus.schema import TableSchema
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._tables import TableShape
 from databus.sources.sqlite._types import Kind, checked_kind, kind_of, typed_column
+
+_COLUMNS_OF_SQLITE: Final = 2_000
+"""In one table, as SQLite is built everywhere (SQLITE_MAX_COLUMN)."""
+_BESIDE_A_CHANGE: Final = 3
+"""The change table's number, table and operation."""
+_BESIDE_A_COPY: Final = 2
+"""The scratch table's number and `held`; it has the columns of each key once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +28,7 @@ class Described:
 def describe(config: SqliteConfig, shape: TableShape) -> Described:
     """The captured columns of a table, typed, and its key: the declared primary key, or none.
 
-    Raises `ConfigError` for an option that names a column wrongly.
+    Raises `ConfigError` for an option that names a column wrongly, and for more columns than the triggers can log.
     """
     source = shape.source
     left_out = config.left_out(source)
@@ -41,5 +49,16 @@ def describe(config: SqliteConfig, shape: TableShape) -> Described:
         kind = kind_of(column.declared) if override is None else checked_kind(override, where)
         nullable = not column.not_null and column.name not in shape.primary_key
         typed.append(typed_column(column.name, column.declared, kind, nullable=nullable))
+    columns_max = _COLUMNS_OF_SQLITE - max(_BESIDE_A_CHANGE, _BESIDE_A_COPY + _key_columns(shape))
+    if len(typed) > columns_max:
+        raise ConfigError(
+            f"{source}: {len(typed):,} columns, of which {columns_max:,} can be captured, since SQLite's tables have "
+            f"{_COLUMNS_OF_SQLITE:,} at most and each change is a row of one; name {len(typed) - columns_max} that are "
+            f"not needed in `columns: {{{source}: {{exclude: [...]}}}}`, or the table in `exclude`"
+        )
     table = TableSchema(source, tuple(each.column for each in typed), shape.primary_key)
     return Described(table, tuple(each.kind for each in typed))
+
+
+def _key_columns(shape: TableShape) -> int:
+    return sum(len(key.parts) for key in (shape.identity, *shape.uniques))

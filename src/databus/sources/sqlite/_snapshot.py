@@ -87,12 +87,12 @@ def _tail(shape: TableShape, last_key: Sequence[Any] | None) -> tuple[str, tuple
 def _rows_that_fit(
     reader: sqlite3.Connection, config: SqliteConfig, version: Version, tail: str, parameters: Sequence[Any]
 ) -> int:
-    sizes = [size_sql(k, quoted(n)) for n, k in zip(version.table.names, version.kinds, strict=True)]
-    varying = " + ".join(filter(None, sizes))
-    if not varying:
+    names = version.table.names
+    varying = size_sql(version.kinds, map(quoted, names))
+    if varying == "0":
         return config.chunk_rows_max
     found = reader.execute(f"SELECT {varying} {tail} LIMIT ?", (*parameters, config.chunk_rows_max)).fetchall()
-    bytes_until = np.cumsum(np.array(found, np.int64).reshape(-1) + 8 * len(sizes))
+    bytes_until = np.cumsum(np.array(found, np.int64).reshape(-1) + 8 * len(names))
     fit = int(np.searchsorted(bytes_until, config.chunk_bytes_max, side="right"))
     return config.chunk_rows_max if fit == len(found) else max(fit, 1)
 

@@ -17,6 +17,7 @@ A column may all the same hold a value of any type; one that its type does not a
 """
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -113,6 +114,18 @@ def exact_sql(kind: Kind, value: str) -> str:
     )
 
 
-def size_sql(kind: Kind, value: str) -> str | None:
-    """The expression for how large a value is, where that is not fixed; of text the characters, which is cheaper."""
-    return None if kind in ("int64", "float64") else f"coalesce(length({value}), 0)"
+def size_sql(kinds: Iterable[Kind], values: Iterable[str]) -> str:
+    """The expression for how large these values are together, but for those of fixed size.
+
+    Of text it counts characters, which is cheaper. "0" where all are of fixed size.
+    """
+    pairs = zip(kinds, values, strict=False)
+    return _sum([f"coalesce(length({value}), 0)" for kind, value in pairs if kind not in ("int64", "float64")]) or "0"
+
+
+def _sum(terms: Sequence[str]) -> str:
+    """Halves of halves: SQLite reads `a + b + c` as `(a + b) + c`, and refuses what is nested deeper than 1,000."""
+    if len(terms) < 2:
+        return "".join(terms)
+    middle = len(terms) // 2
+    return f"({_sum(terms[:middle])} + {_sum(terms[middle:])})"
