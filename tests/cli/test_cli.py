@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from databus.cli.sqlite import sqlite_app
+from databus.core import DiskFull
 from databus.testing import RelayProcess
 from tests.commands import databus, failed
 
@@ -206,3 +207,19 @@ def test_a_relay_whose_logs_go_to_a_pipe_says_how_to_have_them_as_text(tmp_path)
     assert json.loads(done.stderr.splitlines()[0])["hint"] == "for logs as text: --log-format text"
     assert "--log-format" not in databus("relay", tmp_path / "none.yml", "--log-format", "text").stderr
     assert "tee" in databus("relay", "--help").stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the device is Linux's own")
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["plugins"]])
+def test_an_answer_that_does_not_fit_on_the_disk_is_an_error_in_one_paragraph(arguments):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "databus.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == DiskFull.exit_code
+    assert done.stderr.startswith("databus: the standard output")
+    assert done.stderr.count("\n") == 1

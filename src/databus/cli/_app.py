@@ -3,6 +3,7 @@
 Nothing heavy is imported here or at the top of a verb's file: `databus --help` answers at once.
 """
 
+import errno
 import json
 import os
 import sys
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from databus import __version__
-from databus.core import ConfigError, DatabusError, InputError, how_to_install
+from databus.core import ConfigError, DatabusError, DiskFull, InputError, how_to_install
 
 app = typer.Typer(
     name="databus",
@@ -21,6 +22,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+_WRITES_FAIL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What an operating system says of a write that it did not do, mostly without the file's name."""
 
 RELAY_VARIABLE = "DATABUS_RELAY"
 DEFAULT_RELAY = "http://127.0.0.1:11115"
@@ -105,6 +109,10 @@ def _options(
     configure_logs(level="warning", style="text")  # verbs that run for long choose again; stdout is for the answer
 
 
+def _say_no_more() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run_app() -> None:
     """Run the command line. A user's mistake never shows a traceback; a mistake of ours does."""
     try:
@@ -120,9 +128,13 @@ def run_app() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:  # `databus tail | head` is an ordinary thing to do
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say_no_more()
         sys.exit(0)
     except OSError as error:
+        if error.errno in _WRITES_FAIL:
+            _say_no_more()  # what is still to be written would fail once more at the end of the process
+            where = error.filename or "the standard output, or a file that it was writing"
+            fail(DiskFull(f"{where}: {error.strerror}; what it was to have is not whole. Make room and run this again"))
         if error.filename is None:  # not about a file: a mistake of ours
             raise
         fail(InputError(f"{error.filename}: {error.strerror}; databus needs to write there or read from there"))

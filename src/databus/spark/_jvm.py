@@ -9,7 +9,7 @@ import shlex
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import PIPE, Popen
 from tempfile import TemporaryDirectory
@@ -48,7 +48,7 @@ def start_jvm(
             stdin=PIPE,  # the JVM ends when this is closed, as it is when our process ends
             stdout=out,
             stderr=out,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment, **locale_for_java(os.environ)},
             preexec_fn=_pass_over_ctrl_c,  # noqa: PLW1509 - sets one handler, as pyspark does
         )
         on_process(process)
@@ -63,6 +63,15 @@ def start_jvm(
     gateway = _connected(port, secret)
     gateway.proc = process
     return gateway
+
+
+def locale_for_java(environ: Mapping[str, str]) -> dict[str, str]:
+    """What Java's environment needs beside ours, so that both read the names of files as UTF-8.
+
+    Python does so in the locale `C` too (PEP 540), where Java finds no path with a letter beyond ASCII.
+    """
+    chosen = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG") or "C"
+    return {"LC_ALL": "C.UTF-8"} if chosen in ("C", "POSIX") else {}
 
 
 def _last_words(output: Path) -> str:
