@@ -17,7 +17,7 @@ from typing import Any, Self
 import pymysql
 import pytest
 
-from databus.core import ChangeType, ControlKind, DatabusError, TransientError
+from databus.core import ChangeType, ControlKind, DatabusError, TransientError, name_parts
 from databus.formats import from_json_value
 from databus.sources.mysql import MysqlConfig, MysqlSource
 from databus.testing._source_suite import Tape
@@ -126,12 +126,14 @@ class Copy:
         there = {
             str(row[0]) for row in server.query(f"SHOW FULL TABLES IN `{database}` WHERE Table_type = 'BASE TABLE'")
         }
-        held = {source.partition(".")[2]: rows for source, rows in self.tables.items()}
+        held = {
+            name_parts(source)[1]: rows for source, rows in self.tables.items() if name_parts(source)[0] == database
+        }
         found = [f"{name} is not on the server" for name in held.keys() - there if held[name]]
         with server.connect(database=database, cursorclass=pymysql.cursors.DictCursor) as connection:
             for name in sorted(there):
                 with connection.cursor() as cursor:
-                    cursor.execute(f"SELECT * FROM `{name}`")
+                    cursor.execute("SELECT * FROM `" + name.replace("`", "``") + "`")
                     theirs = [repr(sorted(row.items())) for row in cursor.fetchall()]
                 ours = [repr(sorted(row.items())) for _, row in held.get(name, {}).values()]
                 missing, more = sorted(set(theirs) - set(ours)), sorted(set(ours) - set(theirs))

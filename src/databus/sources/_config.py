@@ -1,13 +1,12 @@
 """Options that every source has, and how tables are chosen by them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo
 
-from databus.core import ConfigError
+from databus.core import ConfigError, canonical_name, name_fits
 from databus.schema import TableSchema
 
 
@@ -18,6 +17,10 @@ def _from_folder(path: str, info: ValidationInfo) -> str:
 
 LocalPath = Annotated[str, AfterValidator(_from_folder)]
 """A path in a configuration; relative ones start at the folder that `parse_source` is given."""
+
+
+SourceName = Annotated[str, AfterValidator(canonical_name)]
+"""The name of a table (`db.table`) in a configuration, as sources call it."""
 
 
 class ColumnChoice(BaseModel):
@@ -39,16 +42,17 @@ class SourceConfig(BaseModel):
     tables: list[str] = Field(
         default_factory=lambda: ["*"],
         min_length=1,
-        description="Tables to capture, as `db.table`, `*` standing for any run of characters.",
-        examples=[["main.*"], ["shop.orders", "shop.customers"]],
+        description="Tables to capture, as `db.table`, `*` standing for any run of characters. A database with a dot, "
+        "and whatever else is to stand for itself, is written between backquotes.",
+        examples=[["main.*"], ["shop.orders", "shop.customers"], ["`shop.example`.*"]],
     )
     exclude: list[str] = Field(default_factory=list, description="Tables to leave out of those, same form.")
-    columns: dict[str, ColumnChoice] = Field(
+    columns: dict[SourceName, ColumnChoice] = Field(
         default_factory=dict,
         description="By table: columns to leave out.",
         examples=[{"main.users": {"exclude": ["ssn"]}}],
     )
-    ids: dict[str, Annotated[int, Field(ge=1, le=2**32 - 1)]] = Field(
+    ids: dict[SourceName, Annotated[int, Field(ge=1, le=2**32 - 1)]] = Field(
         default_factory=dict, description="By table: the id it is known by, instead of the next free one."
     )
 
@@ -106,4 +110,4 @@ class SourceConfig(BaseModel):
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) or fnmatchcase(name.rpartition(".")[2], pattern) for pattern in patterns)
+    return any(name_fits(name, pattern) for pattern in patterns)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from databus.core import ChangeType, ControlKind, UnsupportedFeature, crash_point
+from databus.core import ChangeType, ControlKind, UnsupportedFeature, crash_point, name_parts
 from databus.schema import TableSchema, frame_schema
 from databus.sources.mysql._captured_tables import Tables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
@@ -258,7 +258,7 @@ class BusGroups:
 
     def _task(self, source: str) -> TableTask | None:
         """What the reader must know of a table; None if it is none any more."""
-        database, _, name = source.partition(".")
+        database, name = name_parts(source)
         definition = self._history.definition(database, name)
         table = self._tables.in_force.get(source)
         if definition is None or table is None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
-from databus.core import FatalError, SourceChanged, UnsupportedFeature
+from databus.core import FatalError, SourceChanged, UnsupportedFeature, glob_of, source_name, split_database
 from databus.schema import TableSchema, diff
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
@@ -33,7 +33,7 @@ class Selection:
 
     def selects(self, database: str, name: str) -> bool:
         """Whether that table is captured."""
-        source = f"{database}.{name}"
+        source = source_name(database, name)
         if database.lower() in SYSTEM_DATABASES:
             return False
         return self._config.selects(source.lower() if self._fold else source)
@@ -43,9 +43,8 @@ class Selection:
         if database.lower() in SYSTEM_DATABASES:
             return False
         database = database.lower() if self._fold else database
-        return any(
-            "." not in pattern or fnmatchcase(database, pattern.partition(".")[0]) for pattern in self._config.tables
-        )
+        wanted = (split_database(pattern)[0] for pattern in self._config.tables)
+        return any(not pattern or fnmatchcase(database, glob_of(pattern)) for pattern in wanted)
 
     def excluded(self, definition: TableDefinition) -> frozenset[str]:
         """The columns of that table that never reach the log. Raises `ConfigError` if one is in its key."""

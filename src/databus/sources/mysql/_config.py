@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
-from databus.sources._config import LocalPath, SourceConfig
+from databus.sources._config import LocalPath, SourceConfig, SourceName
 from databus.sources.mysql._charsets import canonical_charset
 
 PORT: Final = 3306
@@ -82,7 +82,7 @@ class MysqlConfig(SourceConfig):
         description="Whether rows that are there are read: when a new log begins; never; also when the position was "
         "lost; or nothing else.",
     )
-    where: dict[str, str] = Field(
+    where: dict[SourceName, str] = Field(
         default_factory=dict,
         description="By table: a condition on the rows that a snapshot reads; the log is not narrowed by it.",
         examples=[{"shop.orders": "created_at > '2026-01-01'"}],

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from databus.core import ControlKind, UnsupportedFeature
+from databus.core import ControlKind, UnsupportedFeature, source_name
 from databus.formats import to_json_value
 from databus.schema import TableSchema
 from databus.sources.mysql._captured_tables import Selection, Tables
@@ -48,7 +48,7 @@ def controls_of(
             body["renamed"], body["fill"] = dict(event.renamed), _as_json(event.fill, table)
             yield ControlKind.SCHEMA, table, body
         case Unknown(ddl, why, named_tables):
-            named = ", ".join(f"{database}.{name}" for database, name in named_tables)
+            named = ", ".join(source_name(*each) for each in named_tables)
             raise UnsupportedFeature(
                 f"{physical}: a statement may have changed {named} and is not understood ({why}): "
                 f"{shown(ddl[:500])!r}. Report it; to go on, `databus skip` it and have the tables read again"

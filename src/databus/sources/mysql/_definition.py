@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Self
 
+from databus.core import source_name
+
 
 class FieldType(IntEnum):
     """Column types by the numbers that the replication protocol has for them (`enum_field_types`)."""
@@ -146,7 +148,7 @@ class TableDefinition:
     @property
     def source(self) -> str:
         """The name inside the physical source, `db.table`."""
-        return f"{self.database}.{self.name}"
+        return source_name(self.database, self.name)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pymysql
 import structlog
 
-from databus.core import SourceChanged, crash_point
+from databus.core import SourceChanged, crash_point, name_parts, source_name
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.binlog import Statement
@@ -67,7 +67,7 @@ class HistoryKeeper:
     def doubt_unknown(self, sources: Iterable[str]) -> None:
         """Consumers have been told of these tables: what happens to them matters, though they may not be known here."""
         for source in sources:
-            database, _, name = source.partition(".")
+            database, name = name_parts(source)
             if self._history.definition(database, name) is None:
                 self._history.doubt(database, name)
 
@@ -121,7 +121,7 @@ class HistoryKeeper:
         for name, why in self._unread.items():
             if captured(*name):
                 raise SourceChanged(
-                    f"{self._physical}: {'.'.join(name)} cannot be captured: {why}; leave it out with `exclude`"
+                    f"{self._physical}: {source_name(*name)} cannot be captured: {why}; leave it out with `exclude`"
                 )
 
     def why_unknown(self, database: str, name: str) -> str:

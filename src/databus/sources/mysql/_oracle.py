@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 import pymysql
 import pymysql.cursors
 
-from databus.core import ServiceUnavailable, SourceCheckpoint, ordinal_of
+from databus.core import ServiceUnavailable, SourceCheckpoint, name_parts, ordinal_of, source_name
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server import connect
@@ -92,8 +92,8 @@ class _ServerReading(Reading):
         config = self._config
         columns: dict[str, list[_Column]] = {}
         for database, table, *rest in _ask(self._connection, _COLUMNS):
-            if database not in _SYSTEM and config.selects(f"{database}.{table}"):
-                columns.setdefault(f"{database}.{table}", []).append(_Column(*rest))
+            if database not in _SYSTEM and config.selects(source := source_name(database, table)):
+                columns.setdefault(source, []).append(_Column(*rest))
         return [self._table(source, columns[source]) for source in sorted(columns)]
 
     def _table(self, source: str, columns: Sequence["_Column"]) -> OracleTable:
@@ -172,7 +172,7 @@ def _size_of(gtids: str) -> int:
 
 
 def _name(source: str) -> str:
-    database, _, table = source.rpartition(".")
+    database, table = name_parts(source)
     return f"{_quoted(database)}.{_quoted(table)}"
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from databus.core import CorruptData, LimitExceeded, make_scn
+from databus.core import CorruptData, LimitExceeded, make_scn, source_name
 from databus.disk import disk_full, is_no_room, make_folder, replace_file, replacing
 from databus.log import Resume
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
@@ -184,7 +184,7 @@ class PreparedStore:
                 continue
             met = [each for each in tables_in(self._pieces(entry)) if (each[0].casefold(), each[1].casefold()) in names]
             if met:
-                entry.altered, entry.altered_scn = ".".join(min(met)), scn
+                entry.altered, entry.altered_scn = source_name(*min(met)), scn
                 if entry.offset >= 0:
                     self._append_altered(entry)
 

@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import DatabusError
+from databus.core import DatabusError, name_parts, source_name
 from databus.schema import TableSchema
 from databus.sources._capabilities import Finding, Severity
 from databus.sources.sqlite._config import SqliteConfig
@@ -72,7 +72,7 @@ def _of_journal(db: sqlite3.Connection, config: SqliteConfig) -> Iterator[Findin
 
 
 def _of_tables(db: sqlite3.Connection, config: SqliteConfig) -> Iterator[Finding]:
-    there = {f"main.{name}": kind for name, kind in list_tables(db).items()}
+    there = {source_name("main", name): kind for name, kind in list_tables(db).items()}
     yield from _of_names(list(there), config)
     chosen: list[TableSchema] = []
     for source, kind in there.items():
@@ -83,7 +83,7 @@ def _of_tables(db: sqlite3.Connection, config: SqliteConfig) -> Iterator[Finding
             yield Finding("info", "tables", config.path, what, f"`exclude: [{source}]` says so in the configuration")
             continue
         try:
-            chosen.append(describe(config, read_shape(db, source.partition(".")[2])).table)
+            chosen.append(describe(config, read_shape(db, name_parts(source)[1])).table)
         except DatabusError as error:
             yield Finding("error", "tables", config.path, str(error))
     keyless = [table.source for table in chosen if not table.key]

@@ -8,9 +8,9 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from databus.core import ConfigError, UnsupportedFeature
+from databus.core import ConfigError, UnsupportedFeature, canonical_name, source_name
 from databus.schema import TableSchema
-from databus.sources._config import LocalPath, SourceConfig
+from databus.sources._config import LocalPath, SourceConfig, SourceName
 from databus.sources.sqlite._tables import list_tables
 
 _COLUMNS: Final = "SELECT name FROM pragma_table_xinfo(?, 'main')"
@@ -24,14 +24,15 @@ class SqliteConfig(SourceConfig):
     tables: list[str] = Field(
         default_factory=lambda: ["main.*"],
         min_length=1,
-        description="Tables to capture, as `main.table`, `*` standing for any run of characters.",
+        description="Tables to capture, as `main.table`, `*` standing for any run of characters. What is to "
+        "stand for itself, such as a comma in a name, is written between backquotes.",
         examples=[["main.*"], ["main.orders", "main.customers"]],
     )
     snapshot: Literal["initial", "never"] = Field(
         "initial",
         description="Whether a new log begins with the rows that are there. A table that appears later is always read.",
     )
-    types: dict[str, dict[str, str]] = Field(
+    types: dict[SourceName, dict[str, str]] = Field(
         default_factory=dict,
         description="By table and column: the type to capture it as (`int64`, `float64`, `string`, `binary`, or `any`: "
         "the SQL literal of the value, exact for every value).",
@@ -80,7 +81,8 @@ class SqliteConfig(SourceConfig):
         try:
             with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0)) as db:
                 return {
-                    f"main.{name}": [column for (column,) in db.execute(_COLUMNS, (name,))] for name in list_tables(db)
+                    source_name("main", name): [column for (column,) in db.execute(_COLUMNS, (name,))]
+                    for name in list_tables(db)
                 }
         except sqlite3.OperationalError:
             return None  # it cannot be read now, which says nothing about what is in it
@@ -96,7 +98,7 @@ class SqliteConfig(SourceConfig):
         try:
             with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=0)) as db:
                 names = [name for name, kind in list_tables(db).items() if kind == "table"]
-                chosen = [name for name in names if self.selects(f"main.{name}")]
+                chosen = [name for name in names if self.selects(source_name("main", name))]
                 found = [describe(self, read_shape(db, name)).table for name in chosen]
                 self._check_wal(db)
         except sqlite3.Error:
@@ -116,7 +118,7 @@ class SqliteConfig(SourceConfig):
 
     def names_exactly(self, table: str) -> bool:
         """Whether the table is asked for by its name, not by a pattern that happens to fit."""
-        return table.lower() in {name.lower() for name in self.tables}
+        return table.lower() in {canonical_name(name).lower() for name in self.tables}
 
     def left_out(self, table: str) -> frozenset[str]:
         """The columns of the table that never reach the log, in lower case."""

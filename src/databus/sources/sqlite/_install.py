@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from typing import Any, Final
 
-from databus.core import ConfigError, InputError, ServiceUnavailable
+from databus.core import ConfigError, InputError, ServiceUnavailable, name_parts
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._cuts import add_cut, connect, is_busy, last_change_of_window, write_lock
 from databus.sources.sqlite._renew import Since, renew
@@ -127,7 +127,7 @@ def _alter(db: sqlite3.Connection, path: str, statement: str) -> None:
         events = renew(db, config, Since(since))
     names = {token.name.lower() for token in tokens_of(statement) if token.kind in ("word", "quoted")}
     for version in live_versions(db).values():
-        if version.source.removeprefix("main.").lower() in names:
+        if name_parts(version.source)[1].lower() in names:
             drop_triggers(db, version.number)
     db.execute(statement)
     events += renew(db, config, Since(changes, told=True, ddl=statement))

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import ConfigError, ServiceUnavailable, SourceCheckpoint, ordinal_of
+from databus.core import ConfigError, ServiceUnavailable, SourceCheckpoint, name_parts, ordinal_of
 from databus.schema import Column, TableSchema
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
 
@@ -53,7 +53,7 @@ class _SqliteReading(Reading):
         return [_table(latest[source]) for source in sorted(latest)]
 
     def rows(self, table: OracleTable) -> Iterator[Row]:
-        name = _quoted(table.source.rpartition(".")[2])
+        name = _quoted(name_parts(table.source)[1])
         return map(table.row, self._connection.execute(f"SELECT {', '.join(table.expressions)} FROM {name}"))
 
     def rests(self) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from databus.core import ControlKind, UnrepresentableValue, UnsupportedFeature
+from databus.core import ControlKind, UnrepresentableValue, UnsupportedFeature, name_parts, source_name
 from databus.formats import to_json_value
 from databus.schema import TableSchema, diff
 from databus.sources.sqlite._config import SqliteConfig
@@ -62,7 +62,8 @@ def renew(db: sqlite3.Connection, config: SqliteConfig, since: Since) -> list[Ev
     """
     live = live_versions(db)
     present = list_tables(db)
-    chosen = {f"main.{name}": name for name in present if config.selects(f"main.{name}")}
+    sources = {source_name("main", name): name for name in present}
+    chosen = {source: name for source, name in sources.items() if config.selects(source)}
     for source, name in chosen.items():
         if present[name] == "virtual" and config.names_exactly(source):
             raise UnsupportedFeature(
@@ -73,7 +74,7 @@ def renew(db: sqlite3.Connection, config: SqliteConfig, since: Since) -> list[Ev
     for source, version in live.items():
         if source not in chosen:
             retire(db, version)
-            if source.removeprefix("main.") not in present:
+            if name_parts(source)[1] not in present:
                 events.append(Event(ControlKind.DROP, version, {"kind": ControlKind.DROP, "source": source}))
     for source, name in chosen.items():
         shape = read_shape(db, name)
@@ -111,7 +112,7 @@ def log_gone(db: sqlite3.Connection) -> None:
     present = list_tables(db)
     is_same_schema = get_state(db, "schema_version") == str(schema_version(db))
     for source, version in live_versions(db).items():
-        name = source.removeprefix("main.")
+        _, name = name_parts(source)
         waiting = f"SELECT EXISTS (SELECT 1 FROM {scratch_name(version.number)} WHERE NOT held)"
         if present.get(name) != "table" or not db.execute(waiting).fetchone()[0]:
             continue
@@ -321,7 +322,7 @@ def recast(db: sqlite3.Connection, config: SqliteConfig, installed: SqliteConfig
     events = []
     present = list_tables(db)
     for source, old in live_versions(db).items():
-        name = source.removeprefix("main.")
+        _, name = name_parts(source)
         if present.get(name) != "table" or not config.selects(source):
             continue
         shape = read_shape(db, name)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from databus.core import name_parts
 from databus.sources.sqlite._config import SqliteConfig
 from databus.sources.sqlite._decode import decode_columns, fetch
 from databus.sources.sqlite._store import Cut, Version
@@ -45,7 +46,7 @@ def read_chunk(
 
     Keys are the rowid, or the SQL literals of a WITHOUT ROWID table's primary key. Raises `UnrepresentableValue`.
     """
-    shape = read_shape(reader, version.source.removeprefix("main."))
+    shape = read_shape(reader, name_parts(version.source)[1])
     tail, parameters = _tail(shape, last_key)
     limit = _rows_that_fit(reader, config, version, tail, parameters)
     keys = _key_sql(shape)

@@ -25,6 +25,7 @@ from databus.core import (
     UnsupportedFeature,
     next_bus_seq,
     ordinal_of,
+    source_name,
 )
 from databus.log import Resume
 from databus.schema import TableSchema
@@ -122,7 +123,9 @@ class SqliteSource:
     def tables(self) -> Sequence[TableSchema]:
         """See `Source.tables`."""
         db = self._connected()
-        names = [n for n, kind in list_tables(db).items() if kind == "table" and self._config.selects(f"main.{n}")]
+        names = [
+            n for n, kind in list_tables(db).items() if kind == "table" and self._config.selects(source_name("main", n))
+        ]
         return [describe(self._config, read_shape(db, name)).table for name in names]
 
     def start(self, resume: Resume) -> None:

@@ -4,7 +4,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
-from databus.core import UnsupportedFeature
+from databus.core import UnsupportedFeature, source_name
 from databus.sources.sqlite._tokens import body_parts, condition_of, mentions, tokens_of, without_order
 
 OWN_PREFIX: Final = "_databus_"
@@ -72,7 +72,7 @@ class TableShape:
     @property
     def source(self) -> str:
         """The full name inside the physical source."""
-        return f"main.{self.name}"
+        return source_name("main", self.name)
 
 
 def list_tables(db: sqlite3.Connection) -> dict[str, str]:
@@ -120,9 +120,10 @@ def _rowid_name(table: str, columns: tuple[ColumnShape, ...]) -> str:
     for name in _ROWID_NAMES:
         if name not in taken:
             return name
+    source = source_name("main", table)
     raise UnsupportedFeature(
-        f"main.{table}: its columns take all of {', '.join(_ROWID_NAMES)}, so that its rows cannot be told apart; "
-        f"rename one, or leave the table out with `exclude: [main.{table}]`"
+        f"{source}: its columns take all of {', '.join(_ROWID_NAMES)}, so that its rows cannot be told apart; "
+        f"rename one, or leave the table out with `exclude: [{source}]`"
     )
 
 

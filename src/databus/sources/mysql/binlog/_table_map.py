@@ -7,6 +7,7 @@ signedness and some more with MINIMAL).
 from dataclasses import dataclass
 from typing import Final
 
+from databus.core import source_name
 from databus.sources.mysql._definition import FieldType
 from databus.sources.mysql.binlog._byte_reader import Reader
 
@@ -123,7 +124,7 @@ class TableMap:
     @property
     def source(self) -> str:
         """The name inside the physical source, `db.table`."""
-        return f"{self.database}.{self.name}"
+        return source_name(self.database, self.name)
 
 
 def parse_table_map(body: bytes, *, is_mariadb: bool = False) -> TableMap:

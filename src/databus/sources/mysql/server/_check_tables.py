@@ -8,7 +8,7 @@ from typing import Any, Final
 import pymysql
 from pymysql.constants import ER
 
-from databus.core import DatabusError
+from databus.core import DatabusError, database_name, is_pattern, name_parts, source_name, split_database
 from databus.sources.mysql._captured_tables import Selection, Tables
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server._check_finding import DENIED, Finding, Severity, grants_of, has_global
@@ -32,7 +32,7 @@ class _Table:
 
     @property
     def source(self) -> str:
-        return f"{self.database}.{self.name}"
+        return source_name(self.database, self.name)
 
     @property
     def identifier(self) -> str:
@@ -87,7 +87,7 @@ def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, co
     with telling(facts.server, "reading the tables' definitions"):
         catalogue = read_catalogue(query, Server(facts.flavor, facts.version))
     found = [
-        Finding("error", "table", facts.server, f"{'.'.join(name)} cannot be captured: {why}", "exclude it")
+        Finding("error", "table", facts.server, f"{source_name(*name)} cannot be captured: {why}", "exclude it")
         for name, why in catalogue.unread.items()
         if selection.selects(*name)
     ]
@@ -138,34 +138,32 @@ def _of_absence(
     grants = grants_of(connection, facts)
     sees_all = has_global(grants, "SELECT")
     unseen = "" if sees_all else ", or the user may not see it"
-    there = {each.source for each in tables}
-    named = [each for each in config.tables if "." in each and not _is_pattern(each)]
+    there = {each.source for each in _visible_tables(connection)}
+    named = [each for each in config.tables if split_database(each)[0] and not is_pattern(each)]
     for each in named:
-        if each not in there and config.selects(each):
-            database, _, name = each.partition(".")
-            what = f"{each} is not there{unseen}"
+        database, name = name_parts(each)
+        if (source := source_name(database, name)) not in there and config.selects(source):
+            meant = [other for other in there if ".".join(name_parts(other)) == f"{database}.{name}"]
+            hint = f"; {meant[0]} is: a dot of a database's own stands between backquotes" if meant else ""
+            what = f"{each} is not there{unseen}{hint}"
             grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
             yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
     if not tables and len(named) < len(config.tables):
-        databases = sorted({each.database for each in _visible_tables(connection)})
+        databases = sorted({database_name(each.database) for each in _visible_tables(connection)})
         seen = f"databases with tables: {', '.join(databases[:_NAMED_MAX]) or 'none'}"
         what = f"no table fits {', '.join(config.tables)}: there is none{unseen}; {seen}"
         grant = f"GRANT SELECT ON *.* TO {account}"
         yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
     elif not sees_all:
-        hidden = [each for each in config.tables if _is_pattern(each) and not _sees_database(grants, each)]
+        hidden = [each for each in config.tables if is_pattern(each) and not _sees_database(grants, each)]
         if hidden:
             what = f"{', '.join(hidden)} may fit tables that the user may not see, and whose rows would not be read"
             yield Finding("warning", "tables", facts.server, what, f"GRANT SELECT ON *.* TO {account}")
 
 
-def _is_pattern(text: str) -> bool:
-    return not set(text).isdisjoint("*?[")
-
-
 def _sees_database(grants: Iterable[str], pattern: str) -> bool:
     """Whether SELECT is granted on all of the one database that a pattern is about."""
-    database, _, _ = pattern.partition(".")
+    database, _ = name_parts(pattern)
     for privileges, name in _grants_on_databases(grants):
         if {"SELECT", "ALL PRIVILEGES"}.isdisjoint(privileges):
             continue

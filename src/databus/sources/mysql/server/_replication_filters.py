@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
+from databus.core import glob_of, split_database
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._captured_tables import SYSTEM_DATABASES, Selection
 
@@ -55,7 +56,7 @@ class Hidden:
     def _may_hide(self, name: str, text: str) -> bool:
         theirs = self._theirs(name, text)
         if MANY not in theirs and ANY not in theirs:
-            database, _, table = text.partition(".")
+            database, _, table = text.partition(".")  # as servers read it
             return self._selection.selects(database, table)
         for ours in self._captured:
             narrow = _narrowed(theirs, ours)
@@ -72,9 +73,10 @@ class Hidden:
 
     def _ours(self, text: str) -> list[Pattern]:
         """A pattern of `tables` or `exclude`, which names a table with or without its database."""
-        found = shell(text.lower() if self._fold else text)
-        if "." in found:
-            return [found]
+        database, table = map(glob_of, split_database(text.lower() if self._fold else text))
+        found = shell(table)
+        if database:
+            return [(*shell(database), ".", *found)]
         return [(MANY, ".", *found), *([found] if MANY in found else [])]
 
 
@@ -94,13 +96,14 @@ def like(text: str) -> Pattern:
 
 
 def shell(text: str) -> Pattern:
-    """A pattern as `tables` has it; a set of characters counts as any character.
+    """A pattern of `fnmatch`; a set of characters counts as any character, unless it is one that stands for itself.
 
-    >>> shell("a.b[cd]*?")
-    ('a', '.', 'b', '', '**', '')
+    >>> shell("a.b[cd]*?[*]")
+    ('a', '.', 'b', '', '**', '', '*')
     """
     found = re.findall(r"\[!?\]?[^\]]*\]|.", text, re.DOTALL)
-    return tuple({"*": MANY, "?": ANY}.get(each, each if len(each) == 1 else ANY) for each in found)
+    signs = {"*": MANY, "?": ANY, "[*]": "*", "[?]": "?", "[[]": "["}
+    return tuple(signs.get(each, each if len(each) == 1 else ANY) for each in found)
 
 
 def overlaps(one: Pattern, other: Pattern) -> bool:

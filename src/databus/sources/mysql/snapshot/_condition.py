@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pymysql
 
-from databus.core import InputError
+from databus.core import InputError, name_parts
 from databus.sources.mysql.server import error_of
 from databus.sources.mysql.tables import Server, UnreadableStatement, tokens_of
 
@@ -34,7 +34,7 @@ def try_condition(connection: pymysql.Connection, sources: Sequence[str], where:
     """Raise `InputError` if the server does not understand it for these tables. Checked by `check_condition` before."""
     try:
         for source in sources:
-            table = ".".join("`" + name.replace("`", "``") + "`" for name in source.split(".", 1))
+            table = ".".join("`" + name.replace("`", "``") + "`" for name in name_parts(source))
             with connection.cursor() as cursor:
                 cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
     except pymysql.MySQLError as error:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final, Protocol
 
-from databus.core import CorruptData
+from databus.core import CorruptData, source_name
 from databus.sources.mysql._charsets import BYTES_A_CHARACTER, charset_of_number
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql._server_text import decoded
@@ -87,7 +87,7 @@ def from_table_map(table_map: LoggedTable, previous: TableDefinition | None = No
     believed column by column, only where it agrees with the map. Raises `CorruptData` for a map without names, or whose
     parts contradict each other.
     """
-    metadata, source = table_map.metadata, f"{table_map.database}.{table_map.name}"
+    metadata, source = table_map.metadata, source_name(table_map.database, table_map.name)
     if metadata.names is None:
         raise CorruptData(f"{source}: its table map does not name the columns; binlog_row_metadata is not FULL")
     known = {column.name: column for column in previous.columns} if previous is not None else {}

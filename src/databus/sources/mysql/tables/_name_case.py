@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from databus.core import source_name
 from databus.sources.mysql.tables._unknown_tables import TableName
 
 _OPTION: Final = "lower_case_table_names"
@@ -37,6 +38,6 @@ class Spelling:
     def doubt(self, name: TableName, other: TableName) -> str:
         """What is not known, and what to do."""
         return (
-            f"{'.'.join(name)} and {'.'.join(other)} are one table or two, by the server's {_OPTION}, which the log "
-            f"does not say; set the option of that name"
+            f"{source_name(*name)} and {source_name(*other)} are one table or two, by the server's {_OPTION}, which "
+            f"the log does not say; set the option of that name"
         )
