@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from databus.core import TransientError
+from databus.core import TransientError, split_physical
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -59,8 +59,8 @@ def _tell(
 
 
 def _may_be_of(table: str, physical: str) -> bool:
-    owner, slash, _ = table.rpartition("/")
-    return not slash or fnmatchcase(physical, owner)
+    owner, _ = split_physical(table)
+    return fnmatchcase(physical, owner or "*")
 
 
 def trouble_of(state: Mapping[str, Any]) -> str:

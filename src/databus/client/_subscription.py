@@ -28,6 +28,9 @@ from databus.core import (
     ServiceUnavailable,
     SourceCheckpoint,
     UnknownSource,
+    is_pattern,
+    name_fits,
+    split_physical,
     wait_seeing_signals,
 )
 from databus.link import Channel, FollowConfig, Reader, RelayClient, SourceInfo, Start
@@ -75,16 +78,16 @@ def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: 
         return [Wanted(physical, None, is_there) for physical, is_there in has_log.items()]
     chosen: dict[str, list[str]] = {}
     for name in sources:
-        physical, slash, table = name.rpartition("/")
-        if slash:
+        physical, table = split_physical(name)
+        if physical:
             found = [each for each in has_log if fnmatchcase(each, physical)]
-            is_exact = "*" not in table and found
-            if is_exact and not any(each.physical in found and _is(each, table) for each in known):
+            is_exact = not is_pattern(table) and found
+            if is_exact and not any(each.physical in found and name_fits(each.table, table) for each in known):
                 if not all(has_log[each] for each in found):
                     raise ServiceUnavailable(f"the relay has no log yet of {physical}, so it cannot tell of {name}")
                 found = []
         else:
-            found = list(dict.fromkeys(each.physical for each in known if _is(each, table)))
+            found = list(dict.fromkeys(each.physical for each in known if name_fits(each.table, table)))
         if not found:
             near = difflib.get_close_matches(name, [each.name for each in known], 3, 0.4)
             hint = f"; did you mean {', '.join(near)}?" if near else "; `databus sources` lists all that there are"
@@ -92,10 +95,6 @@ def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: 
         for each in found:
             chosen.setdefault(each, []).append(table)
     return [Wanted(physical, tuple(tables), has_log[physical]) for physical, tables in chosen.items()]
-
-
-def _is(source: SourceInfo, pattern: str) -> bool:
-    return fnmatchcase(source.table, pattern) or fnmatchcase(source.table.rpartition(".")[2], pattern)
 
 
 class Subscription:

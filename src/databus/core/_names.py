@@ -53,7 +53,7 @@ def name_parts(source: str) -> tuple[str, str]:
     (('a', 'b.c'), ('a.b', 'c'), ('', 'orders'))
     """
     database, table = split_database(source)
-    return _plain(database), _plain(table)
+    return plain_name(database), plain_name(table)
 
 
 def short_name(source: str) -> str:
@@ -75,7 +75,12 @@ def _tokens(text: str) -> Iterable[tuple[str, int, bool]]:
         yield (found[2], found.start(), False) if quoted is None else (quoted.replace("``", "`"), found.start(), True)
 
 
-def _plain(text: str) -> str:
+def plain_name(text: str) -> str:
+    """What a database or table whose text this is is called.
+
+    >>> plain_name("orders"), plain_name("`a.b`")
+    ('orders', 'a.b')
+    """
     return "".join(part for part, _, _ in _tokens(text)) if "`" in text else text
 
 

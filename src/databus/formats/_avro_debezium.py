@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus import __version__
-from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, UnrepresentableValue
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, UnrepresentableValue, name_parts
 from databus.formats._avro_reading import AvroCursor, Wanted
 from databus.formats._avro_resolution import WrittenField, WrittenSchema, written_columns
 from databus.formats._avro_writing import constant, encoded, joined_bytes, longs, nullable
@@ -39,9 +39,9 @@ from databus.formats._read import (
     ReadRows,
     check_table,
     converted,
-    databases_of,
     kinds_of,
     moments_from,
+    names_said,
     present,
     rows_of,
 )
@@ -124,7 +124,7 @@ def debezium_avro_messages(
 def _envelopes(
     table: TableSchema, batch: pa.RecordBatch, events: Events, rows: pa.LargeBinaryArray, physical: str, made_us: int
 ) -> pa.LargeBinaryArray:
-    database, _, name = table.source.rpartition(".")
+    database, name = name_parts(table.source)
     here = {
         each: rows_at(batch.column(each), events.rows)
         for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)
@@ -185,7 +185,7 @@ def debezium_avro_rows(
     chosen = np.flatnonzero(kinds)
     at = pa.array(chosen)
     said = {name: each.take(at) for name, each in said.items()}
-    check_table(table, databases_of(said["db"], said["schema"]), said["table"], places[chosen])
+    check_table(table, names_said(said["db"], said["table"], said["schema"]), places[chosen])
     bus, is_ours = bus_of(said, ops.take(at))
     if not pc.all(is_ours).as_py():
         for column, *each in zip(table.columns, firsts.columns, lasts.columns, strict=True):
@@ -242,7 +242,7 @@ def _value(cursor: AvroCursor, column: Column, wanted: Wanted, form: DebeziumFor
 
 
 def _namespace(physical: str, table: TableSchema) -> str:
-    parts = [re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (physical, *table.source.split("."))]
+    parts = [re.sub(r"[^A-Za-z0-9_]", "_", part) for part in (physical, *name_parts(table.source))]
     return ".".join(f"_{part}" if not part or part[0].isdigit() else part for part in parts)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, TXID
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, TXID, name_parts
 from databus.formats._buffers import bytes_without_nulls, validity_of
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of, time_texts
 from databus.formats._images import Images, check_whole_rows, images_of, rows_at
@@ -52,7 +52,7 @@ def canal_messages(table: TableSchema, batch: pa.RecordBatch, *, made_ms: int) -
     images = images_of(table, batch)
     texts = [canal_texts(table, column, batch.column(column.name)) for column in table.columns]
     last = [rows_at(text, images.rows) for text in texts]
-    database, _, name = table.source.rpartition(".")
+    database, name = name_parts(table.source)
     here = {each: rows_at(batch.column(each), images.rows) for each in (COMMIT_VERSION, COMMIT_TIMESTAMP, TXID)}
     milliseconds = pc.divide(here[COMMIT_TIMESTAMP].cast(pa.int64()), _US_A_MS)
     mysql_types = dumps({column.name: column.db_type or column.type for column in table.columns})

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus import __version__
-from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, name_parts
 from databus.formats._changes import BigIntegers, lines_by_column
 from databus.formats._column_text import time_texts
 from databus.formats._debezium import events_of, image_texts, row_texts
@@ -57,7 +57,7 @@ def cloudevents_debezium_messages(
     form = form or DebeziumForm()
     objects, keys = row_texts(table, batch, form)
     events = events_of(batch, images_of(table, batch), keys, tombstones=form.tombstones)
-    database, _, name = table.source.rpartition(".")
+    database, name = name_parts(table.source)
     us = rows_at(batch.column(COMMIT_TIMESTAMP), events.rows).cast(pa.int64())
     snapshot = rows_at(batch.column(SNAPSHOT), events.rows)
     text = joined(

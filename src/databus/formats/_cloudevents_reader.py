@@ -15,10 +15,10 @@ from databus.formats._parse import parsed
 from databus.formats._read import (
     ReadRows,
     check_table,
-    databases_of,
     kinds_of,
     members_of,
     moments_from,
+    names_said,
     present,
     rows_of,
 )
@@ -49,8 +49,8 @@ def cloudevents_debezium_rows(table: TableSchema, values: pa.Array, *, form: Deb
     kinds = kinds_of(members["iodebeziumop"], KINDS)
     chosen = np.flatnonzero(kinds)
     said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
-    databases = databases_of(said["iodebeziumdb"], said["iodebeziumschema"])
-    check_table(table, databases, said["iodebeziumtable"], places[chosen])
+    names = names_said(*(said[f"iodebezium{each}"] for each in ("db", "table", "schema")))
+    check_table(table, names, places[chosen])
     is_ours = pc.equal(said["iodebeziumconnector"], CONNECTOR).fill_null(False)
     pairs = pc.extract_regex(said["id"], _PAIR)
     scns, seqs = (pc.struct_field(pairs, name).cast(pa.int64()) for name in ("scn", "seq"))

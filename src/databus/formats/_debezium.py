@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus import __version__
-from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, ChangeType
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, ChangeType, name_parts
 from databus.formats._column_text import quoted, texts_of
 from databus.formats._debezium_schema import CONNECTOR, key_schema, value_schema
 from databus.formats._debezium_transactions import block_pieces
@@ -153,7 +153,7 @@ def image_texts(objects: pa.LargeStringArray, places: Places) -> pa.LargeStringA
 def _source_pieces(
     table: TableSchema, batch: pa.RecordBatch, rows: Places, physical: str
 ) -> "list[str | pa.LargeStringArray]":
-    database, _, name = table.source.rpartition(".")
+    database, name = name_parts(table.source)
     here = {each: rows_at(batch.column(each), rows) for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, TXID, SNAPSHOT)}
     us = here[COMMIT_TIMESTAMP].cast(pa.int64())
     us_text = us.cast(_TEXT())

@@ -21,11 +21,11 @@ from databus.formats._read import (
     ReadRows,
     check_table,
     converted,
-    databases_of,
     json_type,
     kinds_of,
     members_of,
     moments_from,
+    names_said,
     present,
     rows_of,
 )
@@ -71,7 +71,7 @@ def debezium_rows(table: TableSchema, values: pa.Array, *, form: DebeziumForm | 
     chosen = np.flatnonzero(kinds)
     said = {name: values.take(pa.array(chosen)) for name, values in members.items()}
     source = members_of(said["source"])
-    check_table(table, databases_of(source["db"], source["schema"]), source["table"], places[chosen])
+    check_table(table, names_said(source["db"], source["table"], source["schema"]), places[chosen])
     bus, is_ours = bus_of(source, said["op"])
     written = _written(table, found.take(pa.array(chosen)), places[chosen], form) if form.with_schema else []
     firsts, lasts = (

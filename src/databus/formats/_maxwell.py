@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID
+from databus.core import COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, name_parts
 from databus.formats._column_text import decimal_texts, escaped, quoted, texts_of
 from databus.formats._images import Images, Places, check_whole_rows, images_of, rows_at
 from databus.formats._messages import Messages, changed_objects, dumps, joined, messages_of, object_pieces
@@ -37,7 +37,7 @@ def maxwell_messages(table: TableSchema, batch: pa.RecordBatch, *, commits: pa.B
     images = images_of(table, batch)
     texts = [maxwell_texts(table, column, batch.column(column.name)) for column in table.columns]
     last = [rows_at(text, images.rows) for text in texts]
-    database, _, name = table.source.rpartition(".")
+    database, name = name_parts(table.source)
     here = {
         each: rows_at(batch.column(each), images.rows) for each in (COMMIT_VERSION, SEQ, COMMIT_TIMESTAMP, SNAPSHOT)
     }

@@ -20,6 +20,7 @@ from databus.formats._read import (
     json_value,
     kinds_of,
     members_of,
+    names_said,
     present,
     rows_of,
 )
@@ -49,7 +50,7 @@ def maxwell_rows(table: TableSchema, values: pa.Array) -> ReadRows:
     is_row = kinds > 0
     chosen = np.flatnonzero(is_row)
     said = {name: values.take(pa.array(chosen)) for name, values in read.members.items()}
-    check_table(table, said["database"], said["table"], places[chosen])
+    check_table(table, names_said(said["database"], said["table"]), places[chosen])
     data, old = members_of(said["data"]), members_of(said["old"])
     is_update = kinds[chosen] == ChangeType.UPDATE_POSTIMAGE
     olds = Olds(found, read.objects, chosen, np.zeros(len(chosen), np.int64), True, _old_of, schema.names, table.names)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from databus.core import SOURCE
 from databus.formats._parse import parsed
-from databus.formats._read import databases_of, members_of, present
+from databus.formats._read import members_of, names_said, present
 
 TableWords: TypeAlias = Literal["own", "debezium", "maxwell", "canal", "cloudevents", "cloudevents-debezium"]
 
@@ -35,22 +35,18 @@ def tables_named(words: TableWords, values: pa.Array, *, with_schema: bool = Fal
             members = members_of(pc.struct_field(payload, "source"))
         else:
             members = members_of(parsed(found, pa.schema([source]), places).members["source"])
-        names = _joined(databases_of(members["db"], members["schema"]), members["table"])
+        names = names_said(members["db"], members["table"], members["schema"])
     elif words == "cloudevents-debezium":
         attributes = [f"iodebezium{each.name}" for each in _NAMES]
         members = parsed(found, pa.schema([(each, pa.string()) for each in attributes]), places).members
         database, schema, name = (members[each] for each in attributes)
-        names = _joined(databases_of(database, schema), name)
+        names = names_said(database, name, schema)
     else:
         members = parsed(found, pa.schema([("database", pa.string()), ("table", pa.string())]), places).members
-        names = _joined(members["database"], members["table"])
+        names = names_said(members["database"], members["table"])
     at = np.full(len(values), -1, np.int64)
     at[places] = np.arange(len(places))
     return names.take(pa.array(at, mask=at < 0))
-
-
-def _joined(databases: pa.Array, names: pa.Array) -> pa.StringArray:
-    return pc.binary_join_element_wise(databases, names, ".")
 
 
 def _short(full: pa.Array) -> pa.StringArray:

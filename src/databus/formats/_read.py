@@ -8,10 +8,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, SEQ, ChangeType, UnrepresentableValue
+from databus.core import CHANGE_TYPE, SEQ, ChangeType, UnrepresentableValue, name_parts, source_name
 from databus.formats._base64 import base64_bytes
 from databus.schema import BUS_FIELDS, Column, TableSchema, forms_of
 
+_BETWEEN: Final = "\0"  # which no database has in a name
 Places = npt.NDArray[np.int64]
 
 
@@ -98,21 +99,27 @@ def kinds_of(words: pa.Array, known: dict[str, ChangeType]) -> npt.NDArray[np.in
     return found
 
 
-def check_table(table: TableSchema, databases: pa.Array, names: pa.Array, messages: Places) -> None:
-    """Raises `UnrepresentableValue` for a message that names another table."""
-    database, _, name = table.source.rpartition(".")
-    is_this = pc.and_(pc.equal(databases, database), pc.equal(names, name)).fill_null(False)
+def check_table(table: TableSchema, names: pa.StringArray, messages: Places) -> None:
+    """Raises `UnrepresentableValue` for a message that names another table. names: see `names_said`."""
+    is_this = pc.equal(names, source_name(*name_parts(table.source))).fill_null(False)
     wrong = np.flatnonzero(~is_this.to_numpy(zero_copy_only=False))
     if len(wrong):
-        said = f"{databases[wrong[0]].as_py()}.{names[wrong[0]].as_py()}"
+        said = names[wrong[0]].as_py() or "no table"
         raise UnrepresentableValue(f"message {messages[wrong[0]]} is of {said}, not of {table.source}")
 
 
-def databases_of(databases: pa.StringArray, schemas: pa.StringArray) -> pa.StringArray:
-    """What stands before a table's name: the database, and where tables stand in schemas of it (PostgreSQL, SQL Server,
-    Oracle) the schema too, since two of them may have tables of one name.
+def names_said(databases: pa.Array, tables: pa.Array, schemas: pa.Array | None = None) -> pa.StringArray:
+    """The names (`db.table`) that messages say; null where they do not. schemas: where tables stand in schemas of a
+    database (PostgreSQL, SQL Server, Oracle), of which two may have tables of one name: the schema belongs to the
+    table's.
     """
-    return pc.coalesce(pc.binary_join_element_wise(databases, schemas, "."), databases)
+    parts = pc.binary_join_element_wise(databases, tables, _BETWEEN)
+    if schemas is not None:
+        parts = pc.coalesce(pc.binary_join_element_wise(databases, schemas, tables, _BETWEEN), parts)
+    alike = parts.dictionary_encode()
+    said = [each.split(_BETWEEN) for each in alike.dictionary.to_pylist()]
+    names = [source_name(each[0], each[1] if len(each) == 2 else source_name(*each[1:3])) for each in said]
+    return pa.array(names, pa.string()).take(alike.indices)
 
 
 def members_of(structs: pa.StructArray) -> dict[str, pa.Array]:

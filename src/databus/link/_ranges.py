@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final, TypeVar
 
-from databus.core import Pair, ServiceUnavailable, SourceCheckpoint, StreamCut, TransientError
+from databus.core import (
+    Pair,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    StreamCut,
+    TransientError,
+    name_fits,
+    split_physical,
+)
 from databus.link._patience import patiently
 from databus.link._relay import FrameStream, RelayClient
 from databus.wire import Commit, FrameGroup, Header, done_by, position_after
@@ -19,8 +27,8 @@ Pieces = Callable[[FrameStream], Iterator[tuple[T, Header]]]
 
 def is_called(name: str, physical: str, table: str) -> bool:
     """Whether a name, as written where sources are chosen, may mean a table (`db.table`) of a physical source."""
-    short = table.rpartition(".")[2]
-    return any(fnmatchcase(form, name) for form in (f"{physical}/{table}", table, short, f"{physical}/{short}"))
+    owner, wanted = split_physical(name)
+    return fnmatchcase(physical, owner or "*") and name_fits(table, wanted)
 
 
 def any_of(names: Sequence[str] | None, physical: str) -> Callable[[str], bool]:

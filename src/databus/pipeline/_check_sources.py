@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from databus.core import ConfigError
+from databus.core import ConfigError, is_pattern, split_database
 from databus.pipeline._check_definitions import check_definitions
 from databus.pipeline._config import Problem
 from databus.pipeline._contract import Shape, TablesFilter
@@ -17,9 +17,8 @@ from databus.pipeline._graph import Branch, Graph, physicals_of
 from databus.pipeline._registry import Kind
 from databus.schema import TableSchema, column_named
 from databus.sources import SourceConfig
-from databus.tasks import full_pattern, matches, nearest, patterns_meet, patterns_of, selects
+from databus.tasks import matches, nearest, patterns_meet, patterns_of, selects
 
-_WILDCARDS: Final = frozenset("*?[")
 _NAMED_MAX: Final = 8
 
 Columns = Mapping[str, Sequence[str]]
@@ -68,7 +67,7 @@ def check_sources(graph: Graph) -> Iterator[Problem]:
 
 
 def _is_name(pattern: str) -> bool:
-    return not _WILDCARDS & set(pattern)
+    return not is_pattern(pattern)
 
 
 def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> Iterator[Problem]:
@@ -114,7 +113,7 @@ def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
         choice = each.choice()
         for option, patterns in (("tables", choice.include), ("exclude", choice.exclude)):
             for index, pattern in enumerate(patterns):
-                if _is_name(full_pattern(pattern).rpartition(".")[2]) and not _found(pattern, captured):
+                if _is_name(split_database(pattern)[1]) and not _found(pattern, captured):
                     yield Problem(f"{path}.{option}[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
 
 

@@ -20,6 +20,7 @@ from databus.core import (
     ServiceUnavailable,
     SourceCheckpoint,
     TransientError,
+    split_physical,
 )
 from databus.disk import Location
 from databus.pipeline._compare_filtered import Filtered, FilteredTable, captured_table
@@ -248,7 +249,7 @@ def _physicals_of(plan: QueryPlan, physicals: Sequence[str]) -> list[str]:
     """What a query reads; a typed one may name its table without its physical source, where there is but one."""
     if plan.physical is not None:
         return [plan.physical]
-    named, _, _ = (plan.table or "").rpartition("/")
+    named, _ = split_physical(plan.table or "")
     return [each for each in physicals if plan.table is not None and named in ("", each)]
 
 

@@ -26,6 +26,8 @@ from databus.core import (
     DatabusError,
     SourceCheckpoint,
     UnrepresentableValue,
+    canonical_name,
+    split_physical,
 )
 from databus.formats import from_json_value, to_json_value
 from databus.pipeline._contract import Shape
@@ -132,10 +134,9 @@ def _case(graph: Graph, name: str, test: FilterTest) -> _Case:
 
 
 def _full_name(config: "PipelineConfig", table: str) -> str:
-    if "/" in table:
-        return table
-    owners = [name for name, source in config.sources.items() if source.selects(table)]
-    return f"{owners[0] if owners else next(iter(config.sources), 'test')}/{table}"
+    physical, source = split_physical(table)
+    owners = [physical] if physical else [name for name, each in config.sources.items() if each.selects(source)]
+    return f"{owners[0] if owners else next(iter(config.sources), 'test')}/{canonical_name(source)}"
 
 
 def _branch(graph: Graph, where: str, test: FilterTest, full: str) -> Branch:

@@ -12,7 +12,7 @@ from databus.pipeline._ledger import Ledger
 from databus.pipeline._progress import OutputState
 from databus.pipeline._registry import Kind
 from databus.pipeline._streams import Stream
-from databus.tasks import name_for_relay, patterns_of
+from databus.tasks import names_for_relay, patterns_of
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,4 @@ def _tables(stream: Stream) -> list[str]:
         return [stream.of]
     patterns = [pattern for selection in stream.selections for pattern in patterns_of(selection)]
     physical = stream.of.removesuffix("/*")
-    return [] if stream.of in patterns else list(dict.fromkeys(name_for_relay(each, physical) for each in patterns))
+    return [] if stream.of in patterns else names_for_relay(patterns, physical)

@@ -15,7 +15,7 @@ from databus.pipeline._progress import Progress
 from databus.pipeline._state import is_held
 from databus.pipeline._status import StatusFile, read_status, with_backlog
 from databus.pipeline._validate import load_pipeline
-from databus.tasks import name_for_relay
+from databus.tasks import names_for_relay
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ class Published:
         for plan in plans:
             tables = [] if plan.table is None else [plan.table]
             if plan.physical is not None and f"{plan.physical}/*" not in plan.patterns:
-                tables = [name_for_relay(each, plan.physical) for each in plan.patterns]
+                tables = names_for_relay(plan.patterns, plan.physical)
             self._progress.expect(plan.name, [feed.output.partition(".")[2] for feed in plan.feeds], tables)
 
     def change(self, config: PipelineConfig, plans: Sequence[QueryPlan], new: Sequence[QueryPlan]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from databus.core import ServiceUnavailable
+from databus.core import ServiceUnavailable, is_pattern
 from databus.pipeline._contract import Input, RunContext, TablesFilter
 from databus.pipeline._graph import Graph, Step
 from databus.pipeline._plan import QueryPlan
@@ -11,7 +11,6 @@ from databus.pipeline._typed_steps import TypedSteps
 from databus.tasks import NamedFilter, TableFilters, matches, nearest, patterns_meet
 
 _NAMED_MAX: Final = 10
-_WILDCARDS: Final = frozenset("*?[")
 
 Filters = Mapping[tuple[str, ...], TableFilters]
 """By the paths of the filters on a table's way, those filters."""
@@ -67,7 +66,7 @@ def check_named(graph: Graph, steps: Sequence[Step], origin: Input, context: Run
 
 def _check_names(where: str, patterns: Sequence[str], physical: str, there: Sequence[str]) -> None:
     for pattern in patterns:
-        is_meant = not _WILDCARDS & set(pattern) and patterns_meet(pattern, f"{physical}/*")
+        is_meant = not is_pattern(pattern) and patterns_meet(pattern, f"{physical}/*")
         if not is_meant or any(matches(each, [pattern]) for each in there):
             continue
         meant = nearest(pattern, there)

@@ -117,11 +117,14 @@ def with_backlog(outputs: Mapping[str, Any], relay: str | None, access: "Access"
 
 
 def _backlog(client: Any, physical: str, position: Any, tables: list[str]) -> dict[str, Any]:
+    from databus.tasks import name_if_there
+
     unknown = {"rows": None, "is_least": False, "bytes": None, "lag_s": None, "held": None, "oldest_us": None}
     try:
         start = SourceCheckpoint.from_json(position, "position")
         head = client.head(physical, start=start)
-        left = client.range(physical, start, sources=tables or None, rows_max=_ROWS_COUNTED_MAX)
+        asked = [name_if_there(each, physical) for each in tables]
+        left = client.range(physical, start, sources=asked or None, rows_max=_ROWS_COUNTED_MAX)
     except (PositionPurged, PositionForeign) as error:
         return {**unknown, "held": False, "message": str(error)}
     except DatabusError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from databus.core import ConfigError
+from databus.core import ConfigError, is_pattern, split_physical
 from databus.disk import LocalLocation, Storage, locate
 from databus.formats import line_of, lines_in, validated
 from databus.pipeline._check_http import check_http
@@ -29,7 +29,6 @@ from databus.pipeline._registry import Kind
 from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, patterns_of, selections_meet
 
 _PATTERNS_TOLD_MAX: Final = 5
-_WILDCARDS: Final = frozenset("*?[")
 
 
 def validate(path: Path | str, *, master: str | None = None, offline: bool = False) -> list[Problem]:
@@ -214,16 +213,14 @@ def _check_tables(config: PipelineConfig, path: str, choice: TableChoice) -> Ite
     if not config.sources:
         return
     for index, pattern in enumerate(choice.include):
-        physical, slash, table = full_pattern(pattern).partition("/")
-        if not slash:
-            continue
+        physical, table = split_physical(full_pattern(pattern))
         named = [name for name in config.sources if patterns_meet(f"{physical}/*", f"{name}/*")]
         where = f"{path}.tables[{index}]"
         if not named:
             near = difflib.get_close_matches(physical, config.sources, 1)
             hint = f'did you mean "{near[0]}/{table}"?' if near else f"there are {', '.join(config.sources)}"
             yield Problem(where, f'no physical source called "{physical}"; {hint}')
-        elif not _WILDCARDS & set(table) and not any(config.sources[name].selects(table) for name in named):
+        elif not is_pattern(table) and not any(config.sources[name].selects(table) for name in named):
             yield Problem(where, f"{pattern} is not captured; see `sources.{named[0]}.tables` and `.exclude`")
 
 
@@ -420,4 +417,4 @@ def _or_merge(node: NodeSpec) -> str:
 
 def _is_many(branch: Branch) -> bool:
     patterns = patterns_of(branch.selection)
-    return len(patterns) > 1 or bool(_WILDCARDS & set(patterns[0]))
+    return len(patterns) > 1 or is_pattern(patterns[0])

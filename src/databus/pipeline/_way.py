@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
+from databus.core import split_physical
 from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Graph
 from databus.pipeline._output_contract import Output, SparkOutput
@@ -46,7 +47,7 @@ def made_otherwise(stream: Stream, way_of: WayOf) -> list[str]:
 
 def why_stopped(output: str, tables: Sequence[str]) -> str:
     """Why an output that does not say what to do does not go on with such tables."""
-    names = " ".join(sorted({each.rpartition("/")[2] for each in tables}))
+    names = " ".join(sorted({split_physical(each)[1] for each in tables}))
     return (
         f"what decides the rows of {', '.join(sorted(tables))} (filters on the way, or this output's options) was "
         f"changed after rows were written. Choose what happens to those rows: `databus rebuild FILE {output} {names}` "

@@ -6,12 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from databus.core import Checkpoint, MalformedRequest, ServiceUnavailable, UnknownSource
+from databus.core import (
+    Checkpoint,
+    MalformedRequest,
+    ServiceUnavailable,
+    UnknownSource,
+    is_pattern,
+    name_fits,
+    split_physical,
+)
 from databus.log import Log, SchemaStore, SchemaVersion
 from databus.relay._capture import Capture
 from databus.schema import avro_schema
 
-_WILD: Final = frozenset("*?[")
 _NAMED_MAX: Final = 10  # how many names an error lists
 
 
@@ -39,7 +46,7 @@ class Selection:
         known = store.ids()
         for name in self.names or ():
             found = _matching(self.physical, known, name)
-            if _is_pattern(name):
+            if is_pattern(name):
                 continue
             if not found:
                 raise unknown(name, [store.full_name(each) for each in known])
@@ -48,23 +55,15 @@ class Selection:
                 raise MalformedRequest(f"sources: {name!r} may be {' or '.join(several)}; write the full name")
 
 
-def _is_pattern(name: str) -> bool:
-    return bool(_WILD & set(name))
-
-
 def _matching(physical: str, known: Mapping[str, int], name: str) -> list[int]:
     """Ids of the tables that `name` means in one physical source."""
     if name.isascii() and name.isdigit():
         return [id_ for id_ in known.values() if id_ == int(name)]
-    owner, slash, table = name.rpartition("/")
-    if slash and not _is(owner, physical):
+    owner, table = split_physical(name)
+    if owner and not fnmatchcase(physical, owner):
         return []
     exact = [id_ for each, id_ in known.items() if each == table]
-    return exact or [id_ for each, id_ in known.items() if _is(table, each) or _is(table, each.rpartition(".")[2])]
-
-
-def _is(pattern: str, name: str) -> bool:
-    return name == pattern or (_is_pattern(pattern) and fnmatchcase(name, pattern))
+    return exact or [id_ for each, id_ in known.items() if name_fits(each, table)]
 
 
 def unknown(name: str, there_are: Iterable[str], what: str = "source") -> UnknownSource:
@@ -124,12 +123,12 @@ class Catalog:
         """The physical sources in which each of these names means something."""
         candidates = list(self.captures.values())
         for name in sources:
-            owner, slash, _ = name.rpartition("/")
-            if slash:
-                left = [each for each in candidates if _is(owner, each.physical)]
-                if not left and not any(_is(owner, each) for each in self.captures):
+            owner, _ = split_physical(name)
+            if owner:
+                left = [each for each in candidates if fnmatchcase(each.physical, owner)]
+                if not left and not any(fnmatchcase(each, owner) for each in self.captures):
                     raise unknown(owner, self.captures, "physical source")
-            elif _is_pattern(name):
+            elif is_pattern(name):
                 left = candidates
             else:
                 left = [
@@ -180,7 +179,7 @@ class Catalog:
         if fingerprint is not None and not found:
             raise UnknownSource(f"fingerprint: no definition {fingerprint:016x} in any log of this relay")
         for name in names or ():
-            if name not in matched and not _is_pattern(name):
+            if name not in matched and not is_pattern(name):
                 raise unknown(name, self.all_names())
         return found
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from databus.core import MalformedRequest, UnsupportedFeature
+from databus.core import MalformedRequest, UnsupportedFeature, canonical_name, split_physical
 from databus.log import Log
 from databus.relay._capture import Capture
 from databus.relay._capture_state import State
@@ -133,8 +133,9 @@ def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[st
     """Have tables read anew: full names, or `db.table` where one physical source is meant."""
     wanted: dict[str, list[str]] = {}
     for table in tables:
-        owner, slash, name = table.rpartition("/")
-        if slash:
+        owner, name = split_physical(table)
+        name = canonical_name(name)
+        if owner:
             wanted.setdefault(catalog.physical(owner).physical, []).append(name)
         elif len(captures) == 1:
             wanted.setdefault(captures[0].physical, []).append(name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import ConfigError
+from databus.core import ConfigError, short_name
 from databus.log import Log
 from databus.sources import SourceConfig
 
@@ -57,7 +57,7 @@ class MissingTables:
 
 
 def _near(entry: str, there: list[str]) -> str:
-    tables = {name: name for name in there} | {name.rpartition(".")[2]: name for name in there}
+    tables = {name: name for name in there} | {short_name(name): name for name in there}
     near = difflib.get_close_matches(entry, tables, _NEAR_MAX, _NEAR_RATIO)
     names = list(dict.fromkeys(tables[each] for each in near))
     return f"; did you mean {' or '.join(names)}?" if names else ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from databus.core import Checkpoint, MalformedRequest, Pair, SourceCheckpoint, time_us
+from databus.core import Checkpoint, MalformedRequest, Pair, SourceCheckpoint, split_names, time_us
 
 _INT64_END: Final = 1 << 63
 _DIGITS: Final = re.compile(r"[0-9]{1,19}")
@@ -74,7 +74,7 @@ def names(query: Query, name: str) -> list[str] | None:
     text = query.get(name)
     if text is None:
         return None
-    found = [part.strip() for part in text.split(",")]
+    found = split_names(text)
     if not all(found):
         raise MalformedRequest(f"{name}: {text[:100]!r} has an empty name in it")
     return None if found == ["all"] else found

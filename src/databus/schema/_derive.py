@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from databus.core import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID
+from databus.core import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, SEQ, SNAPSHOT, TXID, name_parts
 from databus.schema._table import TableSchema
 from databus.schema._types import forms_of
 
@@ -109,7 +109,7 @@ def avro_schema(table: TableSchema, reserved: Collection[str] = ()) -> dict[str,
         if column.db_type:
             field["db_type"] = column.db_type
         fields.append(field)
-    namespace, _, name = table.source.rpartition(".")
+    namespace, name = name_parts(table.source)
     record: dict[str, Any] = {"type": "record", "name": avro_name(name), "fields": fields}
     if namespace:
         record["namespace"] = avro_name(namespace)

@@ -3,7 +3,7 @@
 from databus.core import Contains, Identity
 from databus.log import Resume
 from databus.sources._capabilities import Checkable, Comparable, Finding, Movable, Preparable, Severity, Skippable
-from databus.sources._config import ColumnChoice, LocalPath, SourceConfig
+from databus.sources._config import ColumnChoice, LocalPath, SourceConfig, SourceName
 from databus.sources._contract import Source, SourceLag
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
 from databus.sources._registry import (
@@ -38,6 +38,7 @@ __all__ = [
     "Source",
     "SourceConfig",
     "SourceLag",
+    "SourceName",
     "all_offered",
     "offered",
     "offers",

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from databus.core import Checkpoint, ConfigError, MalformedRequest, time_us
+from databus.core import Checkpoint, ConfigError, MalformedRequest, is_pattern, split_names, time_us
 from databus.link import Access
 
 _STARTS: Final = ("startingVersion", "startingTimestamp", "startingCheckpoint")
@@ -161,7 +161,7 @@ class DatabusOptions(BaseModel):
         given = [name for name, value in zip(_STARTS, starts, strict=True) if value is not None]
         if len(given) > 1:
             raise ValueError(f"{given[0]} and {given[1]} both say where to begin; leave one out")
-        if self.shape == "typed" and (len(self.names) != 1 or "*" in self.sources):
+        if self.shape == "typed" and (len(self.names) != 1 or is_pattern(self.sources)):
             raise ValueError("shape=typed reads one table, named by the option sources")
         if self.shape != "typed":
             typed_only = {
@@ -189,7 +189,7 @@ class DatabusOptions(BaseModel):
     @property
     def names(self) -> tuple[str, ...]:
         """The names in `sources`."""
-        return tuple(name.strip() for name in self.sources.split(",") if name.strip())
+        return tuple(name for name in split_names(self.sources) if name)
 
     @property
     def meta_full(self) -> bool:

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from databus.core import ConfigError, Pair, UnknownSource
+from databus.core import ConfigError, Pair, UnknownSource, short_name
 from databus.link import RelayClient, SourceInfo, any_of, is_called, other_log
 from databus.schema import TableSchema
 from databus.spark._options import DatabusOptions
@@ -87,7 +87,7 @@ def matches(source: SourceInfo, name: str) -> bool:
 
 
 def _short(source: SourceInfo) -> str:
-    return source.table.rpartition(".")[2]
+    return short_name(source.table)
 
 
 def _one(served: Sequence[SourceInfo], name: str) -> SourceInfo:

@@ -2,13 +2,29 @@
 
 A table's full name is `physical/db.table`. A pattern without a slash is for the tables of every physical source, one
 without a dot too for those of every database; `*` stands for any run of characters inside of one of the three parts.
+What stands between backquotes stands for itself; see `databus.core.source_name`.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Final
+
+from databus.core import (
+    glob_of,
+    is_pattern,
+    name_parts,
+    plain_name,
+    short_name,
+    split_database,
+    split_physical,
+)
+
+_ANY: Final = ""  # no character is the empty text, nor any text of two
+_MANY: Final = "**"
 
 
 def full_pattern(pattern: str) -> str:
@@ -17,14 +33,15 @@ def full_pattern(pattern: str) -> str:
     >>> full_pattern("orders"), full_pattern("main.orders"), full_pattern("shop/orders"), full_pattern("*")
     ('*/*.orders', '*/main.orders', 'shop/*.orders', '*/*')
     """
-    physical, slash, table = pattern.partition("/") if "/" in pattern else ("*", "/", pattern)
-    return f"{physical}{slash}{table if '.' in table or table == '*' else f'*.{table}'}"
+    physical, table = split_physical(pattern)
+    return f"{physical or '*'}/{table if split_database(table)[0] or table == '*' else f'*.{table}'}"
 
 
+@lru_cache(maxsize=4096)
 def _parts(pattern: str) -> tuple[str, str, str]:
-    physical, _, rest = full_pattern(pattern).partition("/")
-    db, dot, table = rest.partition(".")
-    return (physical, db, table) if dot else (physical, "*", "*")
+    physical, rest = split_physical(full_pattern(pattern))
+    db, table = split_database(rest)
+    return (physical, db or "*", table)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -33,7 +50,9 @@ def matches(name: str, patterns: Iterable[str]) -> bool:
     >>> matches("shop/main.orders", ["customers", "main.ord*"])
     True
     """
-    return any(_covers(pattern, name) for pattern in patterns)
+    physical, source = split_physical(name)
+    parts = physical, *name_parts(source)
+    return any(all(map(fnmatchcase, parts, map(glob_of, _parts(pattern)))) for pattern in patterns)
 
 
 def nearest(table: str, names: Iterable[str]) -> str | None:
@@ -47,23 +66,32 @@ def nearest(table: str, names: Iterable[str]) -> str | None:
     """
 
     def as_written(name: str) -> str:
-        physical, _, rest = name.partition("/")
-        part = rest if "." in table else rest.rpartition(".")[2]
-        return f"{physical}/{part}" if "/" in table else part
+        physical, rest = split_physical(name)
+        part = rest if split_database(wanted)[0] else short_name(rest)
+        return f"{physical}/{part}" if owner else part
+
+    owner, wanted = split_physical(table)
 
     return next(iter(difflib.get_close_matches(table, sorted(set(map(as_written, names))), 1)), None)
 
 
+def _signs(part: str) -> tuple[str, ...]:
+    """The characters of a part of a pattern, with `_MANY` and `_ANY`; a set of characters counts as any."""
+    found = re.findall(r"\[!?\]?[^\]]*\]|.", glob_of(part), re.DOTALL)
+    signs = {"*": _MANY, "?": _ANY, "[*]": "*", "[?]": "?", "[[]": "["}
+    return tuple(signs.get(each, each if len(each) == 1 else _ANY) for each in found)
+
+
 @lru_cache(maxsize=4096)
-def _meet(one: str, other: str) -> bool:
-    """Whether some text matches both globs of `*`."""
+def _meet(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether some text matches both."""
     if not one or not other:
-        return not one.strip("*") and not other.strip("*")
-    if one[0] == "*":
-        return _meet(one[1:], other) or (other[0] != "*" and _meet(one, other[1:])) or _meet(one[1:], other[1:])
-    if other[0] == "*":
+        return not {*one, *other} - {_MANY}
+    if one[0] == _MANY:
+        return _meet(one[1:], other) or (other[0] != _MANY and _meet(one, other[1:])) or _meet(one[1:], other[1:])
+    if other[0] == _MANY:
         return _meet(other, one)
-    return one[0] == other[0] and _meet(one[1:], other[1:])
+    return (_ANY in (one[0], other[0]) or one[0] == other[0]) and _meet(one[1:], other[1:])
 
 
 def patterns_meet(one: str, other: str) -> bool:
@@ -72,26 +100,46 @@ def patterns_meet(one: str, other: str) -> bool:
     >>> patterns_meet("shop/*", "main.orders"), patterns_meet("shop/a*", "shop/b*")
     (True, False)
     """
-    return all(_meet(a, b) for a, b in zip(_parts(one), _parts(other), strict=True))
+    return all(_meet(_signs(a), _signs(b)) for a, b in zip(_parts(one), _parts(other), strict=True))
 
 
 def _covers(wide: str, narrow: str) -> bool:
-    return all(fnmatchcase(a, b) for a, b in zip(_parts(narrow), _parts(wide), strict=True))
+    """Whether every table of one pattern is of another; False too where that is hard to say."""
+    texts = (glob_of(part) if is_pattern(part) else plain_name(part) for part in _parts(narrow))
+    return all(map(fnmatchcase, texts, map(glob_of, _parts(wide))))
 
 
-def name_for_relay(pattern: str, physical: str) -> str:
-    """A pattern that tables of this physical source may match, as one that a relay understands.
+def names_for_relay(patterns: Iterable[str], physical: str, there: Sequence[str] = ()) -> list[str]:
+    """The patterns that tables of this physical source may match, as a relay understands them.
 
-    What has no wildcard stays a name, so that the relay can say that it knows none such.
+    What has no wildcard stays a name, so that the relay can say that it knows none such; but of a table that another
+    physical source has and this one does not, a pattern is made, which may match nothing. there: known full names.
 
-    >>> name_for_relay("main.orders", "shop"), name_for_relay("*/a*", "shop"), name_for_relay("orders", "shop")
-    ('shop/main.orders', 'shop/*.a*', 'orders')
+    >>> names_for_relay(["main.orders", "*/a*", "orders", "crm/main.people"], "shop")
+    ['shop/main.orders', 'shop/*.a*', 'orders']
+    >>> names_for_relay(["orders", "people"], "shop", ["crm/main.people"])
+    ['orders', '[s]hop/people']
     """
-    written = pattern.rpartition("/")[2]
-    if "." not in written and "*" not in written:
-        return written
-    table = full_pattern(pattern).partition("/")[2]
-    return f"{physical}/{table}"
+    found = []
+    for pattern in patterns:
+        if not patterns_meet(pattern, f"{physical}/*"):
+            continue
+        _, written = split_physical(pattern)
+        owners = {split_physical(name)[0] for name in there if matches(name, [pattern])}
+        if is_pattern(written) or split_database(written)[0]:
+            written = f"{physical}/{split_physical(full_pattern(pattern))[1]}"
+        is_others = owners and physical not in owners
+        found.append(name_if_there(written, physical) if is_others else written)
+    return list(dict.fromkeys(found))
+
+
+def name_if_there(name: str, physical: str) -> str:
+    """A name for a relay as a pattern that means no other table, and that the relay therefore does not insist on.
+
+    >>> name_if_there("orders", "shop"), name_if_there("shop/main.orders", "shop")
+    ('[s]hop/orders', '[s]hop/main.orders')
+    """
+    return f"[{physical[0]}]{physical[1:]}/{split_physical(name)[1]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,10 @@
 """The folders of an output's tables: a root, and below it a template over the names of a table."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
-from databus.core import COMMIT_TIMESTAMP, SNAPSHOT, TXID, ConfigError, UnsupportedFeature
+from databus.core import COMMIT_TIMESTAMP, SNAPSHOT, TXID, ConfigError, UnsupportedFeature, name_parts
 from databus.disk import Location
 from databus.tasks._batch import TableRows
 from databus.tasks._data_file import DataFile, write_data_file, write_passing_file
@@ -13,26 +12,30 @@ from databus.tasks._pairs import parted
 
 _UNUSED: Final = frozenset({COMMIT_TIMESTAMP, TXID, SNAPSHOT})  # in a mirror
 
-Named = Callable[[str], str]
-"""The part of a folder's name that stands for a name in the database; different for different ones."""
+
+class Named(Protocol):
+    """The part of a folder's name that stands for a name in the database; different for different ones."""
+
+    def __call__(self, name: str, *, dots: bool = False) -> str: ...
 
 
-def quoted(name: str) -> str:
-    """As in a URL, with its blanks.
+def quoted(name: str, *, dots: bool = False) -> str:
+    """As in a URL, with its blanks. dots: whether dots are written otherwise, too.
 
-    >>> quoted("größe 1/2")
-    'gr%C3%B6%C3%9Fe 1%2F2'
+    >>> quoted("größe 1/2"), quoted("a.b"), quoted("a.b", dots=True)
+    ('gr%C3%B6%C3%9Fe 1%2F2', 'a.b', 'a%2Eb')
     """
-    return quote(name, safe=" ")
+    found = quote(name, safe=" ")
+    return found.replace(".", "%2E") if dots else found
 
 
-def spelled(name: str) -> str:
+def spelled(name: str, *, dots: bool = False) -> str:
     """With letters of every script as they are, and no `%`, which Delta's engine takes for an escape of its own.
 
     >>> spelled("größe 1/2"), spelled("a=b")
     ('größe 1=2F2', 'a=3Db')
     """
-    return "".join(c if c.isalnum() else quote(c, safe=" ").replace("%", "=") for c in name)
+    return "".join(c if c.isalnum() else quoted(c, dots=dots).replace("%", "=") for c in name)
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,16 @@ class Folders:
         Raises `ConfigError` for a template that names anything else, `UnsupportedFeature` for a table without a name of
         its own, such as `..`, whose folder would be that of all.
         """
-        db, _, table = source.rpartition(".")
-        if not table:
+        db, table = name_parts(source)
+        if table in ("", ".", ".."):
             raise UnsupportedFeature(
                 f"{self.where}: the table {physical}/{source} has no name that a folder can have; leave it out in the "
                 "`tables` of the input"
             )
-        names = {"physical": physical, "db": db, "table": table}
+        # A database has no dot there, so that `{db}.{table}` is another folder for each pair of names.
+        names = {"physical": self.named(physical), "db": self.named(db, dots=True), "table": self.named(table)}
         try:
-            below = self.below.format(**{name: self.named(value) for name, value in names.items()})
+            below = self.below.format(**names)
         except (KeyError, IndexError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"{self.where}: {self.below!r} is not a template ({error!r}); it may name "

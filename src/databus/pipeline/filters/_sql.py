@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from sqlglot import exp
 
-from databus.core import ConfigError
+from databus.core import ConfigError, name_parts, split_physical
 from databus.pipeline._contract import Filter
 from databus.pipeline._node_config import FilterConfig
 from databus.pipeline.filters._columns import is_control, meta_columns
@@ -163,7 +163,8 @@ class SqlFilter(Filter):
             yield f"{what} is not taken here; beside its columns there are FROM with one table, and WHERE"
         named = _name_of(_from_of(tree))
         table = self.config.table
-        if table is not None and table.rpartition("/")[2].rpartition(".")[2] != named.rpartition(".")[2]:
+        parts = name_parts(split_physical(table or "")[1])
+        if table is not None and _from_of(tree).name != parts[1] and named != ".".join(parts):
             yield f'reads FROM {named}, but `table` says "{table}"'
         if not unknown:
             self._parts  # noqa: B018 - raises what is wrong with it

@@ -11,7 +11,7 @@ from databus.core import Checkpoint, PositionPurged, UnknownSource, time_us
 from databus.pipeline._contract import Input, RunContext, Shape
 from databus.pipeline._node_config import InputConfig
 from databus.schema import TableSchema
-from databus.tasks import Decode, RangeDecoder, RelayTables, TableChoice, matches, name_for_relay, nearest
+from databus.tasks import Decode, RangeDecoder, RelayTables, TableChoice, matches, names_for_relay, nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,10 +125,10 @@ class DatabusInput(Input):
     ) -> "tuple[DataFrame, Decode]":
         """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
         options = {**self._options(spark, context, after), "shape": "ranges", "physical": physical}
-        names = [name_for_relay(pattern, physical) for pattern in patterns]
-        if f"{physical}/*" not in names:
-            options["sources"] = ",".join(dict.fromkeys(names))
-        sources = tuple(options["sources"].split(",")) if "sources" in options else None
+        names = names_for_relay(patterns, physical, self.tables_of(context))
+        sources = None if not names or f"{physical}/*" in names else tuple(names)
+        if sources is not None:
+            options["sources"] = ",".join(sources)
         times = self.config.wait_ms, self.config.retry_ms
         decode = RangeDecoder(context.relay_url, context.access, physical, sources, *times)
         return self._stream(spark, options), decode

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline.outputs._delta_table import Upkeep
+from databus.sources import SourceName
 
 _KEEP: Final = Upkeep()
 
@@ -30,7 +31,7 @@ class DeltaConfig(OutputConfig):
         "name for each year. Column `_source` says whose each row is (`physical/db.table`), and the table is "
         "partitioned by it; a row is told from others by it and by its key, so keys may repeat between sources.",
     )
-    key: list[str] | dict[str, list[str]] | None = Field(
+    key: list[str] | dict[SourceName, list[str]] | None = Field(
         None,
         description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
         examples=[["id"], {"main.log": ["host", "at"]}],

@@ -14,6 +14,7 @@ from databus.pipeline._output_contract import Delivery
 from databus.pipeline.outputs._gaps import refuse_gaps
 from databus.pipeline.outputs._letters import LettersConfig, LettersOutput
 from databus.schema import TableSchema
+from databus.sources import SourceName
 from databus.tasks import (
     BUCKETS_MAX,
     Bucket,
@@ -80,7 +81,7 @@ class HttpConfig(LettersConfig):
         None, description="PEM file of the certificate that is shown to the target, on every machine that runs tasks."
     )
     key_file: str | None = Field(None, description="Its key, if that is in another file.")
-    key: list[str] | dict[str, list[str]] | None = Field(
+    key: list[str] | dict[SourceName, list[str]] | None = Field(
         None,
         description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
         examples=[["id"], {"main.log": ["host", "at"]}],

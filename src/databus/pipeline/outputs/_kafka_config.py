@@ -8,6 +8,7 @@ from databus.core import InputError
 from databus.formats import text_of_setting
 from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.pipeline.outputs._letters import LettersConfig
+from databus.sources import SourceName
 from databus.tasks import BUCKETS_MAX
 from databus.tasks.kafka import (
     AVRO_FORMATS,
@@ -96,7 +97,7 @@ class KafkaConfig(LettersConfig):
         "them all tables go to one topic.",
         examples=["shop.{table}", "changes"],
     )
-    topics: dict[str, str] = Field(
+    topics: dict[SourceName, str] = Field(
         default_factory=dict,
         description="Other names for the topics of some tables, by `db.table`; as `topic`.",
         examples=[{"main.orders": "orders"}],
@@ -139,7 +140,7 @@ class KafkaConfig(LettersConfig):
         description="With `format: message`: `source` keeps the timestamps of messages, and a topic whose "
         "`message.timestamp.type` is not `CreateTime` stops the output; `target` lets such a topic give them new ones.",
     )
-    key: list[str] | dict[str, list[str]] | None = Field(
+    key: list[str] | dict[SourceName, list[str]] | None = Field(
         None,
         description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
         examples=[["id"], {"main.log": ["host", "at"]}],

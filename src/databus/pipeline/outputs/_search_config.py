@@ -8,6 +8,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from databus.pipeline._node_config import Names
 from databus.pipeline.outputs._letters import LettersConfig
+from databus.sources import SourceName
 from databus.tasks import BUCKETS_MAX
 
 
@@ -45,7 +46,7 @@ class SearchConfig(LettersConfig):
         "from the columns' types.",
         examples=[{"note": {"type": "text", "analyzer": "german"}, "main.orders": {"code": {"type": "keyword"}}}],
     )
-    key: list[str] | dict[str, list[str]] | None = Field(
+    key: list[str] | dict[SourceName, list[str]] | None = Field(
         None,
         description="Columns that identify a row where the source names none: for all tables, or by `db.table`.",
         examples=[["id"], {"main.log": ["host", "at"]}],

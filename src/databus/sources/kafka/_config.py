@@ -12,7 +12,7 @@ from databus.core import time_us
 from databus.formats import DecimalForm, UnsignedForm, text_of_setting
 from databus.link import RegistryOptions, wrong_kafka_setting
 from databus.schema import Column, TableSchema
-from databus.sources._config import SourceConfig
+from databus.sources._config import SourceConfig, SourceName
 from databus.sources.kafka._declared import declared
 
 SERVERS: Final = "bootstrap.servers"
@@ -151,7 +151,7 @@ class KafkaConfig(SourceConfig):
         "`kafka.<topic>` with the columns key, value, timestamp, partition, offset and headers. The others are changes "
         "of rows, of the tables in `schemas`; see docs/formats.md.",
     )
-    schemas: dict[str, MessageTable] = Field(
+    schemas: dict[SourceName, MessageTable] = Field(
         default_factory=dict,
         description="The tables that messages are changes of, by `db.table` as messages name them.",
     )

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from databus.core import UnrepresentableValue
+from databus.core import UnrepresentableValue, source_name
 from databus.schema import Column, TableSchema, user_schema
 from databus.sources.kafka._config import DATABASE, KafkaConfig
 from databus.sources.kafka._consumer import Messages
@@ -31,7 +31,7 @@ def topic_table(topic: str, config: KafkaConfig) -> TableSchema:
         Column("offset", "int64", nullable=False),
         Column("headers", "string"),
     )
-    source = f"{DATABASE}.{topic}"
+    source = source_name(DATABASE, topic)
     excluded = config.excluded_columns(source, KEY)
     return TableSchema(source, tuple(column for column in columns if column.name not in excluded), KEY)
 

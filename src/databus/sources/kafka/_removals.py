@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from databus.core import UnrepresentableValue
+from databus.core import UnrepresentableValue, name_parts
 from databus.formats import DebeziumForm, ReadRows, debezium_avro_rows, debezium_rows
 from databus.schema import Column, TableSchema, forms_of, key_form
 from databus.sources.kafka._consumer import Messages
@@ -80,7 +80,7 @@ def key_table(table: TableSchema) -> TableSchema:
 
 def debezium_keys(table: TableSchema, keys: pa.Array, form: DebeziumForm) -> ReadRows:
     """Deletes of rows by Debezium's keys in JSON, with their schemas or without. table: see `key_table`."""
-    database, _, name = table.source.rpartition(".")
+    database, name = name_parts(table.source)
     said = {"op": "d", "source": {"db": database, "table": name}}
     values = []
     for each in _objects(keys):
@@ -97,7 +97,7 @@ def debezium_avro_keys(
     """The same by keys in Avro: each is read as the first image of an envelope that has the key alone."""
     if schema is None:
         raise UnrepresentableValue("it is a tombstone, and `schema_id` is not of keys: say `registry`")
-    database, _, name = table.source.rpartition(".")
+    database, name = name_parts(table.source)
     texts = [{"name": "db", "type": "string"}, {"name": "table", "type": "string"}]
     envelope = {
         "type": "record",

@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from databus.schema import Column, TableSchema
-from databus.sources._config import SourceConfig
+from databus.sources._config import SourceConfig, SourceName
 
 KEY_TYPES: Final = ("int64", "string")
 
@@ -41,7 +41,9 @@ class MockConfig(SourceConfig):
     """Rows made from a seed: transaction n is a function of these options and n alone, so anybody can check them."""
 
     type: Literal["mock"] = "mock"
-    schemas: dict[str, MockTable] = Field(default_factory=_default_tables, description="The tables, by `db.table`.")
+    schemas: dict[SourceName, MockTable] = Field(
+        default_factory=_default_tables, description="The tables, by `db.table`."
+    )
     row_bytes: int = Field(254, ge=16, le=1 << 20, description="Roughly how many bytes a row of a table takes.")
     rows_per_transaction: int = Field(10, ge=1, le=100_000_000, description="Changes in each transaction.")
     transactions_per_s: float | None = Field(

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from databus.sources._config import LocalPath, SourceConfig
+from databus.sources._config import LocalPath, SourceConfig, SourceName
 
 
 class StreamConfig(SourceConfig):
@@ -24,7 +24,7 @@ class StreamConfig(SourceConfig):
     environment: dict[str, SecretStr] = Field(
         default_factory=dict, description="Variables that the process has beside those of the relay."
     )
-    table: str = Field(
+    table: SourceName = Field(
         "stream.lines", pattern=r"^[^./*]+\.[^./*]+$", description="Name of the table that lines are rows of."
     )
     format: Literal["text", "json"] = Field(

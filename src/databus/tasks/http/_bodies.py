@@ -23,6 +23,7 @@ from databus.core import (
     ConfigError,
     Pair,
     UnrepresentableValue,
+    name_parts,
 )
 from databus.formats import (
     BigIntegers,
@@ -167,7 +168,7 @@ class BodyForm:
 
     def url_of(self, physical: str, source: str) -> str:
         """Where a table's changes are sent."""
-        database, _, table = source.partition(".")
+        database, table = name_parts(source)
         url = self.url
         for name, value in (("physical", physical), ("db", database), ("table", table)):
             url = url.replace(f"{{{name}}}", quote(value, safe=""))

@@ -18,7 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, InputError, UnsupportedFeature
+from databus.core import (
+    CHANGE_TYPE,
+    COMMIT_VERSION,
+    SEQ,
+    ChangeType,
+    InputError,
+    UnsupportedFeature,
+    name_parts,
+    source_name,
+)
 from databus.schema import TableSchema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks.kafka._cluster import InvalidRecord, Refused, TooLarge
@@ -84,7 +93,7 @@ class Mirroring:
         highest = pc.max(item.rows.column(PARTITION)).as_py() + 1
         position = batch.position or {}
         topics: Mapping[str, Any] | None = position.get("topics")
-        name = item.table.source.partition(".")[2]
+        _, name = name_parts(item.table.source)
         there = (topics or {}).get(name)
         partitions = highest if there is None else max(highest, len(there["offsets"]))
         loop = self._loop(batch.physical, item.table.source, topic, tuple(topics or ()))
@@ -99,7 +108,7 @@ class Mirroring:
 
     def _loop(self, physical: str, source: str, topic: str, topics: tuple[str, ...]) -> str:
         """What would go on for ever, were source and target one cluster. topics: that are read."""
-        db, _, name = source.partition(".")
+        db, name = name_parts(source)
         if topic == name:
             return (
                 f"topic {topic} is the one that its messages were read from, and would never end. Name another with "
@@ -187,7 +196,7 @@ def _targets(names: TopicNames, physical: str, db: str, topics: tuple[str, ...])
     found = set()
     for each in topics:
         with suppress(InputError):  # no topic can be called so
-            found.add(names.name(physical, f"{db}.{each}"))
+            found.add(names.name(physical, source_name(db, each)))
     return frozenset(found)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from databus.core import ConfigError, InputError, ServiceUnavailable
+from databus.core import ConfigError, InputError, ServiceUnavailable, name_parts
 from databus.tasks.kafka._cluster import Cluster
 
 if TYPE_CHECKING:
@@ -72,9 +72,11 @@ class TopicNames:
 
 def topic_name(template: str, physical: str, source: str) -> str:
     """The topic of a source, by a template. Raises `InputError` for a name that no topic can have."""
-    db, _, table = source.partition(".")
+    db, table = name_parts(source)
+    # A dot of the database's own is doubled, so that `{db}.{table}` is another topic for each pair of names.
+    db, is_open = db.replace(".", ".."), "{db}" in template and table.startswith(".")
     name = template.replace("{physical}", physical).replace("{db}", db).replace("{table}", table)
-    if _FORBIDDEN.search(name) or name in ("", ".", "..") or len(name) > _NAME_MAX:
+    if is_open or _FORBIDDEN.search(name) or name in ("", ".", "..") or len(name) > _NAME_MAX:
         places = ". In braces there can be {physical}, {db} and {table} alone" if "{" in template else ""
         raise InputError(
             f"{physical}/{source}: no topic can be called {name!r}: its name is of letters, digits, `.`, `_` and `-`, "

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from databus.core import COMMIT_VERSION, SEQ, InputError, UnsupportedFeature
+from databus.core import COMMIT_VERSION, SEQ, InputError, UnsupportedFeature, name_parts
 from databus.schema import TableSchema
 
 DELETED: Final = "_deleted"
@@ -36,7 +36,7 @@ def index_name(template: str, physical: str, source: str) -> str:
     """The index of a source, by a template such as `{db}-{table}`, in small letters. Raises `InputError` for a name
     that no index can have.
     """
-    db, _, table = source.partition(".")
+    db, table = name_parts(source)
     name = template.replace("{physical}", physical).replace("{db}", db).replace("{table}", table).lower()
     wrong = _FORBIDDEN.search(name) or name.startswith(("-", "_", "+")) or name in ("", ".", "..")
     if wrong or len(name.encode()) > 255:
