@@ -94,7 +94,7 @@ class KafkaConfig(LettersConfig):
     topic: str = Field(
         "{physical}.{db}.{table}",
         description="Name of a table's topic. `{physical}`, `{db}` and `{table}` stand for the source's names; without "
-        "them all tables go to one topic.",
+        "them all tables go to one topic. A dot of the database's own is doubled.",
         examples=["shop.{table}", "changes"],
     )
     topics: dict[SourceName, str] = Field(
