@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from databus.core import Checkpoint, PositionPurged, UnknownSource, time_us
+from databus.core import Checkpoint, PositionPurged, UnknownSource, is_pattern, split_physical, time_us
 from databus.pipeline._contract import Input, RunContext, Shape
 from databus.pipeline._node_config import InputConfig
 from databus.schema import TableSchema
@@ -126,7 +126,9 @@ class DatabusInput(Input):
     ) -> "tuple[DataFrame, Decode]":
         """Ranges of the log: Spark keeps count of them, and the driver, which writes them, reads them itself."""
         options = {**self._options(spark, context, after), "shape": "ranges", "physical": physical}
-        names = names_for_relay(patterns, physical, self.tables_of(context))
+        exact = [each for each in patterns if not is_pattern(split_physical(each)[1])]
+        is_open = not all(each.startswith(f"{physical}/") for each in exact)  # it may be another physical source's
+        names = names_for_relay(patterns, physical, self.tables_of(context) if is_open else ())
         sources = None if not names or f"{physical}/*" in names else tuple(names)
         if sources is not None:
             options["sources"] = ",".join(sources)
