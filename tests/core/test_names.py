@@ -47,6 +47,12 @@ def test_a_short_name_is_a_pattern_of_tables_of_that_name(one, other):
     assert name_fits(source_name(*other), short_name(source_name(*one))) == (one[1] == other[1])
 
 
+def test_a_pattern_without_a_dot_is_of_tables_or_of_whole_names():
+    fitting = [name for name in ("shop.orders", "`shop.a`.t", "main.shop_1", "main.t") if name_fits(name, "shop*")]
+    assert fitting == ["shop.orders", "`shop.a`.t", "main.shop_1"]
+    assert not name_fits("shop.orders", "shop")
+
+
 @given(st.lists(pairs, min_size=1, max_size=4))
 def test_names_are_told_apart_in_a_list_with_commas(listed):
     names = [source_name(*each) for each in listed]

@@ -158,7 +158,8 @@ def name_fits(source: str, pattern: str) -> bool:
     wanted_database, wanted = split_database(pattern)
     if wanted_database:
         return fnmatchcase(database, glob_of(wanted_database)) and fnmatchcase(table, glob_of(wanted))
-    return fnmatchcase(table, glob_of(wanted)) or (is_pattern(wanted) and fnmatchcase(source, glob_of(wanted)))
+    both = f"{database}.{table}"  # as `shop*` is written for all tables of such databases
+    return fnmatchcase(table, glob_of(wanted)) or (is_pattern(wanted) and fnmatchcase(both, glob_of(wanted)))
 
 
 def canonical_name(name: str) -> str:
