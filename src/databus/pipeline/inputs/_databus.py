@@ -33,8 +33,8 @@ class DatabusInputConfig(InputConfig):
     tables: _Patterns = Field(
         default_factory=lambda: ["*"],
         min_length=1,
-        description="Tables, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of characters, and what "
-        "is between backquotes for itself.",
+        description="Tables, as `physical/db.table`, `db.table` or `table`; `*` stands for any run of characters, and "
+        "what is between backquotes for itself.",
         examples=[["shop/main.*"], ["orders", "customers"], ["shop/`shop.example`.*"]],
     )
     exclude: _Patterns = Field(
