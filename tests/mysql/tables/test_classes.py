@@ -8,20 +8,21 @@ import pymysql
 import pytest
 
 from databus.sources.mysql._definition import FieldType
-from databus.sources.mysql.binlog import Query
-from databus.sources.mysql.tables import Altered, TableEvent, read_catalogue
+from databus.sources.mysql.binlog import Query, TableMap
+from databus.sources.mysql.tables import Altered, TableEvent, from_table_map, read_catalogue
 from databus.testing.servers import Server
 from tests.mysql.tables.tail import LogTail, new_history, server_of
 
 _ROWS = (
     "(1, 127, 200, 1.50, 0.1, 0.1, 'abc  ', 'xyz', 'é', 'b', 'a,c', '2020-01-02', '2020-01-02 03:04:05.25', '-11:12:13.5', "
-    "x'00ff00', x'00ff', NULL, b'101', 2020, 'ascii')",
+    "x'00ff00', x'00ff', NULL, b'101', 2020, 'ascii', 5, DEFAULT)",
     "(2, -128, 0, -99999.99, -1e10, 1e100, '', '', '', 'a', '', '1000-01-01', '9999-12-31 23:59:59.99', '838:59:59', '', '', 5, 0, "
-    "1999, '')",
+    "1999, '', NULL, DEFAULT)",
 )
 _TABLE = """CREATE TABLE t (id INT PRIMARY KEY, ti TINYINT, un TINYINT UNSIGNED, de DECIMAL(7,2), fl FLOAT, do DOUBLE,
   vc VARCHAR(20), ch CHAR(5), u3 VARCHAR(20) CHARACTER SET utf8, en ENUM('a','b'), se SET('a','b','c'), da DATE,
-  dt DATETIME(2), tm TIME(1), vb VARBINARY(5), bi BINARY(4), nu INT NULL, bt BIT(3), ye YEAR, asc_ VARCHAR(9) CHARACTER SET ascii)
+  dt DATETIME(2), tm TIME(1), vb VARBINARY(5), bi BINARY(4), nu INT NULL, bt BIT(3), ye YEAR, asc_ VARCHAR(9) CHARACTER SET ascii,
+  base INT, made INT AS (base + 1) STORED)
   CHARACTER SET utf8mb4"""
 
 PROVEN = [
@@ -60,6 +61,8 @@ PROVEN = [
     "ENGINE=InnoDB",
     "FORCE, ALGORITHM=COPY",
     "DEFAULT CHARACTER SET latin1",
+    "MODIFY base INT DEFAULT 5 COMMENT 'x'",
+    "MODIFY asc_ VARCHAR(99) CHARACTER SET ascii FIRST, DROP COLUMN en",
 ]
 UNPROVEN = [
     "MODIFY ti TINYINT UNSIGNED",
@@ -96,8 +99,11 @@ UNPROVEN = [
     "DROP COLUMN ti, ADD COLUMN ti INT",
     "CHANGE ti un_ TINYINT, CHANGE un ti TINYINT UNSIGNED",
     "DROP COLUMN ti, CHANGE un ti TINYINT UNSIGNED",
-    "ENGINE=BLACKHOLE",
+    "DROP COLUMN made, ENGINE=BLACKHOLE",
     "MODIFY id BIGINT AUTO_INCREMENT, DROP PRIMARY KEY, ADD KEY (id)",
+    "MODIFY id INT AUTO_INCREMENT",
+    "MODIFY base BIGINT",
+    "MODIFY made INT AS (base + 2) STORED",
 ]
 FILLED = [
     "INT",
@@ -152,8 +158,8 @@ class _Table:
         self.run(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
         self.run(f"USE {database}")
         self._tail = LogTail(server)
-        self._history = new_history(server, captured=lambda db, _: db == database, **options)
-        self._history.begin(read_catalogue(server.query, server_of(server)))
+        self.history = new_history(server, captured=lambda db, _: db == database, **options)
+        self.history.begin(read_catalogue(server.query, server_of(server)))
 
     def renew(self) -> None:
         self.run("SET sql_mode = ''")
@@ -163,9 +169,12 @@ class _Table:
             self.run(f"INSERT INTO t VALUES {row}")
         self._follow()
 
+    def new(self) -> list[Query | TableMap]:
+        return list(self._tail.new())
+
     def _follow(self) -> list[TableEvent]:
-        statements = [found for found in self._tail.new() if isinstance(found, Query)]
-        return [event for statement in statements for event in self._history.apply(statement)]
+        statements = [found for found in self.new() if isinstance(found, Query)]
+        return [event for statement in statements for event in self.history.apply(statement)]
 
     def run(self, sql: str) -> None:
         self._connection.cursor().execute(sql)
@@ -298,3 +307,28 @@ def test_strictness_proves_that_there_was_no_null(table: _Table) -> None:
     table.run("UPDATE t SET nu = 1")
     (event,) = [event for event in table.alter("MODIFY nu INT NOT NULL") if isinstance(event, Altered)]
     assert event.number == 1
+
+
+def test_a_column_that_was_auto_increment_keeps_its_numbers(table: _Table) -> None:
+    table.run("UPDATE t SET id = 0 WHERE id = 1")
+    table.run("SET sql_mode = 'NO_AUTO_VALUE_ON_ZERO'")
+    (event,) = table.alter("MODIFY id INT AUTO_INCREMENT")
+    assert isinstance(event, Altered)
+    assert event.number == 1
+    table.run("SET sql_mode = ''")
+    (event,) = table.alter("CHANGE id number BIGINT AUTO_INCREMENT")
+    assert isinstance(event, Altered)
+    assert event.number == 1
+    assert table.value("MIN(number)") == 0
+
+
+def test_where_the_log_alone_told_of_a_table_any_other_column_may_be_generated(table: _Table) -> None:
+    table.run("INSERT INTO t (id) VALUES (9)")
+    shown = [found for found in table.new() if isinstance(found, TableMap) and found.metadata.names is not None]
+    if not shown:
+        pytest.skip("this server does not name columns in its log")
+    table.history.learn(from_table_map(shown[-1]))
+    for actions, number in (("ADD INDEX (base), ADD more INT DEFAULT 1", 2), ("MODIFY base BIGINT", 3)):
+        (event,) = table.alter(actions)
+        assert isinstance(event, Altered)
+        assert event.number == number, event.reasons

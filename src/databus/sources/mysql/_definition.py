@@ -65,7 +65,8 @@ class ColumnDefinition:
     `binary` for bytes; None elsewhere. members: of ENUM and SET, with surrogates for what is no text or not known.
     is_invisible, is_generated: captured like any other column. is_hidden: the server's own, such as DB_ROW_HASH_1: it
     stands in row images, and no query sees it; never captured. default: the literal that existing rows get when the
-    column is added, in SQL; None for NULL or none.
+    column is added, in SQL; None for NULL or none. uses: the columns that its expression may name, none of an ordinary
+    column; None where it is not known whether it is generated, or from what. is_auto_increment: as far as is known.
     """
 
     name: str
@@ -80,6 +81,8 @@ class ColumnDefinition:
     is_invisible: bool = False
     default: str | None = None
     is_hidden: bool = False
+    uses: tuple[str, ...] | None = ()
+    is_auto_increment: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, without what is as by default."""
@@ -97,19 +100,24 @@ class ColumnDefinition:
             value["charset"] = self.charset
         if self.members:
             value["members"] = list(self.members)
-        if self.is_generated:
-            value["generated"] = True
-        if self.is_invisible:
-            value["invisible"] = True
+        marks = {
+            "generated": self.is_generated,
+            "invisible": self.is_invisible,
+            "hidden": self.is_hidden,
+            "auto_increment": self.is_auto_increment,
+        }
+        value |= {mark: True for mark, holds in marks.items() if holds}
         if self.default is not None:
             value["default"] = self.default
-        if self.is_hidden:
-            value["hidden"] = True
+        if self.uses is None or self.is_generated:
+            value["uses"] = None if self.uses is None else list(self.uses)
         return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Read what `to_json` wrote."""
+        is_generated = value.get("generated", False)
+        uses = value.get("uses", None if is_generated else ())  # earlier versions kept none
         return cls(
             name=value["name"],
             type=FieldType(value["type"]),
@@ -119,10 +127,12 @@ class ColumnDefinition:
             is_nullable=value.get("nullable", True),
             charset=value.get("charset"),
             members=tuple(value.get("members", ())),
-            is_generated=value.get("generated", False),
+            is_generated=is_generated,
             is_invisible=value.get("invisible", False),
             default=value.get("default"),
             is_hidden=value.get("hidden", False),
+            uses=None if uses is None else tuple(uses),
+            is_auto_increment=value.get("auto_increment", False),
         )
 
 

@@ -33,13 +33,18 @@ _MOVES_PARTITIONS: Final = frozenset(
 )
 
 _OPTIONS: Final = words(
-    "AUTOEXTEND_SIZE AUTO_INCREMENT AVG_ROW_LENGTH CHECKSUM TABLE_CHECKSUM COMMENT COMPRESSION CONNECTION "
-    "DELAY_KEY_WRITE ENCRYPTION ENCRYPTED ENCRYPTION_KEY_ID ENGINE_ATTRIBUTE IETF_QUOTES INSERT_METHOD KEY_BLOCK_SIZE "
+    "AUTOEXTEND_SIZE AUTO_INCREMENT AVG_ROW_LENGTH CHECKSUM TABLE_CHECKSUM COMMENT COMPRESSION "
+    "DELAY_KEY_WRITE ENCRYPTION ENCRYPTED ENCRYPTION_KEY_ID ENGINE_ATTRIBUTE INSERT_METHOD KEY_BLOCK_SIZE "
     "MAX_ROWS MIN_ROWS PACK_KEYS PAGE_CHECKSUM PAGE_COMPRESSED PAGE_COMPRESSION_LEVEL PASSWORD RAID_TYPE ROW_FORMAT "
     "SECONDARY_ENGINE SECONDARY_ENGINE_ATTRIBUTE STATS_AUTO_RECALC STATS_PERSISTENT STATS_SAMPLE_PAGES STORAGE "
-    "TABLESPACE TRANSACTIONAL UNION"
+    "TABLESPACE TRANSACTIONAL"
 )
-"""What tables have and we pass over; each may stand without an equals sign."""
+"""What tables have and we pass over; each may stand without an equals sign. They say how rows are stored, counted, made
+safe or described, not which there are.
+"""
+
+_ELSEWHERE: Final = ("CONNECTION", "UNION", "IETF_QUOTES")
+"""Options that say where, or how, an engine finds rows that it did not write: as all may that we do not know."""
 
 
 def read_options(cursor: Cursor) -> tuple[Options, bool]:
@@ -87,15 +92,18 @@ def _read_option(cursor: Cursor) -> Options | None:
         return Options(engine=cursor.text())
     if cursor.accept("START", "TRANSACTION"):
         return None
-    if cursor.accept_one_of("DATA", "INDEX"):
-        cursor.expect("DIRECTORY")
-    elif cursor.at_mark("=", 1):  # an engine may have options of its own
-        cursor.identifier()
-    elif not cursor.accept_one_of(*_OPTIONS):
-        raise UnreadableStatement(f"{cursor.peek().text[:40]!r} is no option or action that we know")
+    other_rows = ""
+    if not cursor.accept_one_of(*_OPTIONS):
+        other_rows = cursor.accept_one_of(*_ELSEWHERE)
+        if cursor.accept_one_of("DATA", "INDEX"):  # of no effect but in CREATE TABLE
+            cursor.expect("DIRECTORY")
+        elif not other_rows and cursor.at_mark("=", 1):  # an engine may have options of its own
+            other_rows = cursor.identifier()
+        elif not other_rows:
+            raise UnreadableStatement(f"{cursor.peek().text[:40]!r} is no option or action that we know")
     cursor.accept_mark("=")
     cursor.skip_value()
-    return None
+    return Options(other_rows=other_rows) if other_rows else None
 
 
 def read_alter(cursor: Cursor, *, ignores: bool) -> AlterTable:

@@ -8,6 +8,7 @@ from databus.sources.mysql._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.tables._change_class import FILLS, UNPROVEN, Reason, reason_of
 from databus.sources.mysql.tables._column_types import charset_of, known_charset, resize_text, resolve, resolve_charset
+from databus.sources.mysql.tables._generated_columns import looks_same, made_anew, names_in, with_new_names
 from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
 from databus.sources.mysql.tables._literal_charsets import Written
 from databus.sources.mysql.tables._literals import UnknownLiteral, ZeroDate, implicit_value, spelled, value_of
@@ -103,6 +104,7 @@ def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinitio
         members=found.members,
         is_generated=text.is_generated,
         is_invisible=text.is_invisible,
+        is_auto_increment=text.is_auto_increment,
     )
     if text.is_generated or (found.type is FieldType.BLOB and not setting.server.is_mariadb):
         return column  # MySQL takes no literal as the default of a BLOB, and '' for none
@@ -110,7 +112,9 @@ def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinitio
 
 
 def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting) -> TableState:
-    """What the server adds by itself: NOT NULL of the primary key, defaults of timestamps, the order of keys."""
+    """What the server adds by itself: NOT NULL of the primary key, defaults of timestamps, the order of keys; and what
+    its generated columns use.
+    """
     primary = next((key for key in state.keys if key.kind == "primary"), None)
     names = [part.name for part in primary.parts] if primary is not None else []
     columns = list(state.columns)
@@ -119,6 +123,8 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
         if column.is_nullable and any(same_name(column.name, name) for name in names):
             columns[index] = replace(column, is_nullable=False)
         text = texts.get(column.name)
+        if text is not None and text.is_generated:
+            columns[index] = replace(columns[index], uses=names_in(text.expression, columns))
         is_bare = text is not None and text.default is None and not text.is_generated
         updates = text is not None and text.on_update
         if column.type is not FieldType.TIMESTAMP2:
@@ -215,6 +221,7 @@ class _Alteration:
         state = self._versioned(state)
         outcome = Outcome(state)
         self._explain_columns(outcome)
+        self._explain_generated(outcome)
         self._explain_table(outcome)
         return outcome
 
@@ -256,7 +263,8 @@ class _Alteration:
         for name, column in changes.items():
             kept.append(self._converted(column))
             self._origin[column.name] = next(old for old in self._old.columns if old.name == name)
-        return kept
+        renamed = {old.name: name for name, old in self._origin.items()}
+        return [with_new_names(column, renamed) for column in kept]
 
     def _adjust(self, changes: dict[str, ColumnDefinition], action: RenameColumn | SetDefault | SetVisibility) -> None:
         name = action.old if isinstance(action, RenameColumn) else action.column
@@ -378,11 +386,30 @@ class _Alteration:
                 outcome.renamed[origin.name] = column.name
                 if column.name in old_names:
                     outcome.reasons.append(Reason(column.name, UNPROVEN, "another column had that name"))
-            if column.name in self._spelled_anew or column != origin:
-                found = reason_of(origin, column, self._setting.sql_mode, ignores=self._statement.ignores)
+            if column.name in self._spelled_anew or replace(column, uses=origin.uses) != origin:
+                found = reason_of(origin, column, self._setting.sql_mode)
                 outcome.reasons += [] if found is None else [found]
             if origin.is_nullable and self._depends_on_session(column):
                 outcome.reasons.append(Reason(column.name, UNPROVEN, f"whether it may be NULL {_BY_SESSION}"))
+
+    def _explain_generated(self, outcome: Outcome) -> None:
+        """Columns that this ALTER leaves as they are, but for what they are made of."""
+        changed = {column.name for column in self._old.columns if not self._looks_same(column, outcome.state)}
+        anew = made_anew(self._old.columns, changed)
+        for name, origin in self._origin.items():
+            if origin.name in anew and origin.uses != () and name not in self._spelled_anew:
+                why = "it is generated, or may be, from a column that has changed"
+                outcome.reasons.append(Reason(name, UNPROVEN, why))
+
+    def _looks_same(self, old: ColumnDefinition, state: TableState) -> bool:
+        """Whether an expression that names an old column sees no other values by that name than before."""
+        now = next((state.column(name) for name, origin in self._origin.items() if origin is old), None)
+        if now is None or not same_name(now.name, old.name):
+            other = state.column(old.name)
+            if other is not None and other is not now:
+                return False
+        converts = self._converts is not None
+        return now is None or looks_same(old, now, is_spelled_anew=converts or now.name in self._spelled_anew)
 
     def _depends_on_session(self, column: ColumnDefinition) -> bool:
         """Whether a setting that MariaDB logs with no statement decides if the column may be NULL."""
@@ -432,8 +459,12 @@ class _Alteration:
             outcome.reasons.append(Reason(None, UNPROVEN, "what identifies a row is another"))
         if old.row_times != new.row_times:
             outcome.reasons.append(Reason(None, UNPROVEN, "it began or ceased to keep rows of the past"))
+        if self._statement.ignores:
+            outcome.reasons.append(Reason(None, UNPROVEN, "IGNORE takes rows away, or changes values, that do not fit"))
         for action in self._statement.actions:
             if isinstance(action, ChangeRows):
                 outcome.reasons.append(Reason(None, UNPROVEN, action.why))
+            elif isinstance(action, SetOptions) and action.options.other_rows:
+                outcome.reasons.append(Reason(None, UNPROVEN, f"{action.options.other_rows} may give it other rows"))
             elif isinstance(action, SetOptions) and (action.options.engine or "InnoDB").upper() not in _ENGINES:
                 outcome.reasons.append(Reason(None, UNPROVEN, f"its engine became {action.options.engine}"))

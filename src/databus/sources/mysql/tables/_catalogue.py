@@ -10,6 +10,7 @@ from databus.sources.mysql._charsets import canonical_charset, charset_of_collat
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.tables._column_clauses import digits_of, read_default
 from databus.sources.mysql.tables._column_types import parse_column_type
+from databus.sources.mysql.tables._generated_columns import names_in
 from databus.sources.mysql.tables._lexer import Server, UnreadableStatement, tokens_of
 from databus.sources.mysql.tables._literals import spelled
 from databus.sources.mysql.tables._members import Asker
@@ -130,6 +131,11 @@ def _table(
     definitions = tuple(_column(row, server) for row in columns)
     if not definitions:
         raise UnreadableStatement("the catalogue shows no columns; the user may not have SELECT on it")
+    expressions = [_str(row[8] or "") for row in columns]
+    definitions = tuple(
+        replace(column, uses=names_in(expression, definitions)) if column.is_generated else column
+        for column, expression in zip(definitions, expressions, strict=True)
+    )
     in_key = {_str(row[1]) for row in columns if _str(row[5]) == "PRI"}
     row_times = ""
     if is_versioned:
@@ -174,6 +180,7 @@ def _column(row: Sequence[Any], server: Server) -> ColumnDefinition:
         members=found.members,
         is_generated=is_generated,
         is_invisible="INVISIBLE" in words,
+        is_auto_increment="AUTO_INCREMENT" in words,
     )
     if is_generated or default is None:
         return column

@@ -39,28 +39,38 @@ class Reason:
         return {"column": self.column, "class": self.number, "why": self.why}
 
 
-def reason_of(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int, *, ignores: bool) -> Reason | None:
+def reason_of(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> Reason | None:
     """What a change of a column's definition does to its values; None if nothing that definitions have changed."""
     if new.is_generated:
         return Reason(new.name, UNPROVEN, "its expression may have changed")
     if old.is_generated:
         return Reason(new.name, UNPROVEN, "it was generated")
-    if old.is_nullable and not new.is_nullable and not _refuses_null(new, sql_mode, ignores=ignores):
+    if new.is_auto_increment and not _keeps_numbers(old, sql_mode):
+        return Reason(new.name, UNPROVEN, "it became AUTO_INCREMENT, which may have put numbers in place of 0 and NULL")
+    if old.is_nullable and not new.is_nullable and not _refuses_null(new, sql_mode):
         return Reason(new.name, UNPROVEN, "it became NOT NULL, which may have changed NULLs to other values")
     if _is_same_type(old, new):
         return None if old.is_nullable == new.is_nullable else Reason(new.name, METADATA, "it may be NULL or not")
-    why = None if not ignores else "IGNORE changes values that do not fit"
-    why = why or _loss(old, new, sql_mode)
+    why = _loss(old, new, sql_mode)
     spelled = f"{old.column_type} became {new.column_type}"
     if why is None:
         return Reason(new.name, METADATA, f"{spelled}, and every value stayed the same")
     return Reason(new.name, UNPROVEN, f"{spelled}: {why}")
 
 
-def _refuses_null(new: ColumnDefinition, sql_mode: int, *, ignores: bool) -> bool:
+def _keeps_numbers(old: ColumnDefinition, sql_mode: int) -> bool:
+    """Whether the server leaves every 0 and NULL of a column alone that is AUTO_INCREMENT from now on.
+
+    It does where the column was that before.
+    """
+    keeps_zero = bool(sql_mode & SqlMode.NO_AUTO_VALUE_ON_ZERO)
+    return old.is_auto_increment or (keeps_zero and not old.is_nullable)
+
+
+def _refuses_null(new: ColumnDefinition, sql_mode: int) -> bool:
     """Whether the server refuses the change where a NULL is there, so that there was none."""
     strict = sql_mode & (SqlMode.STRICT_ALL_TABLES | SqlMode.STRICT_TRANS_TABLES)
-    return bool(strict) and not ignores and new.type is not FieldType.TIMESTAMP2
+    return bool(strict) and new.type is not FieldType.TIMESTAMP2
 
 
 def _is_same_type(old: ColumnDefinition, new: ColumnDefinition) -> bool:

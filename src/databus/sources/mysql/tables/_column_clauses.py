@@ -253,9 +253,9 @@ def _generated(cursor: Cursor, column: ColumnText) -> ColumnText | None:
         if not cursor.accept_one_of("START", "END"):
             raise UnreadableStatement("ROW START or ROW END expected")
         return replace(column, is_generated=True, is_row_time=True, is_nullable=False)
-    cursor.skip_brackets()
+    expression = cursor.skip_brackets()
     cursor.accept_one_of("VIRTUAL", "STORED", "PERSISTENT")
-    return replace(column, is_generated=True)
+    return replace(column, is_generated=True, expression=expression)
 
 
 _NAMED: Final = ("COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID")

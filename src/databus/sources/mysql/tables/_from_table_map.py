@@ -132,6 +132,7 @@ def _column(table_map: LoggedTable, index: int, known: ColumnDefinition | None, 
         members=names_of_members,
         is_invisible=not metadata.visible[index] if metadata.visible is not None else False,
         is_hidden=names[index].startswith(_HASH) and index > 0,
+        uses=None,  # no map tells which columns are generated
     )
     if known is not None and _agrees(known, column, has_visibility=metadata.visible is not None):
         return known if known.is_nullable == column.is_nullable else replace(known, is_nullable=column.is_nullable)

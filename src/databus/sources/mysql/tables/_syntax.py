@@ -54,7 +54,9 @@ EXPRESSION = Literal("expression")
 
 @dataclass(frozen=True, slots=True)
 class ColumnText:
-    """A column as a statement defines it. is_nullable, default: None where it is not said."""
+    """A column as a statement defines it. is_nullable, default: None where it is not said. expression: the words of
+    what a generated column is made of.
+    """
 
     name: str
     type: TypeText
@@ -62,6 +64,7 @@ class ColumnText:
     default: Literal | None = None
     on_update: bool = False
     is_generated: bool = False
+    expression: str = ""
     is_row_time: bool = False
     is_auto_increment: bool = False
     is_invisible: bool = False
@@ -90,12 +93,15 @@ class KeyText:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of a table or database that matter. charset, collation: as written."""
+    """The options of a table or database that matter. charset, collation: as written. other_rows: the name of one that
+    may say where a table's rows are.
+    """
 
     charset: str | None = None
     collation: str | None = None
     engine: str | None = None
     is_versioned: bool = False
+    other_rows: str = ""
 
 
 @dataclass(frozen=True, slots=True)

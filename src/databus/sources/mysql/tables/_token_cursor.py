@@ -119,14 +119,16 @@ class Cursor:
             return int(token.text)
         raise UnreadableStatement(f"a number expected, not {token.text[:40]!r}")
 
-    def skip_brackets(self) -> None:
-        """Pass what stands in brackets, and them."""
+    def skip_brackets(self) -> str:
+        """Pass what stands in brackets, and them; the words and marks that it consists of."""
         self.expect_mark("(")
-        depth = 1
+        passed, depth = [], 1
         while depth:
             token = self.take()
+            passed.append(token.text)
             if token.kind == "other" and token.text in "()":
                 depth += 1 if token.text == "(" else -1
+        return " ".join(passed)
 
     def skip_value(self) -> None:
         """Pass one value: what stands in brackets, a signed number, a string, a word."""
