@@ -202,9 +202,11 @@ def _read_drop(cursor: Cursor) -> list[Action]:
         return [ChangeRows("a partition was dropped")]
     if cursor.accept("SYSTEM", "VERSIONING"):
         return [SetVersioning(is_versioned=False)]
-    if cursor.accept("PERIOD", "FOR"):
-        cursor.identifier()
-        return []
+    if cursor.at_words("PERIOD", "FOR") or cursor.at_words("PERIOD", "IF", "EXISTS"):
+        cursor.accept("PERIOD")
+        cursor.if_exists()
+        cursor.expect("FOR")
+        return [DropKey(cursor.identifier(), is_optional=True, is_period=True)]
     cursor.accept("COLUMN")
     is_optional = cursor.if_exists()
     name = cursor.column_name()

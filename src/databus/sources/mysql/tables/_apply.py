@@ -1,6 +1,6 @@
 """Applies what a statement says to a table: its columns, its keys, and what that did to the rows that are there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -112,11 +112,10 @@ def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinitio
 
 
 def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting) -> TableState:
-    """What the server adds by itself: NOT NULL of the primary key, defaults of timestamps, the order of keys; and what
-    its generated columns use.
+    """What the server adds by itself: NOT NULL of the primary key and of periods, defaults of timestamps, the order of
+    keys; and what its generated columns use.
     """
-    primary = next((key for key in state.keys if key.kind == "primary"), None)
-    names = [part.name for part in primary.parts] if primary is not None else []
+    names = [part.name for key in state.keys if key.kind in ("primary", "period") for part in key.parts]
     columns = list(state.columns)
     seen_timestamp = False
     for index, column in enumerate(columns):
@@ -142,10 +141,12 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
 
 def _with_keys(state: TableState, keys: Iterable[KeyText], setting: Setting, *, is_new: bool = False) -> TableState:
     made = list(state.keys)
-    for key in keys:
-        if key.kind == "foreign" or (key.is_optional and key.name and any(same_name(key.name, k.name) for k in made)):
+    for key in sorted(keys, key=lambda key: key.kind != "period"):  # others may stand on them, wherever they are said
+        same = DropKey(key.name, is_period=key.kind == "period")
+        is_there = any(_is_named(other, same) for other in made)
+        if key.kind == "foreign" or (key.is_optional and key.name and is_there):
             continue
-        parts = tuple(_own_case(state, part) for part in key.parts)
+        parts = tuple(_own_case(state, column) for part in key.parts for column in _columns_of(part, made))
         name = key.name or _made_up_name(parts, [other.name for other in made])
         is_long = key.kind == "unique" and setting.server.is_mariadb and (key.is_hash or state.needs_hash(parts))
         if is_long and any(_is_geometry(state, part) for part in parts):  # MariaDB hashes those in CREATE only
@@ -153,6 +154,18 @@ def _with_keys(state: TableState, keys: Iterable[KeyText], setting: Setting, *, 
             is_long = is_new or state.needs_hash(parts)
         made.append(Key(key.kind, name, parts, is_hashed=is_long))
     return replace(state, keys=tuple(made))
+
+
+def _columns_of(part: KeyPart, made: Sequence[Key]) -> tuple[KeyPart, ...]:
+    """A key's part as columns: of a period its end and its start, in the server's order. Two rows of one period are
+    told apart by them, as overlapping ones are refused.
+    """
+    if not part.is_period:
+        return (part,)
+    period = next((key for key in made if key.kind == "period" and same_name(key.name, part.name)), None)
+    if period is None:
+        raise UnknownEffect(f"which columns the period {part.name[:64]!r} has is not known")
+    return period.parts[::-1]
 
 
 def _is_prefix_of(part: KeyPart, column: ColumnDefinition) -> bool:
@@ -181,6 +194,10 @@ def _made_up_name(parts: tuple[KeyPart, ...], taken: list[str]) -> str:
     while any(same_name(f"{name}_{number}", other) for other in taken):
         number += 1
     return f"{name}_{number}"
+
+
+def _is_named(key: Key, action: DropKey) -> bool:
+    return same_name(key.name, action.name) and (key.kind == "period") is action.is_period
 
 
 @dataclass(slots=True)
@@ -342,12 +359,12 @@ class _Alteration:
                 keys.append(replace(key, parts=parts))
         for action in self._statement.actions:
             if isinstance(action, DropKey):
-                kept = [key for key in keys if not same_name(key.name, action.name)]
+                kept = [key for key in keys if not _is_named(key, action)]
                 if len(kept) == len(keys) and not action.is_optional and self._depends_on_keys():
                     raise UnreadableStatement(f"the table has no key {action.name[:64]!r} that we know of")
                 keys = kept
             elif isinstance(action, RenameKey):
-                keys = [replace(key, name=action.new) if same_name(key.name, action.old) else key for key in keys]
+                keys = [replace(key, name=action.new) if _is_named(key, DropKey(action.old)) else key for key in keys]
         if self._setting.server.is_mariadb:  # it decides anew which keys are hashed, whatever was asked for
             keys = [replace(key, is_hashed=key.kind == "unique" and state.needs_hash(key.parts)) for key in keys]
         state = replace(state, keys=tuple(keys))

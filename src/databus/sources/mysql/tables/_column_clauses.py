@@ -55,11 +55,18 @@ _KEY_WORDS: Final = frozenset({"PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", 
 _KEY_OPTIONS: Final = frozenset(
     {"USING", "TYPE", "KEY_BLOCK_SIZE", "COMMENT", "ENGINE_ATTRIBUTE", "WITH", "CLUSTERING"}
 )
+"""They say how a key is stored or described, not which rows it tells apart: that depends on its columns and, in MariaDB,
+on HASH. A key that queries may not use (INVISIBLE, IGNORED) refuses equal rows like any other.
+"""
 
 
 def at_key(cursor: Cursor) -> bool:
     """Whether a key, a constraint or a period comes next, not a column."""
-    return cursor.at_one_of(_KEY_WORDS) or cursor.at_words("PERIOD", "FOR") or at_check(cursor)
+    return cursor.at_one_of(_KEY_WORDS) or _at_period(cursor) or at_check(cursor)
+
+
+def _at_period(cursor: Cursor) -> bool:
+    return cursor.at_words("PERIOD", "FOR") or cursor.at_words("PERIOD", "IF", "NOT", "EXISTS", "FOR")
 
 
 def at_check(cursor: Cursor) -> bool:
@@ -259,6 +266,9 @@ def _generated(cursor: Cursor, column: ColumnText) -> ColumnText | None:
 
 
 _NAMED: Final = ("COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID")
+"""They say how a column is stored or described. A SRID is refused where a row has another one; so is a row that fails a
+CHECK or REFERENCES.
+"""
 
 
 def _skip_attribute(cursor: Cursor) -> None:
@@ -359,7 +369,10 @@ def skip_references(cursor: Cursor) -> None:
 
 
 def read_key(cursor: Cursor) -> KeyText | None:
-    """A key or a constraint; None for what is no key (CHECK, PERIOD)."""
+    """A key, a constraint or a period; None for what says nothing of keys.
+
+    A CHECK changes no row: the server refuses one that a row fails. SYSTEM_TIME is `SetVersioning`'s business.
+    """
     constraint = ""
     if cursor.accept("CONSTRAINT"):
         cursor.if_not_exists()
@@ -369,10 +382,12 @@ def read_key(cursor: Cursor) -> KeyText | None:
         cursor.skip_brackets()
         skip_enforced(cursor)
         return None
-    if cursor.accept("PERIOD", "FOR"):
-        cursor.identifier()
-        cursor.skip_brackets()
-        return None
+    if cursor.accept("PERIOD"):
+        is_optional = cursor.if_not_exists()
+        cursor.expect("FOR")
+        name = cursor.identifier()
+        parts = read_key_parts(cursor)
+        return None if name.upper() == "SYSTEM_TIME" else KeyText("period", name, parts, is_optional)
     return _read_key(cursor, constraint)
 
 
@@ -417,7 +432,7 @@ def skip_key_options(cursor: Cursor) -> bool:
 
 
 def read_key_parts(cursor: Cursor) -> tuple[KeyPart, ...]:
-    """The columns of a key, in brackets. WITHOUT OVERLAPS and orders have no effect on what it is."""
+    """The columns of a key, in brackets. In which direction each is sorted says nothing of what is equal."""
     cursor.expect_mark("(")
     parts = []
     while True:
@@ -427,8 +442,8 @@ def read_key_parts(cursor: Cursor) -> tuple[KeyPart, ...]:
         else:
             name = cursor.column_name()
             sizes = _read_sizes(cursor)
-            cursor.accept("WITHOUT", "OVERLAPS")
-            parts.append(KeyPart(name, sizes[0] if sizes else 0))
+            is_period = cursor.accept("WITHOUT", "OVERLAPS")
+            parts.append(KeyPart(name, sizes[0] if sizes else 0, is_period))
         cursor.accept_one_of("ASC", "DESC")
         if not cursor.accept_mark(","):
             break

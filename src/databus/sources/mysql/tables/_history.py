@@ -335,7 +335,7 @@ class History:
         else:
             made = create(parsed, *name, self._setting(name[0], statement, work))
         if there is not None and not parsed.or_replace:
-            if there == made:
+            if there == made or made.is_like(there):
                 return  # the catalogue that the history began with had it already
             raise UnreadableStatement(f"{name[0]}.{name[1]} is there already, as far as we know, and is another table")
         work.tables[name], work.origin[name] = made, None

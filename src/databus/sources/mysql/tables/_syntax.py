@@ -74,15 +74,20 @@ class ColumnText:
 
 @dataclass(frozen=True, slots=True)
 class KeyPart:
-    """A column of a key; prefix: how many characters of it, 0 for all. name: empty for an expression."""
+    """A column of a key; prefix: how many characters of it, 0 for all. name: empty for an expression. is_period: the
+    name is a period's, WITHOUT OVERLAPS, which stands for its two columns.
+    """
 
     name: str
     prefix: int = 0
+    is_period: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """A key. kind: `primary`, `unique`, `index`, or `foreign`. name: empty where the server makes one up."""
+    """A key. kind: `primary`, `unique`, `index`, `foreign`, or MariaDB's `period`, which is none but has columns and a
+    name as keys have. name: empty where the server makes one up.
+    """
 
     kind: str
     name: str
@@ -184,10 +189,13 @@ class AddKey:
 
 @dataclass(frozen=True, slots=True)
 class DropKey:
-    """DROP INDEX, DROP PRIMARY KEY (`PRIMARY`), DROP CONSTRAINT, DROP FOREIGN KEY. is_optional: it may not be a key."""
+    """DROP INDEX, DROP PRIMARY KEY (`PRIMARY`), DROP CONSTRAINT, DROP FOREIGN KEY. is_optional: it may not be a key.
+    is_period: DROP PERIOD, whose name may be a key's, too.
+    """
 
     name: str
     is_optional: bool = False
+    is_period: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ _BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a table. kind: `primary`, `unique`, `index`. is_hashed: MariaDB keeps it in a hidden column."""
+    """A key of a table. kind: `primary`, `unique`, `index`; or `period`, the two columns of one, where a statement said
+    them (no catalogue does). is_hashed: MariaDB keeps it in a hidden column.
+    """
 
     kind: str
     name: str
@@ -82,6 +84,10 @@ class TableState:
                 is_hidden=True,
             )
 
+    def is_like(self, shown: "TableState") -> bool:
+        """Whether a catalogue that shows this table shows it as `shown`."""
+        return replace(self, keys=tuple(key for key in self.keys if key.kind != "period")) == shown
+
     def column(self, name: str) -> ColumnDefinition | None:
         """The column of that name, in whatever case."""
         return next((column for column in self.columns if same_name(column.name, name)), None)
@@ -117,7 +123,7 @@ class TableState:
         """With keys as the server keeps them: the primary one, unique ones without NULL, other unique ones, others."""
 
         def rank(key: Key) -> tuple[bool, bool, bool, bool]:
-            is_unique = key.kind != "index"
+            is_unique = key.kind in ("primary", "unique")
             return (key.kind != "primary", not is_unique, is_unique and self._has_null(key), self._is_partial(key))
 
         return replace(self, keys=tuple(sorted(self.keys, key=rank)))
