@@ -1,10 +1,9 @@
 """Applies what a statement says to a table: its columns, its keys, and what that did to the rows that are there."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from databus.sources.mysql._charsets import BYTES_A_CHARACTER
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.tables._change_class import FILLS, UNPROVEN, Reason, reason_of
 from databus.sources.mysql.tables._column_types import charset_of, known_charset, resize_text, resolve, resolve_charset
@@ -14,6 +13,7 @@ from databus.sources.mysql.tables._literal_charsets import Written
 from databus.sources.mysql.tables._literals import UnknownLiteral, ZeroDate, implicit_value, spelled, value_of
 from databus.sources.mysql.tables._syntax import (
     FIRST,
+    Action,
     AddColumn,
     AddKey,
     AlterTable,
@@ -25,7 +25,6 @@ from databus.sources.mysql.tables._syntax import (
     DropColumn,
     DropKey,
     KeyPart,
-    KeyText,
     Literal,
     RenameColumn,
     RenameKey,
@@ -34,7 +33,8 @@ from databus.sources.mysql.tables._syntax import (
     SetVersioning,
     SetVisibility,
 )
-from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState, same_name
+from databus.sources.mysql.tables._table_keys import carried, is_named, with_keys
+from databus.sources.mysql.tables._table_state import TableState, same_name
 
 _ENGINES: Final = frozenset({"INNODB", "MYISAM", "ARIA", "MEMORY", "HEAP", "ROCKSDB", "TOKUDB", "ARCHIVE", "NDB"})
 """Engines that keep the rows they are given; a change to any other may lose them."""
@@ -83,7 +83,7 @@ def create(statement: CreateTable, database: str, name: str, setting: Setting) -
     columns = tuple(_define(column, charset, setting) for column in statement.columns)
     state = TableState(database, name, columns, (), charset, versioning)
     texts = {column.name: column for column in statement.columns}
-    return _settle(_with_keys(state, statement.keys, setting, is_new=True), texts, setting)
+    return _settle(with_keys(state, statement.keys, setting.server, is_new=True), texts, setting)
 
 
 def _define(text: ColumnText, charset: str, setting: Setting) -> ColumnDefinition:
@@ -139,67 +139,6 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
     return replace(state, columns=tuple(columns)).with_sorted_keys()
 
 
-def _with_keys(state: TableState, keys: Iterable[KeyText], setting: Setting, *, is_new: bool = False) -> TableState:
-    made = list(state.keys)
-    for key in sorted(keys, key=lambda key: key.kind != "period"):  # others may stand on them, wherever they are said
-        same = DropKey(key.name, is_period=key.kind == "period")
-        is_there = any(_is_named(other, same) for other in made)
-        if key.kind == "foreign" or (key.is_optional and key.name and is_there):
-            continue
-        parts = tuple(_own_case(state, column) for part in key.parts for column in _columns_of(part, made))
-        name = key.name or _made_up_name(parts, [other.name for other in made])
-        is_long = key.kind == "unique" and setting.server.is_mariadb and (key.is_hash or state.needs_hash(parts))
-        if is_long and any(_is_geometry(state, part) for part in parts):  # MariaDB hashes those in CREATE only
-            parts = tuple(replace(part, prefix=8) if _is_geometry(state, part) else part for part in parts)
-            is_long = is_new or state.needs_hash(parts)
-        made.append(Key(key.kind, name, parts, is_hashed=is_long))
-    return replace(state, keys=tuple(made))
-
-
-def _columns_of(part: KeyPart, made: Sequence[Key]) -> tuple[KeyPart, ...]:
-    """A key's part as columns: of a period its end and its start, in the server's order. Two rows of one period are
-    told apart by them, as overlapping ones are refused.
-    """
-    if not part.is_period:
-        return (part,)
-    period = next((key for key in made if key.kind == "period" and same_name(key.name, part.name)), None)
-    if period is None:
-        raise UnknownEffect(f"which columns the period {part.name[:64]!r} has is not known")
-    return period.parts[::-1]
-
-
-def _is_prefix_of(part: KeyPart, column: ColumnDefinition) -> bool:
-    """Whether the part is, or may be, less than the whole of such a column."""
-    if column.type in (FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY):
-        return True
-    is_text = column.charset is not None and not column.members
-    return is_text and part.prefix * BYTES_A_CHARACTER[column.charset or BINARY] < column.meta
-
-
-def _is_geometry(state: TableState, part: KeyPart) -> bool:
-    column = state.column(part.name)
-    return column is not None and column.type is FieldType.GEOMETRY
-
-
-def _own_case(state: TableState, part: KeyPart) -> KeyPart:
-    column = state.column(part.name)
-    return part if column is None else replace(part, name=column.name)
-
-
-def _made_up_name(parts: tuple[KeyPart, ...], taken: list[str]) -> str:
-    name = parts[0].name or "functional_index"
-    if not same_name(name, PRIMARY) and not any(same_name(name, other) for other in taken):
-        return name
-    number = 2
-    while any(same_name(f"{name}_{number}", other) for other in taken):
-        number += 1
-    return f"{name}_{number}"
-
-
-def _is_named(key: Key, action: DropKey) -> bool:
-    return same_name(key.name, action.name) and (key.kind == "period") is action.is_period
-
-
 @dataclass(slots=True)
 class Outcome:
     """What an ALTER TABLE made of a table. fill, renamed, reasons: as in `Altered`."""
@@ -215,6 +154,33 @@ def alter(state: TableState, statement: AlterTable, setting: Setting) -> Outcome
     return _Alteration(state, statement, setting).run()
 
 
+def _with_whole_additions(actions: Sequence[Action], old: TableState) -> tuple[Action, ...]:
+    """The actions, with each column that is added as it is in the end.
+
+    MariaDB lets the same statement, before or after that, give it another default, define it again, or add it again IF
+    NOT EXISTS. No value of the first definition is in any row then.
+    """
+    gone = {action.name.casefold() for action in actions if isinstance(action, DropColumn)}
+    stay = {name for column in old.columns if (name := column.name.casefold()) not in gone}
+    whole: dict[str, AddColumn] = {}
+    others: list[Action | str] = []  # a name where a column is added
+    for action in actions:
+        if isinstance(action, AddColumn):
+            whole.setdefault(action.column.name.casefold(), action)
+    for action in actions:
+        match action:
+            case AddColumn(column):
+                others += [] if column.name.casefold() in others else [column.name.casefold()]
+            case SetDefault(column, default) if column.casefold() in whole.keys() - stay:
+                added = whole[column.casefold()]
+                whole[column.casefold()] = replace(added, column=replace(added.column, default=default))
+            case ChangeColumn(name, column, place) if name.casefold() in whole.keys() - stay:
+                whole[name.casefold()] = replace(whole[name.casefold()], column=column, place=place)
+            case _:
+                others.append(action)
+    return tuple(whole[action] if isinstance(action, str) else action for action in others)
+
+
 class _Alteration:
     """One ALTER TABLE. Columns are placed as the server places them: those that stay and those changed in place first,
     in their old order, then added and moved ones one by one.
@@ -224,6 +190,7 @@ class _Alteration:
         self._old = state
         self._setting = setting
         self._statement = statement
+        self._actions = _with_whole_additions(statement.actions, state)
         self._table_charset, self._charset = self._new_charsets()
         self._converts = next((action for action in statement.actions if isinstance(action, Convert)), None)
         self._texts: dict[str, ColumnText] = {}
@@ -245,7 +212,7 @@ class _Alteration:
     def _new_charsets(self) -> tuple[str, str]:
         """The new default of the table, and that of the columns at hand: MariaDB takes CONVERT's for columns only."""
         table, converted = self._old.charset, None
-        for action in self._statement.actions:
+        for action in self._actions:
             if isinstance(action, Convert):
                 inherited = self._setting.database_charset if action.charset is None else table
                 converted = known_charset(resolve_charset(action.charset, action.collation, inherited))
@@ -265,11 +232,11 @@ class _Alteration:
     def _kept(self) -> list[ColumnDefinition]:
         """The old columns that stay, renamed and changed in their old places."""
         changes = {column.name: column for column in self._old.columns}
-        for action in self._statement.actions:
+        for action in self._actions:
             if isinstance(action, DropColumn):
                 column = self._required(action.name, is_optional=action.is_optional)
                 if column is not None:
-                    del changes[column.name]
+                    changes.pop(column.name, None)  # IF EXISTS may name it twice
             elif isinstance(action, ChangeColumn):
                 column = self._required(action.old, is_optional=action.is_optional)
                 if column is not None:
@@ -316,7 +283,7 @@ class _Alteration:
 
     def _placed(self, columns: list[ColumnDefinition]) -> list[ColumnDefinition]:
         """With added and moved columns, one by one in the order of the statement."""
-        for action in self._statement.actions:
+        for action in self._actions:
             if isinstance(action, AddColumn):
                 if action.is_optional and self._old.column(action.column.name) is not None:
                     continue
@@ -350,6 +317,10 @@ class _Alteration:
     def _keyed(self, state: TableState) -> TableState:
         """Keys without what was dropped, with new names of columns, then the new keys."""
         named = {origin.name: name for name, origin in self._origin.items()}
+        for column in self._old.columns:
+            again = state.column(column.name)
+            if column.name not in named and again is not None and again.name not in self._origin:
+                named[column.name] = again.name
         keys = []
         for key in self._old.keys:
             parts = tuple(
@@ -357,26 +328,25 @@ class _Alteration:
             )
             if parts:
                 keys.append(replace(key, parts=parts))
-        for action in self._statement.actions:
+        for action in self._actions:
             if isinstance(action, DropKey):
-                kept = [key for key in keys if not _is_named(key, action)]
+                kept = [key for key in keys if not is_named(key, action)]
                 if len(kept) == len(keys) and not action.is_optional and self._depends_on_keys():
                     raise UnreadableStatement(f"the table has no key {action.name[:64]!r} that we know of")
                 keys = kept
             elif isinstance(action, RenameKey):
-                keys = [replace(key, name=action.new) if _is_named(key, DropKey(action.old)) else key for key in keys]
+                keys = [replace(key, name=action.new) if is_named(key, DropKey(action.old)) else key for key in keys]
         if self._setting.server.is_mariadb:  # it decides anew which keys are hashed, whatever was asked for
             keys = [replace(key, is_hashed=key.kind == "unique" and state.needs_hash(key.parts)) for key in keys]
         state = replace(state, keys=tuple(keys))
-        return _with_keys(state, (a.key for a in self._statement.actions if isinstance(a, AddKey)), self._setting)
+        return with_keys(state, (a.key for a in self._actions if isinstance(a, AddKey)), self._setting.server)
 
     def _carried(self, part: KeyPart, state: TableState, named: Mapping[str, str]) -> KeyPart:
-        """A key's part in the new table: the prefix goes where it was the whole, or where it does not fit any more."""
-        if not part.name:
+        """A key's part in the new table."""
+        old, new = self._old.column(part.name), state.column(named.get(part.name, ""))
+        if old is None or new is None:
             return part
-        old, new = self._old.column(part.name), state.column(named[part.name])
-        keeps = old is not None and new is not None and _is_prefix_of(part, old) and _is_prefix_of(part, new)
-        return KeyPart(named[part.name], part.prefix if keeps else 0)
+        return carried(part, old, new, is_other=new.name not in self._origin)
 
     def _depends_on_keys(self) -> bool:
         """Whether what identifies a row is a key that has a name of its own, so that a wrong guess would matter."""
@@ -385,7 +355,7 @@ class _Alteration:
         )
 
     def _versioned(self, state: TableState) -> TableState:
-        for action in self._statement.actions:
+        for action in self._actions:
             if isinstance(action, SetVersioning):
                 has_own = any(text.is_row_time for text in self._texts.values())
                 row_times = ("explicit" if has_own else "implicit") if action.is_versioned else ""
@@ -478,7 +448,7 @@ class _Alteration:
             outcome.reasons.append(Reason(None, UNPROVEN, "it began or ceased to keep rows of the past"))
         if self._statement.ignores:
             outcome.reasons.append(Reason(None, UNPROVEN, "IGNORE takes rows away, or changes values, that do not fit"))
-        for action in self._statement.actions:
+        for action in self._actions:
             if isinstance(action, ChangeRows):
                 outcome.reasons.append(Reason(None, UNPROVEN, action.why))
             elif isinstance(action, SetOptions) and action.options.other_rows:

@@ -48,15 +48,17 @@ _ORACLE: Final = {
     "RAW": "VARBINARY",
     "DATE": "DATETIME",
 }
-"""MariaDB's `sql_mode=ORACLE` gives these words other meanings."""
+"""MariaDB's `sql_mode=ORACLE` gives these words other meanings, as does `oracle_schema.` before them."""
+_SCHEMAS: Final = ("MARIADB_SCHEMA", "ORACLE_SCHEMA", "MAXDB_SCHEMA")
+"""What may stand before a type, and a dot, in MariaDB: its SHOW CREATE TABLE writes it where the sql_mode misleads."""
 
 _NOW: Final = frozenset({"CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"})
 _KEY_WORDS: Final = frozenset({"PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "FOREIGN", "CONSTRAINT"})
 _KEY_OPTIONS: Final = frozenset(
     {"USING", "TYPE", "KEY_BLOCK_SIZE", "COMMENT", "ENGINE_ATTRIBUTE", "WITH", "CLUSTERING"}
 )
-"""They say how a key is stored or described, not which rows it tells apart: that depends on its columns and, in MariaDB,
-on HASH. A key that queries may not use (INVISIBLE, IGNORED) refuses equal rows like any other.
+"""They say how a key is stored or described, not which rows it tells apart: that depends on its columns and, in
+MariaDB, on HASH. A key that queries may not use (INVISIBLE, IGNORED) refuses equal rows like any other.
 """
 
 
@@ -84,8 +86,15 @@ def read_type(cursor: Cursor) -> TypeText:
 
 def _read_word(cursor: Cursor) -> TypeText:
     written = cursor.identifier().upper()
-    oracle = cursor.server.is_mariadb and cursor.sql_mode & SqlMode.ORACLE
+    oracle = cursor.server.is_mariadb and bool(cursor.sql_mode & SqlMode.ORACLE)
+    if written in _SCHEMAS and cursor.accept_mark("."):
+        oracle = written == "ORACLE_SCHEMA"
+        is_maxdb = written == "MAXDB_SCHEMA"
+        written = cursor.identifier().upper()
+        written = "DATETIME" if is_maxdb and written == "TIMESTAMP" else written
     word = (_ORACLE.get(written) if oracle else None) or _WORDS.get(written, written)
+    if written == "BLOB" and cursor.at_mark("("):
+        word = written  # of a length of its own, as in any sql_mode
     is_national = False
     if word in ("NATIONAL", "NCHAR", "NVARCHAR"):
         is_national = True
@@ -120,9 +129,9 @@ def _read_long(cursor: Cursor) -> str:
 def _read_sizes(cursor: Cursor) -> tuple[int, ...]:
     if not cursor.accept_mark("("):
         return ()
-    sizes = [cursor.number()]
+    sizes = [cursor.cut_number()]
     while cursor.accept_mark(","):
-        sizes.append(cursor.number())
+        sizes.append(cursor.cut_number())
     cursor.accept_one_of("BYTE", "CHAR")  # sql_mode=ORACLE
     cursor.expect_mark(")")
     return tuple(sizes)

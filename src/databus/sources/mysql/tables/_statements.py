@@ -225,7 +225,9 @@ def _read_alter(cursor: Cursor) -> Parsed:
     ignores = cursor.accept("IGNORE")
     if not cursor.accept("TABLE"):
         return None
-    return read_alter(cursor, ignores=ignores)
+    found = read_alter(cursor, ignores=ignores)
+    does_nothing = not found.actions and not ignores  # ANALYZE PARTITION is logged of tables that are not there, too
+    return None if does_nothing else found
 
 
 def _read_drop(cursor: Cursor) -> Parsed:

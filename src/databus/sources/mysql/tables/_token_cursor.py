@@ -119,6 +119,14 @@ class Cursor:
             return int(token.text)
         raise UnreadableStatement(f"a number expected, not {token.text[:40]!r}")
 
+    def cut_number(self) -> int:
+        """A number of which servers take the digits before the point: `DECIMAL(19.5)` is DECIMAL(19)."""
+        token = self.take()
+        whole = token.text.partition(".")[0] or "0"
+        if token.kind == "number" and whole.isdigit() and "e" not in token.text.lower():
+            return int(whole)
+        raise UnreadableStatement(f"a number expected, not {token.text[:40]!r}")
+
     def skip_brackets(self) -> str:
         """Pass what stands in brackets, and them; the words and marks that it consists of."""
         self.expect_mark("(")
