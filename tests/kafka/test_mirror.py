@@ -17,6 +17,7 @@ from tests.kafka.dead_letters import set_topic
 from tests.kafka.mirrors import batches, captured, mirror_of, produce, told, write
 from tests.kafka.support import new_prefix
 from tests.kafka.test_kafka_accidents import as_other_process
+from tests.kafka.test_lost_markers import lose_marker
 from tests.kafka_source.support import Follower, Topics
 from tests.outputs.harnesses import log_of
 from tests.pipeline.validated import problems_of
@@ -107,12 +108,15 @@ def test_a_task_that_is_killed_around_its_commit_loses_and_repeats_nothing(east,
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_broker_that_is_killed_around_a_commit_loses_and_repeats_nothing(east, west, tmp_path, point, monkeypatch):
+    """It may have answered the commit and lose its marker."""
     prefix, places, failures = new_prefix(), [], []
 
     def kill_the_broker(place):
         places.append(place)
         if place == point and places.count(point) == 2:
             west.kill()
+            if point == "kafka.after_commit":
+                lose_marker(west, f"{prefix}.control")
             west.start()
 
     monkeypatch.setattr(_writer, "crash_point", kill_the_broker)

@@ -323,6 +323,7 @@ class OutputHandle:
                 self._close()
                 if isinstance(self.output, DirectOutput):
                     self.output.streams = self._taken().needed(self._brings).union(self.bringing)
+                    self.output.in_ledger = self._taken().buckets()
                 self._is_open = True
                 self.output.open()
 

@@ -23,7 +23,7 @@ from databus.core import ConfigError, CorruptData, DatabusError, LockHeld, Malfo
 from databus.disk import Location, Overtaken
 from databus.pipeline._editions import Edition, donors
 from databus.pipeline._streams import Brings, Donor, Stream, joined, may_meet
-from databus.tasks import furthest
+from databus.tasks import Bucket, furthest
 
 VERSION: Final = 1
 _EARLIER_MAX: Final = 16
@@ -109,6 +109,14 @@ class Ledger:
     def streams(self) -> dict[str, Stream]:
         """All that it says of queries, by name: of those of now, and of others while somebody may go on from them."""
         return {name: each for edition in (*self.earlier, self.now) for name, each in edition.streams.items()}
+
+    def buckets(self) -> list[Bucket]:
+        """One of each stream, for outputs whose targets have them."""
+        return [
+            Bucket(self.pipeline, self.output, name, 0, 1, at, each.reached, each.of, selections=each.selections)
+            for name, each in self.streams.items()
+            for at in each.checkpoint.sources.values()
+        ]
 
     def _as_of(self, current: Mapping[str, Brings]) -> tuple[Edition, list[Edition]]:
         """The edition of the queries of now, and those before it. current: what all of them bring, by name."""

@@ -219,9 +219,11 @@ class DirectOutput(Output):
     What a batch brings is in the target when all of its buckets are. `commit` is told then; most have nothing to do.
 
     streams: names of those that are written now, and of those from which they go on; set before `open`. None: any.
+    in_ledger: a bucket of each stream of which the ledger says how far all are; set before `open`.
     """
 
     streams: Collection[str] | None = None
+    in_ledger: Collection[Bucket] = ()
     tells_tables_apart: ClassVar[bool] = False
     """Whether it leaves out what it has of some tables and not of others, so that a stream may go back for these."""
 

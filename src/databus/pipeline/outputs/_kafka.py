@@ -106,7 +106,9 @@ class KafkaOutput(LettersOutput):
             positions = positions_of(self._cluster, self.config.control_topic)
             positions.make(-1 if new is None or new.replication_factor is None else new.replication_factor)
             positions.check_kept()
-            switch_buckets(self.direct_writer(), self.context.pipeline, self.context.output, self.streams)
+            switch_buckets(
+                self.direct_writer(), self.context.pipeline, self.context.output, self.streams, self.in_ledger
+            )
 
     @property
     def _topics(self) -> TopicNames:

@@ -185,14 +185,14 @@ class Cluster:
         made: Producer = self._made(Producer, own)
         return made
 
-    def consumer(self) -> "Consumer":
-        """One that reads what is committed, and says where a partition ends."""
+    def consumer(self, *, is_committed: bool = True) -> "Consumer":
+        """One that reads what is committed, or all, and says where a partition ends."""
         from confluent_kafka import Consumer
 
         own = {
             "group.id": "databus",  # it is never joined
             "enable.auto.commit": False,
-            "isolation.level": "read_committed",
+            "isolation.level": "read_committed" if is_committed else "read_uncommitted",
             "auto.offset.reset": "earliest",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 5,  # so soon it is told where a partition ends

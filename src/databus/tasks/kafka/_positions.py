@@ -5,26 +5,41 @@ that the last one of each stays.
 """
 
 import json
+import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from databus.core import ConfigError, CorruptData, Pair, ServiceUnavailable, SourceCheckpoint
 from databus.tasks._choice import Selection
+from databus.tasks._direct import Bucket
 from databus.tasks._written import Written, furthest, selections_json, selections_of
 from databus.tasks.kafka._cluster import Cluster
+from databus.tasks.kafka._lost_markers import (
+    Answers,
+    advice,
+    commit_again,
+    last_messages,
+    says_it_is_there,
+)
 from databus.tasks.kafka._topics import NewTopics, topics_of
 from databus.tasks.kafka._transactions import Counts, OpenTransaction
 from databus.wire import is_inside_transaction
 
+if TYPE_CHECKING:
+    from confluent_kafka import Message, Producer
+
 _VERSION: Final = 1
 _NOTHING: Final[Pair] = (-1, -1)
 _POLL_S: Final = 0.2
+_PATIENCE_S: Final = 3.0
+"""Longer than most transactions are open in a control topic: their positions come last."""
 _AT_ONCE: Final = 1_000
 _LEFT_MAX: Final = 16
+NO_PRODUCERS: Final[Mapping[Any, Any]] = {}
 CONTROL_CONFIG: Final = (
     ("cleanup.policy", "compact"),
     ("segment.bytes", str(4 << 20)),  # what is in the last segment is not compacted, and is read at each start
@@ -45,6 +60,12 @@ class BucketId:
     def key(self) -> bytes:
         """Of its message."""
         return json.dumps([self.pipeline, self.output, self.stream, self.number], ensure_ascii=False).encode()
+
+    @classmethod
+    def of_key(cls, key: bytes) -> Self:
+        """Read what `key` made. Raises `ValueError`, `TypeError`."""
+        pipeline, output, stream, number = json.loads(key)
+        return cls(pipeline, output, stream, int(number))
 
     @property
     def transactional_id(self) -> str:
@@ -114,6 +135,7 @@ class Positions:
         self._consumer: Any = None
         self._next: dict[int, int] = {}
         self._known: dict[BucketId, Position] = {}
+        self.answers = Answers()
 
     def make(self, replication_factor: int) -> int:
         """See to it that the topic is there; returns the number of its partitions."""
@@ -140,14 +162,18 @@ class Positions:
                 f"what is written after that may come twice. Set it to compact"
             )
 
-    def read(self) -> dict[BucketId, Position]:
+    def read(
+        self, own: "Mapping[BucketId, Producer]" = NO_PRODUCERS, ledger: Collection[Bucket] = ()
+    ) -> dict[BucketId, Position]:
         """What is committed now: by whoever was shut out before this was called, too.
 
-        Raises `ServiceUnavailable` if some other writer's transaction stays open for longer than one may take.
+        own: the producers that the caller has, by which a commit can be made once more whose marker is lost. ledger:
+        what the ledger says now of streams, each by one of its buckets. Raises `ServiceUnavailable` if some other
+        writer's transaction stays open for longer than one may take.
         """
         with self._lock:
             try:
-                self._read_on()
+                self._read_on(own, ledger)
             except BaseException:
                 self._forget()
                 raise
@@ -160,7 +186,7 @@ class Positions:
         self._next.clear()
         self._known.clear()
 
-    def _read_on(self) -> None:
+    def _read_on(self, own: "Mapping[BucketId, Producer]", ledger: Collection[Bucket]) -> None:
         from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
         ends = self._ends_with_patience()
@@ -175,18 +201,62 @@ class Positions:
             [TopicPartition(self._topic, number, self._next.get(number, OFFSET_BEGINNING)) for number in behind]
         )
         # What is read stops before the oldest open transaction, whoever's: those behind it may be ours.
-        deadline = time.monotonic() + (self._cluster.transaction_ms_max + self._cluster.request_ms_max) / 1e3
+        begun = time.monotonic()
+        deadline = begun + (self._cluster.transaction_ms_max + self._cluster.request_ms_max) / 1e3
+        look_at = begun + _PATIENCE_S
         while behind:
+            if time.monotonic() > look_at:
+                is_answered = self._commit_again(behind, own, ledger)
+                look_at = math.inf if is_answered else time.monotonic() + _PATIENCE_S
             if time.monotonic() > deadline:
                 raise ServiceUnavailable(
                     f"{self._cluster.name}: control topic {self._topic} could not be read to its end: a transaction in "
-                    f"it is open, or its partitions have no leader. If it stays so, a broker may have lost the end of "
-                    f"one: `kafka-transactions.sh find-hanging` names such, and `abort` ends one"
+                    f"it is open, or its partitions have no leader. "
+                    f"{advice(self._topic, [each.transactional_id for each in self._unread(behind)])}"
                 )
             first = self._consumer.poll(_POLL_S)  # `consume` would wait for as many as it may give
             for message in () if first is None else (first, *self._consumer.consume(_AT_ONCE, 0.0)):
                 self._take(message, ends, behind)
         self._consumer.unassign()
+
+    def _unread(self, behind: Collection[int]) -> "dict[BucketId, Message]":
+        """What stands last for each bucket where committed messages cannot be read, committed or not."""
+        from confluent_kafka import OFFSET_BEGINNING
+
+        starts = {number: self._next.get(number, OFFSET_BEGINNING) for number in behind}
+        return {BucketId.of_key(key): value for key, value in last_messages(self._cluster, self._topic, starts).items()}
+
+    def _commit_again(
+        self, behind: Collection[int], own: "Mapping[BucketId, Producer]", ledger: Collection[Bucket]
+    ) -> bool:
+        """End transactions that are known to be committed, so that they can be read. Returns whether brokers have said
+        what is there.
+        """
+
+        def again(bucket: BucketId) -> "Message | None":
+            message = self._unread(behind).get(bucket)
+            return message if message is not None and self._is_committed(bucket, message, ledger) else None
+
+        found = self._unread(behind)
+        for bucket, message in found.items():
+            if self._is_committed(bucket, message, ledger):
+                find = partial(again, bucket)
+                commit_again(self._cluster, self._topic, bucket.transactional_id, find, own.get(bucket))
+        return len(found) > 0
+
+    def _is_committed(self, bucket: BucketId, message: "Message", ledger: Collection[Bucket]) -> bool:
+        """Whether that is known without reading it as committed."""
+        value = message.value()
+        if value is None:
+            return False
+        told = json.loads(value)
+        if told["v"] != _VERSION:
+            return False
+        if self.answers.have(bucket.key, message):
+            return True
+        at, stream = _position_of(told, self._topic), (bucket.pipeline, bucket.output, bucket.stream)
+        mine = [each for each in ledger if (each.pipeline, each.output, each.stream) == stream]
+        return says_it_is_there(mine, at.of, at.selections, at.at)
 
     def _take(self, message: Any, ends: dict[int, int], behind: set[int]) -> None:
         number, error = message.partition(), message.error()
@@ -202,8 +272,7 @@ class Positions:
 
     def _note(self, key: bytes, value: bytes | None) -> None:
         try:
-            pipeline, output, stream, number = json.loads(key)
-            bucket = BucketId(pipeline, output, stream, int(number))
+            bucket = BucketId.of_key(key)
             if value is None:
                 self._known.pop(bucket, None)
                 return

@@ -2,18 +2,23 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from databus.tasks._direct import Bucket
 from databus.tasks.kafka._cluster import NEIGHBOUR, Cluster
+from databus.tasks.kafka._lost_markers import ATTEMPT, new_attempt
 from databus.tasks.kafka._positions import BucketId, Position, positions_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
+Headers = list[tuple[str, str | bytes | None]]
 ABORT_S_MAX: Final = 5.0
 _GIVEN_UP: Final = ("_PURGE_QUEUE", "_PURGE_INFLIGHT")
 _KEPT_MAX: Final = 64
+_ANY_PARTITION: Final = -1
 
 
 class Session:
@@ -30,6 +35,7 @@ class Session:
         self.bucket = bucket
         self.is_replay = is_replay
         self.is_alone = False
+        self._attempt = b""
         self.position: Position | None = None
         self.producer: Producer | None = None
         self.failed: list[tuple[KafkaError, str]] = []
@@ -39,8 +45,10 @@ class Session:
         """By which it is kept."""
         return self.cluster, self.control_topic, self.bucket
 
-    def begin(self) -> None:
-        """Make the producer, if there is none. Raises what `Cluster.error` says."""
+    def begin(self, ledger: Bucket | None = None) -> None:
+        """Make the producer, if there is none. ledger: what the ledger says of the bucket, as its task was told. Raises
+        what `Cluster.error` says.
+        """
         from confluent_kafka import KafkaException
 
         if self.producer is not None:
@@ -60,7 +68,8 @@ class Session:
         except KafkaException as error:
             raise self.cluster.error(error, f"shutting out who wrote {name} before") from error
         if not self.is_replay:
-            self.position = positions_of(self.cluster, self.control_topic).read().get(bucket)
+            positions = positions_of(self.cluster, self.control_topic)
+            self.position = positions.read({bucket: producer}, () if ledger is None else (ledger,)).get(bucket)
         self.producer = producer
 
     @property
@@ -69,7 +78,37 @@ class Session:
         that has got other tables goes back for them, and what this session knows would leave out their rows.
         """
         assert self.control_topic is not None  # noqa: S101 - it has a position
-        return positions_of(self.cluster, self.control_topic).read().get(self.bucket) == self.position
+        own = {} if self.producer is None else {self.bucket: self.producer}
+        return positions_of(self.cluster, self.control_topic).read(own).get(self.bucket) == self.position
+
+    def message(self, position: Position) -> tuple[bytes, bytes, int, Headers]:
+        """Of a position: its value, key, partition and headers. It is of a new transaction."""
+        return position.value, self.bucket.key, _ANY_PARTITION, self._headers()
+
+    def _headers(self) -> Headers:
+        self._attempt = new_attempt()
+        return [(ATTEMPT, self._attempt)]
+
+    def note_commit(self, position: Position | None) -> None:
+        """The commit that has brought the bucket there was answered. None: it was of dead letters."""
+        self.position = position
+        if position is not None:
+            self._note_answer([self.bucket.key])
+
+    def put(self, messages: Mapping[bytes, bytes | None]) -> None:
+        """Write positions, by their keys, in one transaction. Raises `KafkaException`."""
+        assert self.producer is not None  # noqa: S101 - it has begun
+        assert self.control_topic is not None  # noqa: S101 - as above
+        headers = self._headers()
+        self.producer.begin_transaction()
+        for key, value in messages.items():
+            self.producer.produce(self.control_topic, value, key, headers=headers)
+        self.producer.commit_transaction(self.cluster.request_s_max)
+        self._note_answer(messages)
+
+    def _note_answer(self, keys: Iterable[bytes]) -> None:
+        assert self.control_topic is not None  # noqa: S101 - it has positions
+        positions_of(self.cluster, self.control_topic).answers.note(keys, self._attempt)
 
     def note_failure(self, error: "KafkaError | None", message: "Message") -> None:
         """Called back for each message that did not arrive.

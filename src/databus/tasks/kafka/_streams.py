@@ -13,12 +13,18 @@ from databus.tasks.kafka._session import Session
 from databus.tasks.kafka._writer import KafkaWriter
 
 
-def switch_buckets(writer: KafkaWriter, pipeline: str, output: str, streams: Collection[str] | None = None) -> None:
+def switch_buckets(
+    writer: KafkaWriter,
+    pipeline: str,
+    output: str,
+    streams: Collection[str] | None = None,
+    ledger: Collection[Bucket] = (),
+) -> None:
     """Have an output's positions be those of as many buckets as it has now. While nothing writes.
 
     All buckets of a stream have to stand at one place, as they do when no batch was broken off. Whoever writes older
     buckets is shut out. streams: those that are written now, or gone on from; others stay as they are, for nobody could
-    have them written once more. Raises `UnsupportedFeature`.
+    have them written once more. ledger: as `Positions.read` takes it. Raises `UnsupportedFeature`.
     """
     from confluent_kafka import KafkaException
 
@@ -26,7 +32,7 @@ def switch_buckets(writer: KafkaWriter, pipeline: str, output: str, streams: Col
     if topic is None:
         return
     positions = positions_of(writer.cluster, topic)
-    for stream, found in of_output(positions.read(), pipeline, output):
+    for stream, found in of_output(positions.read(ledger=ledger), pipeline, output):
         is_left = streams is not None and stream not in streams
         if is_left or {each.buckets for each in found.values()} == {writer.buckets}:
             continue
@@ -37,7 +43,7 @@ def switch_buckets(writer: KafkaWriter, pipeline: str, output: str, streams: Col
             for each in sessions:
                 each.begin()
             to = _common_place([each.position for each in sessions], output, stream, before, writer.buckets)
-            _move(writer, topic, sessions[0], BucketId(pipeline, output, stream, 0), numbers[-1] + 1, to)
+            _move(writer, sessions[0], BucketId(pipeline, output, stream, 0), numbers[-1] + 1, to)
         except KafkaException as error:
             raise writer.cluster.error(error, f"changing the number of buckets of {stream}") from error
         finally:
@@ -74,15 +80,10 @@ def _left_by_all(positions: Sequence[Position | None]) -> tuple[Written, ...]:
     return tuple(min(each, key=lambda one: one.at.pair) for each in in_all)
 
 
-def _move(writer: KafkaWriter, topic: str, session: Session, first: BucketId, before: int, to: Position) -> None:
-    producer = session.producer
-    assert producer is not None  # noqa: S101 - it has begun
+def _move(writer: KafkaWriter, session: Session, first: BucketId, before: int, to: Position) -> None:
     value = to.value
-    producer.begin_transaction()
-    for number in range(max(before, writer.buckets)):
-        key = BucketId(first.pipeline, first.output, first.stream, number).key
-        producer.produce(topic, value if number < writer.buckets else None, key)
-    producer.commit_transaction(writer.cluster.request_s_max)
+    numbers = range(max(before, writer.buckets))
+    session.put({replace(first, number=number).key: value if number < writer.buckets else None for number in numbers})
 
 
 def go_on(writer: KafkaWriter, bucket: Bucket, before: Sequence[StreamBefore], over: Collection[str]) -> None:
@@ -196,16 +197,13 @@ def _is_of(stream: StreamBefore, position: Position) -> bool:
 def _put(writer: KafkaWriter, topic: str, bucket: Bucket, places: Mapping[int, Position], over: Sequence[str]) -> None:
     """In one transaction: where the buckets of a stream stand, and that others are forgotten."""
     ids = {number: BucketId(bucket.pipeline, bucket.output, bucket.stream, number) for number in places}
+    messages: dict[bytes, bytes | None] = {}
+    for number, place in places.items():
+        messages[ids[number].key] = place.value if number < writer.buckets else None
+        messages |= dict.fromkeys((replace(ids[number], stream=name).key for name in over), None)
     session = Session(writer.cluster, topic, ids[0])
     try:
         session.begin()
-        producer = session.producer
-        assert producer is not None  # noqa: S101 - it has begun
-        producer.begin_transaction()
-        for number, place in places.items():
-            producer.produce(topic, place.value if number < writer.buckets else None, ids[number].key)
-            for name in over:
-                producer.produce(topic, None, replace(ids[number], stream=name).key)
-        producer.commit_transaction(writer.cluster.request_s_max)
+        session.put(messages)
     finally:
         session.close()

@@ -175,7 +175,7 @@ class _BucketOfKafka:
     def _write(self, batch: ChangeBatch) -> Mapping[str, int]:
         """Write what is left of a batch, in as many attempts as it takes to find what is to be held back."""
         writer, session = self._writer, self.session
-        session.begin()
+        session.begin(self._bucket)
         before, left = session.position, self._left(batch)
         if left is None:
             if not self._is_inherited or session.is_current:
@@ -281,7 +281,7 @@ class _BucketOfKafka:
             elif self._bucket.takes_controls_of(item.table):
                 self._put_control(batch.physical, item)
         if session.control_topic is not None and position is not None:
-            self._produce(session.control_topic, position.value, session.bucket.key, _ANY_PARTITION, None)
+            self._produce(session.control_topic, *session.message(position))
         self._flush()
         if refusals is not None and (refusals.has_others or (in_transaction and refusals.found_any)):
             raise Interrupted
@@ -292,8 +292,8 @@ class _BucketOfKafka:
         crash_point("kafka.before_commit")
         self._check_replayed()
         self._end_transaction()
+        self.session.note_commit(position)
         crash_point("kafka.after_commit")
-        self.session.position = position
 
     def _check_replayed(self) -> None:
         holding, given = self._writer.holding, self._replayed

@@ -1,0 +1,128 @@
+"""Commits that were answered, and whose markers may never come.
+
+Brokers answer a commit before each partition has its marker, and a broker that is killed in between may forget it
+(Kafka 4.3 does where all replicas of a partition were away). Who reads committed messages then stops there for ever.
+The next committed transaction of the same transactional id in that partition ends the earlier one as committed; an
+aborted one takes back what was answered. So a position is committed once more where it is known to be committed: by an
+answer that this process had, or by a ledger.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from databus.core import SourceCheckpoint
+from databus.tasks._choice import Selection
+from databus.tasks._direct import Bucket
+from databus.tasks._pairs import log_number
+from databus.tasks.kafka._cluster import Cluster
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message, Producer
+
+ATTEMPT: Final = "attempt"
+_POLL_S: Final = 0.2
+
+
+class Answers:
+    """Which transactions this process was answered that they are committed, as far as they stand last for some key."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[bytes, bytes] = {}
+
+    def note(self, keys: Iterable[bytes], attempt: bytes) -> None:
+        """The commit of an attempt was answered, which has messages of these keys in the control topic."""
+        self._attempts.update(dict.fromkeys(keys, attempt))
+
+    def have(self, key: bytes, message: "Message") -> bool:
+        """Whether a message of this key is of such a transaction."""
+        attempt = dict(message.headers() or ()).get(ATTEMPT)
+        return attempt is not None and self._attempts.get(key) == attempt
+
+
+def new_attempt() -> bytes:
+    """Stands in the headers of a transaction's positions: two attempts may write the same, and one of them fail."""
+    return uuid4().bytes
+
+
+def says_it_is_there(
+    ledger: Iterable[Bucket], of: str, selections: tuple[Selection, ...] | None, at: SourceCheckpoint | None
+) -> bool:
+    """Whether a ledger says that all buckets of a stream are where one of them is to be, or further.
+
+    ledger: what it says of the stream. of, selections, at: what the one has brought, and up to where.
+    """
+    for bucket in ledger:
+        known = bucket.known
+        # What a stream goes on from may have reached more than the stream itself.
+        if known is not None and at is not None and bucket.reached is not None:
+            is_same = (of, selections, log_number(at.log)) == (bucket.of, bucket.selections, log_number(known.log))
+            if is_same and at.pair <= min(known.pair, bucket.reached):
+                return True
+    return False
+
+
+def last_messages(cluster: Cluster, topic: str, starts: Mapping[int, int]) -> "dict[bytes, Message]":
+    """The last message of each key, committed or not; nothing where a partition does not answer.
+
+    starts: by partitions, the offsets from which they are read.
+    """
+    from confluent_kafka import TopicPartition
+
+    found: dict[bytes, Message] = {}
+    unread, deadline = set(starts), time.monotonic() + cluster.request_s_max
+    with closing(cluster.consumer(is_committed=False)) as consumer:
+        consumer.assign([TopicPartition(topic, number, start) for number, start in starts.items()])
+        while unread and time.monotonic() < deadline:
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error, key = message.error(), message.key()
+            if error is None and key is not None:
+                found[key] = message
+            elif error is not None and error.name() == "_PARTITION_EOF":
+                unread.discard(message.partition())
+    return {} if unread else found
+
+
+def commit_again(
+    cluster: Cluster,
+    topic: str,
+    transactional_id: str,
+    find: "Callable[[], Message | None]",
+    own: "Producer | None",
+) -> None:
+    """Commit a position once more.
+
+    find: gives its message, or None where it is another one by now; asked when whoever began before to write it is
+    shut out. own: the producer of that id, where the caller has one. Raises what `Cluster.error` says.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        producer = own or cluster.producer(transactional_id)
+        if own is None:
+            producer.init_transactions(cluster.request_s_max)
+        message = find()
+        if message is None:
+            return
+        producer.begin_transaction()
+        producer.produce(topic, message.value(), message.key(), headers=message.headers())
+        producer.commit_transaction(cluster.request_s_max)
+    except KafkaException as error:
+        raise cluster.error(error, f"committing once more as {transactional_id}") from error
+
+
+def advice(topic: str, transactional_ids: Iterable[str]) -> str:
+    """What to do about a transaction in a control topic that does not end."""
+    names = ", ".join(sorted(transactional_ids)) or "not known"
+    return (
+        f"Transactional ids of what stands there: {names}. If it stays so, brokers may have lost the end of a "
+        f"transaction. Stop the pipeline and look with `kafka-transactions.sh --bootstrap-server ... describe "
+        f"--transactional-id ID` before you do anything: `Ongoing` and `Prepare...` end by themselves; after "
+        f"`CompleteAbort` end it with `abort`, at the offset that `find-hanging --topic {topic}` names; after "
+        f'`CompleteCommit` do not: that would take back rows that are committed. docs/kafka.md, "A transaction without '
+        f'an end", says how to commit it once more, and what to do after `Empty`'
+    )
