@@ -315,7 +315,7 @@ def test_only_wanted_sources_are_served_and_every_commit(log):
 
 
 def test_resume_has_schemas_in_force_and_open_snapshots(log, tmp_path):
-    opened = {"main.stock": OpenSnapshot(3, (7, "a"), (2, BUS_SEQ_MIN))}
+    opened = {"main.stock": OpenSnapshot(3, (7, "a"), (2, BUS_SEQ_MIN), order=("id int", "name text 45"))}
     log.append(group(1, tables=(ORDERS, STOCK)))
     log.append(group(2, count=0, control=control(ControlKind.SCHEMA, ORDERS_2, 2, 1)))
     log.append(group(3, tables=(ORDERS_2,), snapshots=opened))

@@ -6,7 +6,7 @@ import pytest
 
 from databus.sources.mysql.binlog import DumpEnded
 from databus.testing.servers import Server
-from tests.mysql.following import create
+from tests.mysql.following import FAMILIES, create
 
 MakeServer = Callable[..., Server]
 
@@ -109,3 +109,30 @@ def test_tables_that_are_renamed_into_the_selection_and_out_of_it(server, databa
         "two",
     ]
     assert copy.kinds(f"{database}.b") == ["drop"]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_collation_changed_while_a_table_is_read_leaves_no_row_out(plain_server, follow, kind) -> None:
+    """What was read before lies between keys in the old order; killed in between, the place is still one of that."""
+    server, database = plain_server(kind), "reordered"
+    words = sorted({f"{a}{b}{c}" for a in "aBcD" for b in "AbCd" for c in "abCD"})
+    server.run(
+        f"DROP DATABASE IF EXISTS {database}",
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.mark (id INT PRIMARY KEY, n BIGINT)",
+        f"CREATE TABLE {database}.t (k VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY)",
+        f"INSERT INTO {database}.t VALUES {', '.join(f'({word!r})' for word in words)}",
+    )
+    follower = follow(database, server, chunk_rows_max=5, snapshot_connections=1)
+
+    def is_partly_read() -> bool:
+        opened = follower.tape.groups[-1].commit.snapshots if follower.tape.groups else {}
+        return f"{database}.t" in opened and opened[f"{database}.t"].last_key is not None
+
+    follower.until(is_partly_read)
+    follower.kill()
+    server.run(f"ALTER TABLE {database}.t MODIFY k VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+    copy = follower.check(server, database)
+    begins = [each for each in copy.controls if (each["kind"], each["source"]) == ("snapshot_begin", f"{database}.t")]
+    assert len(begins) == 2
+    server.run(f"DROP DATABASE {database}")

@@ -258,6 +258,33 @@ def test_rowids_given_anew_by_vacuum_do_not_make_a_reading_skip_rows(shop: Shop)
     assert sorted(row["x"] for row in rows) == list(range(1, 41))
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_a_key_of_another_collation_is_read_from_its_beginning(shop: Shop, restarted: bool) -> None:
+    shop.run("CREATE TABLE w(k TEXT COLLATE NOCASE PRIMARY KEY) WITHOUT ROWID")
+    words = sorted(f"{letter}{i:02}" for i, letter in enumerate("aBcDeFgHiJkLmNoPqRsTuVwX"))
+    shop.db.executemany("INSERT INTO w VALUES (?)", [(word,) for word in words])
+    source = shop.start(chunk_rows_max=5)
+    while sum(len(group.rows) for group in shop.log.groups) < 2:
+        shop.log.append(source.poll(0))
+    if restarted:
+        source.close()
+    shop.run(
+        "PRAGMA writable_schema = ON",
+        "UPDATE sqlite_schema SET sql = replace(sql, 'NOCASE', 'BINARY') WHERE name = 'w'",
+        "PRAGMA writable_schema = RESET",
+        "REINDEX w",
+        "VACUUM",
+    )
+    if restarted:
+        source = shop.start(chunk_rows_max=5)
+    drain(source, shop.log)
+    last = max(
+        at for at, group in enumerate(shop.log.groups) if group.control and group.control.kind == "snapshot_begin"
+    )
+    read = [key for group in shop.log.groups[last:] for rows in group.rows for key in rows.batch["k"].to_pylist()]
+    assert sorted(read) == words
+
+
 def test_nothing_waits_for_an_idle_source(shop: Shop) -> None:
     shop.run(TABLE)
     source = make_source(shop.path)

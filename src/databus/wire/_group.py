@@ -71,21 +71,25 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class OpenSnapshot:
-    """A snapshot that has begun and not ended: its generation, and the last key read (JSON values; None before any).
-
-    where: the condition that its request narrowed it by.
-    """
+    """A snapshot that has begun and not ended: its generation, and the last key read (JSON values; None before any)."""
 
     generation: int
     last_key: tuple[Any, ...] | None = None
     begin: Pair = (0, 0)
     where: str | None = None
+    """The condition that its request narrowed it by."""
+    order: tuple[str, ...] = ()
+    """How the database ordered the rows that were read: `last_key` is a place in this order, and in no other."""
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""
         last_key = None if self.last_key is None else list(self.last_key)
         told: dict[str, Any] = {"generation": self.generation, "last_key": last_key, "begin": list(self.begin)}
-        return told if self.where is None else {**told, "where": self.where}
+        if self.where is not None:
+            told["where"] = self.where
+        if self.order:
+            told["order"] = list(self.order)
+        return told
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "OpenSnapshot":
@@ -98,6 +102,7 @@ class OpenSnapshot:
             None if key is None else tuple(key),
             (int(begin[0]), int(begin[1])),
             None if where is None else str(where),
+            tuple(map(str, value.get("order", ()))),
         )
 
 

@@ -55,8 +55,10 @@ def take(reader: SnapshotReader, server: Server) -> Placed | BegunAnew:
     raise AssertionError(f"no chunk came: {reader.progress()}")
 
 
-def read_all(reader: SnapshotReader, server: Server, task: TableTask, remains: Any = None) -> list[Placed]:
-    reader.begin(task, remains)
+def read_all(
+    reader: SnapshotReader, server: Server, task: TableTask, remains: Any = None, order: Any = None
+) -> list[Placed]:
+    reader.begin(task, remains, order)
     chunks: list[Placed] = []
     while not chunks or not chunks[-1].is_last:
         found = take(reader, server)
@@ -137,9 +139,46 @@ def test_it_goes_on_from_any_chunk_after_a_crash(
         assert isinstance(found, Placed)
         chunks.append(found)
     first.close()
-    remains = tuple(json.loads(json.dumps(chunks[-1].last_key)))
-    chunks += read_all(open_reader(), server, task, remains)
+    remains, order = json.loads(json.dumps((chunks[-1].last_key, chunks[-1].order)))
+    chunks += read_all(open_reader(), server, task, tuple(remains), tuple(order))
     assert sorted(table(chunks)["id"].to_pylist()) == list(range(1, 501))
+
+
+WORDS = sorted({f"{a}{b}{c}" for a in "aBcD" for b in "AbCd" for c in "abCD"})
+"""In the order of bytes, they are mixed through what they are without regard to case."""
+REORDERED = {
+    "collation": "MODIFY k VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL",
+    "members": "DROP PRIMARY KEY, ADD PRIMARY KEY (n)",
+    "member added": "DROP PRIMARY KEY, ADD PRIMARY KEY (n, k)",
+    "index gone": "DROP PRIMARY KEY, ADD KEY (k)",
+}
+
+
+@pytest.mark.parametrize("change", REORDERED)
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_a_place_of_another_order_is_worth_nothing(
+    server: Server, database: str, open_reader: Callable[..., SnapshotReader], change: str, restarted: bool
+) -> None:
+    server.run(
+        f"CREATE TABLE {database}.t (n INT NOT NULL, k VARCHAR(20) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci "
+        "NOT NULL, PRIMARY KEY (k)) ENGINE=InnoDB",
+        f"INSERT INTO {database}.t VALUES {', '.join(f'({(7 * n) % 64}, {word!r})' for n, word in enumerate(WORDS))}",
+    )
+    reader = open_reader()
+    reader.begin(task_of(server, database, "t"))
+    found = [take(reader, server) for _ in range(3)]
+    server.run(f"ALTER TABLE {database}.t {REORDERED[change]}")
+    if restarted:
+        reader.close()
+        reader = open_reader()
+        reader.begin(task_of(server, database, "t"), found[-1].last_key, found[-1].order)
+    elif change != "collation":  # the log shows it; a collation, it may not
+        reader.redefine(task_of(server, database, "t"))
+    while not (isinstance(found[-1], Placed) and found[-1].is_last):
+        found.append(take(reader, server))
+    begun = max((number for number, each in enumerate(found) if isinstance(each, BegunAnew)), default=-1)
+    assert sorted(table(found[begun + 1 :])["k"].to_pylist()) == WORDS
+    assert begun >= 3
 
 
 def test_an_empty_table_is_one_empty_chunk(

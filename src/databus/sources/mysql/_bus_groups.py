@@ -97,7 +97,7 @@ class BusGroups:
             elif opened.last_key == ():  # read as a whole, so there is no place to go on from
                 self._asked.append(Asked(name, opened.where))
             else:
-                self._reader.begin(task, opened.last_key)
+                self._reader.begin(task, opened.last_key, opened.order)
 
     def want(self, sources: Sequence[str], where: str | None) -> None:
         """Read these tables, or what `where` says of them, at the next place between two transactions. Any thread."""
@@ -276,7 +276,8 @@ class BusGroups:
     def _chunk(self, placed: Placed) -> Iterator[Group]:
         """A chunk's rows, and the end of the reading if it was the last."""
         opened = self._position.snapshots[placed.source]
-        self._position.snapshots[placed.source] = replace(opened, last_key=READ if placed.is_last else placed.last_key)
+        last_key = READ if placed.is_last else placed.last_key
+        self._position.snapshots[placed.source] = replace(opened, last_key=last_key, order=placed.order)
         if placed.rows:
             crash_point("mysql.snapshot.before_chunk")
             yield self._rows_group(placed)

@@ -53,8 +53,8 @@ class Readable(Protocol):
         ...
 
     @property
-    def order(self) -> object:
-        """What its parts are ordered by: parts mean the same as long as this is equal."""
+    def key(self) -> object:
+        """What its parts are made of: they can be read as long as this is equal."""
         ...
 
     @property
@@ -101,7 +101,9 @@ class SnapshotOptions:
 class ReadChunk:
     """Rows of one part of a table, read at one moment.
 
-    part: see `Readable`. after: the SCN up to which all that was logged is in it for certain; it rises as the log is
+    table, part: see `Readable`; the table as it was defined when the part was made.
+
+    after: the SCN up to which all that was logged is in it for certain; it rises as the log is
     followed, until the log has passed the low watermark (`is_passed`). low, high: None until the view is open. error:
     why it could not be read, where the log may still explain it. is_part: of a table read as a whole, and not the last.
     is_held: read under a lock; whether it was held all the time is known of the last part. prepared: ids of
@@ -110,6 +112,7 @@ class ReadChunk:
 
     source: str
     generation: int
+    table: Any
     part: Any
     after: int
     low: Watermark | None = None
@@ -129,8 +132,8 @@ class ReadChunk:
 class Placed:
     """A chunk in its place: between the transaction at hand and the next.
 
-    arrays: of the table's columns, without the rows that the log says more about; there may be none left. last_key:
-    what remains to be read after it, for `OpenSnapshot`. is_last: nothing does.
+    arrays: of the table's columns, without the rows that the log says more about; there may be none left. last_key,
+    order: what remains to be read after it, and in which order, for `OpenSnapshot`. is_last: nothing does.
     """
 
     source: str
@@ -138,12 +141,16 @@ class Placed:
     arrays: list[pa.Array]
     rows: int
     last_key: tuple[Any, ...]
+    order: tuple[str, ...]
     is_last: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BegunAnew:
-    """A table without a key was written while it was read: what was placed of it so far is worth nothing."""
+    """A table is read from its beginning again: what was placed of it so far does not say what remains.
+
+    A table without a key was written while it was read, or the order of a key is another now.
+    """
 
     source: str
 

@@ -75,6 +75,10 @@ class Host(Protocol[TableT]):
         """Whether the keys that are held of a table are half of what may be."""
         ...
 
+    def check_order(self, reading: Reading[TableT], chunk: ReadChunk, order: tuple[str, ...]) -> None:
+        """The database orders the rows of this chunk so. Raises `ReadAbandoned` if its range is of another order."""
+        ...
+
     def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
         """A chunk has been read."""
         ...
@@ -129,17 +133,19 @@ class SnapshotReader(Generic[TableT]):
 
     # What the log's follower says
 
-    def begin_table(self, table: TableT, remains: tuple[Any, ...] | None = None) -> None:
-        """Read a table, or what `remains` of it (a `last_key` of before). `advance` has been called before.
+    def begin_table(self, table: TableT, remains: tuple[Any, ...] | None = None, order: tuple[str, ...] = ()) -> None:
+        """Read a table, or what `remains` of it in an order (`last_key` and `order` of a chunk of before).
 
-        Its `snapshot_begin` stands in the log at or before the position of the last `advance`.
+        Its `snapshot_begin` stands in the log at or before the position of the last `advance`, called before.
         """
         if self._position is None:
             raise AssertionError("a snapshot begins before its place in the log is known")
         with self._changed:
             source = table.task.source
             self.drop(source)
-            self._readings[source] = Reading(table, remains, self._options)
+            self._readings[source] = reading = Reading(table, self._options)
+            if remains and not reading.go_on(remains, order):
+                self._begun_anew.append(BegunAnew(source))
             self._start_threads()
             self._changed.notify_all()
 
@@ -158,6 +164,7 @@ class SnapshotReader(Generic[TableT]):
             reading = self._readings.pop(source, None)
             if reading is not None:
                 reading.end()
+            self._begun_anew = [each for each in self._begun_anew if each.source != source]
             self._tracker.drop(source)
             self._changed.notify_all()
 
@@ -266,10 +273,10 @@ class SnapshotReader(Generic[TableT]):
         if rows < chunk.rows:
             arrays = [array.filter(pa.array(stays)) for array in arrays]
         is_last = not reading.todo and not reading.chunks and not chunk.is_part
-        remains = reading.remains()
+        remains, order = reading.remains(), reading.order or ()
         if is_last:
             self.drop(source)
-        return Placed(source, reading.table.task.table, arrays, rows, remains, is_last)
+        return Placed(source, reading.table.task.table, arrays, rows, remains, order, is_last)
 
     def _staying(self, chunk: ReadChunk, keys: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
         """Which of its rows stay if it is placed now; None if it must be read again.
@@ -290,6 +297,7 @@ class SnapshotReader(Generic[TableT]):
     def _read_again(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
         if reading.is_whole:
             reading.begin_anew()
+            reading.pause()
             self._begun_anew.append(BegunAnew(reading.source))
         else:
             if self._tracker.is_lost(reading.source, chunk.after):
@@ -399,6 +407,19 @@ class SnapshotReader(Generic[TableT]):
     def holds_many(self, source: str) -> bool:
         """Whether the keys that are held of a table are half of what may be."""
         return self._tracker.held(source) * 2 > self._options.chunk_keys_max
+
+    def check_order(self, reading: Reading[TableT], chunk: ReadChunk, order: tuple[str, ...]) -> None:
+        """The database orders the rows of this chunk so. Raises `ReadAbandoned` if its range is of another order: then
+        the table is read from its beginning.
+        """
+        with self._changed:
+            if not reading.owns(chunk) or reading.is_in_order(chunk, order):
+                return
+            reading.begin_anew()
+            self._begun_anew.append(BegunAnew(reading.source))
+            self._changed.notify_all()
+        self._on_ready()
+        raise ReadAbandoned(f"{chunk.source}: its key is in another order now")
 
     def read(self, reading: Reading[TableT], chunk: ReadChunk) -> None:
         """A thread has read a chunk."""

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
+from databus.core import CorruptData
 from databus.sources.snapshots._chunks import (
     Position,
     Progress,
@@ -26,10 +27,11 @@ class Reading(Generic[TableT]):
 
     Each range of the table is in exactly one place: `todo`, the part of a chunk that is being read or waits to be
     placed, or placed for good. generation counts what makes chunks worthless: another definition, another beginning.
-    base: where a guard gave it, the low watermark that all chunks share.
+    order: how the database orders the rows, in its own words; None before it was seen. Ranges between places of one
+    order leave rows out in another. base: where a guard gave it, the low watermark that all chunks share.
     """
 
-    def __init__(self, table: TableT, remains: tuple[Any, ...] | None, options: SnapshotOptions) -> None:
+    def __init__(self, table: TableT, options: SnapshotOptions) -> None:
         self._options = options
         self.generation = 0
         self.chunks: list[ReadChunk] = []
@@ -44,9 +46,27 @@ class Reading(Generic[TableT]):
         self._read_bytes = 0
         self._rows_max = options.chunk_rows_max
         self._define(table)
+        self.order: tuple[str, ...] | None = None
         self.todo: deque[Any] = deque([table.everything()])
-        if remains:
-            self.todo = deque(table.part_of(each) for each in remains)
+
+    def go_on(self, remains: tuple[Any, ...], order: tuple[str, ...]) -> bool:
+        """Only this remains to be read, in this order. Whether the table still has a key that this could be of."""
+        try:
+            self.todo = deque([self.table.part_of(each) for each in remains])
+        except CorruptData:
+            return False
+        self.order = order
+        return True
+
+    def is_in_order(self, chunk: ReadChunk, order: tuple[str, ...]) -> bool:
+        """Whether the ranges of this book are right where the database orders the rows so; without any order, only
+        the range that is everything is.
+        """
+        if not order:
+            return bool(chunk.part == self.table.everything())
+        if self.order is None:
+            self.order = order
+        return self.order == order
 
     def _define(self, table: TableT) -> None:
         self.table = table
@@ -58,14 +78,14 @@ class Reading(Generic[TableT]):
 
         Whether that is all of it: what was placed already is of no use either.
         """
-        is_begun_anew = self.is_whole or table.order != self.table.order
+        is_begun_anew = self.is_whole or table.key != self.table.key
         self._define(table)
         if is_begun_anew:
-            self.todo = deque([table.everything()])
+            self.begin_anew()
         else:
             self.todo.extend(chunk.part for chunk in self.chunks)
-        self.chunks = []
-        self.generation += 1
+            self.chunks = []
+            self.generation += 1
         return is_begun_anew
 
     @property
@@ -89,7 +109,7 @@ class Reading(Generic[TableT]):
     def claim(self, scn: int) -> ReadChunk:
         """Take the next range to read it; all that was logged up to `scn` will be in it."""
         after = scn if self.base is None else self.base.after
-        chunk = ReadChunk(self.source, self.generation, self.todo.popleft(), after)
+        chunk = ReadChunk(self.source, self.generation, self.table, self.todo.popleft(), after)
         self.chunks.append(chunk)
         return chunk
 
@@ -101,7 +121,7 @@ class Reading(Generic[TableT]):
         """From now on the table's views have this low watermark, beginning with `chunk`'s; it contains `scn`."""
         if self.owns(chunk):
             chunk.after = scn
-            self.base = ReadChunk(self.source, self.generation, self.table.everything(), scn, low)
+            self.base = ReadChunk(self.source, self.generation, self.table, self.table.everything(), scn, low)
 
     def add_part(self, chunk: ReadChunk) -> None:
         """Another part of a whole table, read in the same view."""
@@ -124,10 +144,14 @@ class Reading(Generic[TableT]):
         self._rows_max = max(self._rows_max // 2, 1)
 
     def begin_anew(self) -> None:
-        """Read a whole table again from its beginning, after a pause that grows."""
+        """Read the table again from its beginning, in whatever order it has by then."""
         self.chunks = []
+        self.order = None
         self.todo = deque([self.table.everything()])
         self.generation += 1
+
+    def pause(self) -> None:
+        """A table that is read as a whole was not left in peace: wait before it is read again, longer each time."""
         self.rereads += 1
         self.not_before_s = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)

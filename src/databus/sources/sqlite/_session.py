@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -227,9 +228,11 @@ class Session:
                 return  # dropped, or changed so that it is read from its beginning
             cut = last_cut(self._db)
             assert cut is not None  # noqa: S101 - a session begins at one, and the last is never trimmed
-            self._chunk = read_chunk(self._reader, self._config, version, snapshot.generation, cut, snapshot.last_key)
+            self._chunk = read_chunk(self._reader, self._config, version, snapshot, cut)
         finally:
             self._close_reader()
+        if self._chunk is None:
+            self.want(deque([target]))
 
     def _window(self, stretch: Stretch) -> Group | None:
         if stretch.continues:
@@ -301,7 +304,7 @@ class Session:
             return self._end_snapshot(name)
         seqs = next_bus_seq(self._seq, self._clock.now_ns()) + np.arange(chunk.rows, dtype=np.int64)
         self._seq = int(seqs[-1])
-        self._snapshots[name] = OpenSnapshot(opened.generation, chunk.last_key, opened.begin)
+        self._snapshots[name] = replace(opened, last_key=chunk.last_key, order=chunk.order)
         commit = self._commit()
         txids = pa.DictionaryArray.from_arrays(np.zeros(chunk.rows, np.int32), pa.array([commit.txid], pa.string()))
         kinds = np.full(chunk.rows, ChangeType.INSERT, np.int8)

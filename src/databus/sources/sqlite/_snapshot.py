@@ -19,11 +19,14 @@ from databus.sources.sqlite._decode import decode_columns, fetch
 from databus.sources.sqlite._store import Cut, Version
 from databus.sources.sqlite._tables import KeyPart, TableShape, quoted, read_shape
 from databus.sources.sqlite._types import exact_sql, size_sql
+from databus.wire import OpenSnapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of a table as they are at a cut. last_key: of the last of them. is_last: there are none after it."""
+    """Rows of a table as they are at a cut. last_key: of the last of them, in this order. is_last: there are none after
+    it.
+    """
 
     version: Version
     generation: int
@@ -31,22 +34,22 @@ class Chunk:
     arrays: tuple[pa.Array, ...]
     rows: int
     last_key: tuple[Any, ...] | None
+    order: tuple[str, ...]
     is_last: bool
 
 
 def read_chunk(
-    reader: sqlite3.Connection,
-    config: SqliteConfig,
-    version: Version,
-    generation: int,
-    cut: Cut,
-    last_key: Sequence[Any] | None,
-) -> Chunk:
+    reader: sqlite3.Connection, config: SqliteConfig, version: Version, opened: OpenSnapshot, cut: Cut
+) -> Chunk | None:
     """The next rows after `last_key`, in the transaction that `reader` has open; at least one if there is any.
 
-    Keys are the rowid, or the SQL literals of a WITHOUT ROWID table's primary key. Raises `UnrepresentableValue`.
+    Keys are the rowid, or the SQL literals of a WITHOUT ROWID table's primary key. None if the table has another order
+    than when the last key was read, so that it must be read from its beginning. Raises `UnrepresentableValue`.
     """
     shape = read_shape(reader, name_parts(version.source)[1])
+    order, generation, last_key = _order(shape), opened.generation, opened.last_key
+    if last_key is not None and opened.order != order:
+        return None
     tail, parameters = _tail(shape, last_key)
     limit = _rows_that_fit(reader, config, version, tail, parameters)
     keys = _key_sql(shape)
@@ -54,12 +57,20 @@ def read_chunk(
     sql = f"SELECT {', '.join([keys, *columns])} {tail} LIMIT ?"
     rows = fetch(reader, version, sql, (*parameters, limit), 1)
     if not rows:
-        return Chunk(version, generation, cut, (), 0, None, is_last=True)
+        return Chunk(version, generation, cut, (), 0, None, order, is_last=True)
     transposed = list(zip(*rows, strict=True))
     place = f"among rows {rows[0][0]} to {rows[-1][0]}"
     arrays = tuple(decode_columns(version, transposed[1:], place))
     key = (rows[-1][0],) if shape.has_rowid else _literals(reader, shape, tail, parameters, len(rows) - 1)
-    return Chunk(version, generation, cut, arrays, len(rows), key, is_last=len(rows) < limit)
+    return Chunk(version, generation, cut, arrays, len(rows), key, order, is_last=len(rows) < limit)
+
+
+def _order(shape: TableShape) -> tuple[str, ...]:
+    """What decides the order of the rows: each part of the key, its type and its collation."""
+    if shape.has_rowid:
+        return ("rowid",)
+    declared = {column.name: column.declared for column in shape.columns}
+    return tuple(f"{_collated(part)} {declared.get(part.text, '')}" for part in shape.identity.parts)
 
 
 def _key_sql(shape: TableShape) -> str:

@@ -56,9 +56,12 @@ class ChunkReader:
     def _read(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
         connection, views = self._session()
         try:
-            if reading.table.facts is None:
-                reading.table.learn(facts_of(connection, reading.table.task.definition))
-            if reading.is_whole:
+            if chunk.table.facts is None:
+                facts = facts_of(connection, chunk.table.task.definition)
+                with self._host.changed:
+                    if chunk.table.facts is None:  # else another thread has asked, and works by the answer
+                        chunk.table.learn(facts)
+            if chunk.table.is_whole:
                 self._read_whole(reading, chunk, connection, views)
             else:
                 if self._host.somebody_idles:
@@ -117,24 +120,24 @@ class ChunkReader:
         return self._guard
 
     def _open(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: Views, *, exact: bool) -> View:
-        is_transactional = reading.table.facts is not None and reading.table.facts.is_transactional
+        table = chunk.table
+        is_transactional = table.facts is not None and table.facts.is_transactional
         floor, low = self._host.position, None
         if views.need_low and is_transactional and not exact:
             low = self._base(reading, chunk, views)
             floor = None
-        index = reading.table.facts.index if reading.table.facts is not None else ""
         view = views.open(
-            reading.table.task.definition,
+            table.task.definition,
             floor,
             transactional=is_transactional,
             exact=exact,
-            held=exact and reading.table.task.locks,
+            held=exact and table.task.locks,
             low=low,
-            first=first_query(reading.table.task.definition, reading.table.shape.key, index, chunk.part),
+            first=first_query(table.task.definition, table.shape.key, table.index, chunk.part),
         )
         with self._host.changed:
             chunk.low, chunk.high, chunk.prepared = view.low, view.high, view.prepared
-            chunk.is_held = exact and reading.table.task.locks
+            chunk.is_held = exact and table.task.locks
         return view
 
     def _base(self, reading: Reading[ReadableTable], chunk: ReadChunk, views: Views) -> Watermark:
@@ -144,7 +147,7 @@ class ChunkReader:
             return cast("Watermark", base.low)
         scn = self._host.scn
         try:
-            low = views.low_of(reading.table.task.definition)
+            low = views.low_of(chunk.table.task.definition)
         except LockBusy:
             if base is None or base.low is None:
                 raise
@@ -157,11 +160,12 @@ class ChunkReader:
         self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: Views
     ) -> None:
         view = self._open(reading, chunk, views, exact=False)
-        part, rows_max, shape = chunk.part, reading.rows_max, reading.table.shape
-        if reading.table.task.where and (place := self._ask_place(reading, connection, part, rows_max)) is not None:
+        part, rows_max, shape = chunk.part, reading.rows_max, chunk.table.shape
+        if chunk.table.task.where and (place := self._ask_place(chunk.table, connection, part, rows_max)) is not None:
             part = Range(part.after, place)
-        statement = self._rows_of(reading, connection, part, rows_max)
+        statement = self._rows_of(chunk.table, connection, part, rows_max)
         shape.check(statement.columns)
+        self._host.check_order(reading, chunk, shape.order(statement.columns))
         where = f"a chunk of {chunk.source} after key {part.after}"
         columns = Columns(shape, rows_max + 1)
         rows = RowReader.of(connection, self._options.row_bytes_max, where)
@@ -171,7 +175,7 @@ class ChunkReader:
             view.close()
         else:
             self.drop()
-        if last is not None and (not rows.has_ended or (columns.rows >= rows_max and not reading.table.task.where)):
+        if last is not None and (not rows.has_ended or (columns.rows >= rows_max and not chunk.table.task.where)):
             part = Range(part.after, last)
         self._finish(chunk, columns, rows.bytes, where)
         with self._host.changed:
@@ -181,12 +185,11 @@ class ChunkReader:
         self._host.read(reading, chunk)
 
     def _rows_of(
-        self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range, rows_max: int | None
+        self, table: ReadableTable, connection: pymysql.Connection, part: Range, rows_max: int | None
     ) -> Statement:
-        task, facts = reading.table.task, reading.table.facts
-        names = [column.name for column in reading.table.shape.columns]
-        index = facts.index if facts is not None else ""
-        sql = rows_query(task.definition, names, reading.table.shape.key, index, part, task.where, rows_max)
+        task = table.task
+        names = [column.name for column in table.shape.columns]
+        sql = rows_query(task.definition, names, table.shape.key, table.index, part, task.where, rows_max)
         return Statement(connection, sql, self._charsets)
 
     def _finish(self, chunk: ReadChunk, columns: Columns, size: int, where: str) -> None:
@@ -195,18 +198,17 @@ class ChunkReader:
         chunk.bytes = size
 
     def _ask_place(
-        self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range, rows: int
+        self, table: ReadableTable, connection: pymysql.Connection, part: Range, rows: int
     ) -> KeyValues | None:
-        index = reading.table.facts.index if reading.table.facts is not None else ""
-        sql = place_query(reading.table.task.definition, reading.table.shape.key, index, part, rows)
-        return Statement(connection, sql, self._charsets).one_place(reading.table.shape.key)
+        sql = place_query(table.task.definition, table.shape.key, table.index, part, rows)
+        return Statement(connection, sql, self._charsets).one_place(table.shape.key)
 
     def _split(self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection) -> None:
         """Leave a part of the range to a thread that has nothing to do."""
-        estimate = reading.table.facts.rows_estimate if reading.table.facts is not None else None
+        estimate = chunk.table.rows_estimate
         if estimate is not None and estimate - reading.rows < _SPLIT_ROWS_MIN * reading.rows_max:
             return
-        place = self._middle(reading, connection, chunk.part)
+        place = self._middle(chunk, connection, reading.rows_max)
         if place is None:
             return
         with self._host.changed:
@@ -215,29 +217,30 @@ class ChunkReader:
                 chunk.part = Range(chunk.part.after, place)
                 self._host.changed.notify_all()
 
-    def _middle(self, reading: Reading[ReadableTable], connection: pymysql.Connection, part: Range) -> KeyValues | None:
+    def _middle(self, chunk: ReadChunk, connection: pymysql.Connection, rows_max: int) -> KeyValues | None:
         """A place inside the range: halfway by number where keys are numbers, else some chunks ahead."""
-        key = reading.table.shape.key
+        key, part = chunk.table.shape.key, chunk.part
         first = key[0]
         if first.is_plain_number and len(key) == 1:
-            ((low, high),) = query(connection, bounds_query(reading.table.task.definition, first, part))
-            if low is not None and int(high) - int(low) > 2 * reading.rows_max:
+            ((low, high),) = query(connection, bounds_query(chunk.table.task.definition, first, part))
+            if low is not None and int(high) - int(low) > 2 * rows_max:
                 return ((int(low) + int(high)) // 2,)
             return None
-        return self._ask_place(reading, connection, part, _SPLIT_CHUNKS * reading.rows_max)
+        return self._ask_place(chunk.table, connection, part, _SPLIT_CHUNKS * rows_max)
 
     def _read_whole(
         self, reading: Reading[ReadableTable], chunk: ReadChunk, connection: pymysql.Connection, views: Views
     ) -> None:
         """The whole table in one view; its parts are handed over as they come."""
-        view = self._open(reading, chunk, views, exact=not reading.table.task.table.key)
-        statement = self._rows_of(reading, connection, chunk.part, None)
+        self._host.check_order(reading, chunk, ())
+        view = self._open(reading, chunk, views, exact=not chunk.table.task.table.key)
+        statement = self._rows_of(chunk.table, connection, chunk.part, None)
         where = f"{chunk.source}, read as a whole"
         rows = RowReader.of(connection, self._options.row_bytes_max, where)
-        reading.table.shape.check(statement.columns)
+        chunk.table.shape.check(statement.columns)
         begun = 0
         while True:
-            columns = Columns(reading.table.shape, reading.rows_max)
+            columns = Columns(chunk.table.shape, reading.rows_max)
             rows.take(columns, self._options.chunk_bytes_max)
             chunk.is_part = not rows.has_ended
             self._finish(chunk, columns, rows.bytes - begun, where)
@@ -285,7 +288,7 @@ class ChunkReader:
     def _wait_until_placed(self, reading: Reading[ReadableTable], chunk: ReadChunk) -> None:
         """Under a lock, nobody writes the table until its last row has its place."""
         with self._host.changed:
-            while reading.table.task.locks and reading.owns(chunk) and not self._host.is_closed:
+            while chunk.table.task.locks and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
 
     def _leave_to_the_log(self, reading: Reading[ReadableTable], chunk: ReadChunk, error: SourceChanged) -> None:

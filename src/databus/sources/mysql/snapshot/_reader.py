@@ -32,11 +32,11 @@ class SnapshotReader(snapshots.SnapshotReader[ReadableTable]):
         """Whether an XA transaction that is committed in the log was not yet in what was read."""
         return self.xa.is_any_committed(chunk.prepared, chunk.after)
 
-    def begin(self, task: TableTask, remains: tuple[Any, ...] | None = None) -> None:
+    def begin(self, task: TableTask, remains: tuple[Any, ...] | None = None, order: tuple[str, ...] = ()) -> None:
         """Read a table, or what `remains` of it; see `begin_table`."""
         import databus.sources.mysql.snapshot._result_kernels  # noqa: F401 - compiled once, before threads race for it
 
-        self.begin_table(ReadableTable(task), remains)
+        self.begin_table(ReadableTable(task), remains, order)
 
     def redefine(self, task: TableTask) -> None:
         """The table has another definition from here on; see `redefine_table`."""

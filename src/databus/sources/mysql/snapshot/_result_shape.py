@@ -99,13 +99,17 @@ _TEXTS: Final = _STRINGS | _BLOBS
 
 @dataclass(frozen=True, slots=True)
 class ResultColumn:
-    """A column of a result, as the server describes it. charset: by name; empty for one that we have no name of."""
+    """A column of a result, as the server describes it. charset: by name; empty for one that we have no name of.
+
+    collation: the server's number of it.
+    """
 
     name: str
     type: int
     flags: int
     charset: str
     decimals: int
+    collation: int
 
     @property
     def is_unsigned(self) -> bool:
@@ -160,6 +164,14 @@ class Shape:
                     f"{self.table.source}: column {column.name!r} is known as {column.column_type}, but the server "
                     f"answers {said}: it was altered since"
                 )
+
+    def order(self, result: list[ResultColumn]) -> tuple[str, ...]:
+        """What decides the order of the rows of a result that was checked: of each column of the key, name, type and
+        collation. Empty for a table that is read as a whole.
+        """
+        extra = len(self.numbers)
+        ordering = zip(self.columns[: len(self.key)], result[extra:], strict=False)
+        return tuple(f"{column.name} {column.column_type} {found.collation}" for column, found in ordering)
 
 
 def _difference(column: ColumnDefinition, found: ResultColumn) -> str:

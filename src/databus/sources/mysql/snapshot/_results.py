@@ -70,7 +70,7 @@ class Statement:
     def _column(self, charsets: Mapping[int, str]) -> ResultColumn:
         packet = self._packet(FieldDescriptorPacket)
         charset = charset_name(charsets.get(packet.charsetnr, ""))
-        return ResultColumn(packet.name, packet.type_code, packet.flags, charset, packet.scale)
+        return ResultColumn(packet.name, packet.type_code, packet.flags, charset, packet.scale, packet.charsetnr)
 
     def one_place(self, key: tuple[KeyColumn, ...]) -> KeyValues | None:
         """The key that the only row of the result is; None if there is none. Then the statement is closed."""

@@ -45,7 +45,7 @@ class ReadableTable:
             self.shape = Shape(self.task.definition, self.task.table, (), self.task.policies)
 
     @property
-    def order(self) -> Sequence[KeyColumn]:
+    def key(self) -> Sequence[KeyColumn]:
         """Its key's columns."""
         return self.shape.key
 
@@ -53,6 +53,11 @@ class ReadableTable:
     def is_whole(self) -> bool:
         """Whether its rows cannot be read in a key's order."""
         return self.facts is not None and not self.facts.index
+
+    @property
+    def index(self) -> str:
+        """The index to read it by; empty if there is none, or the server was not asked yet."""
+        return "" if self.facts is None else self.facts.index
 
     @property
     def rows_estimate(self) -> int | None:
