@@ -60,6 +60,8 @@ _TEXT: Final = frozenset(
         FieldType.BLOB_COMPRESSED,
     }
 )
+_COUNTED_AS_TEXT: Final = {True: FieldType.GEOMETRY, False: FieldType.VECTOR}
+"""By whether it is MariaDB: the type without text that a server writes a collation of as well."""
 _FRACTIONS: Final = range(7)
 _LENGTHS: Final = range(1, 5)
 _METAS: Final = {
@@ -206,7 +208,7 @@ def _metadata(reader: Reader, types: tuple[int, ...], *, is_mariadb: bool) -> Ta
     collations: dict[int, int] = {}
     geometries: dict[int, int] = {}
     numeric = [i for i, kind in enumerate(types) if kind in _NUMERIC]
-    text = [i for i, kind in enumerate(types) if kind in _TEXT or (is_mariadb and kind == FieldType.GEOMETRY)]
+    text = [i for i, kind in enumerate(types) if kind in _TEXT or kind == _COUNTED_AS_TEXT[is_mariadb]]
     listed = [i for i, kind in enumerate(types) if kind in (FieldType.ENUM, FieldType.SET)]
     while not reader.is_done:
         kind = reader.integer(1)
@@ -239,7 +241,7 @@ def _metadata(reader: Reader, types: tuple[int, ...], *, is_mariadb: bool) -> Ta
     return TableMetadata(
         names=names,
         unsigned=unsigned,
-        collations=tuple(None if types[i] == FieldType.GEOMETRY else collations.get(i) for i in columns)
+        collations=tuple(None if types[i] in _COUNTED_AS_TEXT.values() else collations.get(i) for i in columns)
         if collations
         else None,
         members=tuple(members.get(i, ()) for i in columns) if members else None,
