@@ -172,13 +172,16 @@ def test_rows_that_are_read_again_take_the_place_of_those_before(written, follow
     assert len(controls(follower.tape, ControlKind.SNAPSHOT_END)) > 4
 
 
-def test_a_limit_that_the_server_sets_on_selects_cuts_nothing(written: tuple[Server, str], follow: Any) -> None:
+@pytest.mark.parametrize("limit", ["sql_select_limit", "max_join_size"])
+def test_a_limit_that_the_server_sets_on_selects_cuts_nothing(
+    written: tuple[Server, str], follow: Any, limit: str
+) -> None:
     server, database = written
-    server.run("SET GLOBAL sql_select_limit = 3")
+    server.run(f"SET GLOBAL {limit} = 3")
     try:
         follower = follow(database, server)
         follower.catch_up(server, database)
     finally:
-        server.run("SET GLOBAL sql_select_limit = 18446744073709551615")
+        server.run(f"SET GLOBAL {limit} = 18446744073709551615")
     rows = [rows for group in follower.tape.groups for rows in group.rows if rows.table.source == f"{database}.t"]
     assert sum(each.batch.num_rows for each in rows) == ROWS

@@ -67,6 +67,10 @@ class Readable(Protocol):
         """How many rows it has, as the database estimates; None before that is known, or if it has no estimate."""
         ...
 
+    def unasked(self) -> Any:
+        """The same table, of which the database has said nothing yet."""
+        ...
+
     def everything(self) -> Any:
         """The part that is all of it."""
         ...

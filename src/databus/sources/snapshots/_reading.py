@@ -145,6 +145,7 @@ class Reading(Generic[TableT]):
 
     def begin_anew(self) -> None:
         """Read the table again from its beginning, in whatever order it has by then."""
+        self.table = self.table.unasked()
         self.chunks = []
         self.order = None
         self.todo = deque([self.table.everything()])
@@ -156,7 +157,10 @@ class Reading(Generic[TableT]):
         self.not_before_s = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
         self.said = (
-            "has no key, and was written while it was read; it is read again until it is left in peace. Give it a "
+            "cannot be read in the order of its key, and more was written while it was read than is kept in memory; it "
+            "is read again as a whole until that is less"
+            if self.table.task.table.key
+            else "has no key, and was written while it was read; it is read again until it is left in peace. Give it a "
             "primary key, or set `lock_tables_without_key`"
         )
 

@@ -77,8 +77,8 @@ def connect(
         "charset": "utf8mb4",
         "autocommit": True,
         "sql_mode": "",
-        # DEFAULT would be the server's own limit, which cuts what is read without a word.
-        "init_command": "SET time_zone = '+00:00', sql_select_limit = 18446744073709551615",
+        # DEFAULT would be the server's own limits: one cuts what is read without a word, one refuses what it estimates.
+        "init_command": "SET time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_big_selects = 1",
         "program_name": "databus",
         "connect_timeout": config.connect_ms_max / 1e3,
         # Until it is logged in, the server must answer as fast as the network.

@@ -7,7 +7,9 @@ import pymysql
 
 from databus.core import SourceChanged, UnsupportedFeature
 from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.snapshot._read_views import query
+from databus.sources.mysql.snapshot._keys import key_columns
+from databus.sources.mysql.snapshot._queries import table_name
+from databus.sources.mysql.snapshot._read_views import query, query_by_name
 
 _SETTINGS = (
     "NAMES utf8mb4",
@@ -28,7 +30,9 @@ _UNKNOWN_VARIABLE = 1193
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the server says about a table. index: that of its key; empty if its rows cannot be read in a key's order."""
+    """What the server says about a table. index: by which its rows can be read in the order of its key; empty if there
+    is none.
+    """
 
     is_transactional: bool
     rows_estimate: int | None
@@ -70,18 +74,27 @@ def facts_of(connection: pymysql.Connection, definition: TableDefinition) -> Fac
 
 
 def _index(connection: pymysql.Connection, definition: TableDefinition, named: str) -> str:
-    """The index over the key's whole columns, in its order."""
-    parts: dict[str, list[tuple[Any, ...]]] = {}
-    for name, *rest in query(
+    """An index over the key's whole columns, in its order, if queries may use it and a key is a place in it.
+
+    Otherwise the server would sort for each chunk, of long values the first bytes only (`max_sort_length`).
+    """
+    found = query(
         connection,
-        "SELECT index_name, column_name, sub_part FROM information_schema.statistics WHERE non_unique = 0 "  # noqa: S608
-        f"AND {named} ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
-    ):
-        parts.setdefault(str(name), []).append(tuple(rest))
-    for name, columns in parts.items():
-        if definition.key and tuple(columns) == tuple((column, None) for column in definition.key):
-            return name
-    return ""
+        "SELECT column_name, collation_name FROM information_schema.columns "  # noqa: S608 - as above
+        f"WHERE {named} AND collation_name IS NOT NULL",
+    )
+    collations = {str(name): str(collation) for name, collation in found}
+    key = key_columns(definition)
+    if not all(column.is_compared_as_ordered(collations.get(column.name, "")) for column in key):
+        return ""
+    indexes: dict[str, list[tuple[Any, ...]]] = {}
+    for row in query_by_name(connection, f"SHOW INDEX FROM {table_name(definition)}"):
+        is_usable = row.get("Visible") != "NO" and row.get("Ignored") != "YES" and row["Index_type"] != "HASH"
+        if is_usable and not int(row["Non_unique"]):
+            part = (row["Column_name"], row["Sub_part"], row["Collation"])
+            indexes.setdefault(str(row["Key_name"]), []).append(part)
+    sorted_whole = [[(column.name, None, direction) for column in key] for direction in "AD"]
+    return next((name for name, parts in indexes.items() if key and parts in sorted_whole), "")
 
 
 def _text(connection: pymysql.Connection, value: str) -> str:

@@ -70,6 +70,13 @@ def query(connection: pymysql.Connection, sql: str) -> list[tuple[Any, ...]]:
         return [tuple(_text(cell) for cell in row) for row in cursor.fetchall()]
 
 
+def query_by_name(connection: pymysql.Connection, sql: str) -> list[dict[str, Any]]:
+    """The same for what servers and releases answer in other columns: each row by their names."""
+    with connection.cursor(pymysql.cursors.DictCursor) as cursor:
+        cursor.execute(sql)
+        return [{str(name): _text(cell) for name, cell in row.items()} for row in cursor.fetchall()]
+
+
 def _text(cell: Any) -> Any:
     return cell.decode() if isinstance(cell, bytes) else cell
 

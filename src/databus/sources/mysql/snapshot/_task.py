@@ -38,6 +38,10 @@ class ReadableTable:
         self.shape = Shape(task.definition, task.table, key_columns(task.definition), task.policies)
         self.facts: Facts | None = None
 
+    def unasked(self) -> "ReadableTable":
+        """The same table, without facts."""
+        return ReadableTable(self.task)
+
     def learn(self, facts: Facts) -> None:
         """What the server says about the table."""
         self.facts = facts
