@@ -7,6 +7,7 @@ import pymysql
 import pytest
 
 from databus.core import InputError
+from databus.sources.mysql import MysqlSource
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server import check, check_source, connect, refuse, server_facts
 
@@ -429,3 +430,42 @@ def test_a_column_that_is_left_out_is_no_fault(shop):
     assert named(check_source(config_of(shop, columns=columns)), "table") == []
     (finding,) = named(check_source(config_of(shop, columns={"shop.wide": {"exclude": ["id"]}})), "table")
     assert "shop.wide" in finding.what
+
+
+def test_a_generated_column_that_depends_on_the_time_zone_is_told(shop):
+    shop.run(
+        "CREATE TABLE shop.moments (id INT PRIMARY KEY, m TIMESTAMP NULL, d DATETIME, d1 DATE AS (DATE(m)), "
+        "d2 DATETIME AS (FROM_UNIXTIME(id)), n2 INT AS (YEAR(d)), n3 VARCHAR(20) AS (CONCAT(id, ' `m` ')))"
+    )
+    if shop.flavor == "mariadb":  # MySQL refuses it
+        shop.run("ALTER TABLE shop.moments ADD COLUMN n1 BIGINT AS (UNIX_TIMESTAMP(m)) VIRTUAL")
+    (found,) = named(check_source(config_of(shop)), "time_zone", "warning")
+    assert found.what.startswith("shop.moments.d1, shop.moments.d2: ")
+
+
+def test_a_generated_primary_key_counts_though_the_catalogue_hides_it(plain_server):
+    server = plain_server("mysql-8.0")
+    server.run("DROP DATABASE IF EXISTS shop")
+    make_shop(server)
+    option = "show_gipk_in_create_table_and_information_schema"
+    server.run(f"SET GLOBAL {option} = OFF")
+    try:
+        with server.connect(init_command="SET sql_generate_invisible_primary_key = ON") as connection:
+            connection.query("CREATE TABLE shop.gipk (v INT)")
+        assert named(check_source(config_of(server)), "no_key") == []
+        source = MysqlSource("shop", config_of(server))
+        source.identify()
+        assert {table.source: table.key for table in source.tables()}["shop.gipk"] == ("my_row_id",)
+        source.close()
+    finally:
+        server.run(f"SET GLOBAL {option} = ON", "DROP DATABASE shop")
+
+
+def test_names_are_compared_as_the_server_compares_them(fresh, kind):
+    if kind not in ("mariadb-10.11", "mysql-5.7"):
+        pytest.skip("the servers of the tests are made with names of either case, which MySQL 8 keeps to")
+    server = fresh(lines=["lower_case_table_names=1"])
+    config = config_of(server, tables=["Shop.Orders"])
+    assert named(check_source(config), "tables") == []
+    assert config.unmatched(["shop.orders"]) == {}
+    assert config.unmatched(["shop.other"]) == {"Shop.Orders": "tables"}

@@ -1,7 +1,7 @@
 """Options of the MySQL and MariaDB source."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
@@ -165,6 +165,10 @@ class MysqlConfig(SourceConfig):
         """How large an event of the log may be."""
         return self.row_bytes_read_max + _EVENT_HEAD_BYTES
 
+    def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
+        """See `SourceConfig.unmatched`."""
+        return _unmatched(self, captured, super().unmatched(captured))
+
     @property
     def merging(self) -> Sequence[str]:
         """See `SourceConfig.merging`."""
@@ -216,10 +220,23 @@ class BinlogConfig(SourceConfig):
     history_tables_max: int = Field(100_000, ge=1, le=10_000_000, description="As for `mysql`.")
     prepared_bytes_max: int = Field(16 << 30, ge=1 << 20, le=1 << 44, description="As for `mysql`.")
 
+    def unmatched(self, captured: Sequence[str]) -> Mapping[str, str]:
+        """See `SourceConfig.unmatched`."""
+        return _unmatched(self, captured, super().unmatched(captured))
+
     @property
     def merging(self) -> Sequence[str]:
         """See `SourceConfig.merging`."""
         return _merging(self)
+
+
+def _unmatched(config: SourceConfig, captured: Sequence[str], absent: Mapping[str, str]) -> Mapping[str, str]:
+    """Of the absent entries, those that no captured table's name differs from in case only: whether such two names are
+    one table is the server's `lower_case_table_names`.
+    """
+    folded = config.model_copy(update={"tables": [entry.lower() for entry in absent]})
+    still = SourceConfig.unmatched(folded, [table.lower() for table in captured])
+    return {entry: option for entry, option in absent.items() if entry.lower() in still}
 
 
 def _merging(config: "MysqlConfig | BinlogConfig") -> Sequence[str]:

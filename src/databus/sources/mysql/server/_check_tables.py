@@ -21,6 +21,7 @@ _NAMED_MAX: Final = 5
 _PROBES_MAX: Final = 2_000
 _TRANSACTIONAL: Final = frozenset({"INNODB", "ROCKSDB", "TOKUDB", "NDB", "NDBCLUSTER"})
 _MERGE: Final = "MRG_MYISAM"
+_ZONED: Final = re.compile(r"\b(?:from_unixtime|unix_timestamp)\(", re.IGNORECASE)
 _ACTS: Final = re.compile(r" ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)\b")
 
 
@@ -41,7 +42,8 @@ class _Table:
 
 def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> Iterator[Finding]:
     """All about them that every start looks at."""
-    tables = [each for each in _visible_tables(connection) if config.selects(each.source)]
+    selection = Selection(config, fold=facts.lower_case_table_names != 0)
+    tables = [each for each in _visible_tables(connection) if selection.selects(each.database, each.name)]
     account = account_of(connection)
     yield from _of_absence(connection, facts, config, tables)
     if not tables:
@@ -72,6 +74,7 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
         locked = [each for each in locked if each not in told]
         yield from _of_locks(connection, facts, locked, account, "warning", why)
     yield from _of_cascades(connection, facts, tables, databases)
+    yield from _of_time_zones(connection, facts, tables, databases)
 
 
 def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, config: MysqlConfig) -> list[Finding]:
@@ -138,12 +141,15 @@ def _of_absence(
     grants = grants_of(connection, facts)
     sees_all = has_global(grants, "SELECT")
     unseen = "" if sees_all else ", or the user may not see it"
-    there = {each.source for each in _visible_tables(connection)}
+    fold = facts.lower_case_table_names != 0
+    there = {each.source.lower() if fold else each.source for each in tables}
+    visible = [each.source for each in _visible_tables(connection)]
     named = [each for each in config.tables if split_database(each)[0] and not is_pattern(each)]
     for each in named:
         database, name = name_parts(each)
-        if (source := source_name(database, name)) not in there and config.selects(source):
-            meant = [other for other in there if ".".join(name_parts(other)) == f"{database}.{name}"]
+        source = source_name(database, name)
+        if (source.lower() if fold else source) not in there and config.selects(source):
+            meant = [other for other in visible if ".".join(name_parts(other)) == f"{database}.{name}"]
             hint = f"; {meant[0]} is: a dot of a database's own stands between backquotes" if meant else ""
             what = f"{each} is not there{unseen}{hint}"
             grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
@@ -301,6 +307,36 @@ def _of_cascades(
             f"ALTER TABLE {table.identifier} DROP FOREIGN KEY {_identifier(constraint)} /* and add it with RESTRICT */"
         )
         yield Finding("warning", "foreign_key", facts.server, what, mend)
+
+
+def _of_time_zones(
+    connection: "pymysql.Connection[Any]", facts: ServerFacts, tables: Sequence[_Table], databases: Sequence[str]
+) -> Iterator[Finding]:
+    """Generated columns whose value depends on a session's time zone: the log has the writer's, a snapshot ours."""
+    rows = ask(
+        connection,
+        "SELECT TABLE_SCHEMA AS d, TABLE_NAME AS t, COLUMN_NAME AS c, DATA_TYPE AS y, GENERATION_EXPRESSION AS e "
+        "FROM information_schema.COLUMNS WHERE TABLE_SCHEMA IN %s AND (DATA_TYPE = 'timestamp' OR "
+        "GENERATION_EXPRESSION <> '') ORDER BY 1, 2, ORDINAL_POSITION",
+        list(databases),
+    )
+    captured = {(each.database, each.name) for each in tables}
+    moments = {(row["d"], row["t"], _identifier(row["c"])) for row in rows if row["y"] == "timestamp"}
+    hit = []
+    for row in rows:
+        text = re.sub(r"'(?:[^'\\]|\\.|'')*'", "''", str(row["e"] or "").replace("\\'", "'"))
+        mentioned = [name for database, table, name in moments if (database, table) == (row["d"], row["t"])]
+        for name in mentioned:
+            text = re.sub(rf"unix_timestamp\({re.escape(name)}\)", "", text, flags=re.IGNORECASE)  # the same everywhere
+        if (row["d"], row["t"]) in captured and (_ZONED.search(text) or any(name in text for name in mentioned)):
+            hit.append(f"{row['d']}.{row['t']}.{row['c']}")
+    if hit:
+        what = (
+            f"{', '.join(hit[:_NAMED_MAX])}: a generated column over a TIMESTAMP has another value in each session's "
+            f"time zone: the log has the writer's, a snapshot that of UTC"
+        )
+        mend = "have all sessions write in UTC, or leave the column out with `columns`"
+        yield Finding("warning", "time_zone", facts.server, what, mend)
 
 
 def _acting_constraints(connection: "pymysql.Connection[Any]", table: _Table) -> list[str]:

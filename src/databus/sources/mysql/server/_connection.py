@@ -16,6 +16,12 @@ from databus.core import ConfigError, DatabusError, ServiceUnavailable
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server._errors import telling
 
+_INIT: Final = (
+    # DEFAULT would be the server's own limits: one cuts what is read without a word, one refuses what it estimates.
+    "SET time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_big_selects = 1"
+    # A generated primary key stands in row images, whether the catalogue shows it or not. MariaDB passes this over.
+    "/*!80030 , show_gipk_in_create_table_and_information_schema = ON */"
+)
 READ_MS_MAX: Final = 300_000
 """How long a query may stay silent, unless its caller says otherwise."""
 
@@ -77,8 +83,7 @@ def connect(
         "charset": "utf8mb4",
         "autocommit": True,
         "sql_mode": "",
-        # DEFAULT would be the server's own limits: one cuts what is read without a word, one refuses what it estimates.
-        "init_command": "SET time_zone = '+00:00', sql_select_limit = 18446744073709551615, sql_big_selects = 1",
+        "init_command": _INIT,
         "program_name": "databus",
         "connect_timeout": config.connect_ms_max / 1e3,
         # Until it is logged in, the server must answer as fast as the network.

@@ -77,7 +77,7 @@ class KeyColumn:
 
         Not for a SET of more members than a double has digits, as which it is compared; and not for MariaDB's CHAR in a
         collation without padding: an index compares it with blanks at its end, a comparison without. All other
-        collations of MariaDB 10.11 and MySQL 8.0 were tried, as VARCHAR and as CHAR, with many kinds of characters.
+        collations of MariaDB 10.11, MySQL 5.7 and 8.0 were tried, as VARCHAR and as CHAR, with unusual characters.
         """
         if self.type is FieldType.SET:
             return self.numbers <= 1 << _DOUBLE_BITS
