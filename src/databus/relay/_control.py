@@ -53,6 +53,7 @@ def _capture_json(capture: Capture) -> dict[str, Any]:
         "lagBytes": lag.bytes,
         "retentionLeftMs": lag.retention_left_ms,
         "valuesOmitted": dict(lag.values_omitted),
+        "statementsUnknown": lag.statements_unknown,
         "snapshots": capture.reading,
         "snapshotRows": counters.snapshot_rows,
         "restarts": counters.restarts,

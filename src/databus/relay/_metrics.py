@@ -115,6 +115,13 @@ def _capture(families: _Families, capture: Capture) -> None:
             count,
         )
     families.counter(
+        "capture_statements_unknown",
+        "Statements that changed captured tables and were not understood, so that the tables are read again.",
+        _BY_SOURCE,
+        of,
+        lag.statements_unknown,
+    )
+    families.counter(
         "capture_groups",
         "Groups (whole transactions, or parts of large ones) captured since the relay started.",
         _BY_SOURCE,

@@ -46,7 +46,8 @@ class SourceLag:
 
     behind_ms: age of the oldest change not captured. changes: how many wait. retention_left_ms: how long until the
     database drops something that we still need. values_omitted: left out of rows that were too large, by table, since
-    the source began. bytes: of the database's log that are not captured.
+    the source began. bytes: of the database's log that are not captured. statements_unknown: changes of tables that
+    were not understood, so that the tables are read again, since the source began.
     """
 
     behind_ms: float | None = None
@@ -54,6 +55,7 @@ class SourceLag:
     retention_left_ms: float | None = None
     values_omitted: Mapping[str, int] = field(default_factory=dict)
     bytes: int | None = None
+    statements_unknown: int = 0
 
 
 class Source(Protocol):

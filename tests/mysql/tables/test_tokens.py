@@ -122,3 +122,32 @@ def test_quotes_are_as_sql_mode_says() -> None:
 
 def test_a_quoted_word_is_never_a_key_word() -> None:
     assert [token.upper for token in tokens_of("table `table`", MYSQL)] == ["TABLE", ""]
+
+
+@pytest.mark.parametrize(
+    ("text", "certain"),
+    [
+        ("RENAME TABLE a TO `b c`, e.d WAIT 5 TO f", {"db.a", "db.b c", "e.d", "db.f"}),
+        ("ALTER TABLE a RENAME = b", {"db.a", "db.b"}),
+        ("/*!50000 ALTER */ TABLE e . a EXCHANGE PARTITION p WITH TABLE `b`", {"e.a", "db.b"}),
+        ("DROP TABLE IF EXISTS .a, /* b, */ `e`.`c`", {"db.a", "e.c"}),
+        ("SET STATEMENT max_statement_time=1 FOR DROP TABLE a, b", {"db.a", "db.b"}),
+        ("SET STATEMENT max_statement_time=1 FOR RENAME TABLE a TO b, c TO d", {"db.a", "db.b", "db.c", "db.d"}),
+        (";TRUNCATE a", {"db.a"}),
+        ("ALTER TABLE a CONVERT PARTITION p TO TABLE b", {"db.a", "db.b"}),
+    ],
+)
+def test_all_tables_that_a_statement_changes_are_named(text: str, certain: set[str]) -> None:
+    found = touched_names(text, MARIADB, 0, "db")
+    assert {".".join(name) for name in found.certain} >= certain
+    assert found.is_all
+
+
+@pytest.mark.parametrize("text", ["ALTER TABLE a ADD b INT COMMENT 'cut", "UPDATE a SET b = 1", "CALL p(1)"])
+def test_what_does_not_name_all_tables_says_so(text: str) -> None:
+    found = touched_names(text, MARIADB, 0, "db")
+    assert not found.is_all
+
+
+def test_of_a_text_that_is_cut_names_with_their_database_are_possible_too() -> None:
+    assert ("e", "a") in touched_names("ALTER TABLE `e`.`a` ADD b INT COMMENT 'cut", MARIADB, 0, "db").possible

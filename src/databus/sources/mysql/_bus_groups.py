@@ -19,7 +19,7 @@ from databus.sources.mysql._captured_tables import Tables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql._session_position import Gap, SessionPosition, as_one
+from databus.sources.mysql._session_position import Gap, SessionPosition, as_one, said_of
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.snapshot import SnapshotReader, TableTask
@@ -64,7 +64,7 @@ class BusGroups:
 
     def begin(self, names: Sequence[str], gap: Gap | None) -> list[Group]:
         """What is said first: that something was lost, and that these tables are being read."""
-        names = [name for name in names if name in self._tables.in_force]
+        names = [name for name in names if self._is_readable(name)]
         groups: list[Group] = []
         if gap is not None:
             for name in sorted(self._tables.in_force):
@@ -74,7 +74,7 @@ class BusGroups:
                     "from": gap.from_scn,
                     "to": self._position.place.scn,
                     "reason": gap.reason,
-                    "resnapshot": name in names,
+                    "resnapshot": name in names or name in self._tables.held,
                 }
                 groups.append(self._position.control(ControlKind.GAP, self._tables.in_force[name], body))
         for name in [name for name in names if self._task(name) is None]:  # dropped in what was lost
@@ -106,7 +106,7 @@ class BusGroups:
     @property
     def is_reading(self) -> bool:
         """Whether a table is being read or is to be."""
-        return bool(self._position.snapshots or self._asked or self._unread)
+        return bool(self._position.snapshots or self._asked or self._unread or self._tables.held)
 
     @property
     def unread(self) -> Unread:
@@ -114,11 +114,12 @@ class BusGroups:
         return self._unread
 
     def told(self, group: Group) -> Group:
-        """The group with a commit that says which tables wait."""
-        waiting = self._unread.told()
-        if waiting is None:
+        """The group with a commit that says which tables wait, and which are held and will be read."""
+        waiting, held = self._unread.told(), said_of(self._tables.held)
+        if waiting is None and not held:
             return group
-        position = {**group.commit.position, UNREAD_KEY: waiting}
+        unread = {} if waiting is None else {UNREAD_KEY: waiting}
+        position = {**group.commit.position, **unread, **held}
         return replace(group, commit=replace(group.commit, position=position, has_unread=True))
 
     def progress(self) -> list[Progress]:
@@ -202,16 +203,20 @@ class BusGroups:
         asked = dict(self._asked.popleft() for _ in range(len(self._asked)))
         if not asked:
             return []
-        groups = self.ask([Asked(*each) for each in asked.items() if each[0] in self._tables.in_force])
+        groups = self.ask([Asked(*each) for each in asked.items() if self._is_readable(each[0])])
         return groups or [Group(self._position.commit())]  # so that the log says that they wait
 
     def _begin_unread(self) -> list[Group]:
         groups: list[Group] = []
         while self._unread and self._has_room():
             source, where = self._unread.take()
-            if source in self._tables.in_force:  # else it was dropped while it waited
+            if self._is_readable(source):
                 groups.append(self.begin_snapshot(source, where))
         return groups
+
+    def _is_readable(self, source: str) -> bool:
+        """Whether the table is not gone meanwhile, nor held: then all of it is read later, whatever was asked for."""
+        return source in self._tables.in_force and source not in self._tables.held
 
     def _has_room(self) -> bool:
         if self._reader is None:

@@ -8,6 +8,7 @@ from databus.core import FatalError, SourceChanged, UnsupportedFeature, glob_of,
 from databus.schema import TableSchema, diff
 from databus.sources._config import SourceConfig
 from databus.sources.mysql._definition import TableDefinition
+from databus.sources.mysql._session_position import Held
 from databus.sources.mysql.binlog import TableMap
 from databus.sources.mysql.rows import Omitter, Plan, Policies, describe, make_plan
 from databus.sources.mysql.tables import check_agreement, from_table_map
@@ -70,8 +71,8 @@ class Tables:
     whether a name is one of a view or a sequence. json_form: how the server prints JSON, which MySQL 8.0 changed.
     why_unknown: why the history has no definition of a table, for errors.
 
-    `in_force` are the schemas that consumers have been told, by source. `omitter` counts what rows have lost, if one
-    may.
+    `in_force` are the schemas that consumers have been told, by source. `held` are tables that are not captured for now
+    (see `_held_tables`). `omitter` counts what rows have lost, if one may.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Tables:
     ) -> None:
         self.selection = selection
         self.in_force = dict(in_force)
+        self.held: dict[str, Held] = {}
         self._physical = physical
         self._options = options
         self._known = known

@@ -94,6 +94,11 @@ class MysqlConfig(SourceConfig):
     on_class3: Literal["resnapshot", "stop"] = Field(
         "resnapshot", description="After DDL that may have changed data unseen: read the table again, or stop."
     )
+    unknown_ddl: Literal["reread", "stop"] = Field(
+        "reread",
+        description="After DDL that is not understood: read the tables that it names again, or stop. Capture always "
+        "stops where the tables cannot be told, and with `on_class3: stop`.",
+    )
     zero_dates: Literal["error", "null"] = Field(
         "error", description="What a zero date (0000-00-00, 2020-00-10) becomes, which no calendar has."
     )

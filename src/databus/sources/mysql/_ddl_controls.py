@@ -18,7 +18,7 @@ def is_captured(event: TableEvent, selection: Selection) -> bool:
             return selection.selects(after.database, after.name)
         case Dropped(before) | Truncated(before):
             return selection.selects(before.database, before.name)
-        case Unknown(_, _, tables):
+        case Unknown(_, _, tables, _):
             return any(selection.selects(*each) for each in tables)
 
 
@@ -47,11 +47,11 @@ def controls_of(
             body = schema_body(table, known, event.ddl, event.number)
             body["renamed"], body["fill"] = dict(event.renamed), _as_json(event.fill, table)
             yield ControlKind.SCHEMA, table, body
-        case Unknown(ddl, why, named_tables):
+        case Unknown(ddl, why, named_tables, is_all):
             named = ", ".join(source_name(*each) for each in named_tables)
             raise UnsupportedFeature(
                 f"{physical}: a statement may have changed {named} and is not understood ({why}): "
-                f"{shown(ddl[:500])!r}. Report it; to go on, `databus skip` it and have the tables read again"
+                f"{shown(ddl[:500])!r}. {_mend(is_all=is_all)}"
             )
 
 
@@ -70,3 +70,10 @@ def schema_body(table: TableSchema, known: TableSchema | None, ddl: str, level: 
 
 def _as_json(fill: Mapping[str, Any], table: TableSchema) -> dict[str, Any]:
     return {name: to_json_value(value) for name, value in fill.items() if name in table.names}
+
+
+def _mend(*, is_all: bool) -> str:
+    skip = "`databus skip` it and have the tables read again"
+    if is_all:
+        return f"Report it; to go on, {skip}, or set `unknown_ddl: reread` and `on_class3: resnapshot`"
+    return f"Report it; to go on, {skip}"

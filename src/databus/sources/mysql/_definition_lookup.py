@@ -1,22 +1,59 @@
-"""Lookup: what a table was at a place of the log, found in the server's catalogue and proven by the rest of the log.
+"""Lookup: what tables were at a place of the log, found in the server's catalogue and proven by the rest of the log.
 
 The catalogue says what a table is now, which may be days after the place at hand. So the log from that place to its
 present end is read once more, for its statements only: if none of them touches the table, it was the same there.
 """
 
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from databus.core import SourceChanged
+import pymysql
+
+from databus.core import ServiceUnavailable, SourceChanged
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql.binlog import Position, Scanner, Statement
 from databus.sources.mysql.binlog._position import file_number
 from databus.sources.mysql.server import ConnectedServer, Dump, close_quietly, server_facts
-from databus.sources.mysql.tables import TableState, touched_names
+from databus.sources.mysql.tables import Catalogue, Server, TableState, touched_names
+
+Name = tuple[str, str]
 
 _READ_S_MAX: Final = 120.0
 _TAKE_S: Final = 0.1
+_LOCK_S_MAX: Final = 5
+_LOCK_WAIT_TIMEOUT: Final = 1205
+
+
+class NotProven(ServiceUnavailable):
+    """The catalogue cannot be held against the log now; later it may be."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What the catalogue says of a table. table: None if there is none. is_other: a view or a sequence has its name.
+
+    later: how many statements behind the place may have changed it: what is found holds from behind the last of them
+    on. last: the last of them, for errors.
+    """
+
+    table: TableState | None
+    is_other: bool = False
+    later: int = 0
+    last: str = field(default="", compare=False)
+
+
+def touched_by(statement: Statement, server: Server) -> set[Name]:
+    """The tables that a statement may change, in lower case."""
+    query = statement.query
+    found = touched_names(query.text, server, query.sql_mode or 0, query.database)
+    return {lower(name) for name in (*found.certain, *found.possible)}
+
+
+def lower(name: Name) -> Name:
+    """A table's name as `touched_by` has it."""
+    return name[0].lower(), name[1].lower()
 
 
 class TableLookup:
@@ -44,41 +81,66 @@ class TableLookup:
         Raises `SourceChanged` where the server has none of that name now, or a statement behind `position` may have
         changed it; `ServiceUnavailable` where the server cannot be asked.
         """
+        try:
+            found = self.tables_at([(database, name)], position)[database, name]
+        except NotProven as error:
+            raise SourceChanged(f"{error}, so the catalogue of now does not say what {database}.{name} was") from error
+        if found.table is None:
+            raise SourceChanged(f"it has no table {database}.{name} now")
+        if found.later:
+            raise SourceChanged(
+                f"{found.last} came later, so the catalogue of now does not say what {database}.{name} was here"
+            )
+        return found.table
+
+    def tables_at(
+        self, names: Sequence[Name], position: Position, read_s_max: float = _READ_S_MAX
+    ) -> dict[Name, Found]:
+        """What the catalogue says of these tables, and from where behind `position` on that holds.
+
+        Raises `SourceChanged` for a table of a kind that nobody can read, `NotProven` where one is locked, or the log
+        goes on for more than can be read in `read_s_max`; `ServiceUnavailable` where the server cannot be asked.
+        """
         server = self._open_server()
         try:
-            catalogue = self._keeper.read_catalogue(server.connection, [(database, name)])
-            if not catalogue.tables:
-                raise SourceChanged(catalogue.unread.get((database, name), f"it has no table {database}.{name} now"))
+            for name in names:
+                _wait_for_statements(server.connection, name)
+            catalogue = self._keeper.read_catalogue(server.connection, names)
+            if catalogue.unread:
+                (database, table), why = next(iter(catalogue.unread.items()))
+                raise SourceChanged(f"{database}.{table}: {why}")
             end = server_facts(server.connection, server.facts.server)
-            self._refuse_if_touched(server, database, name, position, (file_number(end.file), end.offset))
-            return catalogue.tables[0]
+            found = _found(names, catalogue)
+            self._count_later(server, found, position, (file_number(end.file), end.offset), read_s_max)
+            return found
         finally:
             close_quietly(server.connection)
 
-    def _refuse_if_touched(
-        self, server: ConnectedServer, database: str, name: str, position: Position, end: tuple[int, int]
+    def _count_later(
+        self,
+        server: ConnectedServer,
+        found: dict[Name, Found],
+        position: Position,
+        end: tuple[int, int],
+        read_s_max: float,
     ) -> None:
         scanner = self._open_scanner(position)
         dump = self._open_dump(server, position)
-        give_up_s = time.monotonic() + _READ_S_MAX
+        give_up_s = time.monotonic() + read_s_max
         try:
             while True:
                 match scanner.next():
                     case Statement() as statement:
-                        if self._touches(statement, database, name):
-                            raise SourceChanged(
-                                f"{statement.text[:200]!r} (at {statement.place}) came later, so the catalogue of now "
-                                f"does not say what {database}.{name} was here"
-                            )
+                        touched = touched_by(statement, self._keeper.server)
+                        for name in [name for name in found if lower(name) in touched]:
+                            found[name].later += 1
+                            found[name].last = f"{statement.text[:200]!r} (at {statement.place})"
                     case None:
                         here = scanner.position
                         if here.file and (file_number(here.file), here.offset) >= end:
                             return
                         if time.monotonic() > give_up_s:
-                            raise SourceChanged(
-                                f"the log goes on for more than can be read in {_READ_S_MAX:.0f} s, so the catalogue "
-                                f"of now does not say what {database}.{name} was here"
-                            )
+                            raise NotProven(f"the log goes on for more than can be read in {read_s_max:.0f} s")
                         block = dump.take(_TAKE_S)
                         if block is not None:
                             scanner.feed(block)
@@ -87,8 +149,23 @@ class TableLookup:
         finally:
             dump.close()
 
-    def _touches(self, statement: Statement, database: str, name: str) -> bool:
-        query = statement.query
-        found = touched_names(query.text, self._keeper.server, query.sql_mode or 0, query.database)
-        wanted = (database.lower(), name.lower())
-        return any((db.lower(), table.lower()) == wanted for db, table in (*found.certain, *found.possible))
+
+def _wait_for_statements(connection: "pymysql.Connection[Any]", name: Name) -> None:
+    """Wait until what is logged of a table is in the catalogue as well: a statement is logged first, and the table is
+    locked until it is done. Raises `NotProven` where it is locked for longer.
+    """
+    table = ".".join(f"`{part.replace('`', '``')}`" for part in name)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET SESSION lock_wait_timeout = {_LOCK_S_MAX}")
+            cursor.execute(f"SELECT 1 FROM {table} LIMIT 0")  # noqa: S608 - quoted
+    except pymysql.MySQLError as error:
+        if error.args[0] == _LOCK_WAIT_TIMEOUT:
+            raise NotProven(f"{'.'.join(name)} is locked") from error
+        # Anything else is an answer: there is no such table, or what stands there cannot be read. A connection that is
+        # lost is found out by the next query.
+
+
+def _found(names: Sequence[Name], catalogue: Catalogue) -> dict[Name, Found]:
+    tables = {(table.database, table.name): table for table in catalogue.tables}
+    return {name: Found(tables.get(name), name in catalogue.others) for name in names}

@@ -18,12 +18,15 @@ from databus.sources.mysql.binlog import Statement
 from databus.sources.mysql.server import telling
 from databus.sources.mysql.tables import (
     Catalogue,
+    Changes,
     History,
     HistoryStore,
     Server,
     TableEvent,
     TableState,
+    doubtful,
     read_catalogue,
+    told,
 )
 
 _LONG_BYTES: Final = 4 << 20
@@ -146,6 +149,15 @@ class HistoryKeeper:
         self._history.put(table)
         self._keep(scn)
 
+    def forget(self, name: tuple[str, str], scn: int) -> None:
+        """Nobody knows any more what that table is, of which consumers have been told."""
+        self._change(Changes(tables={name: None}, notes={doubtful(name): True, told(name): True}), scn)
+
+    def lacks(self, name: tuple[str, str], scn: int, *, is_other: bool) -> None:
+        """The server's catalogue has shown that there is no such table. is_other: a view or a sequence has its name."""
+        notes = {doubtful(name): False, told(name): False}
+        self._change(Changes(tables={name: None}, others={name: is_other}, notes=notes), scn)
+
     def apply(self, statement: Statement, scn: int) -> list[TableEvent]:
         """Move past a statement of the log, durably. `scn`: of its transaction."""
         events = self._history.apply(statement.query, rows_follow=not statement.is_complete)
@@ -157,8 +169,14 @@ class HistoryKeeper:
         if self._store is not None:
             self._store.close()
 
+    def _change(self, changes: Changes, scn: int) -> None:
+        self._history.restore(changes)
+        self._append(changes, scn)
+
     def _keep(self, scn: int) -> None:
-        changes = self._history.take_changes()
+        self._append(self._history.take_changes(), scn)
+
+    def _append(self, changes: Changes, scn: int) -> None:
         if self._store is not None and self._is_begun:
             crash_point("mysql.history.before_keep")
             self._store.append(scn, changes)

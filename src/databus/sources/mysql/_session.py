@@ -21,11 +21,20 @@ from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import controls_of, is_captured
 from databus.sources.mysql._definition_lookup import TableLookup
 from databus.sources.mysql._durable_history import HistoryKeeper
+from databus.sources.mysql._held_tables import HeldTables
 from databus.sources.mysql._log_feed import Feed
 from databus.sources.mysql._log_groups import Assembler
 from databus.sources.mysql._prepared_store import PreparedStore
 from databus.sources.mysql._rolled_back_rows import TakingBack
-from databus.sources.mysql._session_position import BEGINS_US, Gap, SessionPosition, StreamPosition, as_one
+from databus.sources.mysql._session_position import (
+    BEGINS_US,
+    HELD_KEY,
+    Gap,
+    SessionPosition,
+    StreamPosition,
+    as_one,
+    held_at,
+)
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.binlog import (
@@ -92,12 +101,15 @@ class Session:
         if prepared is not None and reader is not None:
             prepared.history = reader.xa
         self._scheme = scheme
-        # which tables wait is said of each commit where it goes out
-        place = replace(place, position={name: each for name, each in place.position.items() if name != UNREAD_KEY})
+        tables.held = held_at(place.position)
+        # which tables wait or are held is said of each commit where it goes out
+        position = {name: each for name, each in place.position.items() if name not in (UNREAD_KEY, HELD_KEY)}
+        place = replace(place, position=position)
         self._position = SessionPosition(place, snapshots, clock)
         self._bus_groups = BusGroups(
             physical, config, self._position, tables, history, reader, Unread(None) if unread is None else unread
         )
+        self._held = HeldTables(physical, config, self._position, tables, history, lookup, self._bus_groups)
         self._assembler = Assembler(
             place.timeline, config.group_bytes_max, config.row_bytes_max, tables.plan, place.position
         )
@@ -183,6 +195,11 @@ class Session:
         """How many tables wait to be read."""
         return len(self._bus_groups.unread)
 
+    @property
+    def statements_unknown(self) -> int:
+        """How many statements were not understood, so that tables are read again."""
+        return self._held.count
+
     def rests_at(self) -> tuple[str, int] | None:
         """The end of the log as it came last, while nothing more comes."""
         here = self._scanner.position
@@ -231,7 +248,7 @@ class Session:
             if self._rest is not None:
                 self._groups = self._take_up(*self._rest)
                 continue
-            added = self._bus_groups.add() if self._assembler.is_between_transactions else None
+            added = self._add() if self._assembler.is_between_transactions else None
             if added is not None:
                 self._ready.extend(added)
                 continue
@@ -239,6 +256,11 @@ class Session:
             if found is None:
                 return None
             self._handle(found)
+
+    def _add(self) -> list[Group] | None:
+        """What the bus itself adds here, if anything."""
+        known = self._held.add()
+        return self._bus_groups.add() if known is None else known
 
     def _read_on(self, deadline: float) -> bool:
         """Get more of the log. False: nothing came in time."""
@@ -310,6 +332,7 @@ class Session:
         consumers know: what is before that goes out first, and then they are told.
         """
         self._rest = None
+        run = self._held.without(run, self._scanner.tables)
         for slot, transaction in run.slots(first):
             try:
                 plan = self._plan(slot)
@@ -426,7 +449,9 @@ class Session:
         if self._prepared is not None and self._prepared.has_open:
             mode = statement.query.sql_mode or 0
             self._prepared.alter(altered_names(statement.text, self._history.server, mode, statement.database), scn)
+        self._held.saw(statement, scn)
         events = [event for event in self._history.apply(statement, scn) if is_captured(event, self._tables.selection)]
+        events = self._held.take(events, scn)
         seq = self._assembler.seq
         groups: list[Group] = []
         class3: list[str] = []

@@ -11,6 +11,9 @@ from databus.wire import Commit, Control, Group, OpenSnapshot
 BEGINS_US: Final = "begins_us"
 """In a position: what was committed before that is not captured."""
 
+HELD_KEY: Final = "held"
+"""In a position: the tables that are held there (see `_held_tables`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
@@ -32,6 +35,25 @@ class Gap:
 
     from_scn: int
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A table of which nothing is captured, since a statement at `scn` may have changed it in an unknown way."""
+
+    name: tuple[str, str]
+    scn: int
+
+
+def held_at(position: Mapping[str, Any] | None) -> dict[str, Held]:
+    """The tables that are held at a commit's position, by source."""
+    said = (position or {}).get(HELD_KEY, ())
+    return {f"{database}.{name}": Held((database, name), scn) for database, name, scn in said}
+
+
+def said_of(held: Mapping[str, Held]) -> dict[str, Any]:
+    """What a position says of held tables."""
+    return {HELD_KEY: [[*each.name, each.scn] for each in held.values()]} if held else {}
 
 
 class SessionPosition:

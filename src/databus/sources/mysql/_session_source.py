@@ -43,7 +43,8 @@ class SessionSource(Generic[C]):
         """See `Source.lag`."""
         if self._session is None:
             return SourceLag()
-        lag = replace(self._session.lag(), values_omitted=self._omissions.counts)
+        counts = self._session.statements_unknown
+        lag = replace(self._session.lag(), values_omitted=self._omissions.counts, statements_unknown=counts)
         self._omissions.tell()
         return lag
 

@@ -26,6 +26,7 @@ from databus.sources.mysql._captured_tables import Selection, Tables, json_form_
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql._definition_lookup import TableLookup
 from databus.sources.mysql._durable_history import HistoryKeeper
+from databus.sources.mysql._held_tables import held_after
 from databus.sources.mysql._kernels import load_first_kernels
 from databus.sources.mysql._notices import Notices
 from databus.sources.mysql._omitted_values import OmissionReport
@@ -33,7 +34,7 @@ from databus.sources.mysql._operations import MysqlOperations
 from databus.sources.mysql._prepared_store import PreparedStore, forget_prepared, open_store
 from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
-from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition
+from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition, held_at, said_of
 from databus.sources.mysql._session_source import SessionSource
 from databus.sources.mysql._start_position import is_time, new_start, start_us
 from databus.sources.mysql._unread_tables import Unread, unread_after
@@ -225,8 +226,11 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         scanner = self._scanner(server.facts, begin.position, _nothing, _nothing)
         dump = open_dump(self._config, server, begin.position, replica_id(self._config, self.physical, resume.log_id))
 
+        held = held_at(resume.position)
+
         def learn(statement: Statement) -> None:
-            keeper.apply(statement, make_scn(resume.timeline, statement.scn))
+            statement_scn = make_scn(resume.timeline, statement.scn)
+            held_after(held, keeper.apply(statement, statement_scn), statement_scn)
 
         forget_prepared(resume.folder)
         try:
@@ -235,7 +239,8 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             dump.close()
             self._hosts.hand_over()
         scn = make_scn(resume.timeline, passed.ordinal)
-        place = StreamPosition(scn, 0, passed.ids[-1], passed.commit_us, passed.position, resume.timeline)
+        position = {**passed.position, **said_of(held)}
+        place = StreamPosition(scn, 0, passed.ids[-1], passed.commit_us, position, resume.timeline)
         gap = Gap(resume.scn, f"skipped: {', '.join(passed.ids)}"[:_REASON_CHARACTERS_MAX])
         tables = begin.tables
         begin = replace(begin, place=place, snapshots=sorted(tables.in_force) if reads else [], gap=gap)
@@ -296,7 +301,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         for name, schema in resume.schemas.items():
             tables.in_force.setdefault(name, schema)
         unread = unread_after(resume)
-        read = sorted(tables.in_force if reads else {*resume.snapshots, *unread.names})
+        read = sorted(tables.in_force if reads else {*resume.snapshots, *unread.names, *held_at(resume.position)})
         unread.clear()  # all of them are asked for again
         if read and start != "latest":
             raise ConfigError(
@@ -337,8 +342,10 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         keeper.load(resume.scn, resume.schemas, tables.describe, server.connection)
         now_us = self._clock.now_ns() // 1000
         place = StreamPosition(resume.scn, resume.seq, resume.txid, now_us, resume.position, resume.timeline)
-        joined = []
+        joined, held = [], held_at(resume.position)
         for definition in keeper.definitions():
+            if definition.source in held:  # it was known again, and the log does not say so
+                continue
             if tables.selects(definition) and definition.source not in tables.in_force:
                 tables.redefine(definition)
                 joined.append(definition.source)

@@ -13,6 +13,7 @@ from databus.sources.mysql.tables._pending_changes import Changes
 from databus.sources.mysql.tables._table_events import Altered, Created, Dropped, TableEvent, Truncated, Unknown
 from databus.sources.mysql.tables._table_state import TableState
 from databus.sources.mysql.tables._touched_tables import altered_names, touched_names
+from databus.sources.mysql.tables._unknown_tables import doubtful, told
 
 __all__ = [
     "Altered",
@@ -33,9 +34,11 @@ __all__ = [
     "altered_names",
     "charset_of_number",
     "check_agreement",
+    "doubtful",
     "from_table_map",
     "parse_column_type",
     "read_catalogue",
     "tokens_of",
+    "told",
     "touched_names",
 ]

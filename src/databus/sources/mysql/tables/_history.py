@@ -479,22 +479,21 @@ class History:
         return events
 
     def _not_understood(self, statement: Statement, why: UnreadableStatement) -> list[TableEvent]:
-        """Forget what the statement touches. Where it only depends on something that was there before the history
-        began, nobody need hear of it unless something that was known is lost.
-        """
+        """Forget what it touches. Where it depends on what was there before the history began, only a loss is told."""
         names = touched_names(statement.text, self.server, statement.sql_mode or 0, statement.database)
         first = [self._name(*name) for name in names.certain]
         others = [self._name(*name) for name in names.possible]
         rivals = [other for name in (*first, *others) if (other := self._spelling.rival(name)) is not None]
-        touched = list(dict.fromkeys([*first, *rivals, *(name for name in others if name in self._tables)]))
-        touched = [name for name in touched if name not in self._others]
-        lost = {name for name in touched if name in self._tables or told(name) in self._presence}
+        known = {name for name in (*first, *others, *rivals) if name in self._tables or told(name) in self._presence}
+        touched = dict.fromkeys([*first, *rivals, *(name for name in others if name in known)])
+        if len(first) < 2:  # else a RENAME may have given the name of a view to a table
+            touched = {name: None for name in touched if name not in self._others}
+        lost = known if PARTIAL in self._presence else known.union(first)
         for name in touched:
             if name in self._tables:
                 self._keep(name, None)
             self._note({doubtful(name): True})
             self._reasons[name] = f"{statement.text[:200]!r}: {why}"
-        captured = tuple(
-            name for name in touched if self._captured(*name) and (name in lost or not isinstance(why, UnknownEffect))
-        )
-        return [Unknown(statement.text, str(why), captured)] if captured else []
+        told_of = lost if isinstance(why, UnknownEffect) else touched
+        tables = tuple(name for name in touched if self._captured(*name) and name in told_of)
+        return [Unknown(statement.text, str(why), tables, names.is_all)] if tables else []

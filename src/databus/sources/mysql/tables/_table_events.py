@@ -69,12 +69,14 @@ class Truncated:
 class Unknown:
     """A statement that may have changed captured tables, and is not understood. tables: (database, name) of each.
 
-    The history has forgotten those tables: `definition` gives None until `put` says what they are.
+    The history has forgotten those tables: `definition` gives None until `put` says what they are. is_all: whether it
+    can have changed no other captured table.
     """
 
     ddl: str
     why: str
     tables: tuple[tuple[str, str], ...]
+    is_all: bool
 
 
 TableEvent = Created | Altered | Dropped | Truncated | Unknown

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Final
 
 from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
@@ -19,6 +19,7 @@ _BEFORE_NAME: Final = {
 
 _ALTERING: Final = frozenset({"ALTER", "DROP", "OPTIMIZE", "RENAME", "REPAIR", "TRUNCATE"})
 _WAITS_SINCE: Final = (8, 0)
+_CHANGING: Final = frozenset({"ALTER", "CREATE", "DROP", "RENAME", "TRUNCATE"})
 _LISTS: Final = frozenset({"DROP", "RENAME"})
 _PASSED: Final = frozenset({"IF", "NOT", "EXISTS", "TO", "AS", "INTO", "TABLE", "IGNORE", "LOW_PRIORITY", "DELAYED"})
 _ANY_NAME: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010FFFF]+")
@@ -26,10 +27,15 @@ _ANY_NAME: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010FFFF]+")
 
 @dataclass(slots=True)
 class Touched:
-    """(database, name) pairs. certain: where only a table's name stands; possible: where something else may stand."""
+    """(database, name) pairs. certain: where only a table's name stands; possible: where something else may stand.
+
+    is_all: whether a statement that changes tables names all of them here. That is not so of one that changes rows
+    (triggers and foreign keys change others), nor of a text that breaks off.
+    """
 
     certain: list[tuple[str, str]] = field(default_factory=list)
     possible: list[tuple[str, str]] = field(default_factory=list)
+    is_all: bool = True
 
 
 def touched_names(text: str, server: Server, sql_mode: int, database: str) -> Touched:
@@ -40,8 +46,12 @@ def touched_names(text: str, server: Server, sql_mode: int, database: str) -> To
         for token in tokens_of(text, server, sql_mode):
             tokens.append(token)  # noqa: PERF402 - those before the place where it fails are wanted
     except UnreadableStatement:
-        found.possible = [(database, word) for word in dict.fromkeys(_ANY_NAME.findall(text))]
+        words = _ANY_NAME.findall(text)
+        found.possible = list(dict.fromkeys([*((database, word) for word in words), *pairwise(words)]))
+        found.is_all = False
+    tokens = _without_preface(tokens, server)
     first = tokens[0].upper if tokens else ""
+    found.is_all &= first in _CHANGING
     before = _BEFORE_NAME.get(first, frozenset())
     for index, token in enumerate(tokens):
         is_next = first in _LISTS and token.kind == "other" and token.text == ","
@@ -71,11 +81,24 @@ def altered_names(text: str, server: Server, sql_mode: int, database: str) -> li
     return found.certain or found.possible
 
 
+def _without_preface(tokens: list[Token], server: Server) -> list[Token]:
+    """The tokens from a statement's first word on; of MariaDB's SET STATEMENT ... FOR, from what is run by it."""
+    begin = next((at for at, token in enumerate(tokens) if token.kind != "other" or token.text not in "();"), 0)
+    if server.is_mariadb and [token.upper for token in tokens[begin : begin + 2]] == ["SET", "STATEMENT"]:
+        begin = next((at + 1 for at, token in enumerate(tokens) if token.upper == "FOR"), begin)
+    return tokens[begin:]
+
+
 def _add(tokens: list[Token], index: int, database: str, names: list[tuple[str, str]]) -> None:
-    while index < len(tokens) and tokens[index].upper in _PASSED:
+    while index < len(tokens) and (tokens[index].upper in _PASSED or _is_mark(tokens[index])):
         index += 1
     if index >= len(tokens) or tokens[index].kind not in ("word", "quoted"):
         return
     is_qualified = index + 2 < len(tokens) and tokens[index + 1].kind == "other" and tokens[index + 1].text == "."
     name = (tokens[index].text, tokens[index + 2].text) if is_qualified else (database, tokens[index].text)
     names.append(name)
+
+
+def _is_mark(token: Token) -> bool:
+    """Whether it may stand between a key word and a name: `RENAME = t`, `TABLE .t`."""
+    return token.kind == "other" and token.text in ("=", ".")

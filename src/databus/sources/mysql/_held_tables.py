@@ -1,0 +1,211 @@
+"""Held tables: those that a statement may have changed that nobody understood. Nothing of them is captured from there
+on, until it is known what they are; then consumers are told, and they are read again.
+
+What a table is, the server's catalogue says, from the place on behind which no statement of the log names the table
+any more (`TableLookup`). Up to there its rows are left out, since nothing says how to decode them; the reading has what
+they did. Each commit's position names the tables that are held there, so a session that goes on holds the same ones.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import structlog
+
+from databus.core import ControlKind
+from databus.schema import TableSchema
+from databus.sources.mysql._bus_groups import BusGroups
+from databus.sources.mysql._captured_tables import Tables
+from databus.sources.mysql._config import BinlogConfig, MysqlConfig
+from databus.sources.mysql._ddl_controls import schema_body
+from databus.sources.mysql._definition_lookup import Found, NotProven, TableLookup, lower, touched_by
+from databus.sources.mysql._durable_history import HistoryKeeper
+from databus.sources.mysql._session_position import Held, SessionPosition, as_one
+from databus.sources.mysql._unread_tables import Asked
+from databus.sources.mysql.binlog import Position, Run, Statement, TableMap
+from databus.sources.mysql.tables import Altered, Created, Dropped, TableEvent, Unknown
+from databus.wire import Group
+
+_READ_S_MAX: Final = 20.0
+_AGAIN_S: Final = 60.0
+
+
+def held_after(held: dict[str, Held], events: Iterable[TableEvent], scn: int) -> None:
+    """Move past what became of tables: a statement that is understood says what a table is, or that it is gone."""
+    for event in events:
+        match event:
+            case Unknown(_, _, names, _):
+                for name in names:
+                    held.setdefault(".".join(name), Held(name, scn))
+            case Created(definition) | Altered(_, definition) | Dropped(definition):
+                held.pop(definition.source, None)
+            case _:
+                pass
+
+
+@dataclass(slots=True)
+class _Wait:
+    """What is known of a held table. found: what it is, once as many statements have come as it says."""
+
+    ddl: str = ""
+    found: Found | None = None
+    due_s: float = 0.0
+
+
+class HeldTables:
+    """The held tables of one session. One thread.
+
+    count: how many statements were not understood since the session began.
+    """
+
+    def __init__(
+        self,
+        physical: str,
+        config: MysqlConfig | BinlogConfig,
+        position: SessionPosition,
+        tables: Tables,
+        history: HistoryKeeper,
+        lookup: TableLookup | None,
+        bus_groups: BusGroups,
+    ) -> None:
+        self._config = config
+        self._position = position
+        self._tables = tables
+        self._history = history
+        self._lookup = lookup
+        self._bus_groups = bus_groups
+        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
+        self._waits = {source: _Wait() for source in tables.held}
+        self._scn = 0  # of the last statement; rows may follow it in its transaction
+        self.count = 0
+        for held in tables.held.values():  # the history may have known it again, and the log not
+            history.forget(held.name, position.place.scn)
+
+    def take(self, events: Sequence[TableEvent], scn: int) -> list[TableEvent]:
+        """What is left of a statement's events once the tables are held that it may have changed."""
+        left = [event for event in events if not (isinstance(event, Unknown) and self._holds(event))]
+        if not self._waits and len(left) == len(events):
+            return left
+        held_after(self._tables.held, events, scn)
+        self._waits = {source: self._waits.get(source, _Wait()) for source in self._tables.held}
+        for event in events:
+            if isinstance(event, Unknown) and event not in left:
+                self._hold(event, scn)
+        return left
+
+    def saw(self, statement: Statement, scn: int) -> None:
+        """Move past a statement of the log: it may be the last one that what was found had to wait for."""
+        self._scn = scn
+        if not self._waits:
+            return
+        touched = touched_by(statement, self._history.server)
+        for source, wait in self._waits.items():
+            if lower(self._tables.held[source].name) not in touched:
+                continue
+            if wait.found is None:
+                wait.due_s = 0.0
+            elif wait.found.later:
+                wait.found.later -= 1
+
+    def without(self, run: Run, table_maps: Sequence[TableMap]) -> Run:
+        """The run without the rows of held tables."""
+        if not self._waits or not len(run.event_slot):
+            return run
+        slots = [slot for slot in np.unique(run.event_slot).tolist() if table_maps[slot].source in self._waits]
+        return run.only(~np.isin(run.event_slot, slots)) if slots else run
+
+    def add(self) -> list[Group] | None:
+        """Between two transactions: what consumers are told of the tables of which it is known here what they are; None
+        without any.
+        """
+        if not self._waits or self._lookup is None or self._position.place.scn < self._scn:
+            return None
+        self._look_up(self._lookup)
+        known = [source for source, wait in self._waits.items() if wait.found is not None and not wait.found.later]
+        if not known:
+            return None
+        groups = [group for source in known for group in self._release(source)]
+        groups = groups or [Group(self._position.commit())]  # so that the log says that they are held no more
+        return as_one(groups, self._position.place.position)
+
+    def _holds(self, event: Unknown) -> bool:
+        config = self._config
+        rereads = isinstance(config, MysqlConfig) and config.unknown_ddl == "reread" and config.on_class3 != "stop"
+        return rereads and event.is_all
+
+    def _hold(self, event: Unknown, scn: int) -> None:
+        self.count += 1
+        self._tables.forget_plans()
+        for name in event.tables:
+            source = ".".join(name)
+            self._history.forget(name, scn)
+            self._bus_groups.stop_reading(source)
+            self._waits[source].ddl = self._waits[source].ddl or event.ddl
+        self._logger.warning(
+            "a statement is not understood; the tables that it names are read again",
+            statement=event.ddl[:500],
+            why=event.why,
+            tables=[".".join(name) for name in event.tables],
+            mend="report the statement; with `unknown_ddl: stop` capture stops before it",
+        )
+
+    def _forget(self, source: str) -> None:
+        self._tables.held.pop(source, None)
+        self._waits.pop(source, None)
+
+    def _look_up(self, lookup: TableLookup) -> None:
+        now_s = time.monotonic()
+        due = [source for source, wait in self._waits.items() if wait.found is None and wait.due_s <= now_s]
+        if not due:
+            return
+        names = {source: self._tables.held[source].name for source in due}
+        try:
+            found = lookup.tables_at(
+                list(names.values()), Position.from_json(self._position.place.position), _READ_S_MAX
+            )
+        except NotProven as why:
+            self._logger.info("held tables are not read yet", tables=due, why=str(why))
+            found = {}
+        for source in due:
+            self._waits[source].found = found.get(names[source])
+            self._waits[source].due_s = time.monotonic() + _AGAIN_S
+
+    def _release(self, source: str) -> Iterable[Group]:
+        """The table is captured again, from here on."""
+        held, wait = self._tables.held[source], self._waits[source]
+        found, scn = wait.found, self._position.place.scn
+        assert found is not None  # noqa: S101 - its caller has looked
+        if found.table is None:
+            self._history.lacks(held.name, scn, is_other=found.is_other)
+            self._forget(source)
+            known = self._tables.in_force.pop(source, None)
+            if known is not None:
+                body = {"kind": ControlKind.DROP, "source": source}
+                yield self._position.control(ControlKind.DROP, known, body)
+            return
+        # What it is refused for comes before anything is told: a session that begins here anew stops here too.
+        table = self._tables.describe(found.table.definition)
+        self._history.put(found.table, scn)
+        self._forget(source)
+        known, _ = self._tables.redefine(found.table.definition)
+        self._tables.forget_plans()
+        if held.scn < scn:
+            yield self._gap(held, table)
+        body = schema_body(table, known, wait.ddl, 3)
+        yield self._position.control(ControlKind.SCHEMA, table, body)
+        yield from self._bus_groups.ask([Asked(source)])
+
+    def _gap(self, held: Held, table: TableSchema) -> Group:
+        """Rows of the table may have been left out since it is held."""
+        body = {
+            "kind": ControlKind.GAP,
+            "source": table.source,
+            "from": held.scn,
+            "to": self._position.place.scn,
+            "reason": "a statement that was not understood: until it was known what the table is, its rows were left "
+            "out",
+            "resnapshot": True,
+        }
+        return self._position.control(ControlKind.GAP, table, body)
