@@ -1,6 +1,7 @@
 """What others do to our tables with engines of their own: files in Spark's older form, conditions, changed rows."""
 
 import datetime as dt
+import json
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -9,16 +10,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.schema import Field, PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
-from databus.core import UnsupportedFeature
+from databus.core import CorruptData, UnsupportedFeature
 from databus.pipeline.outputs import delta_batches, read_delta
 from databus.schema import Column, TableSchema
 from databus.tasks import Restage, run_here
 from databus.testing._change_log import ORDERS, ChangeLog
+from databus.testing._output_harness import assert_holds
 from databus.testing._staged_writes import write_batch
 from tests.outputs.harnesses import DeltaHarness, FilesHarness, ids, log_of, order
 from tests.outputs.test_delta_at_once import stage
+from tests.outputs.test_delta_merge import SharedHarness
 
 TIMES = TableSchema(
     "main.times", (Column("k", "int64"), Column("until", "timestamptz"), Column("local", "timestamp")), ("k",)
@@ -87,6 +92,127 @@ def test_joined_files_of_a_history_keep_times_that_spark_has_written(tmp_path):
     write_batch(harness.make(), third)
     assert len(DeltaTable(path).file_uris()) < 3, "some were joined"
     assert {row["k"]: row["until"] for row in read_delta(path).to_pylist()} == {k: times(k)["until"] for k in range(3)}
+
+
+def arranged_and_emptied(path):
+    """As of a table that has rested so long that nobody keeps what it was made of before."""
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).vacuum(0, dry_run=False, enforce_retention_duration=False)
+
+
+def changed_and_put_back(path):
+    table = DeltaTable(path)
+    table.delete("id = 1")
+    table.restore(table.version() - 1)
+
+
+HARMLESS = {
+    "arranged": lambda path: DeltaTable(path).optimize.compact(),
+    "arranged by Spark": arranged_by_spark,
+    "arranged and emptied": arranged_and_emptied,
+    "a comment": lambda path: DeltaTable(path).alter.set_table_description("of the shop"),
+    "properties": lambda path: DeltaTable(path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"}),
+    "put back": changed_and_put_back,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "commit"),
+    [(kind, commit) for kind in ("mirror", "history") for commit in HARMLESS]
+    + [("shared", "arranged and emptied"), ("shared", "a comment")],
+)
+def test_a_running_output_goes_on_over_commits_of_others_that_change_no_rows(tmp_path, kind, commit):
+    harness = SharedHarness(tmp_path, "mirror") if kind == "shared" else DeltaHarness(tmp_path, kind)
+    log = log_of(1, 2, 3, 4)
+    log.begin().update(ORDERS, order(1), order(1, "new"))
+    output = harness.make()
+    for at in range(2):
+        output.write(log.batch(at, at + 1))
+    HARMLESS[commit](output.table_path("shop", ORDERS.source))
+    output.write(log.batch(2, 3))
+    HARMLESS[commit](output.table_path("shop", ORDERS.source))
+    output.write(log.batch(3, len(log.entries)))
+    assert_holds(harness, log, [ORDERS], output.delivery)
+
+
+def test_what_one_task_has_made_of_files_that_somebody_has_arranged_is_made_again(mirror):
+    """Once before it reads them, when they are gone, and once before the commit."""
+    log = log_of(1, 2, 3)
+    log.begin().update(ORDERS, order(1), order(1, "new"))
+    output = mirror.make()
+    path = output.table_path("shop", ORDERS.source)
+    for at in range(2):
+        output.commit(stage(output, log.batch(at, at + 1)), run_here)
+    arranged_and_emptied(path)
+    with pytest.raises(Restage):
+        output.commit(stage(output, log.batch(2, 3)), run_here)
+    output.commit(stage(output, log.batch(2, 3)), run_here)
+    staged = stage(output, log.batch(3, len(log.entries)))
+    DeltaTable(path).alter.set_table_description("of the shop")
+    with pytest.raises(Restage):
+        output.commit(staged, run_here)
+    output.commit(stage(output, log.batch(3, len(log.entries))), run_here)
+    assert_holds(mirror, log, [ORDERS], output.delivery)
+
+
+@pytest.mark.parametrize("is_in_log", [True, False], ids=["in the log", "no longer in the log"])
+def test_a_running_mirror_says_which_commit_of_others_changed_its_rows(mirror, is_in_log):
+    log, output = log_of(1, 2, 3), mirror.make()
+    output.write(log.batch(0, 2))
+    path = output.table_path("shop", ORDERS.source)
+    DeltaTable(path).alter.set_table_description("of the shop")
+    DeltaTable(path).delete("id = 2")
+    if not is_in_log:
+        DeltaTable(path).create_checkpoint()
+        for version in range(3):
+            Path(str(path), "_delta_log", f"{version:020d}.json").unlink()
+    said = r"version 3 \(DELETE\)" if is_in_log else "no longer in its log"
+    with pytest.raises(CorruptData, match=f"another program has changed its rows in {'.*' * (not is_in_log)}{said}"):
+        output.write(log.batch(2, 3))
+
+
+def test_a_running_history_goes_on_over_old_rows_that_somebody_removed(tmp_path):
+    harness = DeltaHarness(tmp_path, "history")
+    log, output = log_of(1, 2, 3), harness.make()
+    output.write(log.batch(0, 2))
+    DeltaTable(output.table_path("shop", ORDERS.source)).delete("id = 1")
+    output.write(log.batch(2, 3))
+    assert ids(harness) == [2, 3]
+
+
+def test_a_running_mirror_with_columns_of_others_says_so(mirror):
+    log, output = log_of(1, 2, 3), mirror.make()
+    output.write(log.batch(0, 2))
+    path = output.table_path("shop", ORDERS.source)
+    DeltaTable(path).alter.add_columns(Field("mine", PrimitiveType("string")))
+    with pytest.raises(UnsupportedFeature, match=r"mine string.*another program has changed the columns"):
+        output.write(log.batch(2, 3))
+
+
+def test_what_the_engine_cannot_write_is_named(mirror):
+    """Row tracking asks its writers for numbers of rows."""
+    log, output = log_of(1, 2, 3), mirror.make()
+    output.write(log.batch(0, 2))
+    path = output.table_path("shop", ORDERS.source)
+    features = ["appendOnly", "invariants", "rowTracking", "domainMetadata"]
+    version = DeltaTable(path).version() + 1
+    protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+    Path(str(path), "_delta_log", f"{version:020d}.json").write_text(json.dumps({"protocol": protocol}))
+    with pytest.raises(UnsupportedFeature, match=r"RowTracking.*DROP FEATURE"):
+        output.write(log.batch(2, 3))
+
+
+def test_a_change_data_feed_that_nobody_can_read_is_told(mirror, capsys):
+    """Its columns have the names of ours."""
+    log = log_of(1, 2)
+    mirror.make().write(log.batch(0, 1))
+    table = DeltaTable(mirror.make().table_path("shop", ORDERS.source))
+    table.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    mirror.make().write(log.batch(1, 2))
+    with pytest.raises(DeltaError, match="_commit_version"):
+        table.load_cdf(starting_version=0).read_all()
+    assert "enableChangeDataFeed = false" in capsys.readouterr().out
+    assert sorted(row["id"] for row in mirror.read("shop", ORDERS)) == [1, 2]
 
 
 @pytest.mark.parametrize("mode", ["mirror", "history"])

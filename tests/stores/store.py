@@ -121,7 +121,8 @@ class LateStore:
     """Hands requests on to a store. While `holds` is set, commits of Delta tables wait in it, whoever gives them up.
 
     without: a header that it does not hand on. fails: so many commits are carried out, and answered by an error of the
-    store's, after which who asked asks again.
+    store's, after which who asked asks again. busy: so many writes on a condition are not carried out, and answered as
+    S3 does while another request for the same object is under way.
     """
 
     def __init__(self, endpoint: str, without: str = "") -> None:
@@ -131,6 +132,7 @@ class LateStore:
         self._released = threading.Event()
         self.endpoint = ""
         self.fails = 0
+        self.busy = 0
 
     def release(self) -> None:
         """Have the store carry out what it was asked for."""
@@ -141,6 +143,14 @@ class LateStore:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
         if request.command == "PUT" and "/_delta_log/" in request.path and self.holds.is_set():
             assert self._released.wait(START_S_MAX)
+        if self.busy and (request.headers.get("If-None-Match") or request.headers.get("If-Match")):
+            self.busy -= 1
+            answer = b"<Error><Code>ConditionalRequestConflict</Code><Message>was under way</Message></Error>"
+            request.send_response_only(409)
+            request.send_header("Content-Length", str(len(answer)))
+            request.end_headers()
+            request.wfile.write(answer)
+            return
         to = http.client.HTTPConnection(self._to)
         to.putrequest(request.command, request.path, skip_host=True, skip_accept_encoding=True)
         for name, value in request.headers.items():

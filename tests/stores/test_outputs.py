@@ -216,6 +216,26 @@ def test_a_commit_that_is_carried_out_and_answered_by_an_error_is_no_other_write
     assert sorted(row["id"] for row in rows) == [1, 2, 3]
 
 
+def test_a_store_that_is_busy_with_another_request_is_no_other_writer(tmp_path, store, prefix):
+    """S3 answers 409 then, and writes nothing: of the ledger and of a commit."""
+    log = log_of(1, 2)
+    with late(store.endpoint) as busy:
+        there = Storage({"s3": {**store.options, "endpoint": busy.endpoint}})
+        output = ByTasks(DeltaConfig(mode="mirror", path=f"s3://{BUCKET}/{prefix}", **FROM), context(tmp_path, there))
+        ledger = Ledger(context(tmp_path, there).locate(f"s3://{BUCKET}/{prefix}/ledger.json"), "shop", "copy")
+        output.write(log.batch(0, 1))
+        for _ in range(2):  # it is made, and replaced
+            busy.busy = 1
+            ledger.take()
+            assert busy.busy == 0
+        busy.busy = 1
+        with pytest.raises(ServiceUnavailable, match="request that was under way"):
+            output.write(log.batch(1, 2))
+        output.write(log.batch(1, 2))
+    rows = DeltaInStore(tmp_path, store, prefix, "mirror").read("shop", ORDERS)
+    assert sorted(row["id"] for row in rows) == [1, 2]
+
+
 def test_upkeep_removes_what_tasks_have_left_and_nothing_below_the_table(store, prefix):
     place = context(None, store.storage).locate(f"s3://{BUCKET}/{prefix}/t")
     target = DeltaTarget(place, "shop/main.t", "a", Upkeep(compact_every_commits=1, vacuum_hours=0), ("x", "y"))

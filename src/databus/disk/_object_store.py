@@ -7,6 +7,7 @@ An object appears whole or not at all, and is written only if it is still the ve
 import io
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ _URI: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _PARTS: Final = re.compile(r"([a-z0-9]+)://([^/?#%\s{}]+)(?:/([^?#%]*))?")
 _RETRIES: Final = 3
 _RETRY_S_MAX: Final = 10
+_REFUSED_PAUSES_S: Final = (0.05, 0.2, 1.0, 0.0)
 _CONNECT_S_MAX: Final = 5
 _STORES_MAX: Final = 64
 _NO_TAG: Final = {"e_tag": f'"{0:032x}"', "version": "1"}  # of no version of anything
@@ -155,6 +157,15 @@ class StoreLocation(Location):
 
     def put(self, content: bytes, *, after: str | None) -> str:
         """See `Location.put`."""
+        for pause_s in _REFUSED_PAUSES_S:
+            with suppress(_OtherRequest):
+                return self._put(content, after)
+            time.sleep(pause_s)
+        raise ServiceUnavailable(
+            f"{self}: could not be written: other requests for it were under way each time; this is tried again"
+        )
+
+    def _put(self, content: bytes, after: str | None) -> str:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -168,12 +179,24 @@ class StoreLocation(Location):
                     use_multipart=False,
                 )
             except (AlreadyExistsError, PreconditionError):
-                raise Overtaken from None
+                # S3 also answers 409 while another request for the object is under way: then it is as it was.
+                refusal = _OtherRequest() if self._tag() == after else Overtaken()
             except FileNotFoundError:  # a version that was to be replaced
                 if after is None:
                     raise
-                raise Overtaken from None
-            return result[self._tag_kind] or ""
+                refusal = Overtaken()
+            else:
+                return result[self._tag_kind] or ""
+        raise refusal
+
+    def _tag(self) -> str | None:
+        """Of the version that is there; None if there is none."""
+        import obstore
+
+        try:
+            return obstore.head(self._store, self.key)[self._tag_kind] or ""
+        except FileNotFoundError:
+            return None
 
     def check_conditions(self) -> None:
         """See `Location.check_conditions`: asks for what must be refused, and would change nothing."""
@@ -330,6 +353,10 @@ class StoreLocation(Location):
         if not _OF_THE_STORE.search(text):
             return None
         return ServiceUnavailable(f"{self}: the store does not answer: {said}; this is tried again")
+
+
+class _OtherRequest(Exception):
+    """The store did not write an object for the sake of another request."""
 
 
 class _Readable(io.RawIOBase):

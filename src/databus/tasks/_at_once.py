@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from databus.core import Pair
+from databus.core import CorruptData, Pair
 from databus.tasks._batch import AtOnce, TableRows
 from databus.tasks._data_file import DataFile, write_marked_file
 from databus.tasks._folders import Folders, PassingWriter
@@ -62,5 +62,8 @@ class MirrorWriter:
         self._read_bytes += size
         physical, _, source = name.partition("/")
         folder = self.folders.of(physical, source)
-        done = rewrite(table.files, images, table.layout, folder, partial(write_marked_file, folder))
+        try:
+            done = rewrite(table.files, images, table.layout, folder, partial(write_marked_file, folder))
+        except CorruptData:  # others have arranged the table's files since, and removed these; the driver sees which
+            return None
         return AtOnce(table.version, tuple(done.added), tuple(done.removed))

@@ -18,6 +18,7 @@ from databus.core import (
     DatabusError,
     Pair,
     SourceCheckpoint,
+    TransientError,
     UnsupportedFeature,
 )
 from databus.disk import Location
@@ -26,7 +27,9 @@ from databus.pipeline._output_contract import Delivery, Output, OutputContext, P
 from databus.pipeline.outputs._delta_commits import Seen, still_holds
 from databus.pipeline.outputs._delta_config import DeltaConfig
 from databus.pipeline.outputs._delta_history import History
+from databus.pipeline.outputs._delta_items import begins, count_of, is_of, pair_of
 from databus.pipeline.outputs._delta_known import Known
+from databus.pipeline.outputs._delta_known_mirrors import KnownMirrors
 from databus.pipeline.outputs._delta_mirror import Mirror, mirror_schema
 from databus.pipeline.outputs._delta_shared import SOURCE_FIELD, SharedHistory, SharedMirror
 from databus.pipeline.outputs._delta_table import DeltaTarget
@@ -50,7 +53,6 @@ from databus.tasks import (
     Tasks,
     Work,
     is_passing_file,
-    last_pair,
     log_number,
     rows_above,
     run_all,
@@ -64,9 +66,6 @@ _CRASH_POINTS: Final = {
     "mirror": ("delta.mirror.before_commit", "delta.mirror.after_commit"),
     "history": ("delta.history.before_commit", "delta.history.after_commit"),
 }
-
-_KNOWN_TABLES_MAX: Final = 16
-_KNOWN_FILES_MAX: Final = 2_000  # of all of them, some 200 KB
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class DeltaOutput(Output):
         self._named: dict[tuple[str, str], dict[str, int]] = {}  # see `DeltaTarget`, of each table's last batch
         self._seen: dict[Location, Seen] = {}
         self._written: dict[str, set[str]] = {}  # by source, files of the batch under way that it may be left with
-        self._known_tables: dict[str, KnownTable] = {}  # mirrors by full name, those changed last at the end
+        self._known_mirrors = KnownMirrors()
 
     @property
     def is_refilled(self) -> bool:
@@ -159,18 +158,7 @@ class DeltaOutput(Output):
         folders = folders_of(self.config.path, self.context, spelled)
         if self.config.mode == "history":
             return FolderWriter(folders)
-        return MirrorWriter(folders, self.config.merge_rows_max, self._said_of_tables())
-
-    def _said_of_tables(self) -> dict[str, KnownTable]:
-        """What tasks are told, in so many bytes that Spark keeps them in memory. Other threads may call it."""
-        said: dict[str, KnownTable] = {}
-        files = 0
-        for name, table in reversed(dict(self._known_tables).items()):
-            files += len(table.files)
-            if files > _KNOWN_FILES_MAX:
-                break
-            said[name] = table
-        return said
+        return MirrorWriter(folders, self.config.merge_rows_max, self._known_mirrors.said())
 
     def commit(self, batch: StagedBatch, tasks: Tasks) -> None:
         """See `Output.commit`. Each table's rows are one commit, more where controls or size divide them."""
@@ -188,7 +176,10 @@ class DeltaOutput(Output):
     def write(self, batch: ChangeBatch) -> None:
         """See `Output.write`."""
         try:
-            self._apply(batch, run_here)
+            with suppress(Restage):
+                self._apply(batch, run_here)
+                return
+            self._apply(batch, run_here)  # on top of what others have committed meanwhile
         except BaseException:
             with suppress(DatabusError, OSError):
                 self.discard(StagedBatch(batch.physical, batch.start, batch.end, ()))
@@ -202,12 +193,31 @@ class DeltaOutput(Output):
             by_source[item.table.source].append(item)
         works = [self._write_source(known, batch, source, items) for source, items in by_source.items()]
         self._written = {}
-        if self.config.merge:  # each is to see what the one before it has done to their table
-            counts = run_all(works, tasks, side_by_side=False)
-            self._maintain_shared(batch, by_source, tasks)
-        else:
-            counts = run_all(works, tasks)
+        try:
+            counts = run_all(works, tasks, side_by_side=not self.config.merge)
+            if self.config.merge:
+                self._maintain_shared(batch, by_source, tasks)
+        except (Restage, TransientError):
+            raise
+        except Exception as error:  # a commit that was refused, or a task that found no file, wrapped by Spark
+            moved = self._moved(batch.physical, by_source)
+            if not moved:
+                raise
+            raise Restage(above=moved) from error
         self.written = dict(zip(by_source, counts, strict=True))
+
+    def _moved(self, physical: str, sources: Iterable[str]) -> dict[str, Pair]:
+        """The tables, by full name, to which others have committed something without changing rows, each with the pair
+        that it has: what was made for an older version of them is made again. Raises what `DeltaTarget.refresh` does.
+        """
+        found: dict[str, Pair] = {}
+        for source in sources:
+            name, copy = f"{physical}/{source}", self._copies.get((physical, source))
+            if copy is not None and copy.target.exists and copy.target.refresh(alone=True):
+                self._known_mirrors.forget(name)
+                stored = copy.target.stored()
+                found[name] = (0, 0) if stored is None else stored.pair
+        return found
 
     def _maintain_shared(self, batch: Batch, sources: Iterable[str], tasks: Tasks) -> None:
         """Once all are committed: what tasks have written for another source may be older than upkeep leaves alone."""
@@ -238,7 +248,7 @@ class DeltaOutput(Output):
     def close(self) -> None:
         """See `Output.close`."""
         self._copies.clear()
-        self._known_tables.clear()
+        self._known_mirrors.clear()
         self._known, self._seen = None, {}
 
     def _write_source(self, known: Known, batch: Batch, source: str, items: Sequence[Item]) -> Work[int]:
@@ -280,7 +290,7 @@ class DeltaOutput(Output):
         ahead = yield from self._follow_ahead(copy, batch, new[0].table, is_new=is_new)
         for index, item in enumerate(new):
             is_last = index == len(new) - 1
-            pair = batch.end.pair if is_last else _pair_of(item)
+            pair = batch.end.pair if is_last else pair_of(item)
             stored = Stored(pair, log_number(batch.end.log), ahead)
             yield from self._apply_item(copy.kind, f"{batch.physical}/{source}", item, stored)
         if copy.target.stored() is not None:
@@ -289,21 +299,18 @@ class DeltaOutput(Output):
             yield from copy.target.maintain(joins=self.config.mode == "history")  # changes join a mirror's
         if isinstance(batch, StagedBatch):
             self._note(f"{batch.physical}/{source}", copy, new[-1].table)
-        return sum(_count_of(item) for item in new)
+        return sum(count_of(item) for item in new)
 
     def _note(self, name: str, copy: _Copy, table: TableSchema) -> None:
         """Have the next task told how this mirror stands. One that shares its table is rewritten in its turn."""
         stored = copy.target.stored()
-        self._known_tables.pop(name, None)
+        self._known_mirrors.forget(name)
         if not isinstance(copy.kind, Mirror) or self.config.merge or stored is None:
             return
         key, version = self._key(table), copy.target.table.version()
         files = copy.target.live(key)
-        if len(files) <= _KNOWN_FILES_MAX:
-            layout = copy.kind.layout(files, key)
-            self._known_tables[name] = KnownTable(version, stored.pair, table.fingerprint, tuple(files), layout)
-        if len(self._known_tables) > _KNOWN_TABLES_MAX:
-            self._known_tables.pop(next(iter(self._known_tables)))
+        layout = copy.kind.layout(files, key)
+        self._known_mirrors.add(name, KnownTable(version, stored.pair, table.fingerprint, tuple(files), layout))
 
     def _apply_item(self, kind: Mirror | History, name: str, item: Item, stored: Stored) -> Work[None]:
         if isinstance(item, TableControl):
@@ -353,8 +360,8 @@ class DeltaOutput(Output):
                     new.append(item)
                 continue
             if isinstance(item, StagedRows):
-                if item.first <= pair < item.last or not _is_of(item, copy.target):
-                    self._known_tables.pop(f"{batch.physical}/{source}", None)
+                if item.first <= pair < item.last or not is_of(item, copy.target):
+                    self._known_mirrors.forget(f"{batch.physical}/{source}")
                     raise Restage(above={f"{batch.physical}/{source}": pair})
                 if item.first > pair:
                     new.append(item)
@@ -367,7 +374,7 @@ class DeltaOutput(Output):
     def _check_new(self, known: Known, copy: _Copy, batch: Batch, first: Item) -> None:
         """Refuse to make a table anew that was there before, or a mirror that would lack the rows before this batch."""
         owner, path = f"{batch.physical}/{first.table.source}", copy.target.path
-        if self.config.on_gap == "continue" or owner in self.incomplete or _begins(first):
+        if self.config.on_gap == "continue" or owner in self.incomplete or begins(first):
             return
         if owner in known.tables:
             raise CorruptData(
@@ -437,15 +444,16 @@ class DeltaOutput(Output):
         points, upkeep = _CRASH_POINTS[config.mode], config.upkeep()
         rules: dict[str, Any] = {"key": self.key, "on_gap": config.on_gap, "rows_max": config.merge_rows_max, **reset}
         is_mirror, named = self.config.mode == "mirror", self._named.setdefault((physical, source), {})
+        given: dict[str, Any] = {"named": named, "may_change": not is_mirror or self.config.on_gap == "continue"}
         kind: Mirror | History
         if self.config.merge:
             path = self.table_path(physical, source)
             owner = f"several, by {self.context.pipeline}/{self.context.output}"
             seen = self._seen.setdefault(path, Seen())
-            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, named=named, seen=seen)
+            target = DeltaTarget(path, owner, application, upkeep, points, is_shared=True, seen=seen, **given)
             kind = SharedMirror(target, name, **rules) if is_mirror else SharedHistory(target, name, **reset)
         else:
-            target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points, named=named)
+            target = DeltaTarget(self._places.take(physical, source), name, application, upkeep, points, **given)
             kind = Mirror(target, **rules) if is_mirror else History(target, **reset)
         copy = self._copies[physical, source] = _Copy(target, kind)
         return copy
@@ -469,29 +477,3 @@ class DeltaOutput(Output):
                 f"table out of the output's input (`inputs: ... exclude: [{table.source}]`)"
             )
         return key
-
-
-def _is_of(item: StagedRows, target: DeltaTarget) -> bool:
-    """Whether what a task has made at once is of the table as it is."""
-    return item.at_once is None or (target.exists and item.at_once.version == target.table.version())
-
-
-def _begins(item: Item) -> bool:
-    """Whether nothing of the table from before this item is needed."""
-    if not isinstance(item, TableControl):
-        return False
-    if item.kind is ControlKind.SCHEMA:
-        return not item.body.get("previous")
-    return item.kind in (ControlKind.SNAPSHOT_BEGIN, ControlKind.TRUNCATE, ControlKind.DROP)
-
-
-def _pair_of(item: Item) -> Pair:
-    if isinstance(item, TableRows):
-        return last_pair(item.rows)
-    return item.last if isinstance(item, StagedRows) else item.pair
-
-
-def _count_of(item: Item) -> int:
-    if isinstance(item, TableRows):
-        return int(item.rows.num_rows)
-    return item.count if isinstance(item, StagedRows) else 0

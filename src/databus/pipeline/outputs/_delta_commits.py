@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_VERSION, LockHeld
+from databus.core import COMMIT_VERSION, CorruptData, LockHeld
 from databus.disk import Location
 from databus.pipeline._output_contract import Place
 from databus.tasks import Stored
@@ -26,25 +26,47 @@ def commit_path(table: Location, version: int) -> Location:
     return table / "_delta_log" / f"{version:020d}.json"
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignCommits:
+    """What others did to a table after a version."""
+
+    change: str | None = None
+    """The commit by which rows are not what they were, in words; None if none is such, or all was put back."""
+    restore: str | None = None
+    """The commit that put the table back to before the version."""
+    databus: str | None = None
+    """A commit of databus."""
+    through: int = -1
+    """The last version whose commit was looked at: from there on the log has a gap, or ends."""
+
+    @classmethod
+    def after(cls, table: Location, since: int) -> Self:
+        """Look at the commits after `since`, as far as they are there without a gap."""
+        version, databus = since + 1, None
+        changes: dict[int, str | None] = {since: None}
+        while (found := commit_path(table, version).read()) is not None:
+            actions = _actions(found.content)
+            info: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
+            said = f"version {version} ({info.get('operation') or 'of an unknown operation'})"
+            databus = databus or (said if _is_ours(actions) else None)
+            changes[version] = changes[version - 1] or (said if _is_foreign(actions) else None)
+            if info.get("operation") == "RESTORE":
+                to = (info.get("operationParameters") or {}).get("version")
+                if to is None or int(to) < since:
+                    return cls(said, said, databus, version)
+                changes[version] = changes.get(int(to), said)
+            version += 1
+        return cls(changes[version - 1], None, databus, version - 1)
+
+
 def was_put_back(table: Location, since: int, *, may_change: bool = True) -> bool:
     """Whether somebody has restored the table to a version before `since`, after it had that one; or, unless they may,
     has changed its rows by another program, and has not put them back.
 
     As far as the commits after `since` are there without a gap.
     """
-    version, is_changed = since + 1, {since: False}
-    while (found := commit_path(table, version).read()) is not None:
-        actions = _actions(found.content)
-        is_changed[version] = is_changed[version - 1] or _is_foreign(actions)
-        for action in actions:
-            info = action.get("commitInfo") or {}
-            to = (info.get("operationParameters") or {}).get("version")
-            if info.get("operation") == "RESTORE":
-                if to is None or int(to) < since:
-                    return True
-                is_changed[version] = is_changed.get(int(to), True)
-        version += 1
-    return is_changed[version - 1] and not may_change
+    found = ForeignCommits.after(table, since)
+    return (found.restore if may_change else found.change) is not None
 
 
 def is_commit(table: Location, version: int, application: str, stored: Stored, added: Collection[str]) -> bool:
@@ -64,11 +86,14 @@ def _actions(content: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in content.splitlines() if line.strip()]
 
 
+def _is_ours(actions: Sequence[dict[str, Any]]) -> bool:
+    return any(action.get("txn", {}).get("appId", "").startswith(_OURS) for action in actions)
+
+
 def _is_foreign(actions: Sequence[dict[str, Any]]) -> bool:
     """Whether a commit changes rows, and is not ours."""
     files = [action.get("add") or action.get("remove") or {"dataChange": False} for action in actions]
-    is_ours = any(action.get("txn", {}).get("appId", "").startswith(_OURS) for action in actions)
-    return not is_ours and any(file.get("dataChange", True) for file in files)
+    return not _is_ours(actions) and any(file.get("dataChange", True) for file in files)
 
 
 @dataclass
@@ -76,30 +101,6 @@ class Seen:
     """version: the last of a table of which all commits up to there are ours or leave rows alone; -1 of none."""
 
     version: int = -1
-
-
-def check_commits(table: Location, seen: Seen, through: int) -> None:
-    """Look at the commits up to this version. Raises `LockHeld` if somebody else has changed rows in one of them."""
-    found = _foreign_commit(table, seen.version, through)
-    if found is not None:
-        raise LockHeld(
-            f"{table}: another process has changed its rows in {found}; a table has one writer. Stop the other one, "
-            f"and start this pipeline again"
-        )
-    seen.version = max(seen.version, through)
-
-
-def _foreign_commit(table: Location, after: int, through: int) -> str | None:
-    """What the first of these commits is whose rows are not ours, in words; None if none is such."""
-    for version in range(after + 1, through + 1):
-        found = commit_path(table, version).read()
-        if found is None:
-            return f"version {version}, which is no longer in its log"
-        actions = _actions(found.content)
-        if _is_foreign(actions):
-            told = [action["commitInfo"].get("operation", "") for action in actions if "commitInfo" in action]
-            return f"version {version} ({', '.join(told) or 'of an unknown operation'})"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +160,34 @@ def still_holds(table: Location, place: Place, find: Callable[[], Place | None],
         return False
     now = Mark.parse(found.mark)
     return before is None or not now.lacks(before, is_further=found.pair > place.pair, appends_only=appends_only)
+
+
+def check_commits(
+    table: Location, since: int, through: int, marks: tuple[Mark, Mark] | None, *, may_change: bool
+) -> None:
+    """Look at the commits after a version, up to another. Raises `CorruptData` if somebody has changed rows, unless
+    they may, or has put the table back.
+
+    marks: of the two versions, of a table that databus has not written between them: who does is another process, for
+    which `LockHeld` is raised; and they tell what commits did that the log no longer has. None: other sources may have.
+    """
+    found = ForeignCommits.after(table, since)
+    if found.databus is not None and marks is not None:
+        raise LockHeld(
+            f"{table}: another process writes it, also by databus, in {found.databus}; a table has one writer. Stop "
+            f"the other one, and start this pipeline again"
+        )
+    change = found.restore if may_change else found.change
+    is_lost = found.through < through
+    if (
+        change is None
+        and is_lost
+        and (marks is None or marks[1].lacks(marks[0], is_further=False, appends_only=may_change))
+    ):
+        change = f"version {found.through + 1} or later, whose commits are no longer in its log"
+    if change is not None:
+        raise CorruptData(
+            f"{table}: another program has changed its rows in {change}, and a table has one writer. Put them back "
+            f"(`RESTORE TABLE ... TO VERSION AS OF {since}`) and have the output go on (`databus resume`); or have the "
+            f"table made anew by `databus rebuild`"
+        )

@@ -127,7 +127,8 @@ class Mirror:
                 return
             raise UnsupportedFeature(
                 f"{self._target.path}: has {_columns(have)}, and rows of {table.source} came with {_columns(want)}, "
-                f"without the `schema` control that says what became of the rows before. {self._how_to_reset}"
+                f"without the `schema` control that says what became of the rows before: another program has changed "
+                f"the columns of one of the two. {self._how_to_reset}"
             )
 
     def control(self, control: TableControl, stored: Stored) -> Work[None]:

@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import COMMIT_VERSION, SOURCE, CorruptData, DatabusError, LockHeld, UnsupportedFeature, crash_point
+from databus.core import (
+    COMMIT_VERSION,
+    SOURCE,
+    CorruptData,
+    LockHeld,
+    ServiceUnavailable,
+    UnsupportedFeature,
+    crash_point,
+)
 from databus.disk import Location, finished_name
-from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits, is_commit
+from databus.pipeline.outputs._delta_commits import Mark, Seen, check_commits, commit_path, is_commit
+from databus.pipeline.outputs._delta_errors import engine_errors
 from databus.pipeline.outputs._delta_features import check_features, check_may_remove
 from databus.pipeline.outputs._delta_read import BATCH_ROWS, dataset_of, opened_delta
 from databus.tasks import (
@@ -77,7 +86,7 @@ class DeltaTarget:
     is_shared: whether several sources share the table, which is then partitioned by `_source`; each has a target of its
     own over it, and is to `refresh` that before it writes. named: has the files that commits spoke of, and the
     versions that these were to make: a store may carry out a commit after it has told us of an error.
-    seen: what all targets over a table know of its commits.
+    seen: what all targets over a table know of its commits. may_change: whether others may change rows of it.
     way: by which rows come, a hash of 64 bits in hexadecimal digits; a commit stores it unless it is empty.
     """
 
@@ -92,17 +101,20 @@ class DeltaTarget:
         is_shared: bool = False,
         named: dict[str, int] | None = None,
         seen: Seen | None = None,
+        may_change: bool = False,
     ) -> None:
         self.path = path
         self._named = {} if named is None else named
         self._seen = seen or Seen()
         self._is_shared = is_shared
+        self._may_change = may_change
         self._crash_points = crash_points
         self.owner = owner
         self.upkeep = upkeep
         self._application = application
         self.way = ""
         self._version_seen = 0  # by `maintain`
+        self._tried_on: int | None = None  # the version for which the last commit was made, if others came first
         self._vacuumed_s: float | None = None
         self._table: DeltaTable | None = None
         self._stored: Stored | None = None
@@ -130,17 +142,28 @@ class DeltaTarget:
         names = [each for each in self.path.names() if not is_data_file(finished_name(each))]
         return log.name in names and (len(names) > 1 or any(each[0].isdigit() for each in log.names()))
 
-    def refresh(self) -> None:
-        """See what other sources have written. Raises `LockHeld` for rows of somebody else, elsewhere a conflict."""
+    def refresh(self, *, alone: bool = False) -> bool:
+        """See what others have committed; returns whether they have. alone: whether no other source has, either.
+
+        Raises `CorruptData` where somebody has changed rows, `LockHeld` where another databus writes, and
+        `UnsupportedFeature` for what a table has been given that we do not write.
+        """
         if self._table is None:
             self._open()
-        else:
-            with self._errors("read"):
-                self._table.update_incremental()
-        if self._table is None or self._table.version() <= self._seen.version:
-            return
-        check_features(self.path, self._table)
-        check_commits(self.path, self._seen, self._table.version())
+            return self._table is not None
+        before = self.mark({}) if alone else Mark(self._table.version())
+        with self._errors("read"):
+            self._table.update_incremental()
+        self._tried_on = before.version
+        since = before.version if alone else self._seen.version
+        version: int = self._table.version()
+        if version > since:
+            check_features(self.path, self._table)
+            self._check_owner(self._table)
+            marks = (before, self.mark({})) if alone else None
+            check_commits(self.path, since, version, marks, may_change=self._may_change)
+            self._seen.version = max(self._seen.version, version)
+        return version > before.version
 
     def _check_owner(self, table: "DeltaTable") -> None:
         found = table.metadata().configuration.get(_OWNER)
@@ -355,7 +378,7 @@ class DeltaTarget:
 
     def discard(self, names: Collection[str]) -> None:
         """Remove files in its folder that no commit has named, and none can any more: another has taken its version."""
-        before = self.table.version() if self.exists else -1
+        before = (self.table.version() if self._tried_on is None else self._tried_on) if self.exists else -1
         self._open()
         now = self.table.version() if self.exists else -1
         held = {each.rpartition("/")[2] for each in self.table.file_uris()} if self.exists else set()
@@ -436,11 +459,16 @@ class DeltaTarget:
     def _committing(self, verb: str) -> Iterator[None]:
         crash_point(self._crash_points[0])
         known, before = self.stored(), self.table.version()
-        self._adding = frozenset()
+        self._adding, self._tried_on = frozenset(), None
         try:
             with self._errors(verb):
                 yield
         except LockHeld:
+            if not commit_path(self.path, before + 1).exists():  # such as S3's 409, of another request under way
+                raise ServiceUnavailable(
+                    f"{self.path}: the store refused to {verb} the table for a request that was under way; this is "
+                    f"tried again"
+                ) from None
             if self._next is None or not is_commit(self.path, before + 1, self._application, self._next, self._adding):
                 raise
             with self._errors(verb):  # the store carried it out, said that it had not, and was asked once more
@@ -450,35 +478,8 @@ class DeltaTarget:
             self._seen.version += self._seen.version == before
         crash_point(self._crash_points[1])
 
-    @contextlib.contextmanager
-    def _errors(self, verb: str) -> Iterator[None]:
-        """Turn the engine's errors into ours, which say what to do."""
-        from deltalake.exceptions import (
-            CommitFailedError,
-            DeltaError,
-            DeltaProtocolError,
-            SchemaMismatchError,
-            TableNotFoundError,
-        )
-
-        try:
-            yield
-        except DatabusError:
-            raise
-        except CommitFailedError as error:
-            if (trouble := self.path.trouble(error)) is not None:
-                raise trouble from None
-            raise LockHeld(
-                f"{self.path}: could not {verb} the table, because another process writes it ({error}); a table has "
-                f"one writer. Stop the other one, and start this pipeline again"
-            ) from error
-        except (TableNotFoundError, DeltaProtocolError, SchemaMismatchError, DeltaError, OSError, ValueError) as error:
-            if (trouble := self.path.trouble(error)) is not None:
-                raise trouble from None
-            raise CorruptData(
-                f"{self.path}: could not {verb} the table of {self.owner}: {error}. Nothing was committed. Restore "
-                f"the folder; or have the table made anew by `databus rebuild`"
-            ) from error
+    def _errors(self, verb: str) -> contextlib.AbstractContextManager[None]:
+        return engine_errors(self.path, self.owner, verb)
 
 
 def _way_number(way: str) -> int:
