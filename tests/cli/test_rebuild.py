@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from databus.testing.shop import create_shop
 from tests.commands import databus, failed
 
 FILE = """\
@@ -42,3 +43,13 @@ def test_an_output_whose_target_keeps_nothing_says_what_another_name_does(folder
     """Its errors name this command, whatever the output is."""
     said = failed(databus("rebuild", "lines", cwd=folder), 2)
     assert "Under another name the output begins as at a first start, and the target gets again what" in said
+
+
+def test_nothing_is_removed_for_a_file_that_could_not_be_written_again(folder: Path) -> None:
+    create_shop(folder / "shop.db", customers=1, products=1, orders=0)
+    wrong = "filters: {slim: {type: mask, from: shop, redact: [phone], tables: [main.customers]}}\n"
+    (folder / "databus.yml").write_text(
+        wrong + FILE.replace("mirror: {type: delta, from: shop", "mirror: {type: delta, from: slim")
+    )
+    said = failed(databus("rebuild", "mirror", "--yes", cwd=folder), 2)
+    assert 'filters.slim.redact: shop/main.customers has no column "phone"' in said

@@ -4,6 +4,7 @@ import json
 
 import yaml
 
+from databus.pipeline import validate
 from tests.commands import databus
 
 
@@ -38,3 +39,48 @@ def test_it_prints_lines_or_json_and_exits_by_what_it_found(new_server, tmp_path
     wrong = run_command(path, "shoop")
     assert wrong.returncode == 2
     assert 'did you mean "shop"' in wrong.stderr
+
+
+PIPELINE = """
+name: shop
+inputs: {shop: {type: databus}}
+filters:
+  slim: {type: mask, from: shop, redact: [email], tables: [asked.people]}
+  large: {type: sql, from: shop, table: asked.people, where: age > 7}
+outputs:
+  copy: {type: delta, from: slim, mode: mirror, path: lake/copy}
+  large: {type: delta, from: large, mode: mirror, path: lake/large}
+"""
+
+
+def test_a_pipelines_names_are_looked_up_in_its_database(plain_server, tmp_path):
+    server = plain_server("mariadb-10.11")
+    people = "CREATE TABLE asked.people (id INT PRIMARY KEY, email TEXT, age INT)"
+    server.run("DROP DATABASE IF EXISTS asked", "CREATE DATABASE asked", people)
+    source = {
+        "type": "mysql",
+        "hosts": [f"127.0.0.1:{server.port}"],
+        "user": server.capture_user,
+        "password": server.capture_password,
+        "tables": ["asked.*"],
+    }
+    path = tmp_path / "databus.yml"
+
+    def problems(pipeline):
+        path.write_text(pipeline + yaml.safe_dump({"sources": {"shop": source}}))
+        return [str(each) for each in validate(path, asks_sources=True)]
+
+    assert problems(PIPELINE) == []
+    told = [
+        'filters.large.where: asked.people has no column "aeg"; did you mean "age"?',
+        'filters.slim.redact: shop/asked.people has no column "emial"; did you mean "email"?',
+    ]
+    found = problems(PIPELINE.replace("[email]", "[emial]").replace("age > 7", "aeg > 7"))
+    assert [each.partition("?")[0] + "?" for each in found] == told
+    for verb, code in (("validate", 2), ("check-source", 1)):
+        ended = databus(verb, path, cwd=tmp_path)
+        assert (ended.returncode, all(each in ended.stdout + ended.stderr for each in told)) == (code, True)
+    server.run("CREATE TABLE asked.log (at INT)")
+    (found,) = problems(PIPELINE)
+    assert found.startswith("outputs.copy: asked.log comes without a key")
+    server.run("DROP DATABASE asked")

@@ -45,7 +45,7 @@ def begun(folder, places, *, wants_all=False):
     feed = Feed("outputs.topics", CHOICE)
     plan = QueryPlan("q", Shape.TABLES, "inputs.shop", (feed,), physical="shop")
     offsets = Offsets(folder / "q", relay(wants_all=wants_all), "shop", "l")
-    return begin(plan, [(feed, handle)], offsets, None).sources["shop"].scn
+    return begin(plan, [(feed, handle)], offsets, None, lambda *_: None).sources["shop"].scn
 
 
 @pytest.mark.parametrize("places", [(5, 5), (5, 7), (5,)])

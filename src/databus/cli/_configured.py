@@ -8,11 +8,16 @@ if TYPE_CHECKING:
     from databus.sources import SourceConfig
 
 
-def sources_in(path: Path) -> "Mapping[str, SourceConfig]":
-    """All of them, by name. Only a pipeline's file says where rows go."""
+def is_pipeline(path: Path) -> bool:
+    """Whether a file is a pipeline's: only that says where rows go."""
     from databus.formats import load_yaml
 
-    if load_yaml(path).keys() & {"inputs", "outputs"}:
+    return bool(load_yaml(path).keys() & {"inputs", "outputs"})
+
+
+def sources_in(path: Path) -> "Mapping[str, SourceConfig]":
+    """All of them, by name."""
+    if is_pipeline(path):
         from databus.pipeline import load_pipeline
 
         return load_pipeline(path).config.sources

@@ -8,7 +8,7 @@ import typer
 from databus.cli._app import AsJson, app, say_json
 
 if TYPE_CHECKING:
-    pass
+    from databus.sources import Finding
 
 
 @app.command("check-source", epilog="Example: databus check-source databus.yml shop")
@@ -21,7 +21,8 @@ def check_source(
 ) -> None:
     """Ask the servers of a configuration what is wrong, and name the statement that mends it.
 
-    A relay asks the same at every start. Exits with 1 if there is an error; warnings and hints do not stop capture.
+    Of a pipeline's file also what its filters and outputs name and no table has. A relay asks the same at every
+    start. Exits with 1 if there is an error; warnings and hints do not stop capture.
     MySQL and MariaDB: compiles the decoder, once on a machine, which the first start would wait for otherwise.
     """
     from databus.cli._configured import source_in, sources_in
@@ -31,6 +32,7 @@ def check_source(
     sources = {name: each for name, each in chosen.items() if physical is not None or offers(each, Checkable)}
     kinds: dict[str, type[Checkable]] = {name: offered(Checkable, each, name) for name, each in sources.items()}
     found = [(name, each) for name, kind in kinds.items() for each in kind.check(sources[name])]
+    found += [("pipeline", each) for each in _of_pipeline(config)] if physical is None else []
     if as_json:
         say_json([{"source": name, **each.to_json()} for name, each in found])
     else:
@@ -51,3 +53,13 @@ def check_source(
     for kind in set(kinds.values()):
         name = next(each for each in kinds if kinds[each] is kind)
         kind.warm_up(name, lambda doing: typer.echo(doing, err=True) if doing else None)
+
+
+def _of_pipeline(path: Path) -> "list[Finding]":
+    """What a pipeline's file names that no table has, as errors; what `validate` warns of is its own to say."""
+    from databus.cli._configured import is_pipeline
+    from databus.pipeline import validate
+    from databus.sources import Finding
+
+    problems = validate(path, offline=True, asks_sources=True) if is_pipeline(path) else []
+    return [Finding("error", each.path, path.name, each.message) for each in problems if not each.is_warning]

@@ -12,13 +12,18 @@ from databus.cli._app import AsJson, app, say_json
 def validate(
     pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
     master: Annotated[str | None, typer.Option(help="Check for this Spark master too.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Do not ask object stores whether they answer.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask nobody: no database, relay or object store.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find every error in a pipeline's file at once. Exits with 2 if there is one; warnings do not count."""
+    """Find every error in a pipeline's file at once. Exits with 2 if there is one; warnings do not count.
+
+    Databases, or a relay that runs elsewhere, are asked for their tables, so that columns and keys which filters and
+    outputs name are known to be there; one that does not answer is a warning. Object stores are asked whether they
+    answer.
+    """
     from databus.pipeline import validate as problems_of
 
-    problems = problems_of(pipeline, master=master, offline=offline)
+    problems = problems_of(pipeline, master=master, offline=offline, asks_sources=not offline)
     errors = [each for each in problems if not each.is_warning]
     if as_json:
         keys = ("path", "message", "line")

@@ -5,8 +5,8 @@ until the end of that snapshot.
 """
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import structlog
@@ -31,11 +31,15 @@ from databus.pipeline._streams import Stream
 Feeds = Sequence[tuple[Feed, OutputHandle]]
 
 
+Fits = Callable[[Feed, OutputHandle, Collection[str]], None]
+"""Raises `InputError` or `FatalError` where tables, by full names, as they are now, would not come into an output."""
+
+
 def begin(
-    plan: QueryPlan, feeds: Feeds, offsets: Offsets, context: RunContext, source: str | None = None
+    plan: QueryPlan, feeds: Feeds, offsets: Offsets, context: RunContext, fits: Fits, source: str | None = None
 ) -> Checkpoint | None:
-    """The checkpoint after which a query begins; Spark's own is removed unless it says the same. source: its one table,
-    as `db.table`, if it has but one.
+    """The checkpoint after which a query begins; Spark's own is removed unless it says the same. fits: looks at tables
+    before what an output has of them is removed. source: its one table, as `db.table`, if it has but one.
 
     None: where the options say, or, if none of the outputs says anything, where Spark's checkpoint does. Raises
     `InputError` where tables have to be read anew, and cannot.
@@ -49,10 +53,10 @@ def begin(
         for handle in handles:
             handle.adopt(plan.name)
         return None
-    reader = _Reader(plan, context, origin, offsets.physical, source)
+    reader = _Reader(plan, context, origin, offsets.physical, source, fits)
     known = [reader.inherit(*each, stream) for each, stream in zip(feeds, known, strict=True)]
     for feed, handle in feeds:
-        handle.check(plan.name)
+        handle.check(plan.name, partial(reader.readable, feed, handle))
         reader.check_ahead(feed, handle)
     reader.go_on(feeds, [handle.stream(plan.name) for handle in handles])
     streams = [handle.stream(plan.name) for handle in handles]
@@ -82,13 +86,25 @@ def _has_come(stream: Stream) -> bool:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Has what outputs lack read anew, and notes where they begin. source: of a query over one table, `db.table`."""
+    """Has what outputs lack read anew, and notes where they begin. source: of a query over one table, `db.table`.
+    asked: tables for whose reading the relay was asked already.
+    """
 
     plan: QueryPlan
     context: RunContext
     origin: Input
     physical: str
     source: str | None
+    fits: Fits
+    asked: set[str] = field(default_factory=set)
+
+    def readable(self, feed: Feed, handle: OutputHandle, tables: Collection[str]) -> frozenset[str]:
+        """Of tables that an output has to have anew, those that come again: asked for before what it has is removed,
+        which nothing would bring back where they cannot be read, or not be written.
+        """
+        self.origin.log_of(self.context, self.physical)  # of a source that is still starting, no table is named
+        self.fits(feed, handle, tables)
+        return self._read_anew(handle, frozenset(tables))
 
     def inherit(self, feed: Feed, handle: OutputHandle, stream: Stream | None) -> Stream | None:
         """Where an output goes on, also with tables that came to it by other ways; None if it has nothing of them."""
@@ -207,7 +223,8 @@ class _Reader:
         asked = set()
         for name in sorted(tables):  # one by one, since one that was dropped would have all refused
             try:
-                self.origin.read_anew(self.context, self.physical, [name])
+                if name not in self.asked:
+                    self.origin.read_anew(self.context, self.physical, [name])
                 asked.add(name)
             except UnknownSource:
                 continue
@@ -217,6 +234,7 @@ class _Reader:
                     f"be read anew: {error}. Have them read by `databus snapshot`, or leave this table out, or say in "
                     f"the input from where on you want it: `starting_version: latest`, or a number"
                 ) from error
+        self.asked.update(asked)
         if asked:
             structlog.get_logger("databus.pipeline").info(
                 "incomplete until a snapshot has ended", output=handle.name, tables=sorted(asked)

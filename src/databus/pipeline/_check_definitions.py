@@ -12,7 +12,7 @@ from databus.pipeline._config import Problem
 from databus.pipeline._contract import Shape, TablesFilter
 from databus.pipeline._graph import Branch, Graph
 from databus.pipeline._output_contract import Output
-from databus.pipeline._query_filters import named
+from databus.pipeline._query_filters import into_output, named
 from databus.pipeline._registry import Kind
 from databus.pipeline._typed_steps import check_keeps, no_column
 from databus.schema import Column, TableSchema
@@ -66,12 +66,7 @@ def _check_branch(graph: Graph, branch: Branch, output: object, tables: Tables) 
 
 
 def _over_tables(graph: Graph, branch: Branch, name: str, table: TableSchema, output: object) -> TableSchema:
-    chain = _chain(graph, [step.node for step in branch.over_tables], name, table)
-    if not chain.filters:
-        return table
-    if isinstance(output, Output):
-        chain.check_key(table, output.key.of(table.source))
-    return chain.result(table)
+    return into_output(table, _chain(graph, [step.node for step in branch.over_tables], name, table), output)
 
 
 def _chain(graph: Graph, paths: Sequence[str], name: str, table: TableSchema) -> TableFilters:

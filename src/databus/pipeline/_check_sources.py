@@ -1,15 +1,17 @@
 """What a pipeline's file says of tables and columns that its databases do not have.
 
-No server is asked. A SQLite file is looked into; of a server only what the configuration itself contradicts is found
-here, and the rest by `databus check-source`.
+A SQLite file is looked into. A server, or a relay that runs elsewhere, is asked only where one wants that; otherwise
+only what the configuration itself contradicts is found here.
 """
 
 import difflib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from databus.core import ConfigError, is_pattern, split_database
+from databus.pipeline._asked_tables import AskedTables
 from databus.pipeline._check_definitions import check_definitions
 from databus.pipeline._config import Problem
 from databus.pipeline._contract import Shape, TablesFilter
@@ -20,13 +22,16 @@ from databus.sources import SourceConfig
 from databus.tasks import matches, nearest, patterns_meet, patterns_of, selects
 
 _NAMED_MAX: Final = 8
+_NO_TABLE: Final = "no table called"
 
 Columns = Mapping[str, Sequence[str]]
 """Columns by full name of a table."""
 
 
-def check_sources(graph: Graph) -> Iterator[Problem]:
-    """Problems of `sources`, then those of inputs and filters that name what no source has."""
+def check_sources(graph: Graph, *, asks: bool = False) -> Iterator[Problem]:
+    """Problems of `sources`, then those of inputs and filters that name what no source has. asks: also servers, and a
+    relay that runs elsewhere.
+    """
     told = [
         *_check_merging(graph),
         *_check_messages(graph),
@@ -37,6 +42,7 @@ def check_sources(graph: Graph) -> Iterator[Problem]:
     known: dict[str, Columns] = {}
     misnamed = False
     defined: dict[str, TableSchema] = {}
+    asked = AskedTables.of(graph) if asks else AskedTables()
     for name, source in graph.config.sources.items():
         where = f"sources.{name}"
         try:
@@ -52,6 +58,11 @@ def check_sources(graph: Graph) -> Iterator[Problem]:
             yield each
         if tables is not None:
             known[name] = {f"{name}/{each}": columns for each, columns in tables.items() if source.selects(each)}
+        misnamed = misnamed or asked.lacks_a_name(name, source)
+    yield from asked.problems
+    for name, there in asked.tables.items():
+        defined.update(there)
+        known[name] = {each: table.names for each, table in there.items()}
     if misnamed or len(known) < len(graph.config.sources) or not known:
         return  # what names a table that would be there would be told off for it
     captured = {table: columns for each in known.values() for table, columns in each.items()}
@@ -60,7 +71,8 @@ def check_sources(graph: Graph) -> Iterator[Problem]:
         *_check_filters(graph, captured),
         *_check_keys(graph, captured),
     ]
-    yield from found
+    may_come = graph.config.relay.url is not None
+    yield from (replace(each, is_warning=each.is_warning or (may_come and _NO_TABLE in each.message)) for each in found)
     for each in check_definitions(graph, defined):
         if not any(other.path.startswith(each.path) for other in (*told, *found)):  # told already, with what was meant
             yield each
@@ -80,7 +92,7 @@ def _check_options(where: str, source: SourceConfig, tables: Columns | None) -> 
     for index, pattern in enumerate(source.tables):
         alone = source.model_copy(update={"tables": [pattern], "exclude": []})
         if _is_name(pattern) and not any(alone.selects(each) for each in tables):
-            yield Problem(f"{where}.tables[{index}]", f"no table called {pattern}; {_near(pattern, tables)}")
+            yield Problem(f"{where}.tables[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, tables)}")
     for table, choice in source.columns.items():
         if source.selects(table):
             yield from _check_columns(f"{where}.columns.{table}", table, choice.exclude, tables)
@@ -114,7 +126,7 @@ def _check_inputs(graph: Graph, captured: Columns) -> Iterator[Problem]:
         for option, patterns in (("tables", choice.include), ("exclude", choice.exclude)):
             for index, pattern in enumerate(patterns):
                 if _is_name(split_database(pattern)[1]) and not _found(pattern, captured):
-                    yield Problem(f"{path}.{option}[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+                    yield Problem(f"{path}.{option}[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
 
 
 def _found(pattern: str, captured: Columns) -> list[str]:
@@ -152,7 +164,7 @@ def _check_over_tables(graph: Graph, branch: Branch, captured: Columns) -> Itera
 def _check_patterns(where: str, each: TablesFilter, captured: Columns) -> Iterator[Problem]:
     for index, pattern in enumerate(each.in_tasks.tables):
         if not _found(pattern, captured):
-            yield Problem(f"{where}.tables[{index}]", f"no table called {pattern}; {_near(pattern, captured)}")
+            yield Problem(f"{where}.tables[{index}]", f"{_NO_TABLE} {pattern}; {_near(pattern, captured)}")
 
 
 def _check_over(where: str, each: TablesFilter, name: str, columns: Sequence[str]) -> Iterator[Problem]:
@@ -286,7 +298,7 @@ def _check_keys(graph: Graph, captured: Columns) -> Iterator[Problem]:
         for table, columns in keys.items():
             found = _found(table, captured)
             if not found:
-                yield Problem(f"{node.path}.key.{table}", f"no table called {table}; {_near(table, captured)}")
+                yield Problem(f"{node.path}.key.{table}", f"{_NO_TABLE} {table}; {_near(table, captured)}")
             elif is_whole and len(found) == 1:
                 yield from _missing(f"{node.path}.key.{table}", table, columns, captured[found[0]])
 
@@ -303,7 +315,7 @@ def _check_steps(graph: Graph, branch: Branch, captured: Columns) -> Iterator[Pr
     found = _found(table, captured)
     typed = next(step.node for step in branch.steps if not isinstance(graph.filters[step.node], TablesFilter))
     if not found:
-        yield Problem(f"{typed}.table", f"no table called {table}; {_near(table, captured)}")
+        yield Problem(f"{typed}.table", f"{_NO_TABLE} {table}; {_near(table, captured)}")
     if len(found) != 1:
         return
     columns = [*captured[found[0]]]

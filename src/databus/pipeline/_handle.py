@@ -25,7 +25,7 @@ from databus.pipeline._ledger import Ledger
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._streams import Brings, Entry, Stream
-from databus.pipeline._way import WayOf, made_otherwise, why_stopped
+from databus.pipeline._way import Readable, WayOf, made_otherwise, why_stopped
 from databus.tasks import (
     Batch,
     Bucket,
@@ -193,9 +193,9 @@ class OutputHandle:
             found = self._taken().inherited(tables, self._brings)
             return None if found is None else found.checkpoint
 
-    def check(self, name: str) -> None:
+    def check(self, name: str, readable: Readable = frozenset) -> None:
         """Look whether the target still holds what it held when a query last wrote to it, and whether that was made in
-        the way that it is now.
+        the way that it is now. readable: of tables to be made anew, those that will be read; raises what is wrong.
 
         Raises `CorruptData`, and `InputError` where the output does not say what to do.
         """
@@ -207,7 +207,7 @@ class OutputHandle:
             self._note_marks(name, stream)
         changed = self._made_otherwise(name, stream)
         if changed:
-            self._go_another_way(self.output, changed)
+            self._go_another_way(self.output, changed, readable)
         for table in () if stream is None else stream.tables:
             self.output.follow_options(table)
 
@@ -249,7 +249,7 @@ class OutputHandle:
                 f"{self.name} {table}` (FILE is the pipeline's file)"
             )
 
-    def _go_another_way(self, output: Output, tables: Sequence[str]) -> None:
+    def _go_another_way(self, output: Output, tables: Sequence[str], readable: Readable) -> None:
         names, on_change = ", ".join(sorted(tables)), output.config.on_change
         if on_change == "stop":
             raise InputError(f"outputs.{self.name}: {why_stopped(self.name, tables)}")
@@ -257,16 +257,21 @@ class OutputHandle:
         if on_change == "continue":
             logger.warning("older rows were made in another way, and stay", output=self.name, tables=names)
             return
-        with self._held():
-            self._taken().check_epoch()
-            self._make_anew(self._taken(), output, tables)
-        logger.warning("made anew, since what decides their rows was changed", output=self.name, tables=names)
+        anew = readable(tables)
+        if left := ", ".join({*tables} - anew):
+            logger.warning("not captured now, so its copy stays as it is", output=self.name, tables=left)
+        if anew:
+            self._make_anew(self._taken(), output, anew)
+            told = ", ".join(sorted(anew))
+            logger.warning("made anew, since what decides their rows was changed", output=self.name, tables=told)
 
     def _make_anew(self, ledger: Ledger, output: Output, tables: Collection[str]) -> None:
-        ledger.make_anew(tables, output.remove)
-        self._close()  # it may remember what is gone
-        output.open()
-        self._is_open = True
+        with self._held():
+            ledger.check_epoch()
+            ledger.make_anew(tables, output.remove)
+            self._close()  # it may remember what is gone
+            output.open()
+            self._is_open = True
 
     def begin(self, name: str, checkpoint: Checkpoint, incomplete: Collection[str]) -> None:
         """Note where a query begins, and which tables of it a snapshot, which was asked for, makes complete."""

@@ -91,7 +91,8 @@ class OutputConfig(NodeConfig):
         "stop",
         description="What to do with a table whose rows were written before its filters, or what else decides its rows "
         "here, were changed: `stop`; `continue`, which keeps them and has only later changes go the new way; or "
-        "`rebuild`, which removes them and has the table read anew. A snapshot goes to all outputs of the source: if a "
+        "`rebuild`, which removes them and has the table read anew, once its filters and this output are known to fit "
+        "the table, and its source has taken the request. A snapshot goes to all outputs of the source: if a "
         "table is read anew for one, a history beside it has those rows again, marked `_snapshot`, and a mirror that "
         "continues holds only rows of the new way then.",
     )

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from databus.core import (
     UnknownSource,
 )
 from databus.link import other_log
-from databus.pipeline._begin import advised, begin
+from databus.pipeline._begin import Fits, advised, begin
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import RunContext, Shape
 from databus.pipeline._graph import Graph
@@ -44,11 +44,12 @@ from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._offsets import Offsets
 from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed, QueryPlan
-from databus.pipeline._query_filters import check_named, check_tables, filters_over, typed_steps
+from databus.pipeline._query_filters import check_named, check_output, check_tables, filters_over, typed_steps
 from databus.pipeline._query_options import limited, on_failure_of, trigger_ms_of
 from databus.pipeline._stopping import in_background
-from databus.pipeline._typed_steps import first_lines
+from databus.pipeline._typed_steps import TypedSteps, first_lines
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
+from databus.schema import TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -292,10 +293,11 @@ class QueryThread(threading.Thread):
         if plan.shape is Shape.TABLES:
             assert plan.physical is not None  # noqa: S101 - the plan's promise
             offsets = Offsets(self.checkpoint, origin, plan.physical, "")
-            after = self._after = begin(plan, self._feeds, offsets, context)
-            tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
             filters = filters_over(settings.graph, plan, context)
-            check_tables(plan, filters, origin, context)
+            check_tables(plan, filters, origin, context)  # before anything is removed, or asked for
+            try_on = partial(check_output, plan, filters, origin, context)
+            after = self._after = begin(plan, self._feeds, offsets, context, try_on)
+            tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
             return tables, TablesWriter(
                 *self._written(offsets),
                 decode=decode,
@@ -308,21 +310,37 @@ class QueryThread(threading.Thread):
         context = replace(context, is_refilled=all(refilled))
         physical, table = origin.schema_of(context, plan.table)
         offsets = Offsets(self.checkpoint, origin, physical, origin.log_of(context, physical))
-        after = self._after = begin(plan, self._feeds, offsets, context, table.source)
+        check_named(settings.graph, plan.steps, origin, context, physical)
+        steps = typed_steps(settings.graph, plan.steps, origin, context, f"{physical}/{table.source}")
+        fits = self._check_steps(steps, table)
+        after = self._after = begin(plan, self._feeds, offsets, context, fits, table.source)
         rows = origin.typed(settings.spark, context, plan.table, after)
         if (log := origin.log_of(context, physical)) != offsets.log:  # outputs are told which one the rows come from
             raise other_log(physical, offsets.log, log)
-        names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
-        check_named(settings.graph, plan.steps, origin, context, physical)
-        steps = typed_steps(settings.graph, plan.steps, origin, context, f"{physical}/{table.source}")
         rows, result = steps.apply(rows, table)
-        for _, handle in self._feeds:
-            if isinstance(handle.output, Output):
-                steps.check_key(handle.output.key.of(table.source), names)
         written = self._written(offsets)
         return rows, TypedWriter(
             *written, table=result, after=after, lineage_of=steps.lineage, ends_batch=self._ends_batch
         )
+
+    def _check_steps(self, steps: TypedSteps, table: TableSchema) -> Fits:
+        """Try filters on a table without rows, before anything is removed, or asked for; and how to try what they give
+        on an output.
+        """
+        from databus.spark import typed_schema
+
+        rows = self._settings.spark.createDataFrame([], typed_schema(table, meta_full=True))
+        names = [name for name in rows.columns if name not in (*BUS_COLUMNS, CONTROL)]
+        _, result = steps.apply(rows, table)
+        for _, handle in self._feeds:
+            if isinstance(handle.output, Output):
+                steps.check_key(handle.output.key.of(table.source), names)
+
+        def fits(_: Feed, handle: OutputHandle, names: Collection[str]) -> None:
+            if isinstance(handle.output, Output) and names:
+                handle.output.check_table(result)
+
+        return fits
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:
         return self.plan.name, self._feeds, self._settings.report, offsets

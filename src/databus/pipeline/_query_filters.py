@@ -1,13 +1,16 @@
 """The filters over whole tables of a query: made from its plan, and tried on the tables that there are now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from databus.core import ServiceUnavailable, is_pattern
 from databus.pipeline._contract import Input, RunContext, TablesFilter
 from databus.pipeline._graph import Graph, Step
-from databus.pipeline._plan import QueryPlan
+from databus.pipeline._handle import OutputHandle
+from databus.pipeline._output_contract import Output
+from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._typed_steps import TypedSteps
+from databus.schema import TableSchema
 from databus.tasks import NamedFilter, TableFilters, matches, nearest, patterns_meet
 
 _NAMED_MAX: Final = 10
@@ -46,6 +49,31 @@ def check_tables(plan: QueryPlan, filters: Filters, origin: Input, context: RunC
             chain = filters.get(feed.filters_of(name)) if feed.selects(name) else None
             if chain is not None:
                 chain.over(table)
+
+
+def check_output(
+    plan: QueryPlan,
+    filters: Filters,
+    origin: Input,
+    context: RunContext,
+    feed: Feed,
+    handle: OutputHandle,
+    names: Collection[str],
+) -> None:
+    """Raises `InputError` or `FatalError` where an output would refuse what comes of tables of now, by full names."""
+    output, tables = handle.output, origin.tables_now(context, plan.physical or "")
+    assert isinstance(output, Output)  # noqa: S101 - the others have nothing of tables
+    for name in sorted(tables.keys() & {*names}):
+        output.check_table(into_output(tables[name], filters.get(feed.filters_of(name)), output))
+
+
+def into_output(table: TableSchema, chain: TableFilters | None, output: object) -> TableSchema:
+    """What filters make of a table on its way to an output. Raises what they do, and `ConfigError` for its key."""
+    if chain is None or not chain.filters:
+        return table
+    if isinstance(output, Output):
+        chain.check_key(table, output.key.of(table.source))
+    return chain.result(table)
 
 
 def typed_steps(graph: Graph, steps: Sequence[Step], origin: Input, context: RunContext, name: str) -> TypedSteps:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from databus.core import CorruptData, InputError
+from databus.core import ConfigError, CorruptData, InputError
 from databus.disk import Location
+from databus.pipeline._check_sources import check_sources
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import ledger_path
 from databus.pipeline._ledger import Ledger
@@ -21,7 +22,8 @@ def rebuild(
 
     confirm: is asked with the tables' full names; nothing is done if it says no. Killed half-way, the next run does
     the rest, or the same call again. Raises `InputError` for an output or table that is none, or an output that keeps
-    nothing; `LockHeld` while the pipeline runs.
+    nothing; `ConfigError` where the file names what no table has, as far as the databases say; `LockHeld` while the
+    pipeline runs.
     """
     config, target = graph.config, _target(graph, output)
     if not isinstance(target, Output) or not target.can_be_made_anew:
@@ -29,6 +31,10 @@ def rebuild(
             f"outputs.{output}: its target keeps nothing that could be removed and written again. Under another name "
             f"the output begins as at a first start, and the target gets again what the relay holds"
         )
+    found = [each for each in check_sources(graph, asks=True) if not each.path.startswith("sources.")]
+    wrong = [each.in_file(config.path) for each in found if not each.is_warning]
+    if wrong:  # what is removed now could not be written again
+        raise ConfigError("\n".join(wrong))
     lock = StateLock(config.state, config.name)
     lock.take()
     try:

@@ -31,13 +31,16 @@ from databus.tasks import TableChoice, full_pattern, may_select, patterns_meet, 
 _PATTERNS_TOLD_MAX: Final = 5
 
 
-def validate(path: Path | str, *, master: str | None = None, offline: bool = False) -> list[Problem]:
+def validate(
+    path: Path | str, *, master: str | None = None, offline: bool = False, asks_sources: bool = False
+) -> list[Problem]:
     """Everything that is wrong with a pipeline's file; it can run if there are at most warnings. Of its databases only
     files are looked at; object stores are asked whether they can be read.
 
-    master: what `--master` says, instead of `spark.master` in the file. offline: ask no store.
+    master: what `--master` says, instead of `spark.master` in the file. offline: ask no store. asks_sources: ask
+    servers, or the relay that runs elsewhere, which tables and columns there are.
     """
-    _, problems = _examined(Path(path), master, offline=offline)
+    _, problems = _examined(Path(path), master, offline=offline, asks_sources=asks_sources)
     return _placed(path, problems)
 
 
@@ -62,11 +65,13 @@ def _right(path: Path | str, graph: Graph | None, problems: list[Problem]) -> Gr
     return graph
 
 
-def _examined(path: Path, master: str | None, *, offline: bool) -> tuple[Graph | None, list[Problem]]:
+def _examined(
+    path: Path, master: str | None, *, offline: bool, asks_sources: bool = False
+) -> tuple[Graph | None, list[Problem]]:
     graph, problems = _read(path, master)
     if graph is not None and not graph.cycle():
         stores = () if offline else check_stores(graph.config)
-        problems = sorted({*problems, *check_sources(graph), *stores})
+        problems = sorted({*problems, *check_sources(graph, asks=asks_sources), *stores})
         if all(each.is_warning for each in problems):
             problems = sorted({*problems, *check_targets(graph), *check_renamed(graph)})
     return graph, problems

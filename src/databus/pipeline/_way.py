@@ -5,7 +5,7 @@ What only names things, or bounds them, is not in it: a filter may be renamed, a
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Final
 
@@ -21,6 +21,9 @@ _DIGITS: Final = 16
 
 WayOf = Callable[[str], str]
 """By the full name of a table: the hash."""
+
+Readable = Callable[[Collection[str]], frozenset[str]]
+"""Of tables, by full names, those that can be read anew."""
 
 
 def way_of(graph: Graph, plan: QueryPlan, feed: Feed, output: Output | SparkOutput) -> WayOf:

@@ -2,7 +2,16 @@
 
 from databus.core import Contains, Identity
 from databus.log import Resume
-from databus.sources._capabilities import Checkable, Comparable, Finding, Movable, Preparable, Severity, Skippable
+from databus.sources._capabilities import (
+    Checkable,
+    Comparable,
+    Describable,
+    Finding,
+    Movable,
+    Preparable,
+    Severity,
+    Skippable,
+)
 from databus.sources._config import ColumnChoice, LocalPath, SourceConfig, SourceName
 from databus.sources._contract import Source, SourceLag
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
@@ -22,6 +31,7 @@ __all__ = [
     "ColumnChoice",
     "Comparable",
     "Contains",
+    "Describable",
     "Finding",
     "Identity",
     "LocalPath",

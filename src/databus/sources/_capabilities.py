@@ -1,7 +1,8 @@
 """What a kind of source may offer beside capturing. Each capability is a protocol of the registered class.
 
 A source offers one by having its methods; nothing is declared. `offered` finds it, and names who has it where a source
-has it not. The commands of databus know sources only by this: `check-source` (`Checkable`), `prepare` and `remove`
+has it not. The commands of databus know sources only by this: `check-source` (`Checkable`,
+`Describable`), `validate` (`Describable`), `prepare` and `remove`
 (`Preparable`), `position set` (`Movable`), `skip` (`Skippable`), `compare` (`Comparable`).
 
 Static methods take the options of the source (an object of its `config_model`) and need no source; the others are
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from databus.log import Resume
+from databus.schema import TableSchema
 from databus.sources._oracle import Oracle
 from databus.wire import Group
 
@@ -50,6 +52,16 @@ class Checkable(Protocol):
     @staticmethod
     def warm_up(physical: str, say: Callable[[str], None]) -> None:
         """Do once what a first start would wait for. say: told what is being done, and "" at the end."""
+        ...
+
+
+@runtime_checkable
+class Describable(Protocol):
+    """A database can be asked for its tables while nobody captures from it."""
+
+    @staticmethod
+    def definitions(physical: str, config: Any) -> Sequence[TableSchema]:
+        """The tables that would be captured now. Raises what keeps it from being asked, or them from being captured."""
         ...
 
 

@@ -118,6 +118,15 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         keeper.refuse_unread(tables.selection.selects)
         return [tables.describe(each) for each in keeper.definitions() if tables.selects(each)]
 
+    @staticmethod
+    def definitions(physical: str, config: MysqlConfig) -> Sequence[TableSchema]:
+        """See `databus.sources.Describable`."""
+        source = MysqlSource(physical, config)
+        try:
+            return source.tables()
+        finally:
+            source.close()
+
     def start(self, resume: Resume) -> None:
         """See `Source.start`."""
         is_read = resume.position is None and self._config.snapshot in _READS_AT_FIRST
