@@ -263,6 +263,19 @@ def test_a_hidden_column_does_not_go_on_under_another_name(kind, options, missin
         later.over(ORDERS)
 
 
+@pytest.mark.parametrize(("kind", "option"), [("mask", "redact"), ("project", "exclude")])
+def test_a_hidden_column_that_is_named_by_both_names_is_followed(kind, option):
+    new = with_columns(LONG_AGO, Column("total", "int32"), Column("remark", "string"))
+    filters = chain(made(kind, missing="skip", **{option: ["note", "remark"]}), tables=(ORDERS, new), now=new)
+    for table in (ORDERS, new):
+        given = rows_of(table, ("insert", 1, 1, 1, 5, "secret"))
+        assert "secret" not in str(shown(filters.item(given)[0]))
+    assert filters.item(schema_control(ORDERS, new, renamed={"note": "remark"}))[1], "a copy can follow"
+    another = with_columns(LONG_AGO, Column("total", "int32"), Column("remark", "string"), Column("more", "string"))
+    with pytest.raises(UnsupportedFeature, match=r"got more, .*Hide it by both names"):
+        filters.item(schema_control(ORDERS, another, renamed={"note": "more"}))
+
+
 class Served:
     """What a relay serves."""
 

@@ -179,15 +179,20 @@ def _check_over(where: str, each: TablesFilter, name: str, columns: Sequence[str
 
 
 def _check_skipped(where: str, each: TablesFilter, about: Sequence[Sequence[str]]) -> Iterator[Problem]:
-    """Columns that may be missing, and are in all tables: a misspelt one would leave what is meant as it is."""
+    """Columns that may be missing, and are in all tables: a misspelt one would leave what is meant as it is. An earlier
+    name of a hidden column may stand beside the one that it has now.
+    """
     work = each.in_tasks
+    known = sorted({name for columns in about for name in columns})
+    open_names = [name for name in known if column_named(name, work.names) is None]
+    is_hiding = work.hides and len(open_names) < len(known)
     for column in work.names if about and work.missing == "skip" else ():
         if all(column_named(column, columns) is None for columns in about):
-            known = sorted({name for columns in about for name in columns})
+            is_earlier = is_hiding and not difflib.get_close_matches(column, open_names, 1)
             yield Problem(
                 f"{where}.{each.option_of(column)}",
                 f'none of its tables has a column "{column}"; {_near(column, known)}',
-                is_warning=not work.hides,
+                is_warning=not work.hides or is_earlier,
             )
 
 

@@ -108,11 +108,12 @@ class TypedSteps:
             except KeyError:
                 continue
             gone = [name for name in lacking if column_named(name, had) is not None]
-            if gone:
+            added = [name for name in names if name not in had and column_named(name, work.names) is None]
+            if gone and added:
                 raise UnsupportedFeature(
                     f"{self.steps[index].node}: {self.name} had a column {', '.join(gone)}, which is hidden, and has "
-                    "it no more: it may go on under another name. Say in the filter what to hide now, or leave the "
-                    "table out of its `tables`"
+                    f"it no more: it may go on under another name, such as {', '.join(added)}. Say in the filter what "
+                    "to hide now, by both names and with `missing: skip`, or leave the table out of its `tables`"
                 )
 
 

@@ -7,7 +7,7 @@ it now; see `TableFilters._missing` for the rest.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from databus.core import ConfigError, ControlKind, UnknownColumn, UnsupportedFeature
 from databus.schema import Column, SchemaChange, TableSchema, column_named
@@ -19,6 +19,8 @@ from databus.tasks._table_step import TableStep, changed_by
 
 NamedFilter = tuple[str, TableFilter]
 """A filter, and where it stands in the pipeline's file: `filters.large`."""
+
+_BOTH_NAMES: Final = "Hide it by both names in this filter, the old and the new, and say `missing: skip` there"
 
 CurrentOf = Callable[[str], TableSchema | None]
 """The definition that a table, by full name, has now; None if it is not captured any more."""
@@ -107,18 +109,18 @@ class TableFilters:
             now = TableFilters(self.physical, self.filters[:depth], self.table_of, self.current_of).result(now)
         current = now or table
         found = {column: column_named(column, current.names) for column in lacking}
-        gone = [column for column in table.names if column not in current.names]
+        gone = [column for column in table.names if column not in current.names and not _names(each, column)]
         if each.hides and gone and any(found.values()):
             raise UnsupportedFeature(
                 f"{where}: rows of {name} are from before {', '.join(lacking)} was there, and have "
-                f"{', '.join(gone)}, which may have been its name: nothing says what to hide of them. Begin after "
-                "them, with `starting_version` in the input and the output made anew, or hide these columns too"
+                f"{', '.join(gone)}, which may have been its name: nothing says what to hide of them. {_BOTH_NAMES}"
             )
         for column in lacking:
             if found[column] is None and each.missing == "stop" and now is not None:
                 raise UnknownColumn(
                     f'{where}: {name} has no column "{column}"; there are {", ".join(current.names)}. Leave the table '
                     "out of `tables`, or say `missing: skip` to have the filter leave alone what is not there"
+                    f"{f'. If it has another name now: {_BOTH_NAMES}' if each.hides else ''}"
                 )
         return {column: None if at is None else current.column(at) for column, at in found.items()}
 
@@ -252,12 +254,16 @@ def _check_marks(step: TableStep, before: Sequence[TableStep]) -> None:
 def _check_hidden(where: str, each: TableFilter, old: TableStep, new: TableStep) -> None:
     """Raises `UnsupportedFeature` where a column that is hidden may go on under another name."""
     gone = [name for name in each.names if column_named(name, old.before.names) and not _has(name, new)]
-    added = [name for name in new.before.names if name not in old.before.names]
+    added = [name for name in new.before.names if name not in old.before.names and not _names(each, name)]
     if gone and added:
         raise UnsupportedFeature(
             f"{where}: {new.before.source} lost column {', '.join(gone)}, which is hidden, and got "
-            f"{', '.join(added)}, which may be the same by another name. Say in the filter what to hide now"
+            f"{', '.join(added)}, which may be the same by another name. {_BOTH_NAMES}"
         )
+
+
+def _names(each: TableFilter, column: str) -> bool:
+    return column_named(column, each.names) is not None
 
 
 def _has(name: str, step: TableStep) -> bool:
