@@ -1,5 +1,6 @@
 """What every node of a pipeline's file has, by kind."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -108,6 +109,13 @@ class OutputConfig(NodeConfig):
     def transactions_go_to(self) -> str:
         """The name of what it writes of transactions, where that is one for several outputs of the same options."""
         return ""
+
+    @property
+    def compacts_in(self) -> Sequence[str]:
+        """Names of targets, with `{physical}`, `{db}` and `{table}`, in which a row takes the place of any older one of
+        the same key, whichever table that is of; none where rows are told apart by their tables, too.
+        """
+        return ()
 
     @property
     def ends_transactions(self) -> bool:

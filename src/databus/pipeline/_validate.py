@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from databus.core import ConfigError, is_pattern, split_physical
 from databus.disk import LocalLocation, Storage, locate
 from databus.formats import line_of, lines_in, validated
+from databus.pipeline._check_compacted import check_compacted, is_many
 from databus.pipeline._check_http import check_http
 from databus.pipeline._check_master import check_master
 from databus.pipeline._check_nested import check_nested
@@ -206,6 +207,7 @@ def _check_edges(graph: Graph, *, is_whole: bool) -> Iterator[Problem]:
             continue
         yield from _check_output(graph, config.nodes[path], ways)
         yield from _check_keys(config.nodes[path], ways)
+        yield from check_compacted(graph, config.nodes[path], ways)
     yield from _check_paths(graph, branches)
     origins = {path: [config.nodes[each.input] for each in ways] for path, ways in branches.items()}
     yield from check_options(config, origins)
@@ -408,7 +410,7 @@ def _check_path(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterato
             f"tables of {' and '.join(sorted(physicals))} would meet in one target where they have one name; put "
             f"`{{physical}}` into the path{_or_merge(node)}",
         )
-    many = any(branch.shape is Shape.TABLES and _is_many(branch) for branch in branches)
+    many = any(branch.shape is Shape.TABLES and is_many(branch) for branch in branches)
     if many and "{" in path and "{table}" not in path:
         yield Problem(
             f"{node.path}.path",
@@ -418,8 +420,3 @@ def _check_path(graph: Graph, node: NodeSpec, branches: list[Branch]) -> Iterato
 
 def _or_merge(node: NodeSpec) -> str:
     return ", or say `merge: true`" if hasattr(node.config, "merge") else ""
-
-
-def _is_many(branch: Branch) -> bool:
-    patterns = patterns_of(branch.selection)
-    return len(patterns) > 1 or is_pattern(patterns[0])

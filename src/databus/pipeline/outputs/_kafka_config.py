@@ -1,5 +1,6 @@
 """Options of the output `kafka`."""
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -215,8 +216,7 @@ class KafkaConfig(LettersConfig):
         where = self.where_controls_go
         if where == INLINE and self.format != OWN_FORMAT:
             raise ValueError(f"`controls: inline` goes with `format: {OWN_FORMAT}`; give them a topic of their own")
-        policy = "" if self.create_topics is None else self.create_topics.config.get("cleanup.policy", "")
-        if where == INLINE and "compact" in policy:
+        if where == INLINE and self._makes_compacted:
             raise ValueError(
                 "`create_topics` makes compacted topics, which take no message without a key, as `controls: inline` "
                 "brings them: give controls a topic of their own, or say `controls: none`"
@@ -293,6 +293,17 @@ class KafkaConfig(LettersConfig):
     def counts_transactions(self) -> bool:
         """See `OutputConfig.counts_transactions`."""
         return self.debezium.transaction_topic is not None
+
+    @property
+    def _makes_compacted(self) -> bool:
+        made = {} if self.create_topics is None else self.create_topics.config
+        return "compact" in str(made.get("cleanup.policy", ""))
+
+    @property
+    def compacts_in(self) -> Sequence[str]:
+        """See `OutputConfig.compacts_in`. Tombstones are for topics that are compacted, whoever has made them."""
+        is_for_compaction = self._makes_compacted or self.deletes in ("tombstone", "both")
+        return (self.topic, *self.topics.values()) if is_for_compaction else ()
 
     @property
     def transactions_go_to(self) -> str:
