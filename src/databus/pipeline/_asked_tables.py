@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Self
 
-from databus.core import DatabusError
+from databus.core import DatabusError, is_pattern
 from databus.pipeline._config import Problem
 from databus.pipeline._contract import RunContext
 from databus.pipeline._graph import Graph
 from databus.schema import TableSchema
 from databus.sources import Describable, SourceConfig, offered, offers
-
-_WILDCARDS: Final = frozenset("*?[")
 
 
 @dataclass
@@ -36,7 +34,7 @@ class AskedTables:
     def lacks_a_name(self, name: str, source: SourceConfig) -> bool:
         """Whether a source names a table that there is not; `check-source` says so."""
         there = [each.source for each in self.tables.get(name, {}).values()]
-        return name in self.tables and any(not _WILDCARDS & set(each) for each in source.unmatched(there))
+        return name in self.tables and any(not is_pattern(each) for each in source.unmatched(there))
 
     def _ask_server(self, name: str, source: SourceConfig) -> None:
         try:
