@@ -219,6 +219,35 @@ def test_a_foreign_position_ends_the_client_unless_the_consumer_says_otherwise(r
     assert wrong.checkpoint.sources["shop"].scn == 3, "a position that is refused is not thrown away"
 
 
+class OnlyLogs(Collector):
+    def on_error(self, error, physical):
+        self.errors.append(error)
+
+
+@pytest.mark.parametrize("failure", ["lost", "callback"])
+def test_a_consumer_that_only_logs_an_error_is_stopped_by_it(relay_of, failure):
+    relay = relay_of(shop=mock(transactions_total=5), crm=mock(transactions_total=5))
+    consumer, at = OnlyLogs(), Checkpoint()
+    if failure == "lost":
+        at = Checkpoint({"shop": SourceCheckpoint(scn=3, txid="not-ours")})
+    else:
+        consumer.fail = lambda window: Result.ERROR if (window.physical, window.scn) == ("shop", 3) else None
+    with pytest.raises(PositionForeign if failure == "lost" else ConsumerFailed):
+        Client(relay.url, consumer, checkpoints=MemoryCheckpoints(at), config=QUICK).run()
+    assert len(consumer.errors) == 1
+    assert consumer.calls[-1] == "stop"
+
+
+def test_a_source_that_is_left_behind_is_logged_and_the_last_one_ends_the_client(relay_of):
+    relay = relay_of(shop=mock(transactions_total=5))
+    wrong = MemoryCheckpoints(Checkpoint({"shop": SourceCheckpoint(scn=3, txid="not-ours")}))
+    with capture_logs() as logged:
+        Client(relay.url, Lenient(), checkpoints=wrong).run()
+    (line,) = [each for each in logged if each["event"].startswith("a source is left behind")]
+    assert line["physical"] == "shop"
+    assert "not-ours" in line["error"]
+
+
 def test_an_unknown_name_is_answered_with_the_nearest_ones(relay_of):
     relay = relay_of(shop=mock(transactions_total=1))
     captured(relay, 1)

@@ -103,7 +103,7 @@ class Client:
             Kind.SAVE: self._save,
             Kind.ROLLBACK: lambda call: consumer.on_rollback(call.physical, call.argument),
             Kind.REPLAY: self._replay,
-            Kind.ERROR: lambda call: consumer.on_error(call.argument, call.physical or None),
+            Kind.ERROR: self._ask_on_error,
             Kind.LEAVE: self._leave,
             Kind.STOP_CONSUMPTION: lambda _: consumer.on_stop_consumption(),
         }
@@ -409,6 +409,14 @@ class Client:
     def _end_window(self, call: Call) -> Result | None:
         result = self._consumer.on_end_window(call.argument)
         crash_point("client.window.after_callback")
+        return result
+
+    def _ask_on_error(self, call: Call) -> Result:
+        result = self._consumer.on_error(call.argument, call.physical or None)
+        if result is None:  # a consumer that only logs has not decided to lose a source
+            return Result.ERROR_FATAL
+        if result in (Result.SUCCESS, Result.CHECKPOINT, Result.SKIP_CHECKPOINT):
+            _logger.error("a source is left behind, as on_error says", physical=call.physical, error=str(call.argument))
         return result
 
     def _save(self, call: Call) -> None:

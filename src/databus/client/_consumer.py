@@ -11,7 +11,7 @@ AnyWindow = Window | WindowBatch
 
 
 class Result(IntEnum):
-    """What a callback may return; nothing, None, is SUCCESS. The worst of a window's callbacks counts.
+    """What a callback may return; None is SUCCESS, except from `on_error`. The worst of a window's callbacks counts.
 
     CHECKPOINT: save a checkpoint at the end of this window, however short ago the last one was; of a part of a large
     transaction: at the end of this part. SKIP_CHECKPOINT: not at the end of this window; a later one covers it. ERROR,
@@ -75,11 +75,9 @@ class Consumer:
     def on_error(self, error: BaseException, physical: str | None) -> Result | None:
         """A source cannot go on: retries are exhausted, or its position is purged or foreign.
 
-        Unless this returns something better, the client stops and `run` raises the error. SUCCESS: this source stays
-        behind, the others go on.
+        None: the client stops, and `run` raises the error. SUCCESS: this source is left behind and the others go on;
+        `run` returns when none is left.
         """
-        del error, physical
-        return Result.ERROR_FATAL
 
     def on_stop_consumption(self) -> Result | None:
         """After everything else."""
