@@ -353,6 +353,36 @@ def test_what_a_target_says_while_it_works_is_not_its_answer(tmp_path, interim):
             serving.result().close()
 
 
+CUT_ANSWERS = {
+    "in the status": b"HTTP/1.1 200 O",
+    "behind the status": b"HTTP/1.1 200 OK\r\n",
+    "in a header": b"HTTP/1.1 200 OK\r\nContent-Le",
+    "behind the headers": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+    "in the body": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nful",
+    "far in the body": b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + 100_000 * b"x",
+    "in a chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nful",
+    "between chunks": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nful\r\n",
+    "behind what it says before": b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\n",
+}
+
+
+@pytest.mark.parametrize("cut", CUT_ANSWERS)
+def test_a_request_whose_answer_is_cut_off_is_sent_again(tmp_path, cut):
+    """A proxy that dies may have said 200 before the target has answered."""
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
+        server.settimeout(10)
+        output = output_of(None, tmp_path, url=f"http://127.0.0.1:{server.getsockname()[1]}")
+
+        def serve():
+            for answer in (CUT_ANSWERS[cut], whole):
+                answered(server, answer).close()
+
+        serving = pool.submit(serve)
+        written(output, all_of(log_of(1)))
+        serving.result()
+
+
 def test_a_wait_that_no_clock_can_tell_is_none(tmp_path):
     answers = iter([(503, {"Retry-After": f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT"}, "")])
     with Receiver(lambda _: next(answers, None)) as receiver:

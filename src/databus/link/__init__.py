@@ -15,7 +15,7 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
-from databus.link._http import answer_of, has_unasked, shut, shut_after, without_secrets
+from databus.link._http import answer_of, body_of, has_unasked, shut, shut_after, without_secrets
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
@@ -60,6 +60,7 @@ __all__ = [
     "Started",
     "answer_of",
     "any_of",
+    "body_of",
     "has_unasked",
     "is_called",
     "is_copy",

@@ -198,14 +198,41 @@ def shut_after(sock: socket.socket, limit_s: float) -> Iterator[None]:
         raise TimeoutError(f"no whole answer within {limit_s:g} s")
 
 
+class _WholeLines:
+    """The lines of an answer's headers, all of them: `http.client` takes the connection's end for theirs."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._is_begun = False
+
+    def readline(self, bytes_max: int) -> bytes:
+        line: bytes = self._stream.readline(bytes_max)
+        if not line.endswith(b"\n") and len(line) < bytes_max and (line or self._is_begun):
+            raise http.client.IncompleteRead(line)
+        self._is_begun = True
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class _FinalResponse(http.client.HTTPResponse):
-    """An answer, behind what the other side says while it works (102, 103), which is none yet."""
+    """An answer, behind what the other side says while it works (102, 103), which is none yet; with all its headers."""
 
     def begin(self) -> None:
-        super().begin()
-        while 101 < self.status < 200:
-            self.headers = None  # type: ignore[assignment]  # by which `begin` knows that it has read none
+        stream = self.fp
+        self.fp = _WholeLines(stream)  # type: ignore[assignment]
+        try:
             super().begin()
+            while 101 < self.status < 200:
+                self.headers = None  # type: ignore[assignment]  # by which `begin` knows that it has read none
+                super().begin()
+        finally:
+            self.fp = stream if self.fp is not None else self.fp  # None: there is no body
+
+
+class _Connection(http.client.HTTPConnection):
+    response_class = _FinalResponse
 
 
 def answer_of(
@@ -225,6 +252,16 @@ def answer_of(
         except (OSError, http.client.HTTPException):
             raise error from None
     return connection.getresponse()
+
+
+def body_of(response: http.client.HTTPResponse, bytes_max: int) -> bytes:
+    """The next bytes of an answer's body, up to `bytes_max`. Raises `IncompleteRead` where it ends before the length
+    that was announced, which `http.client` does not notice when it is asked for a number of bytes.
+    """
+    found = response.read(bytes_max)
+    if len(found) < bytes_max and response.length:
+        raise http.client.IncompleteRead(found, response.length)
+    return found
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
@@ -265,7 +302,7 @@ class Body:
         self._where = f"{endpoint.name}{path}"
         self._sockets = sockets
         self._is_closed = False
-        connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=endpoint.connect_ms_max / 1e3)
+        connection = _Connection(endpoint.host, endpoint.port, timeout=endpoint.connect_ms_max / 1e3)
         try:
             connection.connect()
         except OSError as error:

@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from databus.core import ConfigError, ServiceUnavailable
-from databus.link import Access, answer_of, has_unasked, shut_after, without_secrets
+from databus.link import Access, answer_of, body_of, has_unasked, shut_after, without_secrets
 
 _ANSWER_BYTES_MAX: Final = 64 << 10
+_DROPPED_BYTES_MAX: Final = 8 << 20  # read behind those; an answer that is longer counts by its status
 _WAIT_S_MIN: Final = 0.05
 _WAIT_S_MAX: Final = 5.0
 _LATER: Final = frozenset({408, 425, 429})
@@ -166,7 +167,10 @@ class _Connection:
             return self._answer(answer_of(connection, "POST", path, body, headers), path)
 
     def _answer(self, response: http.client.HTTPResponse, path: str) -> Answer:
-        text = response.read(_ANSWER_BYTES_MAX).decode(errors="replace")
+        text = body_of(response, _ANSWER_BYTES_MAX).decode(errors="replace")
+        left = _DROPPED_BYTES_MAX
+        while left > 0 and not response.isclosed():  # one that is cut off later has not been taken either
+            left -= len(body_of(response, _ANSWER_BYTES_MAX))
         if not response.isclosed() or response.status == _TOO_LARGE:
             self.close()  # what is left of it would stand before the next answer, or what was not read before a request
         told = without_secrets(text, self._secrets(path))

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from databus.core import AccessDenied, ConfigError, DiskFull, FatalError, InputError, ServiceUnavailable
-from databus.link import answer_of, has_unasked, shut_after, without_secrets
+from databus.link import answer_of, body_of, has_unasked, shut_after, without_secrets
 
 _ANSWER_BYTES_MAX: Final = 256 << 20
 _WAIT_S_MIN: Final = 0.05
@@ -221,9 +221,7 @@ class _Node:
             headers["Content-Type"] = kind
         with shut_after(self._connection.sock, self._cluster.request_ms_max / 1e3):
             response = answer_of(self._connection, method, f"{self._prefix}{path}", content, headers)
-            found = response.read(_ANSWER_BYTES_MAX)
-            if not response.isclosed() and len(found) < _ANSWER_BYTES_MAX:
-                raise http.client.IncompleteRead(found)
+            found = body_of(response, _ANSWER_BYTES_MAX)
             if not response.isclosed():
                 self._close()
                 raise AnswerTooLarge(f"{self.name}: an answer of more than {_ANSWER_BYTES_MAX} bytes")
