@@ -1,5 +1,6 @@
 """The iterator over windows, over real HTTP."""
 
+import datetime as dt
 import gc
 import json
 import threading
@@ -22,7 +23,7 @@ from databus.core import (
 )
 from databus.link import RelayClient
 from databus.wire import Group, Rows
-from tests.client.conftest import WAIT_S, captured, mock, wait_for
+from tests.client.conftest import WAIT_S, Collector, captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups
 from tests.relay.support import Database, order, published, scripted
 
@@ -35,6 +36,25 @@ def test_follow_false_ends_at_what_is_published_and_true_goes_on(relay_of):
     assert last >= 20
     with windows(relay.url, start="latest") as following:
         assert next(following).scn > last
+
+
+def test_a_time_is_a_start_for_the_iterator_and_for_callbacks(relay_of):
+    relay = relay_of(shop=mock(transactions_total=20, group_transactions_max=1))
+    captured(relay, 20)
+    with windows(relay.url, follow=False) as following:
+        times = {window.scn: window.commit_us for window in following}
+    at = dt.datetime.fromtimestamp(times[12] / 1e6, dt.UTC)
+    expected = min(scn for scn, us in times.items() if us >= times[12])
+    with windows(relay.url, start=at.astimezone(dt.timezone(dt.timedelta(hours=5))), follow=False) as following:
+        assert [window.scn for window in following] == list(range(expected, 21))
+    consumer = Collector()
+    with pytest.raises(InputError, match="time zone"):
+        Client(relay.url, consumer, start=at.replace(tzinfo=None)).run()
+    client = Client(relay.url, consumer, start=at)
+    client.start()
+    consumer.wait("shop", 20)
+    client.stop()
+    assert consumer.scns["shop"] == list(range(expected, 21))
 
 
 def test_leaving_before_anything_came_keeps_the_checkpoint_that_was_given(relay_of):

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from databus import __version__
+from databus.cli._file import Commands
 from databus.core import ConfigError, DatabusError, DiskFull, InputError, how_to_install
 
-app = typer.Typer(
+app = Commands(
     name="databus",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -33,7 +34,12 @@ _EXTRAS: Final = {"deltalake": "spark", "pandas": "spark", "pymysql": "mysql", "
 """Which extra brings a package, by the name that it is imported by."""
 
 RelayUrl = Annotated[
-    str, typer.Option("--relay", help="Where the relay answers.", envvar=RELAY_VARIABLE, show_default=True)
+    str | None,
+    typer.Option(
+        "--relay",
+        help=f"Where the relay answers, instead of FILE's; without both, {DEFAULT_RELAY}.",
+        envvar=RELAY_VARIABLE,
+    ),
 ]
 TokenFile = Annotated[
     str | None, typer.Option("--token-file", help="File with the relay's token; or set DATABUS_TOKEN.")

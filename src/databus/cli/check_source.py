@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.cli._file import DEFAULT_FILE, AnyFile
 
 if TYPE_CHECKING:
     from databus.sources import Finding
 
 
-@app.command("check-source", epilog="Example: databus check-source databus.yml shop")
+@app.command("check-source", epilog="Example: databus check-source shop databus.yml")
 def check_source(
-    config: Annotated[Path, typer.Argument(help="A pipeline's file, or a relay's.")] = Path("databus.yml"),
     physical: Annotated[
         str | None, typer.Argument(help="One physical source; without it, all that can be checked.")
     ] = None,
+    config: AnyFile = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
     """Ask the servers of a configuration what is wrong, and name the statement that mends it.

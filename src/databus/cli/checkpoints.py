@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from databus.cli._app import AsJson, app, say_json, say_table
+from databus.cli._file import DEFAULT_FILE
 
 if TYPE_CHECKING:
     from databus.core import DatabusError
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example: databus checkpoints databus.yml")
 def checkpoints(
-    path: Annotated[Path, typer.Argument(help="A pipeline's file, or the checkpoint file of a consumer.")],
+    path: Annotated[
+        Path,
+        typer.Option("--file", "-f", help="A pipeline's file, or a consumer's checkpoint file; as a word, too."),
+    ] = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
     """Show where a consumer, or each output of a pipeline, stands in each physical source.

@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.cli._file import DEFAULT_FILE, File
 
 
 @app.command(epilog="Example: databus compare databus.yml copy")
 def compare(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    pipeline: File = DEFAULT_FILE,
     output: Annotated[str, typer.Argument(help="A Delta output in mode `mirror`.")] = "copy",
     database: Annotated[
         Path | None, typer.Option(help="The SQLite file, where the pipeline's relay runs elsewhere.")

@@ -8,18 +8,18 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from databus.cli._app import app
+from databus.cli._file import DEFAULT_FILE, File
 
 _ASK_S: Final = 0.2  # a pipeline answers what it is asked, and tells nothing by itself
 
 Outputs = Annotated[list[str] | None, typer.Argument(help="Names of outputs; all of them.")]
-File = Annotated[Path, typer.Option("--file", "-f", help="The pipeline's file.")]
 Wait = Annotated[
     float, typer.Option("--wait", min=0, max=86_400, help="How long to wait until it is done, in seconds.")
 ]
 
 
 @app.command(epilog="Example: databus pause copy")
-def pause(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait = 60.0) -> None:
+def pause(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 60.0) -> None:
     """Have outputs of a running pipeline rest, from the end of the batch that is being written.
 
     They stay paused until `databus resume`, also when the pipeline is started again. Capture goes on, and so do the
@@ -30,14 +30,14 @@ def pause(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait 
 
 
 @app.command(epilog="Example: databus resume copy")
-def resume(outputs: Outputs = None, file: File = Path("databus.yml")) -> None:
+def resume(outputs: Outputs = None, file: File = DEFAULT_FILE) -> None:
     """Have outputs go on where their targets stand: after `pause`, `stop` or `drain`, or after they have failed."""
     found = _ask(file, "resume", outputs)
     typer.echo(f"{', '.join(found['outputs'])}: resumed")
 
 
 @app.command(epilog="Example: databus drain")
-def drain(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait = 3600.0) -> None:
+def drain(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 3600.0) -> None:
     """Have outputs write what the relay has now, and then stop; without OUTPUTS, the pipeline ends after that.
 
     What is paused stays paused, and is not drained.
@@ -50,7 +50,7 @@ def drain(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait 
 
 
 @app.command(epilog="Example: databus stop")
-def stop(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait = 60.0) -> None:
+def stop(outputs: Outputs = None, file: File = DEFAULT_FILE, wait: Wait = 60.0) -> None:
     """End a running pipeline in order, as Ctrl-C does; or stop some of its outputs until it is started again."""
     found = _ask(file, "stop", outputs)
     if outputs:
@@ -60,7 +60,7 @@ def stop(outputs: Outputs = None, file: File = Path("databus.yml"), wait: Wait =
 
 
 @app.command(epilog="Example: databus reload")
-def reload(file: File = Path("databus.yml"), wait: Wait = 60.0) -> None:
+def reload(file: File = DEFAULT_FILE, wait: Wait = 60.0) -> None:
     """Have a running pipeline take its file as it is now; SIGHUP does the same.
 
     The file is examined whole, as `databus validate` does; a file with a problem changes nothing. Outputs of which

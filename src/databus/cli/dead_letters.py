@@ -3,13 +3,12 @@
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
-from databus.cli._file_first import FILE_HELP, FileFirst
+from databus.cli._file import DEFAULT_FILE, Commands, File
 
 if TYPE_CHECKING:
     from databus.pipeline import OutputLetters, Replayed
@@ -17,17 +16,16 @@ if TYPE_CHECKING:
 _REASONS_SHOWN_MAX: Final = 3
 _SHOWN_CHARS_MAX: Final = 200
 
-letters = typer.Typer(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
+letters = Commands(no_args_is_help=True, help="List, show, replay or drop rows that a target refuses.")
 app.add_typer(letters, name="dead-letters")
 
-File = Annotated[Path, typer.Argument(help=FILE_HELP)]
 OutputName = Annotated[str, typer.Argument(help="The output.")]
 Tables = Annotated[list[str] | None, typer.Argument(help="Tables, * standing for anything; all of them.")]
 
 
 @letters.command("list", epilog="Example: databus dead-letters list databus.yml")
 def list_letters(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    pipeline: File = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
     """Say how many dead letters each table of each output has."""
@@ -46,8 +44,8 @@ def list_letters(
         typer.echo("no dead letters")
 
 
-@letters.command(cls=FileFirst, epilog="Example: databus dead-letters show search main.orders")
-def show(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
+@letters.command(epilog="Example: databus dead-letters show search main.orders")
+def show(output: OutputName, tables: Tables = None, pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     """Show the dead letters of an output: the place of each, why it is one, and its row. Long values are cut, and say
     how long they are; `--json` shows all.
     """
@@ -97,8 +95,8 @@ def _cut_row(row: str) -> str:
     return json.dumps({**values, **cut}, ensure_ascii=False, separators=(",", ":")) if cut else row
 
 
-@letters.command(cls=FileFirst, epilog="Example: databus dead-letters replay search")
-def replay(pipeline: File, output: OutputName, tables: Tables = None, as_json: AsJson = False) -> None:
+@letters.command(epilog="Example: databus dead-letters replay search")
+def replay(output: OutputName, tables: Tables = None, pipeline: File = DEFAULT_FILE, as_json: AsJson = False) -> None:
     """Write dead letters once more. Those that are refused again stay, and the exit code is 1; the pipeline may run
     meanwhile.
     """
@@ -126,11 +124,11 @@ def _refused(done: "Replayed") -> str:
     return f", {done.refused} of {done.written + done.refused} refused again: {'; '.join(told)}{more}"
 
 
-@letters.command(cls=FileFirst, epilog="Example: databus dead-letters drop search main.orders")
+@letters.command(epilog="Example: databus dead-letters drop search main.orders")
 def drop(
-    pipeline: File,
     output: OutputName,
     tables: Tables = None,
+    pipeline: File = DEFAULT_FILE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:

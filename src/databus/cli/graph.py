@@ -1,12 +1,12 @@
 """`databus graph`: a pipeline as a drawing."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from databus.cli._app import app
+from databus.cli._file import DEFAULT_FILE, File
 
 
 class Style(StrEnum):
@@ -18,7 +18,7 @@ class Style(StrEnum):
 
 @app.command(epilog="Example: databus graph databus.yml --style mermaid")
 def graph(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    pipeline: File = DEFAULT_FILE,
     style: Annotated[Style, typer.Option(help="dot, for Graphviz, or mermaid.")] = Style.MERMAID,
 ) -> None:
     """Print a pipeline's graph; its edges say what they carry, tables or typed rows."""

@@ -1,24 +1,23 @@
 """`databus position`: where a log goes on in its server's log; and `databus skip`: what it leaves out."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.cli._file import DEFAULT_FILE, AnyFile, Commands
 
-position_app = typer.Typer(no_args_is_help=True, help="Look at, or change, where the log of a stopped relay goes on.")
+position_app = Commands(no_args_is_help=True, help="Look at, or change, where the log of a stopped relay goes on.")
 app.add_typer(position_app, name="position")
 
-Config = Annotated[Path, typer.Argument(help="A pipeline's file, or a relay's. The relay must be stopped.")]
 Physical = Annotated[str, typer.Argument(help="The physical source.")]
 Reads = Annotated[bool, typer.Option("--resnapshot", help="Have all its tables read again when capture goes on.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @position_app.command(epilog="Example: databus position show relay.yml shop")
-def show(config: Config, physical: Physical, as_json: AsJson = False) -> None:
+def show(physical: Physical, config: AnyFile = DEFAULT_FILE, as_json: AsJson = False) -> None:
     """Where the log of a stopped relay ends, and with it where capture goes on."""
     from databus.cli._stopped import stopped_log
     from databus.core import ordinal_of
@@ -47,9 +46,9 @@ def show(config: Config, physical: Physical, as_json: AsJson = False) -> None:
 
 @position_app.command("set", epilog="Example: databus position set relay.yml shop latest --resnapshot")
 def set_(
-    config: Config,
     physical: Physical,
     place: Annotated[str, typer.Argument(help="latest, earliest, gtid:SET, FILE:POSITION or a time in ISO form.")],
+    config: AnyFile = DEFAULT_FILE,
     resnapshot: Reads = False,
     yes: Yes = False,
 ) -> None:
@@ -78,8 +77,8 @@ def set_(
 
 @app.command(epilog="Example: databus skip relay.yml shop --transactions 1")
 def skip(
-    config: Config,
     physical: Physical,
+    config: AnyFile = DEFAULT_FILE,
     transactions: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many of the next ones.")] = 1,
     resnapshot: Reads = False,
     yes: Yes = False,

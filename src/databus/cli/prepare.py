@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from databus.cli._app import app
+from databus.cli._file import DEFAULT_FILE, AnyFile
 
 if TYPE_CHECKING:
     from databus.sources import Preparable, SourceConfig
 
-Config = Annotated[Path, typer.Argument(help="A pipeline's file, or a relay's.")]
 Physical = Annotated[str, typer.Argument(help="The physical source.")]
 
 
-@app.command(epilog="Example: databus prepare databus.yml shop")
+@app.command(epilog="Example: databus prepare shop databus.yml")
 def prepare(
-    config: Config,
     physical: Physical,
+    config: AnyFile = DEFAULT_FILE,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Let another relay capture it; the one before cannot go on then.")
     ] = False,
@@ -27,8 +27,8 @@ def prepare(
     typer.echo(source.prepare(options, take_over=take_over))
 
 
-@app.command(epilog="Example: databus remove databus.yml shop")
-def remove(config: Config, physical: Physical) -> None:
+@app.command(epilog="Example: databus remove shop databus.yml")
+def remove(physical: Physical, config: AnyFile = DEFAULT_FILE) -> None:
     """Take out of the database what databus put into it. Stop the relay first."""
     source, options = _preparable(config, physical)
     typer.echo(source.remove(options))

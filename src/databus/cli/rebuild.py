@@ -1,25 +1,24 @@
 """`databus rebuild`: have a copy made anew."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
-from databus.cli._file_first import FILE_HELP, FileFirst
+from databus.cli._file import DEFAULT_FILE, File
 
 _LOST: Final = ", with its changes, of which those come back that the relay's log still holds"
 _LOST_OF_TABLES: Final = ", with the changes in it, which do not come back: the rows are read as they are now"
 
 
-@app.command(cls=FileFirst, epilog="Example: databus rebuild copy main.orders")
+@app.command(epilog="Example: databus rebuild copy main.orders")
 def rebuild(
-    pipeline: Annotated[Path, typer.Argument(help=FILE_HELP)],
     output: Annotated[
         str, typer.Argument(help="The output; of a type that keeps tables, such as delta, files or opensearch.")
     ],
     tables: Annotated[list[str] | None, typer.Argument(help="Tables, * standing for anything; all of them.")] = None,
+    pipeline: File = DEFAULT_FILE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from databus.cli._app import LogFormat, LogLevel, app, say_table
+from databus.cli._file import DEFAULT_FILE, File
 from databus.cli._screen import in_time
 from databus.core import DatabusError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @app.command(epilog="Example: databus run databus.yml --once")
 def run(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    pipeline: File = DEFAULT_FILE,
     master: Annotated[str | None, typer.Option(help="Spark's master, such as spark://host:7077.")] = None,
     once: Annotated[bool, typer.Option("--once", help="Write what is there now, then end.")] = False,
     progress: Annotated[Path | None, typer.Option(help="File for events of progress, a JSON line each.")] = None,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from databus.cli._app import (
-    DEFAULT_RELAY,
     AsJson,
     CaFile,
     CertificateFile,
@@ -16,6 +15,8 @@ from databus.cli._app import (
     app,
     say_json,
 )
+from databus.cli._file import FileOfRelay
+from databus.cli._relay_of import relay_of
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -32,7 +33,8 @@ def snapshot(
         str | None, typer.Option(help="Only rows for which this holds, in the server's own SQL; copies delete nothing.")
     ] = None,
     wait_s: Annotated[float, typer.Option(help="How long to wait for a source that is still starting.")] = 60.0,
-    relay: RelayUrl = DEFAULT_RELAY,
+    file: FileOfRelay = None,
+    relay: RelayUrl = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     certificate_file: CertificateFile = None,
@@ -47,21 +49,19 @@ def snapshot(
 
     With --where, for sources of type mysql: `databus snapshot shop shop.orders --where "id > 1000"`.
     """
-    from databus.link import Access, RelayClient
-
-    client = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file))
+    asked = relay_of(file, relay, token_file, ca_file, certificate_file, key_file)
+    client = asked.client()
     _wait_until_started(client, physical, wait_s)
     status = client.request_snapshot(physical, tables, where)["status"]
-    where_it_is = "" if relay == DEFAULT_RELAY else f" --relay {relay}"
     if as_json:
         say_json({"physical": physical, "tables": tables, "where": where, "status": status})
     elif status == "paused":
         typer.echo(
             f"{physical}: {', '.join(tables)} will be read again when the source is resumed; it is paused: "
-            f"databus sources resume {physical}{where_it_is}"
+            f"databus sources resume {physical}{asked.option}"
         )
     else:
-        typer.echo(f"{physical}: {', '.join(tables)} will be read again; watch it with: databus tail{where_it_is}")
+        typer.echo(f"{physical}: {', '.join(tables)} will be read again; watch it with: databus tail{asked.option}")
 
 
 def _wait_until_started(client: "RelayClient", physical: str, wait_s: float) -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from databus.cli._app import (
-    DEFAULT_RELAY,
     AsJson,
     CaFile,
     CertificateFile,
@@ -19,6 +18,8 @@ from databus.cli._app import (
     say_json,
     say_table,
 )
+from databus.cli._file import Commands, FileGroup, FileOfRelay
+from databus.cli._relay_of import relay_of
 
 if TYPE_CHECKING:
     from databus.link import RelayClient
@@ -30,14 +31,17 @@ Wait = Annotated[
     float, typer.Option("--wait", min=0, max=86_400, help="How long to wait until it is done, in seconds.")
 ]
 
-sources_app = typer.Typer(invoke_without_command=True, epilog="Example: databus sources --relay http://127.0.0.1:11115")
+sources_app = Commands(
+    cls=FileGroup, invoke_without_command=True, epilog="Example: databus sources --relay http://127.0.0.1:11115"
+)
 app.add_typer(sources_app, name="sources")
 
 
 @sources_app.callback()
 def sources(
     context: typer.Context,
-    relay: RelayUrl = DEFAULT_RELAY,
+    file: FileOfRelay = None,
+    relay: RelayUrl = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     certificate_file: CertificateFile = None,
@@ -48,9 +52,7 @@ def sources(
     if context.invoked_subcommand is not None:
         _refuse_options_before(context)
         return
-    from databus.link import Access, RelayClient
-
-    found = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file)).sources()
+    found = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client().sources()
     rows = [
         {
             "name": each.name,
@@ -71,7 +73,8 @@ def sources(
 def pause(
     physicals: Physicals,
     wait: Wait = 60.0,
-    relay: RelayUrl = DEFAULT_RELAY,
+    file: FileOfRelay = None,
+    relay: RelayUrl = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     certificate_file: CertificateFile = None,
@@ -83,9 +86,7 @@ def pause(
     The database keeps the changes meanwhile, for as long as its retention lasts; what the relay holds is served on.
     `databus pause` is for the outputs of a pipeline.
     """
-    from databus.link import Access, RelayClient
-
-    client = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file))
+    client = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client()
     client.pause(physicals)
     _say(_settled(client, physicals, "paused", {"suspended"}, wait), as_json=as_json)
 
@@ -94,7 +95,8 @@ def pause(
 def resume(
     physicals: Physicals,
     wait: Wait = 60.0,
-    relay: RelayUrl = DEFAULT_RELAY,
+    file: FileOfRelay = None,
+    relay: RelayUrl = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     certificate_file: CertificateFile = None,
@@ -106,9 +108,7 @@ def resume(
     Exits with 3 where one is suspended again, since its reason is still there; with 75 where one does not run yet.
     `databus resume` is for the outputs of a pipeline.
     """
-    from databus.link import Access, RelayClient
-
-    client = RelayClient(relay, access=Access.of(token_file, ca_file, certificate_file, key_file))
+    client = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client()
     client.resume(physicals)
     _say(_settled(client, physicals, "running", {"suspended", "retrying"}, wait), as_json=as_json)
 

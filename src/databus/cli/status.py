@@ -3,16 +3,17 @@
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json, say_table
+from databus.cli._file import DEFAULT_FILE, File
 
 
 @app.command(epilog="Example: databus status databus.yml")
 def status(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    pipeline: File = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
     """Show each output of a running pipeline: state, lag, and what the relay still holds for it.

@@ -1,16 +1,21 @@
 """`databus tail`: changes as they happen."""
 
+import datetime as dt
+import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from databus.cli._app import DEFAULT_RELAY, CaFile, CertificateFile, KeyFile, RelayUrl, TokenFile, app
+from databus.cli._app import CaFile, CertificateFile, KeyFile, RelayUrl, TokenFile, app, options_given
+from databus.cli._file import FileOfRelay
+from databus.cli._relay_of import relay_of
 
 if TYPE_CHECKING:
     from databus.client import Window
     from databus.core import Checkpoint
+    from databus.link import Start
 
 _STARTS: Final[dict[str, Literal["beginning", "earliest", "latest"]]] = {
     "beginning": "beginning",
@@ -20,20 +25,28 @@ _STARTS: Final[dict[str, Literal["beginning", "earliest", "latest"]]] = {
 
 _BIG_INTEGERS: Final[dict[str, Literal["number", "string"]]] = {"number": "number", "string": "string"}
 
+_AGO: Final = re.compile(r"(\d{1,6})([smhd])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FIRST_ANSWER_MS_MAX: Final = 5_000
 
 
 @app.command(epilog="Example: databus tail main.orders --from beginning -n 20")
 def tail(
+    context: typer.Context,
     tables: Annotated[list[str] | None, typer.Argument(help="Tables, `*` standing for anything; all of them.")] = None,
     start: Annotated[
         str, typer.Option("--from", help="latest, earliest, beginning, or a checkpoint's file.")
     ] = "latest",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Instead: from a time on, such as 2026-07-01T12:00:00Z, or 90s, 15m, 2h, 1d ago."),
+    ] = None,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="Stop after so many changes, an update being one.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Or stop at what is there now.")] = True,
-    relay: RelayUrl = DEFAULT_RELAY,
+    file: FileOfRelay = None,
+    relay: RelayUrl = None,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
     certificate_file: CertificateFile = None,
@@ -51,22 +64,45 @@ def tail(
     """
     from databus.cli._trouble import trouble_told
     from databus.client import tail_lines, windows
-    from databus.link import Access, RelayClient
+    from databus.core import us_of
 
     form = _big_integers_of(big_integers)
-    access = Access.of(token_file, ca_file, certificate_file, key_file)
-    client = RelayClient(relay, access=access)
-    checkpoint = _checkpoint_of(start)
-    first = RelayClient(relay, access=access, read_ms_max=_FIRST_ANSWER_MS_MAX)
+    asked = relay_of(file, relay, token_file, ca_file, certificate_file, key_file)
+    begins, checkpoint = _start_of(context, start, since)
+    first = asked.client(read_ms_max=_FIRST_ANSWER_MS_MAX)
     with (
         trouble_told(first, tables, lambda said: typer.echo(said, err=True)),
-        windows(
-            client, sources=tables, start=_STARTS.get(start, "beginning"), checkpoint=checkpoint, follow=follow
-        ) as following,
+        windows(asked.client(), sources=tables, start=begins, checkpoint=checkpoint, follow=follow) as following,
     ):
-        lines = tail_lines(following, count, form) if as_json else islice(_lines(following), count)
+        since_us = us_of(begins) if isinstance(begins, dt.datetime) else None  # the group there may begin before
+        wanted = (each for each in following if since_us is None or each.commit_us >= since_us)
+        lines = tail_lines(wanted, count, form) if as_json else islice(_lines(wanted), count)
         for line in lines:
             typer.echo(line)
+
+
+def _start_of(context: typer.Context, start: str, since: str | None) -> "tuple[Start, Checkpoint | None]":
+    """Where to begin, and the checkpoint to go on at, if there is one."""
+    from databus.core import ConfigError
+
+    if since is None:
+        return _STARTS.get(start, "beginning"), _checkpoint_of(start)
+    if "start" in options_given(context):
+        raise ConfigError("--from and --since: only one of them can say where to start")
+    return _time_of(since), None
+
+
+def _time_of(text: str) -> dt.datetime:
+    """A time, or how long ago it is."""
+    from databus.core import ConfigError, time_us
+
+    if found := _AGO.fullmatch(text):
+        ago_s = int(found[1]) * _SECONDS[found[2]]
+        return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)
+    try:
+        return dt.datetime.fromtimestamp(time_us(text) / 1e6, dt.UTC)
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"--since {text[:100]}: is neither a time such as 2026-07-01T12:00Z nor 15m or 2h") from error
 
 
 def _checkpoint_of(start: str) -> "Checkpoint | None":

@@ -1,16 +1,16 @@
 """`databus test`: the tests of filters that stand in a pipeline's file."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.cli._file import DEFAULT_FILE, File
 
 
 @app.command("test", epilog="Example: databus test databus.yml --only large_orders")
 def run_tests(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    pipeline: File = DEFAULT_FILE,
     only: Annotated[list[str] | None, typer.Option(help="Run this test alone; may be given several times.")] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -1,16 +1,16 @@
 """`databus validate`: every mistake of a pipeline's file, without starting anything."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from databus.cli._app import AsJson, app, say_json
+from databus.cli._file import DEFAULT_FILE, File
 
 
 @app.command(epilog="Example: databus validate databus.yml")
 def validate(
-    pipeline: Annotated[Path, typer.Argument(help="The pipeline's file.")] = Path("databus.yml"),
+    pipeline: File = DEFAULT_FILE,
     master: Annotated[str | None, typer.Option(help="Check for this Spark master too.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Ask nobody: no database, relay or object store.")] = False,
     as_json: AsJson = False,

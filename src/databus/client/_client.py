@@ -51,7 +51,9 @@ class Client:
     relay's statistics and metrics call this client; by it they still show where it stood when it has vanished.
     sources: names and patterns (`shop/main.*`, `orders`); None for all, with those whose database the relay could not
     reach so far.
-    start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`.
+    start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`,
+    or a time such as `datetime.now(UTC) - timedelta(hours=1)`: all that was committed then or later comes, perhaps
+    with a little from before.
     """
 
     def __init__(
@@ -176,33 +178,8 @@ class Client:
 
     def status(self) -> dict[str, SourceStatus]:
         """Each physical source as it is now; from any thread."""
-        return {physical: self._status_of(source) for physical, source in list(self._sources.items())}
-
-    def _status_of(self, source: FollowedSource) -> SourceStatus:
-        lane = source.lane
-        reader = ReaderState.WAITING if lane is None else lane.reader.state
-        waiting = 0 if lane is None else lane.reader.channel.bytes_waiting
-        behind_ms = None
-        last = source.last
-        if last is not None:
-            is_current = waiting == 0 and reader in (ReaderState.STREAMING, ReaderState.ENDED)
-            behind_ms = 0.0 if is_current else max(self._clock.now_ns() / 1e6 - last.commit_us / 1e3, 0.0)
-        error = source.last_error
-        if error is None and lane is not None:
-            error = lane.reader.last_error
-        return SourceStatus(
-            physical=source.wanted.physical,
-            reader=ReaderState.FAILED if source.is_left else reader,
-            connections=0 if lane is None else lane.reader.connections,
-            delivered=(0, 0) if last is None else last.position.pair,
-            saved=self._dispatcher.checkpoint.sources.get(source.wanted.physical),
-            waiting_bytes=waiting,
-            behind_ms=behind_ms,
-            windows=source.windows,
-            rows=source.rows,
-            failures=source.failures,
-            last_error=error,
-        )
+        saved, now_ms = self._dispatcher.checkpoint.sources, self._clock.now_ns() / 1e6
+        return {name: each.status(saved.get(name), now_ms) for name, each in list(self._sources.items())}
 
     # the loop
 

@@ -308,8 +308,9 @@ def windows(
 
     relay: an address, or a `RelayClient`, which takes files for `https://` and tokens.
     sources: names and patterns; None for all there are, with those whose database the relay could not reach so far.
-    checkpoint: where to go on, for the physical sources in it; the others begin at `start`. follow: stay on for ever;
-    else end at what is published now.
+    checkpoint: where to go on, for the physical sources in it; the others begin at `start`: `beginning`,
+    `earliest`, `latest`, or a time (all that was committed then or later comes, perhaps with a little from before).
+    follow: stay on for ever; else end at what is published now.
 
     Raises `ServiceUnavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
     """

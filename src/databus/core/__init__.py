@@ -69,7 +69,7 @@ from databus.core._scn import (
     ordinal_of,
     timeline_of,
 )
-from databus.core._time import time_us
+from databus.core._time import time_us, us_of
 from databus.core._user_code import place_in_user_code
 from databus.core._waiting import SIGNAL_S_MAX, join_seeing_signals, wait_seeing_signals
 
@@ -146,5 +146,6 @@ __all__ = [
     "split_physical",
     "time_us",
     "timeline_of",
+    "us_of",
     "wait_seeing_signals",
 ]

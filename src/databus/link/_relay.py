@@ -1,5 +1,6 @@
 """RelayClient: what a relay can be asked, as Python objects. It blocks, and never asks twice: `_follow` reconnects."""
 
+import datetime as dt
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,12 +12,14 @@ from typing import Any, Final, Literal, Self
 from databus.core import (
     ConfigError,
     CorruptData,
+    InputError,
     Pair,
     ServiceUnavailable,
     SourceCheckpoint,
     StreamCut,
     TransientError,
     UnknownSource,
+    us_of,
 )
 from databus.link._http import Body, Endpoint, Sockets
 from databus.link._tls import Access
@@ -26,7 +29,8 @@ from databus.wire import VERSION, FrameGroup, FrameParser
 FRAMES: Final = "application/vnd.databus.frames"
 ACCEPTED: Final = f"{FRAMES}; version={VERSION}"
 StartName = Literal["beginning", "earliest", "latest"]
-Start = SourceCheckpoint | StartName
+Start = SourceCheckpoint | StartName | dt.datetime
+"""A position, a word for one, or a time: all committed then or later, and what shares a group with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,6 +442,11 @@ def _start(start: Start | None) -> dict[str, str]:
         return {}
     if isinstance(start, SourceCheckpoint):
         return {"from": json.dumps(start.to_json(), separators=(",", ":"))}
+    if isinstance(start, dt.datetime):
+        try:
+            return {"time": str(max(us_of(start), 0))}
+        except ValueError as error:
+            raise InputError(f"start: {error}") from None
     return {"start": start}
 
 

@@ -3,7 +3,7 @@
 from databus.pipeline._compare import compare
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_source import read_source
-from databus.pipeline._config import PipelineConfig, Problem, state_of
+from databus.pipeline._config import PipelineConfig, Problem, relay_at, state_of
 from databus.pipeline._contract import Filter, Input, RunContext, Shape
 from databus.pipeline._control import ask
 from databus.pipeline._dead_letters import OutputLetters, Replayed, outputs_with_letters
@@ -74,6 +74,7 @@ __all__ = [
     "read_source",
     "rebuild",
     "reference_markdown",
+    "relay_at",
     "render",
     "run",
     "run_filter_tests",

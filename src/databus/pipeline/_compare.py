@@ -5,7 +5,6 @@ once its query has written everything up to what that read sees; if the source c
 a difference counts when a second look finds the same. Start with `compare`.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,16 +118,9 @@ class _Copy:
         """The relay, waited for until the deadline, or a moment where that has passed."""
         from databus.link import RelayClient
 
-        url = self._relay_url()
+        url = self.graph.config.relay_url()
         left_ms = max(int((deadline - time.monotonic()) * 1e3), _ANSWER_MS_MIN)
         return None if url is None else RelayClient(url, access=self.graph.config.access, read_ms_max=left_ms)
-
-    def _relay_url(self) -> str | None:
-        config = self.graph.config
-        try:
-            return config.relay.url or str(json.loads((config.relay_folder / "relay.json").read_text())["url"])
-        except (OSError, ValueError):
-            return None  # it does not run
 
     def folder_of(self, source: str) -> Location:
         from databus.pipeline.outputs._paths import path_of

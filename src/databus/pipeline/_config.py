@@ -250,6 +250,12 @@ class PipelineConfig:
         """Where its own relay keeps its logs."""
         return self.folder / self.relay.folder
 
+    def relay_url(self) -> str | None:
+        """Where its relay answers; None for one of its own that never ran."""
+        from databus.relay import told_url
+
+        return self.relay.url or told_url(self.relay_folder)
+
     @property
     def token_file(self) -> Path | None:
         """The file with the relay's token."""
@@ -403,6 +409,14 @@ def state_of(path: Path) -> Path:
     found = _top_level(path)
     name = _name_of(path, found.get("name"))
     return state_folder(path.resolve().parent, name, found.get("state"))
+
+
+def relay_at(path: Path) -> "tuple[str | None, Access]":
+    """Where the relay of a pipeline's file answers, and how it is asked, whatever else is wrong in the file."""
+    config, problems = read_pipeline(path)
+    if config is None:
+        raise ConfigError("\n".join(each.in_file(path) for each in problems))
+    return config.relay_url(), config.access
 
 
 def pipelines_in(folder: Path) -> set[str]:

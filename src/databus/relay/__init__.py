@@ -14,7 +14,7 @@ from databus.relay._config import (
     parse_relay,
     tokens_in,
 )
-from databus.relay._relay import Relay, run_relay
+from databus.relay._relay import Relay, run_relay, told_url
 from databus.relay._tokens import Tokens, keep_renewing
 
 __all__ = [
@@ -39,4 +39,5 @@ __all__ = [
     "parse_relay",
     "run_relay",
     "tokens_in",
+    "told_url",
 ]

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib.abc import MetaPathFinder
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Self
 
@@ -39,6 +40,14 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 _FILES_WANTED: Final = 65_536
 
 _logger = structlog.get_logger("databus.relay")
+
+
+def told_url(folder: Path) -> str | None:
+    """Where the relay of this folder said last that it answers; None if it never did."""
+    try:
+        return str(json.loads((folder / RELAY_FILE).read_text(encoding="utf-8"))["url"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 class Relay:

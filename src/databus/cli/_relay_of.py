@@ -1,0 +1,64 @@
+"""Which relay a command asks: the one that is named, that of a file, or the one of this machine."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from databus.cli._app import DEFAULT_RELAY
+from databus.cli._file import DEFAULT_FILE
+
+if TYPE_CHECKING:
+    from databus.link import Access, RelayClient
+
+
+@dataclass(frozen=True)
+class AskedRelay:
+    """Where a relay answers and how it is asked. option: how a further command is told to ask the same one."""
+
+    url: str
+    access: "Access"
+    option: str
+
+    def client(self, **settings: Any) -> "RelayClient":
+        """Something to ask it with."""
+        from databus.link import RelayClient
+
+        return RelayClient(self.url, access=self.access, **settings)
+
+
+def relay_of(file: Path | None, url: str | None, *files: str | None) -> AskedRelay:
+    """The relay at `url`, else that of `file` or of `databus.yml`, else the default.
+
+    files: of the token, the authority, the certificate and its key, as the command was given them; without any, those
+    that the file names. Raises `ServiceUnavailable` for a file whose relay does not run.
+    """
+    from databus.core import ServiceUnavailable
+    from databus.link import Access
+
+    given = Access.of(*files)
+    if url is not None:
+        return AskedRelay(url, given, f" --relay {url}")
+    if file is None and not DEFAULT_FILE.is_file():
+        return AskedRelay(DEFAULT_RELAY, given, "")
+    path = file or DEFAULT_FILE
+    found, access = _in_file(path)
+    if found is None:
+        raise ServiceUnavailable(
+            f"{path}: its relay does not run, so where it answers is not known. Start it with `databus run`, or with "
+            f"`databus relay` if this is a relay's file; or name the relay by --relay"
+        )
+    return AskedRelay(found, given if any(files) else access, "" if file is None else f" {file}")
+
+
+def _in_file(path: Path) -> "tuple[str | None, Access]":
+    from databus.formats import load_yaml
+    from databus.link import Access
+
+    if load_yaml(path).keys() & {"inputs", "outputs"}:
+        from databus.pipeline import relay_at
+
+        return relay_at(path)
+    from databus.relay import load_relay, told_url
+
+    relay = load_relay(path)
+    return told_url(relay.folder), Access.of(relay.token_file)
