@@ -8,6 +8,7 @@ import textwrap
 
 import pytest
 
+from databus.client import load_checkpoint
 from tests.client.conftest import captured, mock
 
 END_S_MAX = 60
@@ -45,6 +46,51 @@ class Consumer(Base):
     def on_end_window(self, window):
         print(window.scn, flush=True)
 """
+
+
+ENDS = {
+    "run": "client.run()",
+    "with": "with client: client.run()",
+    "join": "client.start(); client.join()",
+}
+SERVICE = """
+import sys, time
+from databus.client import Client, Consumer as Base, FileCheckpoints
+class Consumer(Base):
+    def on_end_window(self, window):
+        if window.scn == 2 and not self.failed:
+            self.failed = True
+            raise OSError("a callback of ours")
+        print(window.scn, flush=True)
+    failed = False
+    def on_stop_consumption(self):
+        print("stopped", flush=True)
+client = Client(sys.argv[1], Consumer(), checkpoints=FileCheckpoints("c.json"))
+"""
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_sigterm_ends_a_client_in_order_and_nothing_of_the_librarys_is_on_stdout(relay_of, tmp_path, end):
+    relay = relay_of(shop=mock(transactions_total=3, group_transactions_max=1))
+    captured(relay, 3)
+    command = [sys.executable, "-c", SERVICE + ENDS[end], relay.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        lines = []
+        while "3\n" not in lines:
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.stderr.read()
+        os.kill(process.pid, signal.SIGTERM)
+        try:
+            left, said = process.communicate(timeout=END_S_MAX)
+        finally:
+            process.kill()
+    assert process.returncode == 0, said
+    assert left == "stopped\n"
+    assert set(lines) == {"1\n", "2\n", "3\n"}, "what the library logs goes to `logging`"
+    assert load_checkpoint(tmp_path / "c.json").sources["shop"].scn == 3
+    assert "callback failed call=end_window" in said
+    assert "Traceback" in said
+    assert "OSError: a callback of ours" in said
 
 
 @pytest.mark.parametrize("way", WAYS)

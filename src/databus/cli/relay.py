@@ -20,13 +20,11 @@ def relay(
     Logs go to stderr: as text on a terminal, as a line of JSON each in a pipe or file. For text there too:
     `databus relay relay.yml --log-format text 2>&1 | tee relay.log`.
     """
-    import structlog
-
-    from databus.operate import configure_logs, starting
+    from databus.operate import configure_logs, logger_of, starting
 
     configure_logs(level=log_level, style=log_format)
     if log_format == "auto" and not sys.stderr.isatty():
-        structlog.get_logger("databus.relay").info("relay starts", hint="for logs as text: --log-format text")
+        logger_of("databus.relay").info("relay starts", hint="for logs as text: --log-format text")
     with starting():
         from databus.relay import load_relay, run_relay
 

@@ -11,11 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
-import structlog
-
-from databus.client._batches import Batcher
 from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
@@ -23,6 +21,7 @@ from databus.client._dispatcher import Call, Dispatcher, Kind
 from databus.client._followed_source import FollowedSource
 from databus.client._lane import Lane
 from databus.client._saving import Saving
+from databus.client._sigterm import ends_on_sigterm
 from databus.client._subscription import Wanted, wanted_of
 from databus.core import (
     Checkpoint,
@@ -38,13 +37,16 @@ from databus.core import (
     wait_seeing_signals,
 )
 from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
+from databus.operate import logger_of
 
 _STOP_MS_MAX: Final = 30_000
-_logger = structlog.get_logger("databus.client")
+_logger = logger_of("databus.client")
 
 
 class Client:
-    """A consumer and the sources that it follows. Call `run`, or `start` and later `stop`.
+    """A consumer and the sources that it follows. Call `run`, or `start` and later `stop`; `with` stops it at its end.
+
+    SIGTERM ends `run` and `join` in the main thread as `stop` does, unless the program has a handler of its own.
 
     relay: an address, or a `RelayClient`, which takes files for TLS too. token, token_file: what a relay with a token
     wants to be shown; without them the environment variable DATABUS_TOKEN is looked at. name: how the
@@ -118,7 +120,8 @@ class Client:
             raise RuntimeError(f"this client is {self.state}; make a new one")
         self.state = ClientState.RUNNING
         try:
-            self._run()
+            with ends_on_sigterm(self._end):
+                self._run()
         except BaseException as error:
             self._error = error
             self.state = ClientState.FAILED
@@ -141,21 +144,33 @@ class Client:
 
         Waits up to `wait_ms` for a client that was started with `start`, and raises what it ended with.
         """
+        self._end()
+        self.join(wait_ms)
+
+    def _end(self) -> None:
         with self._bell:
             self._wants_stop = True
             self._bell.notify_all()
         self._relay.close()
-        self.join(wait_ms)
 
     def join(self, wait_ms: int | None = None) -> None:
         """Wait until it has ended, after `start`. Raises what it ended with, `ServiceUnavailable` if it goes on."""
         if self._thread is None or self._thread is threading.current_thread():
             return
-        join_seeing_signals(self._thread, None if wait_ms is None else wait_ms / 1e3)
+        with ends_on_sigterm(self._end):
+            join_seeing_signals(self._thread, None if wait_ms is None else wait_ms / 1e3)
         if self._thread.is_alive():
             raise ServiceUnavailable(f"the client is still in a callback after {wait_ms} ms")
         if self._error is not None:
             raise self._error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def pause(self) -> None:
         """Make no more calls after those of the current window. What has been received waits, within its bound."""
@@ -322,7 +337,7 @@ class Client:
         window: AnyWindow = lane.windows.popleft()
         if self._config.batch_rows_max and lane.windows:
             lane.windows.appendleft(window)  # type: ignore[arg-type]
-            window = self._join(lane)
+            window = lane.joined(self._config.batch_rows_max)
         now = time.monotonic()
         is_due = now - source.checkpointed_at >= self._config.checkpoint_ms / 1e3 and self._saving.may_try
         if is_due:
@@ -333,18 +348,6 @@ class Client:
         self._dispatcher.feed(window, is_due=is_due)
         self._perform()
         source.last = window
-
-    def _join(self, lane: Lane) -> AnyWindow:
-        batcher = Batcher(self._config.batch_rows_max)
-        while lane.windows and not batcher.is_full:
-            window = lane.windows.popleft()
-            batch = batcher.add(window)
-            if batch is not None:
-                lane.windows.appendleft(window)
-                return batch
-        batch = batcher.take()
-        assert batch is not None  # noqa: S101 - there was a window
-        return batch
 
     def _perform(self) -> None:
         """Make the calls that the dispatcher wants, one after the other."""
@@ -372,6 +375,7 @@ class Client:
                 error=type(error).__name__,
                 message=str(error),
                 at=place_in_user_code(error) or None,
+                exc_info=error,
             )
         if call.physical in self._sources:
             self._sources[call.physical].failures += 1

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from databus.client._batches import Batcher, WindowBatch
 from databus.client._splitter import Splitter
 from databus.client._window import Window
 from databus.core import DatabusError, Pair, SourceCheckpoint
@@ -86,6 +87,19 @@ class Lane:
                 self.is_ended = True
                 self.error = error
         return True
+
+    def joined(self, rows_max: int) -> WindowBatch:
+        """The windows that wait, of which there is one at least, up to about so many rows."""
+        batcher = Batcher(rows_max)
+        while self.windows and not batcher.is_full:
+            window = self.windows.popleft()
+            batch = batcher.add(window)
+            if batch is not None:
+                self.windows.appendleft(window)
+                return batch
+        batch = batcher.take()
+        assert batch is not None  # noqa: S101 - there was a window
+        return batch
 
     def _split(self, groups: list[FrameGroup]) -> None:
         assert self._splitter is not None  # noqa: S101 - a reader begins with `Started`

@@ -3,11 +3,10 @@
 import time
 from typing import Final
 
-import structlog
-
 from databus.link import Backoff
+from databus.operate import logger_of
 
-_logger: Final = structlog.get_logger("databus.client")
+_logger: Final = logger_of("databus.client")
 
 
 class Saving:

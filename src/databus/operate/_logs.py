@@ -1,9 +1,10 @@
 """Structured logs: one line for each thing that happened, as text for a terminal and as JSON for everything else.
 
     configure_logs(level="info", relay="shop")
-    structlog.get_logger("databus.relay").info("relay ready", url=...)
+    logger_of("databus.relay").info("relay ready", url=...)
 
-Every part of databus logs through structlog; other libraries' logging comes out in the same form, from warnings up.
+Every part of databus logs through `logger_of`; other libraries' logging comes out in the same form, from warnings up.
+Where a program uses databus as a library and has configured no structlog, the lines go to its own `logging`.
 Lines go to stderr: stdout belongs to what a command prints.
 """
 
@@ -11,6 +12,7 @@ import logging
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -23,6 +25,41 @@ _QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
 _HIDDEN: Final = "(hidden)"
 _SAID_ELSEWHERE: Final = (f"\n{DatabusError.__module__}.", ": java.lang.InterruptedException")
 _SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "credential")
+
+
+class Logger:
+    """See `logger_of`. Where a line goes is asked for each: a program may configure its logs late."""
+
+    def __init__(self, name: str, facts: Mapping[str, Any]) -> None:
+        self._name = name
+        self._facts = facts
+
+    def bind(self, **facts: Any) -> "Logger":
+        """One whose lines carry these, too."""
+        return Logger(self._name, {**self._facts, **facts})
+
+    def __getattr__(self, level: str) -> Any:
+        if level.startswith("_"):  # such as copying and pickling ask for
+            raise AttributeError(level)
+        if structlog.is_configured():
+            return getattr(structlog.get_logger(self._name, **self._facts), level)
+        return partial(self._say_plainly, level)
+
+    def _say_plainly(self, level: str, event: str, *, exc_info: Any = None, **facts: Any) -> None:
+        logger, severity = logging.getLogger(self._name), _LEVELS["error" if level == "exception" else level]
+        if logger.isEnabledFor(severity):
+            said = _hide_secrets(None, level, {**self._facts, **facts})
+            text = "".join([event, *(f" {key}={value}" for key, value in said.items() if value is not None)])
+            logger.log(severity, "%s", text, exc_info=exc_info or level == "exception", stacklevel=2)
+
+
+def logger_of(name: str) -> Logger:
+    """A logger with structlog's methods `debug`, `info`, `warning`, `error` and `exception`.
+
+    It follows `configure_logs`, or the structlog that a program has configured; else its lines go to `logging`, and of
+    a program that configures nothing to standard error, from warnings up. Nothing is printed to stdout.
+    """
+    return Logger(name, {})
 
 
 class LogStyle(StrEnum):

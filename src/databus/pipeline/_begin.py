@@ -9,8 +9,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-import structlog
-
 from databus.core import (
     Checkpoint,
     DatabusError,
@@ -21,6 +19,7 @@ from databus.core import (
     SourceCheckpoint,
     UnknownSource,
 )
+from databus.operate import logger_of
 from databus.pipeline._contract import Input, RunContext
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
@@ -236,7 +235,7 @@ class _Reader:
                 ) from error
         self.asked.update(asked)
         if asked:
-            structlog.get_logger("databus.pipeline").info(
+            logger_of("databus.pipeline").info(
                 "incomplete until a snapshot has ended", output=handle.name, tables=sorted(asked)
             )
         return frozenset(asked)

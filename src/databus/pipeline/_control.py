@@ -18,9 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from databus.core import DatabusError, FatalError, InputError, ServiceUnavailable, TransientError
+from databus.operate import logger_of
 from databus.pipeline._state import holder_of
 from databus.pipeline._stopping import in_background
 
@@ -38,7 +37,7 @@ _KINDS: Final[Mapping[str, type[DatabusError]]] = {
     each.__name__: each for each in (InputError, ServiceUnavailable, FatalError)
 }
 
-_logger = structlog.get_logger("databus.pipeline")
+_logger = logger_of("databus.pipeline")
 
 Handle = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """Does what a verb asks, with the request, and answers; raises `DatabusError`. Called by several threads."""

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import structlog
-
 from databus.core import (
     Checkpoint,
     ControlKind,
@@ -21,6 +19,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location, located
+from databus.operate import logger_of
 from databus.pipeline._ledger import Ledger
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
@@ -253,7 +252,7 @@ class OutputHandle:
         names, on_change = ", ".join(sorted(tables)), output.config.on_change
         if on_change == "stop":
             raise InputError(f"outputs.{self.name}: {why_stopped(self.name, tables)}")
-        logger = structlog.get_logger("databus.pipeline")
+        logger = logger_of("databus.pipeline")
         if on_change == "continue":
             logger.warning("older rows were made in another way, and stay", output=self.name, tables=names)
             return

@@ -18,13 +18,13 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
-import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus.core import ConfigError, DatabusError
+from databus.operate import logger_of
 from databus.pipeline._progress import OutputState, unwell, worst_backlogs
 from databus.relay import HTTP_LOGGER, Tokens, admit, error_response, hide_from_pages, keep_renewing
 
@@ -33,7 +33,7 @@ _STOP_S_MAX: Final = 3.0
 _ANSWERS_AT_ONCE: Final = 4
 _ASK_RELAY: Final = frozenset({"/metrics", "/status"})
 
-_logger = structlog.get_logger("databus.pipeline")
+_logger = logger_of("databus.pipeline")
 
 Status = Mapping[str, Any]
 

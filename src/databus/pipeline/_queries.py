@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-import structlog
-
 from databus.core import DatabusError, ServiceUnavailable, UnknownSource
+from databus.operate import logger_of
 from databus.pipeline._config import NodeSpec
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import Bringing, OutputHandle
@@ -96,7 +95,7 @@ class Queries:
         self._at_rest: dict[str, Rest] = {}
         self._leaving: list[_Leaving] = []
         self._waits: dict[str, list[_Leaving]] = {}  # by name of an output: what has to be closed before it starts
-        self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=graph.config.name)
+        self._logger = logger_of("databus.pipeline").bind(pipeline=graph.config.name)
         self.unfed: UnknownSource | None = None
         self.handles = {path: _handle(graph, path) for path in _outputs_of(graph)}
 

@@ -18,8 +18,6 @@ from pathlib import Path
 from random import random
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from databus.core import (
     BUS_COLUMNS,
     CONTROL,
@@ -35,6 +33,7 @@ from databus.core import (
     UnknownSource,
 )
 from databus.link import other_log
+from databus.operate import logger_of
 from databus.pipeline._begin import Fits, advised, begin
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._contract import RunContext, Shape
@@ -152,7 +151,7 @@ class QueryThread(threading.Thread):
         self._failures = 0
         self._is_stuck = False
         self._began_s = time.monotonic()
-        self._logger = structlog.get_logger("databus.pipeline").bind(query=plan.name)
+        self._logger = logger_of("databus.pipeline").bind(query=plan.name)
 
     @property
     def outputs(self) -> list[str]:

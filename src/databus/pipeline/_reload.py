@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import structlog
-
 from databus.core import ConfigError, DatabusError, FatalError, ServiceUnavailable
+from databus.operate import logger_of
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._graph import Graph
 from databus.pipeline._reload_changes import Changes, refusals
@@ -23,7 +22,7 @@ _TAKE_S_MAX: Final = 30.0
 _LOOK_S: Final = 1.0
 _READS_MAX: Final = 3
 
-_logger = structlog.get_logger("databus.pipeline")
+_logger = logger_of("databus.pipeline")
 
 
 class Run(Protocol):

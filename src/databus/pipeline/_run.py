@@ -10,9 +10,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from databus.core import DatabusError, InputError
+from databus.operate import logger_of
 from databus.pipeline._check_master import unguarded
 from databus.pipeline._check_renamed import check_renamed
 from databus.pipeline._commands import Commands
@@ -195,7 +194,7 @@ class _Run:
         self._sources = None if self._relay is None else SourceWatch(self._relay.states, self._say_source, on_sources)
         elsewhere = self._watch_of_elsewhere(on_sources)
         self._watches = [each for each in (self._sources, elsewhere) if each is not None]
-        self._logger = structlog.get_logger("databus.pipeline").bind(pipeline=self._config.name)
+        self._logger = logger_of("databus.pipeline").bind(pipeline=self._config.name)
         self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look)
         self._renewals = Renewals(self._logger)
 

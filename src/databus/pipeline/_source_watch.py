@@ -6,9 +6,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import structlog
-
 from databus.core import FatalError, InputError, ServiceUnavailable, TransientError
+from databus.operate import logger_of
 
 _LOOK_S: Final = 0.5
 _WELL: Final = frozenset({"INITIALIZING", "RUNNING", "SHUTDOWN"})
@@ -42,7 +41,7 @@ class SourceWatch:
         self._why_none = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-watch", daemon=True)
-        self._logger = structlog.get_logger("databus.pipeline")
+        self._logger = logger_of("databus.pipeline")
 
     def start(self) -> None:
         """Begin to look."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from databus.core import (
     CorruptData,
     DatabusError,
@@ -24,6 +22,7 @@ from databus.core import (
     TransientError,
 )
 from databus.disk import replace_file
+from databus.operate import logger_of
 
 if TYPE_CHECKING:
     from databus.link import Access
@@ -35,7 +34,7 @@ _ANSWER_MS_MAX: Final = 10_000
 _EVERY_S: Final = 1.0
 _LAST_S_MAX: Final = 1.0
 
-_logger = structlog.get_logger("databus.pipeline")
+_logger = logger_of("databus.pipeline")
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:

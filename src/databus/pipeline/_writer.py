@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from databus.core import (
     COMMIT_TIMESTAMP,
@@ -27,6 +26,7 @@ from databus.core import (
     UnknownSource,
     crash_point,
 )
+from databus.operate import logger_of
 from databus.pipeline._direct import write_ranges
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
@@ -236,7 +236,7 @@ class Writer:
         try:
             handle.discard(batches)
         except (DatabusError, OSError) as error:
-            logger = structlog.get_logger("databus.pipeline")
+            logger = logger_of("databus.pipeline")
             logger.warning("files of tasks stay until upkeep", output=handle.name, why=str(error))
 
     def batches_of(self, collected: pa.Table, batch_id: int) -> Iterable[ChangeBatch]:

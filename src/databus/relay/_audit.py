@@ -14,16 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from databus.disk import sync_folder
+from databus.operate import logger_of
 
 NAME: Final = "audit.jsonl"
 BYTES_MAX: Final = 4 << 20
 _TEXT_LENGTH_MAX: Final = 1_000
 _NAMES_MAX: Final = 100
 
-_logger = structlog.get_logger("databus.audit")
+_logger = logger_of("databus.audit")
 
 
 class Audit:

@@ -20,8 +20,6 @@ from pathlib import Path
 from random import random
 from typing import Any, Final
 
-import structlog
-
 from databus.core import (
     UNREAD_TABLES,
     Clock,
@@ -36,6 +34,7 @@ from databus.core import (
     crash_point,
 )
 from databus.log import Log, LogConfig, SegmentHeader, segment_numbers, segment_path
+from databus.operate import logger_of
 from databus.relay._capture_state import Counters, State, Status
 from databus.relay._config import CaptureConfig
 from databus.relay._group_writer import Draft, GroupWriter
@@ -78,7 +77,7 @@ class Capture:
         self._log_config = log_config
         self._published = published
         self._clock = clock or SystemClock()
-        self._logger = structlog.get_logger("databus.relay").bind(physical=physical)
+        self._logger = logger_of("databus.relay").bind(physical=physical)
         self._thread = threading.Thread(target=self._run, name=f"capture-{physical}", daemon=True)
         self._changed = threading.Condition()
         self._status = Status(State.INITIALIZING)

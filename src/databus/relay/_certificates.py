@@ -4,17 +4,16 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from databus.core import ConfigError
 from databus.disk import is_readable_by_all
+from databus.operate import logger_of
 from databus.relay._config import TlsConfig
 
 LOOK_S: Final = 2.0
 """How often the files are looked at."""
 
 _State = tuple[int, int, int] | None
-_logger = structlog.get_logger("databus.relay")
+_logger = logger_of("databus.relay")
 
 
 class Certificates:

@@ -20,11 +20,10 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 import pyarrow as pa
-import structlog
 
 from databus.core import SIGNAL_S_MAX, Clock, SystemClock
 from databus.disk import FolderLock, is_readable_by_all, make_folder, replace_file
-from databus.operate import starting
+from databus.operate import logger_of, starting
 from databus.relay._capture import Capture, OpenSource
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
@@ -39,7 +38,7 @@ _SETTLE_S_MAX: Final = 2.0
 _SWITCH_INTERVAL_S: Final = 0.0005
 _FILES_WANTED: Final = 65_536
 
-_logger = structlog.get_logger("databus.relay")
+_logger = logger_of("databus.relay")
 
 
 def told_url(folder: Path) -> str | None:

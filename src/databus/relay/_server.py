@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import structlog
 from aiohttp import web
 
 from databus.core import ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
+from databus.operate import logger_of
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._certificates import Certificates
 from databus.relay._commands import Commands
@@ -31,7 +31,7 @@ _BACKLOG: Final = 1024  # connections that the kernel holds
 _ACCEPTS_A_TURN_MAX: Final = 64  # and those taken from it before streams get their turn
 _ANSWERED_ALWAYS: Final = frozenset({"admin", "metrics", "controlSources"})
 
-_logger = structlog.get_logger("databus.relay")
+_logger = logger_of("databus.relay")
 
 
 class Server:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import structlog
 from aiohttp import web
 
 from databus.core import Checkpoint, DatabusError, MalformedRequest, Pair, SourceCheckpoint
 from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, Span
+from databus.operate import logger_of
 from databus.relay._catalog import Selection
 from databus.relay._feed import Feed
 from databus.relay._ndjson import Renderer
@@ -177,7 +177,7 @@ class Streaming:
         self._renderer: Renderer | None = None
         self._published = SourceCheckpoint()
         self._until = ask.to
-        self._logger = structlog.get_logger("databus.relay").bind(physical=log.physical, client=client)
+        self._logger = logger_of("databus.relay").bind(physical=log.physical, client=client)
         output = "frames" if ask.json is None else "json"
         selected = "all" if ask.sources is None else ",".join(ask.sources)
         self._stream = OpenStream(client, log.physical, selected, output, now_us, SourceCheckpoint())

@@ -16,12 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Final
 
-import structlog
-
 from databus.core import DatabusError, Pair
 from databus.disk import BUFFERS_A_CALL_MAX
 from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, Span
+from databus.operate import logger_of
 from databus.relay._catalog import Selection
 from databus.relay._chunk import Chunk, Piece, read_chunk
 from databus.relay._feed import Feed
@@ -33,7 +32,7 @@ NEAR_BYTES: Final = 256 << 10
 _IN_LOOP_BYTES: Final = 64 << 10  # read in the loop's thread; what is more, in another
 _RENDER_IN_LOOP_BYTES: Final = 16 << 10
 
-_logger = structlog.get_logger("databus.relay")
+_logger = logger_of("databus.relay")
 
 
 class Follower:

@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
 from databus.core import ConfigError
+from databus.operate import logger_of
 from databus.relay._certificates import LOOK_S, state_of
 
-_logger = structlog.get_logger("databus.relay")
+_logger = logger_of("databus.relay")
 
 
 class Tokens:

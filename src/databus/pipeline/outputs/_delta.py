@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
-import structlog
 
 from databus.core import (
     ControlKind,
@@ -22,6 +21,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location
+from databus.operate import logger_of
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, Output, OutputContext, Place
 from databus.pipeline.outputs._delta_commits import Seen, still_holds
@@ -416,7 +416,7 @@ class DeltaOutput(Output):
         if self.config.on_gap != "continue":
             again = self._reset(batch.physical, item.table.source)
             raise UnsupportedFeature(f"{said}, so that rows of it are missing. {again}")
-        structlog.get_logger("databus.pipeline").warning(f"{said}: older rows stay", output=self.context.output)
+        logger_of("databus.pipeline").warning(f"{said}: older rows stay", output=self.context.output)
         return True
 
     def _check_log(self, copy: _Copy, stored: Stored, end: SourceCheckpoint, source: str, physical: str) -> None:

@@ -11,8 +11,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
-import structlog
-
 from databus.core import (
     ConfigError,
     ControlKind,
@@ -24,6 +22,7 @@ from databus.core import (
     UnsupportedFeature,
 )
 from databus.disk import Location
+from databus.operate import logger_of
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import Delivery, OutputContext, Place
 from databus.pipeline.outputs._letters import LettersOutput
@@ -238,7 +237,7 @@ class SearchOutput(LettersOutput):
         physical, source = name.split("/", 1)
         fields = self._indices.follow_options(self._plan.name(physical, source), name)
         if fields:
-            structlog.get_logger("databus.pipeline").warning(
+            logger_of("databus.pipeline").warning(
                 "the mapping of an index was changed; its documents from before are found by it once they are written "
                 f"again: databus rebuild FILE {self.context.output} {source}",
                 output=self.context.output,

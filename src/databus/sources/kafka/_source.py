@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import structlog
 
 from databus.core import (
     COUNTED,
@@ -36,6 +35,7 @@ from databus.core import (
     next_bus_seq,
 )
 from databus.log import Resume
+from databus.operate import logger_of
 from databus.schema import TableSchema, frame_schema
 from databus.sources._capabilities import Finding
 from databus.sources._contract import SourceLag
@@ -65,7 +65,7 @@ class KafkaSource:
         self.physical = physical
         self._config = config
         self._clock = clock or SystemClock()
-        self._logger = structlog.get_logger("databus.sources").bind(physical=physical)
+        self._logger = logger_of("databus.sources").bind(physical=physical)
         self._tables = TopicTables(config)
         self._cluster: Cluster | None = None
         self._consumer: TopicConsumer | None = None

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pymysql
-import structlog
 
 from databus.core import SourceChanged, crash_point, name_parts, source_name
+from databus.operate import logger_of
 from databus.schema import TableSchema
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.binlog import Statement
@@ -104,7 +104,7 @@ class HistoryKeeper:
         self.use(catalogue)
         self.doubt_unknown(in_force)
         self.begin(scn)
-        structlog.get_logger("databus.sources.mysql").warning(
+        logger_of("databus.sources.mysql").warning(
             "the history of the tables is missing; those that are as they were go on, others by the log's own metadata",
             physical=self._physical,
             tables=len(same),

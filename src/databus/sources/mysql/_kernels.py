@@ -19,7 +19,8 @@ from importlib import import_module
 from typing import Final
 
 import pyarrow as pa
-import structlog
+
+from databus.operate import logger_of
 
 _FOLLOWING: Final = ("binlog._packet_kernels", "binlog._scan_kernels", "rows._bus_kernels")
 _READING: Final = ("snapshot._result_kernels", "rows._text_kernels")
@@ -99,7 +100,7 @@ class _Progress:
         part = f"{self._part} of {len(known)}"
         self._say(f"compiling the decoder, once on this machine, part {part}, since {since_s} s")
         if is_next:
-            structlog.get_logger("databus.sources.mysql").info(
+            logger_of("databus.sources.mysql").info(
                 "compiling the decoder, once on this machine", part=part, module=name, since_s=since_s
             )
 

@@ -3,9 +3,8 @@
 from dataclasses import replace
 from typing import Generic, TypeVar
 
-import structlog
-
 from databus.core import Clock, ServiceUnavailable, SystemClock
+from databus.operate import logger_of
 from databus.sources._config import SourceConfig
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._omitted_values import OmissionReport
@@ -22,7 +21,7 @@ class SessionSource(Generic[C]):
         self.physical = physical
         self._config: C = config
         self._clock = clock or SystemClock()
-        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
+        self._logger = logger_of("databus.sources.mysql").bind(physical=physical)
         self._session: Session | None = None
         self._omissions = OmissionReport(self._logger, None)
         self.doing = ""

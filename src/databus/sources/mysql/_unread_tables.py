@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import structlog
-
 from databus.disk import make_folder, replace_file
 from databus.log import Resume
+from databus.operate import logger_of
 
 KEY: Final = "unread"
 """In a position: which tables wait."""
@@ -126,7 +125,7 @@ def unread_after(resume: Resume) -> Unread:
     unread = Unread(resume.folder)
     if not unread.load(resume.position or {}):
         lost = [Asked(name) for name in sorted(resume.schemas) if name not in resume.snapshots]
-        structlog.get_logger("databus.sources.mysql").warning(
+        logger_of("databus.sources.mysql").warning(
             "which tables waited to be read is not known any more: all are read again",
             folder=str(resume.folder),
             tables=len(lost),

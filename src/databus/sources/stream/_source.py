@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
-import structlog
 
 from databus.core import (
     COUNTED,
@@ -33,6 +32,7 @@ from databus.core import (
     next_bus_seq,
 )
 from databus.log import Resume
+from databus.operate import logger_of
 from databus.schema import BUS_FIELDS, Column, TableSchema, frame_schema
 from databus.sources._contract import SourceLag
 from databus.sources._scn_counter import ScnCounter
@@ -58,7 +58,7 @@ class StreamSource:
         self.physical = physical
         self._config = config
         self._clock = clock or SystemClock()
-        self._logger = structlog.get_logger("databus.sources").bind(physical=physical)
+        self._logger = logger_of("databus.sources").bind(physical=physical)
         self._origin = str(Path(config.path).absolute()) if config.path is not None else json.dumps(config.command)
         self._table = _table_of(config)
         self._counter = ScnCounter(Resume())

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Literal
 
-import structlog
-
 from databus.core import CorruptData, PositionPurged, SourceChanged
+from databus.operate import logger_of
 from databus.sources.mysql.binlog import file_number
 from databus.sources.mysql.binlog._file_ends import (
     DomainGtids,
@@ -19,7 +18,7 @@ from databus.sources.mysql.binlog._file_ends import (
 )
 
 _SHOWN_MAX = 300  # characters of GTIDs in a message
-_logger = structlog.get_logger("databus.sources.mysql")
+_logger = logger_of("databus.sources.mysql")
 
 
 def continues(
