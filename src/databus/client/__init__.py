@@ -5,7 +5,7 @@ from databus.client._checkpoints import Checkpoints, FileCheckpoints, MemoryChec
 from databus.client._client import Client
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
-from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind
+from databus.client._dispatcher import Call, ConsumerFailed, Dispatcher, Kind, callbacks_of
 from databus.client._rows import Row
 from databus.client._splitter import Splitter, windows_of
 from databus.client._subscription import Subscription, windows
@@ -57,6 +57,7 @@ __all__ = [
     "Subscription",
     "Window",
     "WindowBatch",
+    "callbacks_of",
     "load_checkpoint",
     "tail_lines",
     "windows",

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 from databus.client._checkpoints import Checkpoints, MemoryCheckpoints
 from databus.client._client_config import ClientConfig, ClientState, SourceStatus
 from databus.client._consumer import AnyWindow, Consumer, Result
-from databus.client._dispatcher import Call, Dispatcher, Kind
+from databus.client._dispatcher import Call, Dispatcher, Kind, callbacks_of
 from databus.client._followed_source import FollowedSource
 from databus.client._lane import Lane
 from databus.client._saving import Saving
@@ -96,20 +96,13 @@ class Client:
         self._error: BaseException | None = None
         self.state = ClientState.NEW
         self._acts: dict[Kind, Callable[[Call], Any]] = {
-            Kind.START_CONSUMPTION: lambda _: consumer.on_start_consumption(),
+            **callbacks_of(consumer),
             Kind.START_WINDOW: self._start_window,
-            Kind.CONTROL: lambda call: consumer.on_control(call.argument),
-            Kind.START_SOURCE: lambda call: consumer.on_start_source(call.argument.source, call.argument.table),
-            Kind.DATA_EVENTS: lambda call: consumer.on_data_events(call.argument),
-            Kind.END_SOURCE: lambda call: consumer.on_end_source(call.argument.source, call.argument.table),
             Kind.END_WINDOW: self._end_window,
-            Kind.CHECKPOINT: lambda call: consumer.on_checkpoint(call.argument),
             Kind.SAVE: self._save,
-            Kind.ROLLBACK: lambda call: consumer.on_rollback(call.physical, call.argument),
             Kind.REPLAY: self._replay,
             Kind.ERROR: self._ask_on_error,
             Kind.LEAVE: self._leave,
-            Kind.STOP_CONSUMPTION: lambda _: consumer.on_stop_consumption(),
         }
 
     # life

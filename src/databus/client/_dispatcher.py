@@ -11,12 +11,12 @@ every callback of the windows before it has returned, and `on_checkpoint` too.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple
 
-from databus.client._consumer import AnyWindow, Result
+from databus.client._consumer import AnyWindow, Consumer, Result
 from databus.client._window import Changes
 from databus.core import Checkpoint, DatabusError, FatalError, Pair, SourceCheckpoint, TransientError
 
@@ -53,6 +53,23 @@ class Call(NamedTuple):
     argument: Any = None
     window: AnyWindow | None = None
     attempt: int = 0
+
+
+def callbacks_of(consumer: Consumer) -> dict[Kind, Callable[[Call], Result | None]]:
+    """How the calls that are the consumer's are made."""
+    return {
+        Kind.START_CONSUMPTION: lambda _: consumer.on_start_consumption(),
+        Kind.START_WINDOW: lambda call: consumer.on_start_window(call.argument),
+        Kind.CONTROL: lambda call: consumer.on_control(call.argument),
+        Kind.START_SOURCE: lambda call: consumer.on_start_source(call.argument.source, call.argument.table),
+        Kind.DATA_EVENTS: lambda call: consumer.on_data_events(call.argument),
+        Kind.END_SOURCE: lambda call: consumer.on_end_source(call.argument.source, call.argument.table),
+        Kind.END_WINDOW: lambda call: consumer.on_end_window(call.argument),
+        Kind.CHECKPOINT: lambda call: consumer.on_checkpoint(call.argument),
+        Kind.ROLLBACK: lambda call: consumer.on_rollback(call.physical, call.argument),
+        Kind.ERROR: lambda call: consumer.on_error(call.argument, call.physical or None),
+        Kind.STOP_CONSUMPTION: lambda _: consumer.on_stop_consumption(),
+    }
 
 
 class ConsumerFailed(FatalError):

@@ -4,6 +4,7 @@ Heavy parts are imported from their modules by those who need them.
 """
 
 from databus.testing._clock import FakeClock
+from databus.testing._feed import Feed
 from databus.testing._output_harness import OutputHarness
 from databus.testing._output_suite import OUTPUT_CHECKS
 from databus.testing._proxy import TcpProxy
@@ -13,6 +14,7 @@ from databus.testing._source_suite import SourceHarness, SourceSuite
 __all__ = [
     "OUTPUT_CHECKS",
     "FakeClock",
+    "Feed",
     "OutputHarness",
     "RelayProcess",
     "SourceHarness",
