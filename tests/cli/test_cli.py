@@ -50,7 +50,10 @@ def test_init_writes_a_project_that_validates_and_draws(project):
     drawn = databus("graph", "--style", "dot", cwd=project).stdout
     assert drawn.startswith("digraph")
     assert "copy" in drawn
-    assert databus("graph", cwd=project).stdout.startswith("flowchart")
+    assert databus("graph", "--style", "mermaid", cwd=project).stdout.startswith("flowchart")
+    tree = databus("graph", cwd=project).stdout.splitlines()
+    assert tree[:2] == ["source shop (sqlite)", "└─ input shop (databus)"]
+    assert [line for line in tree if "output copy (delta)" in line]
 
 
 def test_init_leaves_what_is_there_alone(project):
@@ -135,8 +138,10 @@ def test_tail_prints_changes_exactly_and_stops_after_a_count(relay):
         {"id": 1, "total_cents": 100, "note": "first"},
         {"id": 2, "total_cents": 9007199254740993, "note": None},
     ]
-    plain = databus("tail", "orders", "--relay", relay.url, "--from", "beginning", "-n", 2).stdout
-    assert 'shop/main.orders read {"id": 1, "total_cents": 100, "note": "first"}' in plain
+    asked = ["tail", "orders", "--relay", relay.url, "--from", "beginning", "-n", 2]
+    plain = databus(*asked, "--format", "text").stdout
+    assert re.search(r'\d\d:\d\d:\d\d  shop/main.orders  read  id=1  total_cents=100, note="first"\n', plain)
+    json.loads(databus(*asked).stdout.splitlines()[1])  # nobody looks
 
 
 def test_tail_names_the_nearest_table(relay):

@@ -91,3 +91,11 @@ def test_the_relay_is_that_of_the_file(relay_of, tmp_path):  # noqa: F811
         assert json.loads(said.stdout.splitlines()[0])["_commit_version"] == 1
     assert "only one" in failed(databus("tail", "--since", "1h", "--from", "latest", cwd=tmp_path), 2)
     assert "neither a time" in failed(databus("tail", "--since", "yesterday", cwd=tmp_path), 2)
+
+
+def test_help_has_every_command_in_a_group():
+    assert sorted(ROOT.list_commands(None)) == sorted(ROOT.commands)
+    said = databus("--help").stdout
+    places = [said.index(f" {panel} ─") for panel in ("Start", "Look", "Steer", "Repair")]
+    assert places == sorted(places)
+    assert "─ Commands ─" not in said

@@ -11,12 +11,31 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from databus import __version__
 from databus.cli._file import Commands
 from databus.core import ConfigError, DatabusError, DiskFull, InputError, how_to_install
 
+_PANELS: Final = {
+    "Start": "init demo check-source prepare validate test run relay warm-up schema plugins archive bench",
+    "Look": "status tail sources graph checkpoints compare",
+    "Steer": "pause resume drain stop reload snapshot",
+    "Repair": "rebuild dead-letters position skip sqlite remove",
+}
+"""How `databus --help` groups the commands, in its order."""
+
+
+class _Grouped(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - Click's
+        names = [(name, panel) for panel, words in _PANELS.items() for name in words.split()]
+        for name, panel in names:
+            self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]  # Typer's are all of one kind
+        return [name for name, _ in names]
+
+
 app = Commands(
+    cls=_Grouped,
     name="databus",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

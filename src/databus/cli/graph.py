@@ -10,8 +10,9 @@ from databus.cli._file import DEFAULT_FILE, File
 
 
 class Style(StrEnum):
-    """Languages of drawings."""
+    """Forms of drawings."""
 
+    TREE = "tree"
     DOT = "dot"
     MERMAID = "mermaid"
 
@@ -19,7 +20,7 @@ class Style(StrEnum):
 @app.command(epilog="Example: databus graph databus.yml --style mermaid")
 def graph(
     pipeline: File = DEFAULT_FILE,
-    style: Annotated[Style, typer.Option(help="dot, for Graphviz, or mermaid.")] = Style.MERMAID,
+    style: Annotated[Style, typer.Option(help="A tree of text; dot, for Graphviz; or mermaid.")] = Style.TREE,
 ) -> None:
     """Print a pipeline's graph; its edges say what they carry, tables or typed rows."""
     from databus.pipeline import load_pipeline, render

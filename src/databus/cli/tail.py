@@ -2,7 +2,8 @@
 
 import datetime as dt
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -13,7 +14,6 @@ from databus.cli._file import FileOfRelay
 from databus.cli._relay_of import relay_of
 
 if TYPE_CHECKING:
-    from databus.client import Window
     from databus.core import Checkpoint
     from databus.link import Start
 
@@ -28,6 +28,14 @@ _BIG_INTEGERS: Final[dict[str, Literal["number", "string"]]] = {"number": "numbe
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FIRST_ANSWER_MS_MAX: Final = 5_000
+
+
+class Form(StrEnum):
+    """How changes are printed."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
 
 
 @app.command(epilog="Example: databus tail main.orders --from beginning -n 20")
@@ -51,22 +59,29 @@ def tail(
     ca_file: CaFile = None,
     certificate_file: CertificateFile = None,
     key_file: KeyFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lines of JSON that /stream sends.")] = False,
+    form: Annotated[
+        Form, typer.Option("--format", help="A line a change for people, the lines of /stream, or by who reads it.")
+    ] = Form.AUTO,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     big_integers: Annotated[
         str, typer.Option("--big-integers", help="With --json: integers beyond 2^53 as number or as string.")
     ] = "number",
 ) -> None:
     """Print changes as they are committed, transaction by transaction, until Ctrl-C.
 
-    With --json an update is two lines, the row before and the row after; see "Changes as JSON" in docs/http.md.
+    On a terminal, or with --format text, a change is a line: when it was committed, in local time, its table, what it
+    is, its key, and what has changed. Elsewhere, or with --json, it is JSON for programs; there an update is two lines,
+    the row before and the row after. See "Changes as JSON" in docs/http.md.
 
     A source that is not captured now is named on standard error, with the reason.
     """
+    from databus.cli._change_lines import change_lines
     from databus.cli._trouble import trouble_told
     from databus.client import tail_lines, windows
     from databus.core import us_of
 
-    form = _big_integers_of(big_integers)
+    integers = _big_integers_of(big_integers)
+    is_json = as_json or form is Form.JSON or (form is Form.AUTO and not sys.stdout.isatty())
     asked = relay_of(file, relay, token_file, ca_file, certificate_file, key_file)
     begins, checkpoint = _start_of(context, start, since)
     first = asked.client(read_ms_max=_FIRST_ANSWER_MS_MAX)
@@ -76,7 +91,7 @@ def tail(
     ):
         since_us = us_of(begins) if isinstance(begins, dt.datetime) else None  # the group there may begin before
         wanted = (each for each in following if since_us is None or each.commit_us >= since_us)
-        lines = tail_lines(wanted, count, form) if as_json else islice(_lines(wanted), count)
+        lines = tail_lines(wanted, count, integers) if is_json else islice(change_lines(wanted), count)
         for line in lines:
             typer.echo(line)
 
@@ -128,26 +143,3 @@ def _big_integers_of(text: str) -> Literal["number", "string"]:
     if text in _BIG_INTEGERS:
         return _BIG_INTEGERS[text]
     raise ConfigError(f"--big-integers {text}: is neither number nor string")
-
-
-def _lines(windows: Iterable["Window"]) -> Iterator[str]:
-    """Changes for people; `tail_lines` has them for programs."""
-    for window in windows:
-        yield from _lines_of(window)
-
-
-def _lines_of(window: "Window") -> Iterator[str]:
-    import json
-
-    from databus.formats import to_json_value
-
-    if window.control is not None:
-        yield f"{window.scn}:{window.control.pair[1]} {window.control.source} {json.dumps(dict(window.control.body))}"
-    for row in window.rows():
-        kind = "read" if window.is_snapshot else row.change_type.label.removesuffix("_postimage")
-        images = [
-            json.dumps({name: to_json_value(value) for name, value in image.items()}, ensure_ascii=False)
-            for image in (row.before, row.after)
-            if image is not None
-        ]
-        yield f"{row.scn}:{row.seq} {row.source} {kind} {' -> '.join(images)}"

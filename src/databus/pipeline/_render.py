@@ -1,5 +1,6 @@
 """The graph as text for Graphviz and for Mermaid, each edge with what it carries."""
 
+from collections.abc import Iterator
 from typing import Literal
 
 from databus.pipeline._contract import Shape
@@ -10,9 +11,42 @@ _DOT_SHAPES = {Kind.INPUT: "cds", Kind.FILTER: "box", Kind.OUTPUT: "cylinder"}
 _MERMAID_SHAPES = {Kind.INPUT: ("[/", "/]"), Kind.FILTER: ("[", "]"), Kind.OUTPUT: ("[(", ")]")}
 
 
-def render(graph: Graph, form: Literal["dot", "mermaid"]) -> str:
-    """The graph's text in one of the two languages."""
-    return _dot(graph) if form == "dot" else _mermaid(graph)
+def render(graph: Graph, form: Literal["tree", "dot", "mermaid"]) -> str:
+    """The graph as a tree, or in one of the two languages."""
+    return {"tree": _tree, "dot": _dot, "mermaid": _mermaid}[form](graph)
+
+
+def _tree(graph: Graph) -> str:
+    """From sources to outputs. What several lead to has its branches where it stands first."""
+    nodes = graph.config.nodes
+    below: dict[str, list[tuple[str, str]]] = {path: [] for path in nodes}
+    roots = {
+        name: [(path, "") for source, path in _physical_edges(graph) if source == name] for name in graph.config.sources
+    }
+    for edge in graph.edges:
+        below[edge.source].append((edge.target, _label(graph, edge)))
+    shown: set[str] = set()
+
+    def lines(children: list[tuple[str, str]], indent: str) -> Iterator[str]:
+        for number, (path, label) in enumerate(children, 1):
+            is_last, again = number == len(children), path in shown and bool(below[path])
+            words = [
+                nodes[path].kind.word,
+                f"{nodes[path].name} ({nodes[path].type})",
+                *([f"[{label}]"] if label else []),
+            ]
+            yield f"{indent}{'└─' if is_last else '├─'} {' '.join(words)}{', see above' if again else ''}"
+            shown.add(path)
+            if not again:
+                yield from lines(below[path], indent + ("   " if is_last else "│  "))
+
+    out = []
+    for name, children in roots.items():
+        out += [f"source {name} ({graph.config.sources[name].type})", *lines(children, "")]
+    captured = {path for children in roots.values() for path, _ in children}
+    for path in [each for each in graph.inputs if each not in captured]:
+        out += [f"input {nodes[path].name} ({nodes[path].type})", *lines(below[path], "")]
+    return "\n".join(out) + "\n"
 
 
 def _label(graph: Graph, edge: Edge) -> str:
