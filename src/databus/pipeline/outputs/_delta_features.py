@@ -5,10 +5,9 @@ Delta's engine looks at conditions on rows where it writes them. Of ours it is t
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from databus.core import UnsupportedFeature
 from databus.disk import Location
+from databus.operate import logger_of
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -34,7 +33,7 @@ def check_features(path: Location, table: "DeltaTable") -> None:
             f"Take it away (`ALTER TABLE ... DROP FEATURE`), or have the table made anew by `databus rebuild`"
         )
     if properties.get("delta.enableChangeDataFeed", "").lower() == "true":
-        structlog.get_logger("databus.pipeline").warning(
+        logger_of("databus.pipeline").warning(
             f"{path}: somebody has switched on Delta's change data feed. Its columns `_change_type`, `_commit_version` "
             f"and `_commit_timestamp` have the names of ours, so that nobody can read it. Switch it off (`ALTER TABLE "
             f"... SET TBLPROPERTIES (delta.enableChangeDataFeed = false)`); `mode: history` has all changes"

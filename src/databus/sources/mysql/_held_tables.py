@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import structlog
 
 from databus.core import ControlKind
+from databus.operate import logger_of
 from databus.schema import TableSchema
 from databus.sources.mysql._bus_groups import BusGroups
 from databus.sources.mysql._captured_tables import Tables
@@ -76,7 +76,7 @@ class HeldTables:
         self._history = history
         self._lookup = lookup
         self._bus_groups = bus_groups
-        self._logger = structlog.get_logger("databus.sources.mysql").bind(physical=physical)
+        self._logger = logger_of("databus.sources.mysql").bind(physical=physical)
         self._waits = {source: _Wait() for source in tables.held}
         self._scn = 0  # of the last statement; rows may follow it in its transaction
         self.count = 0
