@@ -294,3 +294,16 @@ def test_nothing_waits_for_an_idle_source(shop: Shop) -> None:
     drain(source, shop.log)
     assert source.lag().changes == 0
     assert source.poll(0) is None
+
+
+def test_what_waits_while_nobody_polls_has_an_age_that_the_source_does_not_know(shop: Shop) -> None:
+    """As while capture is paused: it is not 0."""
+    shop.run(TABLE)
+    source = make_source(shop.path)
+    shop.opened.append(source)
+    source.identify()
+    source.start(shop.log.resume())
+    drain(source, shop.log)
+    assert (source.lag().behind_ms, source.lag().changes) == (0.0, 0)
+    shop.run("INSERT INTO t VALUES (1000, 1)")
+    assert (source.lag().behind_ms, source.lag().changes) == (None, 1)

@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from queue import Empty, Full, Queue
 from typing import TYPE_CHECKING, Final, Self
 
+from databus.core import Clock, SystemClock
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _LINE_EVERY_S: Final = 5.0
 _SAMPLES_MAX: Final = 20_000
+_LATENCIES_S: Final = 60.0
 _EVENTS_SHOWN: Final = 9
 _LINES_WAITING_MAX: Final = 1_000
 _END_S_MAX: Final = 1.0
@@ -23,7 +26,7 @@ _STYLES: Final = {"suspended": "bold red", "retrying": "yellow", "running": "gre
 
 @dataclass
 class Meter:
-    """Counts of one reader, its rate over the last seconds, and percentiles of its latency.
+    """Counts of one reader, its rate over the last seconds, and percentiles of its latency over the last minute.
 
     `add` is called by one thread and the rest by another: deques are read by copying them.
     """
@@ -31,24 +34,30 @@ class Meter:
     rows: int = 0
     transactions: int = 0
     _recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
-    _latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
+    _latencies: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_MAX))
+    clock: Clock = field(default_factory=SystemClock)
+
+    @property
+    def _now_s(self) -> float:
+        return self.clock.monotonic_ns() / 1e9
 
     def add(self, rows: int, latency_ms: float | None, transactions: int = 1) -> None:
         """Take note of what arrived."""
         self.rows += rows
         self.transactions += transactions
-        self._recent.append((time.monotonic(), rows))
+        self._recent.append((self._now_s, rows))
         if latency_ms is not None:
-            self._latencies_ms.append(latency_ms)
+            self._latencies.append((self._now_s, latency_ms))
 
     def rate(self, seconds: float = 3.0) -> float:
         """Rows a second."""
-        since = time.monotonic() - seconds
+        since = self._now_s - seconds
         return sum(rows for at, rows in self._recent.copy() if at >= since) / seconds
 
     def percentiles(self) -> str:
-        """`p50 / p99` of the latency in milliseconds."""
-        values = sorted(self._latencies_ms.copy())
+        """`p50 / p99` of the latency in milliseconds, of what has arrived in the last minute."""
+        since = self._now_s - _LATENCIES_S
+        values = sorted(latency_ms for at, latency_ms in self._latencies.copy() if at >= since)
         if not values:
             return "-"
         return f"{values[len(values) // 2]:,.1f} / {values[int(len(values) * 0.99)]:,.1f} ms"

@@ -87,7 +87,7 @@ class Range:
     """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them.
 
     controls: those of the sources asked for, in order. log: which one these groups stand in; empty where an older relay
-    does not say.
+    does not say. oldest_us: commit time of the first group with rows or a control; None also of an older relay.
     """
 
     position: SourceCheckpoint
@@ -98,6 +98,7 @@ class Range:
     splits: tuple[SourceCheckpoint, ...]
     controls: tuple[RangeControl, ...] = ()
     log: str = ""
+    oldest_us: int | None = None
 
     def then(self, following: "Range") -> "Range":
         """This range and the one that was measured from its position on, as one."""
@@ -111,6 +112,7 @@ class Range:
             (*inner, *following.splits),
             (*self.controls, *following.controls),
             self.log,
+            following.oldest_us if self.oldest_us is None else self.oldest_us,
         )
 
 
@@ -391,6 +393,7 @@ class RelayClient:
                 for each in told.get("controls", ())
             ),
             str(told.get("log", "")),
+            told.get("oldest_us"),
         )
 
     def stream(

@@ -239,7 +239,7 @@ class Measuring:
         if counted.last is not None:
             self._cursor.go_behind(counted.last, self._start.position, self._sources)
         counts = counted.rows, counted.bytes, counted.groups
-        return Measure(self._cursor.position, *counts, splits, counted.controls, self._tally.is_full)
+        return Measure(self._cursor.position, *counts, splits, counted.controls, self._tally.is_full, counted.oldest_us)
 
 
 class _Run:

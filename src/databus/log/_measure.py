@@ -29,6 +29,7 @@ class Measure:
     """What lies between a cursor and `end`: rows, bytes and groups as they would be served, and the controls in it.
 
     splits: positions between, in order, that cut it into ranges of about as many bytes. is_full: a limit ended it.
+    oldest_us: commit time of the first group with rows or a control, None where none has.
     """
 
     end: SourceCheckpoint
@@ -38,6 +39,7 @@ class Measure:
     splits: tuple[SourceCheckpoint, ...] = ()
     controls: tuple[ControlMark, ...] = ()
     is_full: bool = False
+    oldest_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class _Sum:
     groups: int = 0
     last: GroupSize | None = None
     controls: tuple[ControlMark, ...] = ()
+    oldest_us: int | None = None
 
 
 @dataclass
@@ -122,7 +125,10 @@ class Tally:
             return False
         old = self.sum
         controls = old.controls if group.control is None else (*old.controls, group.control)
-        self.sum = _Sum(old.rows + group.rows, old.bytes + group.bytes, old.groups + 1, group, controls)
+        oldest_us = old.oldest_us
+        if oldest_us is None and (group.rows or group.control is not None):
+            oldest_us = group.commit.commit_us
+        self.sum = _Sum(old.rows + group.rows, old.bytes + group.bytes, old.groups + 1, group, controls, oldest_us)
         if group.commit.publishes:
             self._whole = self.sum
         if self.partitions > 1 and self.sum.groups % self._groups_a_stop == 0:

@@ -14,18 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import (
+    Clock,
     CorruptData,
     DatabusError,
     PositionForeign,
     PositionPurged,
     SourceCheckpoint,
+    SystemClock,
     TransientError,
 )
 from databus.disk import replace_file
 from databus.operate import logger_of
 
 if TYPE_CHECKING:
-    from databus.link import Access
+    from databus.link import Access, RelayClient
 
 FILE: Final = "status.json"
 _VERSION: Final = 1
@@ -91,21 +93,29 @@ class StatusFile:
                 self._is_in_trouble = True
 
 
-def with_backlog(outputs: Mapping[str, Any], relay: str | None, access: "Access") -> dict[str, Any]:
+def with_backlog(
+    outputs: Mapping[str, Any], relay: str | None, access: "Access", *, clock: Clock | None = None
+) -> dict[str, Any]:
     """The outputs with `backlog`: what the relay has that each of them has not, by query and physical source.
 
-    rows: changes of its tables; is_least: there may be more than were counted in time. lag_s: commit time between its
-    position and the end of the log, 0 where no rows are left, None where it has written nothing yet. held: whether the
-    relay still has what comes next; if not, `message` says why. oldest_us: commit time of the oldest that it has.
+    rows: changes of its tables; is_least: there may be more than were counted in time. lag_s: the age of the oldest
+    change that the database has committed and the output has not written; None where that is not known. held: whether
+    the relay still has what comes next; if not, `message` says why. oldest_us: commit time of the oldest that it has.
     """
     from databus.link import RelayClient
 
     client = None if relay is None else RelayClient(relay, access=access, read_ms_max=_ANSWER_MS_MAX)
+    captured_s = {} if client is None else _captured_s(client)
+    now_us = (clock or SystemClock()).now_ns() // 1000
     return {
         name: {
             **output,
             "backlog": [
-                {"query": query, "physical": physical, **_backlog(client, physical, position, state["tables"])}
+                {
+                    "query": query,
+                    "physical": physical,
+                    **_backlog(client, physical, position, state["tables"], captured_s.get(physical), now_us),
+                }
                 for query, state in output["queries"].items()
                 for physical, position in state["positions"].items()
                 if client is not None
@@ -115,7 +125,18 @@ def with_backlog(outputs: Mapping[str, Any], relay: str | None, access: "Access"
     }
 
 
-def _backlog(client: Any, physical: str, position: Any, tables: list[str]) -> dict[str, Any]:
+def _captured_s(client: "RelayClient") -> dict[str, float]:
+    """How far the relay itself is behind the sources of which that is known."""
+    try:
+        states = client.states()
+    except DatabusError:
+        return {}
+    return {each["name"]: each["lagMs"] / 1e3 for each in states if each["lagMs"] is not None}
+
+
+def _backlog(
+    client: "RelayClient", physical: str, position: Any, tables: list[str], captured_s: float | None, now_us: int
+) -> dict[str, Any]:
     from databus.tasks import name_if_there
 
     unknown = {"rows": None, "is_least": False, "bytes": None, "lag_s": None, "held": None, "oldest_us": None}
@@ -128,13 +149,16 @@ def _backlog(client: Any, physical: str, position: Any, tables: list[str]) -> di
         return {**unknown, "held": False, "message": str(error)}
     except DatabusError as error:
         return {**unknown, "message": str(error)}
-    since_us = start.ts_us or head.oldest.ts_us  # neither, where it has written nothing and the log has lost nothing
-    behind_s = max(head.published.ts_us - since_us, 0) / 1e6 if since_us else None
+    is_least = left.position.pair < head.published.pair
+    oldest_us = left.oldest_us
+    if oldest_us is None and (left.rows or is_least):  # by an older relay; or up to there nothing was found in time
+        oldest_us = start.ts_us if left.rows else left.position.ts_us
+    age_s = max(now_us - oldest_us, 0) / 1e6 if oldest_us else None
     return {
         "rows": left.rows,
-        "is_least": left.position.pair < head.published.pair,
+        "is_least": is_least,
         "bytes": left.bytes,
-        "lag_s": behind_s if left.rows else 0.0,
+        "lag_s": captured_s if oldest_us is None else age_s,
         "held": True,
         "oldest_us": head.oldest.ts_us,
         "message": "",

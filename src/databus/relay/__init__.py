@@ -2,7 +2,6 @@
 
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._audit import Audit, operator
-from databus.relay._capture import check_identity, held_identity
 from databus.relay._capture_state import State
 from databus.relay._config import (
     CaptureConfig,
@@ -14,7 +13,7 @@ from databus.relay._config import (
     parse_relay,
     tokens_in,
 )
-from databus.relay._relay import Relay, run_relay, told_url
+from databus.relay._relay import Relay, relay_url, run_relay, told_url
 from databus.relay._tokens import Tokens, keep_renewing
 
 __all__ = [
@@ -37,6 +36,7 @@ __all__ = [
     "load_relay",
     "operator",
     "parse_relay",
+    "relay_url",
     "run_relay",
     "tokens_in",
     "told_url",

@@ -27,17 +27,18 @@ from databus.core import (
     DiskFull,
     Identity,
     ServiceUnavailable,
-    SourceChanged,
     SourceSuspended,
     SystemClock,
     TransientError,
     crash_point,
 )
-from databus.log import Log, LogConfig, SegmentHeader, segment_numbers, segment_path
+from databus.log import Log, LogConfig
 from databus.operate import logger_of
 from databus.relay._capture_state import Counters, State, Status
 from databus.relay._config import CaptureConfig
 from databus.relay._group_writer import Draft, GroupWriter
+from databus.relay._lag import LagWatch
+from databus.relay._log_identity import check_identity, held_identity
 from databus.relay._missing_tables import MissingTables
 from databus.sources import Source, SourceConfig, SourceLag
 from databus.wire import Commit, EncodedGroup, Group, encode_group
@@ -67,10 +68,10 @@ class Capture:
     ) -> None:
         self.physical = physical
         self.counters = Counters()
-        self.lag = SourceLag()
         self.missing_tables = MissingTables(config)
         self.log: Log | None = None
-        self._config = config
+        self.config = config
+        self._lag_watch = LagWatch()
         self._folder = folder
         self._open_source = open_source
         self._options = options
@@ -106,6 +107,18 @@ class Capture:
         doing = getattr(self._source, "doing", "")
         pausing = "; to pause as soon as it has started" if self._is_paused else ""
         return replace(status, message=f"{status.message}{f': {doing}' if doing else ''}{pausing}")
+
+    @property
+    def lag(self) -> SourceLag:
+        """How far it is behind now, whether or not its source can be asked. A source that begins has not looked yet."""
+        status, log = self._status, self.log
+        has_failed = status.state in (State.ERROR_RETRY, State.SUSPENDED_ON_ERROR)
+        committed_us = log.head().published.ts_us if has_failed and log is not None else 0
+        return self._lag_watch.now(
+            self._clock.monotonic_ns(),
+            is_looking=status.state in (State.RUNNING, State.PAUSED),
+            committed_ms=max(self._clock.now_ns() / 1e6 - committed_us / 1e3, 0.0) if committed_us else None,
+        )
 
     @property
     def is_pause_pending(self) -> bool:
@@ -229,7 +242,7 @@ class Capture:
 
     def _open(self) -> tuple[Source, Log]:
         self._begin("connecting")
-        source = self._source = self._open_source(self.physical, self._config)
+        source = self._source = self._open_source(self.physical, self.config)
         self._open_what_is_held()
         identity = source.identify()
         self._begin(f"opening the log of {identity.description}")
@@ -265,7 +278,7 @@ class Capture:
                 identity=identity,
                 config=self._log_config,
                 clock=self._clock,
-                ids=self._config.ids,
+                ids=self.config.ids,
                 contains=getattr(self._source, "contains", None),  # a source need not have it
             )
             self.log.subscribe(self._published)
@@ -295,10 +308,13 @@ class Capture:
         wanted = self._looks_wanted
         if wanted == self._looks_taken:
             return
-        lag = source.lag()
+        self._measure(source)
         with self._changed:
-            self.lag, self._looks_taken = lag, wanted
+            self._looks_taken = wanted
             self._changed.notify_all()
+
+    def _measure(self, source: Source) -> None:
+        self._lag_watch.measured(source.lag(), self._clock.monotonic_ns())
 
     def _rest(self, source: Source, log: Log) -> None:
         self._settle(log)
@@ -370,7 +386,7 @@ class Capture:
             self._tell_durable(source, log)
         if now_ns >= self._next_upkeep_ns:
             self._next_upkeep_ns = now_ns + _UPKEEP_NS
-            self.lag = source.lag()
+            self._measure(source)
             log.retain()
         if now_ns - self._quiet_since_ns >= self._options.progress_ms * 1_000_000:
             self._progress(log)
@@ -466,27 +482,3 @@ class Capture:
         with self._changed:
             self._status = Status(state, message, error, self._clock.now_ns() // 1000)
             self._changed.notify_all()
-
-
-def held_identity(folder: Path) -> Identity | None:
-    """Which database the log in `folder` is of; None where there is none."""
-    numbers = segment_numbers(folder)
-    return SegmentHeader.load(segment_path(folder, numbers[0])).identity if numbers else None
-
-
-def check_identity(log: Log, found: Identity) -> None:
-    """Raise `SourceChanged` unless this is the physical source that the log belongs to."""
-    known = log.identity
-    if known.uuid != found.uuid:
-        raise SourceChanged(
-            f"{log.physical}: {log.folder} is the log of {known.description} ({known.uuid}), and the database is now "
-            f"{found.description} ({found.uuid}). What the log holds is served. Put the former back; or stop the "
-            f"relay, move that folder away and start it again: all tables are read then, and consumers of the former "
-            f"log have to start over"
-        )
-    if known.scheme != found.scheme:
-        raise SourceChanged(
-            f"{log.physical}: its SCNs were made by the scheme {known.scheme!r} and now are by {found.scheme!r}; "
-            f"a scheme never changes inside a timeline. For a new log, stop the relay, move that folder away and start "
-            f"it again: all tables are read then, and consumers of the former log have to start over"
-        )

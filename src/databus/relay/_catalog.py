@@ -4,6 +4,7 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final
 
 from databus.core import (
@@ -77,10 +78,11 @@ def unknown(name: str, there_are: Iterable[str], what: str = "source") -> Unknow
 
 
 class Catalog:
-    """All physical sources of a relay."""
+    """All physical sources of a relay. file: where they are named."""
 
-    def __init__(self, captures: Mapping[str, Capture]) -> None:
+    def __init__(self, captures: Mapping[str, Capture], file: Path | None) -> None:
         self.captures = captures
+        self.file = file
 
     def physical(self, name: str) -> Capture:
         """The physical source of that name. Raises `UnknownSource`."""

@@ -145,12 +145,18 @@ class RelayConfig(BaseModel):
     )
 
     _written: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _file: Path | None = PrivateAttr(None)
 
     @field_validator("listen")
     @classmethod
     def _check_listen(cls, value: str) -> str:
         address_of(value)
         return value
+
+    @property
+    def file(self) -> Path | None:
+        """The file that says so, for who has to type its name; None where there is none."""
+        return self._file
 
     @property
     def address(self) -> tuple[str, int]:
@@ -175,9 +181,10 @@ class RelayConfig(BaseModel):
         shown: dict[str, Any] = _hide(self.model_dump(mode="json"), self._written)
         return shown
 
-    def written_as(self, value: Mapping[str, Any]) -> None:
-        """Remember how the file said it, references not replaced."""
+    def written_as(self, value: Mapping[str, Any], file: Path | None) -> None:
+        """Remember which file said it, and how: references not replaced."""
         self._written = dict(value)
+        self._file = None if file is None else file.absolute()
 
 
 def tokens_in(file: Path, option: str) -> tuple[str, ...]:
@@ -232,8 +239,8 @@ def _hide(value: Any, written: Any, name: str = "") -> Any:
     return value
 
 
-def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "") -> RelayConfig:
-    """Check a relay's configuration as it was read from YAML, references not yet replaced.
+def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file: Path | None = None) -> RelayConfig:
+    """Check a relay's configuration as it was read from YAML (from `file`), references not yet replaced.
 
     folder: where relative paths start, unless `base` says otherwise. Raises `ConfigError` with a line for each thing
     that is wrong.
@@ -262,7 +269,7 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "") -> R
     config.folder = folder / config.folder
     config.token_file = None if config.token_file is None else folder / config.token_file
     config.tls = None if config.tls is None else config.tls.below(folder)
-    config.written_as(value)
+    config.written_as(value, file)
     return config
 
 
@@ -274,7 +281,7 @@ def load_relay(path: Path) -> RelayConfig:
             f"{path}: this is a pipeline's file; `databus run` runs it, with a relay of its own for its `sources`"
         )
     try:
-        return parse_relay(value, folder=path.parent)
+        return parse_relay(value, folder=path.parent, file=path)
     except ConfigError as error:
         lines = lines_in(path)
         placed = [f"{_place(path, line, lines)}: {line}" for line in str(error).splitlines()]

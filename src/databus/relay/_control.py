@@ -2,14 +2,23 @@
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from databus.core import MalformedRequest, UnsupportedFeature, canonical_name, split_physical
+from databus.core import (
+    MalformedRequest,
+    PositionPurged,
+    SourceChanged,
+    UnsupportedFeature,
+    canonical_name,
+    split_physical,
+)
 from databus.log import Log
 from databus.relay._capture import Capture
-from databus.relay._capture_state import State
+from databus.relay._capture_state import State, Status
 from databus.relay._catalog import Catalog, unknown
 from databus.relay._stats import Stats
+from databus.sources import Movable, Skippable, SourceConfig, offers
 
 _STATE_WORDS: Final = {
     State.INITIALIZING: "initializing",
@@ -34,8 +43,24 @@ _WORST_FIRST: Final = (
 )
 
 
-def _capture_json(capture: Capture) -> dict[str, Any]:
-    """One physical source's state."""
+def remedy_of(status: Status, config: SourceConfig) -> str | None:
+    """Which command of databus has a suspended source go on; None where none does, or none is needed.
+
+    `resume` is for a reason that somebody can remove while the relay runs. A place that is gone in the database's log
+    does not come back: `position set` goes on elsewhere, where the source can. Other errors name their command.
+    """
+    if status.state is not State.SUSPENDED_ON_ERROR:
+        return None
+    if "`databus skip`" in status.message and offers(config, Skippable):
+        return "skip"
+    is_purged = status.error == PositionPurged.__name__
+    if is_purged or "`databus position set`" in status.message:
+        return "position set" if offers(config, Movable) else None
+    return None if status.error == SourceChanged.__name__ else "resume"
+
+
+def _capture_json(capture: Capture, file: Path | None) -> dict[str, Any]:
+    """One physical source's state. file: the relay's."""
     status, lag, counters = capture.status, capture.lag, capture.counters
     return {
         "name": capture.physical,
@@ -44,6 +69,8 @@ def _capture_json(capture: Capture) -> dict[str, Any]:
         "error": status.error or None,
         "missingTables": list(capture.missing_tables.said(capture.log)),
         "message": status.message,
+        "remedy": remedy_of(status, capture.config),
+        "file": None if file is None else str(file),
         "pausePending": capture.is_pause_pending,
         "sinceMs": status.since_us // 1000,
         "SCN": None if capture.log is None else capture.log.head().published.scn,
@@ -70,7 +97,7 @@ def admin_status(catalog: Catalog) -> dict[str, Any]:
         "status": worst.name,
         "code": worst.value,
         "message": "; ".join(messages),
-        "sources": [_capture_json(capture) for capture in captures],
+        "sources": [_capture_json(capture, catalog.file) for capture in captures],
     }
 
 
@@ -112,7 +139,7 @@ def control(
     if looks:
         deadline = time.monotonic() + _LOOK_S_MAX
         return [
-            {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture)}
+            {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture, catalog.file)}
             for capture in captures
         ]
     wished = State.PAUSED if verb == "pause" else State.RUNNING
@@ -127,7 +154,7 @@ def control(
             capture.wait_until_changed(status, max(deadline - time.monotonic(), 0.0))
     if verb == "snapshot":
         _snapshot(catalog, captures, tables or (), where)
-    return [_capture_json(capture) for capture in captures]
+    return [_capture_json(capture, catalog.file) for capture in captures]
 
 
 def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[str], where: str | None) -> None:

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from databus import __version__
+from databus.core import DatabusError, SourceCheckpoint
 from databus.log import Log
 from databus.relay._capture import Capture
 from databus.relay._capture_state import State
@@ -76,14 +77,13 @@ def _capture(families: _Families, capture: Capture) -> None:
             (*of, state.name),
             float(status.state is state),
         )
-    behind_s = None if lag.behind_ms is None else lag.behind_ms / 1e3
     left_s = None if lag.retention_left_ms is None else lag.retention_left_ms / 1e3
     families.gauge(
         "capture_lag_seconds",
         "Age of the oldest change that the database has committed and the relay has not captured.",
         _BY_SOURCE,
         of,
-        behind_s,
+        _behind_s(capture),
     )
     families.gauge(
         "capture_lag_changes",
@@ -228,22 +228,23 @@ def _serving(families: _Families, stats: Stats, catalog: Catalog) -> None:
 
 def _clients(families: _Families, stats: Stats, catalog: Catalog) -> None:
     """How far each client is behind: the furthest of its streams of a physical source. See `Stats.positions`."""
-    worst: dict[tuple[str, str], tuple[float, float, float]] = {}
+    worst: dict[tuple[str, str], tuple[float | None, float, float]] = {}
     for key, position in stats.positions(time.monotonic()):
         capture = catalog.captures.get(key[1])
         if capture is None or capture.log is None:
             continue
         head = capture.log.head()
         lag_scn = float(max(head.published.scn - position.scn, 0))
-        lag_s = max(head.published.ts_us - position.ts_us, 0) / 1e6 if lag_scn else 0.0
+        lag_s = _age_s(capture, capture.log, position) if lag_scn else _behind_s(capture)
         expires_s = capture.log.config.retention_ms_max / 1e3 - (time.time() - position.ts_us / 1e6)
         left_s = expires_s if lag_scn else capture.log.config.retention_ms_max / 1e3
-        known = worst.get(key, (0.0, 0.0, left_s))
-        worst[key] = max(lag_s, known[0]), max(lag_scn, known[1]), min(left_s, known[2])
+        known = worst.get(key, (lag_s, lag_scn, left_s))
+        lags = [each for each in (lag_s, known[0]) if each is not None]
+        worst[key] = max(lags, default=None), max(lag_scn, known[1]), min(left_s, known[2])
     for key, (lag_s, lag_scn, left_s) in worst.items():
         families.gauge(
             "client_lag_seconds",
-            "Commit time between what was sent to a client and the end of the log.",
+            "Age of the oldest change that the database has committed and the client was not sent.",
             _BY_CLIENT,
             key,
             lag_s,
@@ -258,6 +259,20 @@ def _clients(families: _Families, stats: Stats, catalog: Catalog) -> None:
             key,
             left_s,
         )
+
+
+def _behind_s(capture: Capture) -> float | None:
+    behind_ms = capture.lag.behind_ms
+    return None if behind_ms is None else behind_ms / 1e3
+
+
+def _age_s(capture: Capture, log: Log, position: SourceCheckpoint) -> float | None:
+    """How old the first change behind a position is; where only commits are behind it, as old as what is captured."""
+    try:
+        oldest_us = log.locate(position).measure(rows_max=1).oldest_us
+    except DatabusError:  # the log no longer has it, or never had
+        oldest_us = position.ts_us
+    return max(time.time() - oldest_us / 1e6, 0.0) if oldest_us else _behind_s(capture)
 
 
 def render_metrics(catalog: Catalog, stats: Stats) -> tuple[bytes, str]:

@@ -102,6 +102,7 @@ class RangeFound:
             "rows": self.measure.rows,
             "bytes": self.measure.bytes,
             "groups": self.measure.groups,
+            "oldest_us": self.measure.oldest_us,
             "published": self.published,
             "splits": [split.to_json() for split in self.measure.splits],
             "controls": [

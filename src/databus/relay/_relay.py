@@ -74,16 +74,13 @@ class Relay:
             )
             for name, options in config.sources.items()
         }
-        self._commands = Commands(config, Catalog(self.captures), self._feeds)
+        self._commands = Commands(config, Catalog(self.captures, config.file), self._feeds)
         self._lock: FolderLock | None = None
 
     @property
     def url(self) -> str:
         """Where it answers, once started."""
-        host = self.config.address[0]
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-        scheme = "http" if self.config.tls is None else "https"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._server.port}"
+        return url_at(self.config, self._server.port)
 
     def start(self) -> Self:
         """Own the folder, bind, begin to capture, and tell the address in `relay.json`.
@@ -162,6 +159,23 @@ class Relay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def relay_url(config: RelayConfig) -> str | None:
+    """Where a relay with this configuration answers, as it has said itself; else where it listens.
+
+    None where it listens at a port that only a running relay can tell.
+    """
+    port = config.address[1]
+    return told_url(config.folder) or (url_at(config, port) if port else None)
+
+
+def url_at(config: RelayConfig, port: int) -> str:
+    """By which address this machine asks a relay that listens on this port."""
+    host = config.address[0]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    scheme = "http" if config.tls is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = None) -> None:

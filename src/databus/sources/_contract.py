@@ -44,10 +44,12 @@ from databus.wire import Group
 class SourceLag:
     """How far capture is behind the database. Unknown is None.
 
-    behind_ms: age of the oldest change not captured. changes: how many wait. retention_left_ms: how long until the
-    database drops something that we still need. values_omitted: left out of rows that were too large, by table, since
-    the source began. bytes: of the database's log that are not captured. statements_unknown: changes of tables that
-    were not understood, so that the tables are read again, since the source began.
+    behind_ms: age of the oldest change not captured, or of the last one captured where that is not known; 0 only where
+    nothing waits. While it is None, the relay counts on from when it was 0 last. changes: how many wait.
+    retention_left_ms: how long until the database drops something that we still need. values_omitted: left out of rows
+    that were too large, by table, since the source began. bytes: of the database's log that are not captured.
+    statements_unknown: changes of tables that were not understood, so that the tables are read again, since the source
+    began.
     """
 
     behind_ms: float | None = None

@@ -54,6 +54,7 @@ _NAMESPACE: Final = uuid.UUID("0f0d8e0a-93b4-4c0c-8d4e-3a5b7c1f2d66")
 _PROGRESS_NS: Final = 1_000_000_000
 _TOLD_MAX: Final = 3
 _LOOK_AGAIN_MS: Final = 1_000
+_POLLED_NS: Final = 2_000_000_000
 
 
 class KafkaSource:
@@ -81,6 +82,7 @@ class KafkaSource:
         self._waiting: deque[Group] = deque()
         self._stopped: DatabusError | None = None
         self._next_look_ns = 0
+        self._polled_ns = 0
         self._told_ns = 0
         self._is_moved = False  # behind markers alone, since the last commit
 
@@ -137,6 +139,7 @@ class KafkaSource:
             if self._waiting:
                 return self._waiting.popleft()
         taken = consumer.take(wait_ms)
+        self._polled_ns = self._clock.monotonic_ns()
         self._take(taken)
         if taken.moved:
             self._look(taken.moved, taken.cut)
@@ -161,8 +164,11 @@ class KafkaSource:
         )
 
     def lag(self) -> SourceLag:
-        """See `Source.lag`. `behind_ms` is the age of the last message captured, and 0 where none waits."""
-        if self._consumer is None:
+        """See `Source.lag`. `behind_ms` is the age of the last message captured, and 0 where none waits.
+
+        What brokers have comes with what they are asked for: nothing is known of it while capture is paused.
+        """
+        if self._consumer is None or self._clock.monotonic_ns() - self._polled_ns > _POLLED_NS:
             return SourceLag()
         waiting = self._consumer.waiting(self._places.each())
         if waiting == 0:

@@ -180,10 +180,11 @@ class Session:
         """How far behind, by the commit time of the last transaction seen."""
         position = self._position.place.position
         bytes_ = 0 if self._is_at_end() else self._bytes_behind(position["file"], position["offset"])
-        behind_ms = 0.0
-        if not self._is_current or bytes_:
-            behind_ms = max(self._clock.now_ns() / 1e6 - self._position.place.commit_us / 1e3, 0.0)
-        left_ms = None if self._expire_ms is None else max(self._expire_ms - behind_ms, 0.0)
+        age_ms = max(self._clock.now_ns() / 1e6 - self._position.place.commit_us / 1e3, 0.0)
+        behind_ms: float | None = age_ms
+        if self._is_current and not bytes_:  # None while capture is paused, until the server says where its log ends
+            behind_ms = None if bytes_ is None else 0.0
+        left_ms = None if self._expire_ms is None else max(self._expire_ms - (behind_ms or 0.0), 0.0)
         return SourceLag(behind_ms, None, left_ms, bytes=bytes_)
 
     def progress(self) -> list[Progress]:

@@ -147,8 +147,10 @@ class Session:
 
     def lag(self) -> SourceLag:
         """How far behind."""
-        behind_ms = 0.0 if self._noticed_s is None else (time.monotonic() - self._noticed_s) * 1000
-        return SourceLag(behind_ms, last_change(self._reader) - self._backlog.done)
+        waiting = last_change(self._reader) - self._backlog.done
+        if self._noticed_s is not None:
+            return SourceLag((time.monotonic() - self._noticed_s) * 1000, waiting)
+        return SourceLag(None if waiting else 0.0, waiting)  # while capture is paused nobody notices when they came
 
     def close(self) -> None:
         """Let go of the reader and the watch."""

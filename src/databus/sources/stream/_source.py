@@ -137,7 +137,8 @@ class StreamSource:
 
     def lag(self) -> SourceLag:
         """See `Source.lag`."""
-        return SourceLag(bytes=None if self._followed is None else self._followed.waiting_bytes())
+        waiting = None if self._followed is None else self._followed.waiting_bytes()
+        return SourceLag(0.0 if waiting == 0 else None, bytes=waiting)
 
     def close(self) -> None:
         """See `Source.close`. A process is ended."""
