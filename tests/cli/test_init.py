@@ -205,8 +205,6 @@ def test_a_server_prepared_by_the_project_has_no_errors(kind, name, tmp_path):
         assert "correct `user` and `password`" in wrong.stdout
 
 
-@pytest.mark.nightly
-@pytest.mark.spark
 def test_a_run_tells_what_keeps_a_source_from_being_captured(tmp_path):
     assert databus("init", cwd=tmp_path).returncode == 0
     value = yaml.safe_load((tmp_path / "databus.yml").read_text())
@@ -222,3 +220,5 @@ def test_a_run_tells_what_keeps_a_source_from_being_captured(tmp_path):
     assert (line["status"], "nowhere.txt" in line["message"]) == ("suspended", True)
     assert "nowhere.txt" not in done.stdout, "once is enough"
     assert "rows in this run: copy 0" in done.stdout
+    assert "nowhere.txt" in done.stderr.splitlines()[-1], "the reason comes last"
+    assert "org.apache.spark" not in done.stderr

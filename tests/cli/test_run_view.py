@@ -1,6 +1,15 @@
 """What `databus run` shows: at once what is waited for, each source with its reason, each output with its lag."""
 
+from pathlib import Path
+
+import pytest
+
+from databus.cli._remedy import RelayAt, remedy
 from databus.cli._run_view import RunView, source_line
+from databus.cli._screen import Meter
+from databus.testing import FakeClock
+
+OWN = RelayAt("http://127.0.0.1:7", Path("my.yml"))
 
 
 def state(**more):
@@ -63,8 +72,60 @@ def test_a_source_says_why_it_is_not_captured_and_how_it_goes_on():
     line = source_line(state(status="suspended", message="Access denied for user 'x'"))
     assert line.state == "suspended"
     assert "Access denied for user 'x'" in line.detail
-    assert "databus sources resume shop" in line.detail
+    assert "remove the reason, then: databus sources resume shop" in line.detail
     assert source_line(state(status="initializing", message="connecting: compiling")).detail == "connecting: compiling"
+
+
+@pytest.mark.parametrize(
+    ("more", "relay", "typed"),
+    [
+        ({"remedy": "resume"}, OWN, "remove the reason, then: databus sources resume shop --relay http://127.0.0.1:7"),
+        (
+            {"remedy": "position set"},
+            OWN,
+            "stop the pipeline, run: databus position set my.yml shop latest --resnapshot",
+        ),
+        (
+            {"remedy": "position set", "file": "/etc/relay one.yml"},
+            RelayAt("http://db:11115", None, Path("token")),
+            "stop the relay, run: databus position set '/etc/relay one.yml' shop latest --resnapshot",
+        ),
+        ({"remedy": "skip"}, OWN, "stop the pipeline, run: databus skip my.yml shop --resnapshot"),
+        ({"remedy": None}, OWN, "do what the reason says, and start the pipeline again"),
+        (
+            {"status": "paused"},
+            RelayAt("http://db:11115", None, Path("token")),
+            "to continue capture: databus sources resume shop --relay http://db:11115 --token-file token",
+        ),
+        ({"status": "retrying"}, OWN, ""),
+    ],
+)
+def test_what_to_do_fits_the_reason_and_is_what_has_to_be_typed(more, relay, typed):
+    assert remedy(state(**{"status": "suspended", **more}), relay).partition(" (its tables")[0] == typed
+
+
+def test_a_source_that_is_not_captured_says_since_when_as_one_that_is():
+    assert source_line(state(lagMs=0.0)).detail == "captured up to now"
+    assert "captured up to 3,600.0 s ago" in source_line(state(status="suspended", lagMs=3_600_000.0)).detail
+
+
+def test_the_view_knows_where_its_own_relay_answers():
+    view = RunView(["copy"], RelayAt("", Path("my.yml")))
+    view.take({"event": "relay", "url": "http://127.0.0.1:7"})
+    view.sources([state(status="suspended", message="no", remedy="resume")], "")
+    assert "databus sources resume shop --relay http://127.0.0.1:7" in view.board().sources[0].detail
+
+
+def test_latencies_are_those_of_the_last_minute():
+    clock = FakeClock()
+    meter = Meter(clock=clock)
+    for _ in range(100):
+        meter.add(1, 90_000.0)
+    clock.advance_ms(61_000)
+    meter.add(1, 5.0)
+    assert (meter.percentiles(), meter.rows) == ("5.0 / 5.0 ms", 101)
+    clock.advance_ms(61_000)
+    assert meter.percentiles() == "-"
 
 
 def test_a_snapshot_says_how_far_it_is():
@@ -88,7 +149,7 @@ def test_stopping_is_said_at_once_and_then_what_is_waited_for():
     view.take({"event": "doing", "what": "waiting for the batch that copy is writing"})
     assert "waiting for the batch that copy is writing" in view.board().doing
     assert "a second Ctrl-C does not wait" in view.board().doing
-    assert "copy" in view.take({"event": "stopped", "failed": [], "abandoned": ["copy"], "cut_off": []})
+    assert "copy" in view.take({"event": "stopped", "failed": [], "abandoned": ["copy"], "cut_off": [], "reasons": []})
 
 
 def test_an_entry_that_no_table_fits_stands_beside_its_source():

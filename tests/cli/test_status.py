@@ -16,14 +16,29 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from typer.testing import CliRunner
 
+from databus.cli._app import app
+from databus.core import PositionPurged
 from databus.disk import disk_full
 from databus.pipeline import load_pipeline
 from databus.pipeline._published import Published
+from databus.pipeline._state import StateLock
 from databus.pipeline._status import write_status
+from databus.relay import Relay, State, load_relay
 from databus.testing.shop import create_shop
 from tests.cli.terminal import WAIT_S
 from tests.commands import databus, failed
+from tests.relay.support import (
+    Database,
+    ScriptedSource,
+    order,
+    published,
+    scripted,
+    state_of,
+    until,
+    wait_for_state,
+)
 
 PIPELINE = """\
 name: shop
@@ -123,7 +138,7 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
     assert running.wait(WAIT_S) == 2, "the code of the output that failed"
     assert "stopped; failed: broken" in (project / "said").read_text()
     after = databus("status", cwd=project)
-    assert after.stdout.startswith("shop does not run; its exit code was 2\n")
+    assert after.stdout.startswith("shop does not run; its exit code was 2: broken: ")
     assert after.returncode == 1
     assert re.search(r"^copy +stopped ", after.stdout, re.M), after.stdout
     assert re.search(r"^broken +failed ", after.stdout, re.M), after.stdout
@@ -139,12 +154,12 @@ def test_a_run_whose_end_finds_no_room_on_the_disk_is_not_said_to_have_been_kill
 
     config = load_pipeline(project / "databus.yml").config
     config.state.mkdir(parents=True)
-    with Published(config, None) as published:
-        write_status(config.state, published.status(asks_relay=False))
+    with Published(config, None) as told:
+        write_status(config.state, told.status(asks_relay=False))
         monkeypatch.setattr("databus.pipeline._status.replace_file", no_room)
-        published.take({"event": "stopped", "code": 0})
-    told = databus("status", cwd=project)
-    assert told.stdout.startswith(
+        told.take({"event": "stopped", "code": 0, "reasons": [], "is_complete": False})
+    after = databus("status", cwd=project)
+    assert after.stdout.startswith(
         "shop does not run, and its last run left no exit code: it was killed, or its end could not be written, as "
         "where the disk is full. "
     )
@@ -161,3 +176,93 @@ def test_a_run_that_could_not_begin_was_not_killed(project) -> None:
     assert f"listen: 127.0.0.1:{port}" in refused
     assert after.stdout.startswith("shop does not run; its exit code was 2: the pipeline's own relay refuses to start")
     assert f"listen: 127.0.0.1:{port}" in after.stdout
+
+
+FAR = """\
+name: far
+relay: {{url: "{url}"}}
+inputs: {{shop: {{type: databus, tables: [shop/*]}}}}
+outputs: {{copy: {{type: files, from: shop, path: out}}}}
+"""
+
+
+def said_here(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command, in this process."""
+    done = CliRunner().invoke(app, [str(each) for each in arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+@pytest.fixture
+def shop() -> Database:
+    return Database(groups=[order(1)])
+
+
+@pytest.fixture
+def relay_file(tmp_path: Path) -> Path:
+    path = tmp_path / "relay.yml"
+    path.write_text("listen: 127.0.0.1:0\nfolder: relay\nsources: {shop: {type: mock}}\n")
+    return path
+
+
+def suspended(relay: Relay, shop: Database) -> None:
+    shop.fail(PositionPurged("shop: what comes next was purged"))
+    wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+
+
+def test_a_relay_s_own_file_shows_its_sources_and_whether_it_runs(relay_file: Path, shop: Database) -> None:
+    with Relay(load_relay(relay_file), open_source=lambda name, _: ScriptedSource(name, shop)) as relay:
+        published(relay, "shop", 1)
+        until(lambda: state_of(relay)["lagMs"] is not None)
+        code, said, _ = said_here("status", relay_file)
+        assert (code, said.splitlines()[0]) == (0, f"the relay answers at {relay.url}")
+        assert re.search(r"^shop +running +0.0 s$", said, re.M), said
+        suspended(relay, shop)
+        code, said, wrong = said_here("status", relay_file)
+        assert code == 1
+        assert wrong == "source shop: suspended: shop: what comes next was purged\n"
+        assert re.search(r"^shop +suspended ", said, re.M), said
+        assert "source shop: suspended; do what the reason says, and start the relay again" in said
+        assert json.loads(said_here("status", relay_file, "--json")[1])["sources"]["shop"]["status"] == "suspended"
+    code, said, wrong = said_here("status", relay_file)
+    assert (code, said) == (1, "the relay does not run\n")
+    assert wrong.startswith("relay: does not answer: ")
+
+
+def test_a_source_that_a_relay_elsewhere_does_not_capture_is_in_the_status_with_what_to_do(
+    tmp_path: Path, shop: Database
+) -> None:
+    with scripted(tmp_path, {"shop": shop}) as relay:
+        published(relay, "shop", 1)
+        suspended(relay, shop)
+        path = tmp_path / "databus.yml"
+        path.write_text(FAR.format(url=relay.url))
+        config = load_pipeline(path).config
+        lock = StateLock(config.state, config.name)
+        lock.take()
+        try:
+            with Published(config, None) as told:
+                told.sources([state_of(relay)], "")
+                write_status(config.state, told.status(asks_relay=False))
+                code, said, wrong = said_here("status", path)
+                assert (code, wrong) == (1, "source shop: suspended: shop: what comes next was purged\n")
+                assert "source shop: suspended; do what the reason says, and start the relay again" in said
+                told.sources([], "Connection refused")
+                write_status(config.state, told.status(asks_relay=False))
+                code, said, wrong = said_here("status", path)
+                assert (code, wrong.splitlines()[0]) == (1, "relay: does not answer: Connection refused")
+                assert re.search(r"^shop +suspended when the relay answered last +-$", said, re.M), said
+        finally:
+            lock.release()
+
+
+def test_a_run_with_once_that_has_written_everything_counts_as_well_after_its_end(project: Path) -> None:
+    path = project / "databus.yml"
+    config = load_pipeline(path).config
+    config.state.mkdir(parents=True)
+    with Published(config, None) as told:
+        told.take({"event": "stopped", "code": 0, "reasons": [], "is_complete": True})
+    code, said, _ = said_here("status", path)
+    assert code == 0
+    assert re.match(
+        r"shop ended at 20\d\d-.*\+00:00, with everything written that was there \(--once\)$", said.splitlines()[0]
+    )

@@ -70,14 +70,19 @@ def published(tmp_path: Path) -> Published:
 
 
 def test_a_source_that_the_own_relay_cannot_capture_is_not_well_until_it_can(published):
-    said = {"event": "source", "source": "shop", "status": "suspended", "is_well": False, "message": "Access denied"}
-    published.take(said)
+    said = {"name": "shop", "status": "suspended", "state": "SUSPENDED_ON_ERROR", "message": "Access denied"}
+    other = {"name": "crm", "status": "running", "state": "RUNNING", "message": ""}
+    published.sources([said, other], "")
     status = published.status(asks_relay=False)
     assert unwell(status) == ["source shop: suspended: Access denied"]
     metrics = render_pipeline_metrics(status).decode()
     assert 'databus_pipeline_source_captured{source="shop"} 0.0' in metrics
     assert 'databus_pipeline_source_captured{source="crm"} 1.0' in metrics
-    published.take({**said, "status": "running", "is_well": True, "message": ""})
+    published.sources([], "Connection refused")
+    away = published.status(asks_relay=False)
+    assert unwell(away) == ["relay: does not answer: Connection refused", "source shop: suspended: Access denied"]
+    assert "databus_pipeline_relay_answers 0.0" in render_pipeline_metrics(away).decode()
+    published.sources([{**said, "status": "running", "state": "RUNNING", "message": ""}, other], "")
     assert unwell(published.status(asks_relay=False)) == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from databus.core import ServiceUnavailable
-from databus.pipeline._source_watch import SourceWatch
+from databus.pipeline._source_watch import SourceWatch, exit_code_of
 
 
 def state(name: str = "RUNNING", message: str = "", scn: int | None = 1) -> dict[str, Any]:
@@ -66,4 +66,16 @@ def test_trouble_is_told_once_and_its_end_too(relay):
 def test_an_exit_code_says_what_could_not_be_captured(relay, states, code, without_logs):
     relay.now = states
     watch = SourceWatch(relay.states, lambda told: None)
-    assert (watch.exit_code(), watch.exit_code_without_logs()) == (code, without_logs)
+    found = exit_code_of(watch.uncaptured()), exit_code_of(watch.uncaptured_without_logs())
+    assert found == (code, without_logs)
+
+
+def test_a_relay_that_does_not_answer_is_shown_until_the_end_but_not_after_it(relay):
+    shown: list[tuple[int, str]] = []
+    watch = SourceWatch(relay.states, lambda told: None, [lambda states, why: shown.append((len(states), why))])
+    for relay.now in (None, [state()]):
+        watch.uncaptured()
+    watch.stop()
+    relay.now = None  # as our own is while the run ends
+    watch.uncaptured()
+    assert shown == [(0, "it does not answer"), (1, "")]

@@ -111,8 +111,13 @@ def options_given(context: typer.Context) -> list[str]:
 
 def fail(error: DatabusError) -> NoReturn:
     """Print an error as one paragraph and leave with its exit code."""
-    typer.secho(f"databus: {error}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
+    say_error(str(error))
     sys.exit(error.exit_code)
+
+
+def say_error(message: str) -> None:
+    """Print what went wrong as one paragraph."""
+    typer.secho(f"databus: {message}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
 
 
 def _say_version(is_wanted: bool) -> None:

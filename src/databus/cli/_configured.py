@@ -9,10 +9,17 @@ if TYPE_CHECKING:
 
 
 def is_pipeline(path: Path) -> bool:
-    """Whether a file is a pipeline's: only that says where rows go."""
+    """Whether a file is a pipeline's: only that says where rows go.
+
+    One that cannot be read is taken for a pipeline's, whose loader says what is wrong with it.
+    """
+    from databus.core import ConfigError
     from databus.formats import load_yaml
 
-    return bool(load_yaml(path).keys() & {"inputs", "outputs"})
+    try:
+        return bool(load_yaml(path).keys() & {"inputs", "outputs"})
+    except ConfigError:
+        return True
 
 
 def sources_in(path: Path) -> "Mapping[str, SourceConfig]":

@@ -1,13 +1,15 @@
 """What a running pipeline is doing, gathered from its events for a screen. Nothing here draws."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from databus.cli._remedy import RelayAt, remedy
 from databus.cli._screen import Board, Line, Meter, SourceLine
 from databus.core import ordinal_of
 
 _MESSAGE_CHARS_MAX: Final = 400
+_HERE: Final = RelayAt()
 LOGGED: Final = frozenset(
     {
         *("started", "restart", "retry", "failed", "paused", "output_stopped", "no_source", "source"),
@@ -32,13 +34,15 @@ class RunView:
     What is kept is replaced as a whole or grows by single steps, so no reader sees half of anything.
     """
 
-    def __init__(self, outputs: Sequence[str]) -> None:
+    def __init__(self, outputs: Sequence[str], relay: RelayAt = _HERE) -> None:
+        self._relay = relay
         self._outputs = {name: _Output() for name in outputs}
         self._states: Sequence[Mapping[str, Any]] = ()
         self._why_none = ""
         self._doing = "reading the configuration"
         self._stopping = ""
         self.cut_off: Sequence[str] = ()
+        self.reasons: Sequence[str] = ()
 
     def take(self, event: Mapping[str, Any]) -> str:
         """Take an event. Returns a line about it for people, empty for what the board shows anyway."""
@@ -48,12 +52,15 @@ class RunView:
                 return ""
             case "hanging" | "answered":
                 return self._hanging(event)
+            case "relay":
+                self._relay = replace(self._relay, url=event["url"])
             case "stopping":
                 self._stopping = f"stopping ({event['why']}); a second Ctrl-C does not wait"
                 waits_for = event["waits_for"]
                 return f"stopping: {event['why']}" + (f"; {waits_for} has to end first" if waits_for else "")
             case "stopped":
                 self._doing, abandoned, self.cut_off = "", event["abandoned"], event["cut_off"] + event["abandoned"]
+                self.reasons = event["reasons"]
                 parts = ["stopped"]
                 if event["failed"]:
                     parts.append(f"failed: {', '.join(event['failed'])}")
@@ -119,7 +126,7 @@ class RunView:
 
     def board(self) -> Board:
         """What there is to show now."""
-        sources = [source_line(each) for each in self._states]
+        sources = [source_line(each, self._relay) for each in self._states]
         if self._why_none:
             sources.append(SourceLine("relay", "away", _short(self._why_none)))
         doing = ": ".join(each for each in (self._stopping, self._doing) if each)
@@ -136,20 +143,24 @@ class RunView:
         return "-" if not known else f"{max(sum(known), 0):,} transactions"
 
 
-def source_line(state: Mapping[str, Any]) -> SourceLine:
+def source_line(state: Mapping[str, Any], relay: RelayAt = _HERE) -> SourceLine:
     """A source as the relay's /controlSources/status has it, for people."""
-    details = []
-    if state["message"]:
-        details.append(_short(state["message"]))
-    details += [_short(each) for each in state.get("missingTables", ())]
+    details = [_short(state["message"])] if state["message"] else []
+    details += source_details(state)
+    if state["lagMs"] is not None:
+        details.append(f"captured up to {state['lagMs'] / 1e3:,.1f} s ago" if state["lagMs"] else "captured up to now")
+    if what := remedy(state, relay):
+        details.append(what)
+    return SourceLine(state["name"], state["status"], "; ".join(details))
+
+
+def source_details(state: Mapping[str, Any]) -> list[str]:
+    """What there is to know of a source beside its state: tables that are missing, or are being read."""
+    details = [_short(each) for each in state.get("missingTables", ())]
     if state["snapshots"]:
         names = ", ".join("tables that wait to be read" if each == "*" else each for each in state["snapshots"])
         details.append(f"reading {names}: {state['snapshotRows']:,} rows so far")
-    if state["lagMs"] is not None and state["status"] == "running":
-        details.append(f"captured up to {state['lagMs'] / 1e3:,.1f} s ago" if state["lagMs"] else "captured up to now")
-    if state["status"] == "suspended":
-        details.append(f"goes on after `databus sources resume {state['name']}`, or a restart")
-    return SourceLine(state["name"], state["status"], "; ".join(details))
+    return details
 
 
 def _reload(event: Mapping[str, Any]) -> str:

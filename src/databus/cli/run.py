@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from databus.cli._app import LogFormat, LogLevel, app, say_table
+from databus.cli._app import LogFormat, LogLevel, app, say_error, say_table
 from databus.cli._file import DEFAULT_FILE, File
 from databus.cli._screen import in_time
 from databus.core import DatabusError
@@ -42,6 +42,7 @@ def run(
     A dry run reads from the oldest that the relay has, unless the inputs say from where, and prints the rates at its
     end: at Ctrl-C, or with --once when it has read what is there. A relay of its own captures as always.
     """
+    from databus.cli._remedy import RelayAt
     from databus.cli._run_view import RunView
     from databus.cli._screen import Screen
     from databus.operate import configure_logs
@@ -51,7 +52,8 @@ def run(
     graph = load_pipeline(pipeline, master=master)
     config, rates = graph.config, EdgeRates(graph)
     names = {True: [edge_name(each) for each in graph.edges], False: sorted(config.sections.outputs)}
-    view = RunView(names[dry_run])
+    relay = RelayAt(config.relay.url or "", pipeline if config.embeds_relay else None, config.token_file)
+    view = RunView(names[dry_run], relay)
     screen = Screen(view.board)
     log_file = config.state / "pipeline.log" if screen.is_live else None
     configure_logs(level=log_level, style=log_format, file=log_file, pipeline=config.name)
@@ -91,6 +93,7 @@ def run(
         in_time(lambda: sys.stderr.write(said))
         _end_now(error.exit_code)
     _say_rates(rates if dry_run else None)
+    in_time(lambda: _say_reasons(view))
     if view.cut_off or not screen.is_shown:
         _end_now(code)
     raise typer.Exit(code)
@@ -109,6 +112,12 @@ def _say_plainly(screen: "Screen", view: "RunView", event: Mapping[str, Any], sa
         screen.say(said)
     elif not said:
         screen.show(view.board().lines)
+
+
+def _say_reasons(view: "RunView") -> None:
+    """Why the run did not end well, behind all else that it says; the reason of its exit code comes last."""
+    for each in view.reasons:
+        say_error(each)
 
 
 def _say_rates(rates: "EdgeRates | None") -> None:

@@ -1,4 +1,4 @@
-"""`databus status`: what the outputs of a running pipeline do."""
+"""`databus status`: what the sources and outputs of a running pipeline do, or the sources of a relay."""
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -8,50 +8,72 @@ from typing import Any
 import typer
 
 from databus.cli._app import AsJson, app, say_json, say_table
-from databus.cli._file import DEFAULT_FILE, File
+from databus.cli._file import DEFAULT_FILE, AnyFile
 
 
 @app.command(epilog="Example: databus status databus.yml")
 def status(
-    pipeline: File = DEFAULT_FILE,
+    file: AnyFile = DEFAULT_FILE,
     as_json: AsJson = False,
 ) -> None:
-    """Show each output of a running pipeline: state, lag, and what the relay still holds for it.
+    """Show each source and output of a running pipeline: state, lag, and what the relay still holds for the output.
 
-    Exits with 1 if the pipeline does not run, or one of its outputs has failed, hangs or tries again; with 2 if it has
-    never run.
+    The sources are those that the pipeline reads, whether its own relay captures them or one elsewhere. Of a relay's
+    file, the sources alone.
+    Exits with 1 if the pipeline or the relay does not run, a source is not captured, or an output has failed, hangs or
+    tries again; with 2 if the pipeline has never run. A run with --once that has written everything counts as well
+    after its end.
     """
+    from databus.cli._configured import is_pipeline
     from databus.core import InputError
-    from databus.pipeline import status_of, unwell
+    from databus.pipeline import relay_status_of, status_of, unwell
 
-    found = status_of(pipeline)
+    found = status_of(file) if is_pipeline(file) else relay_status_of(file)
     if found is None:
-        raise InputError(f"{pipeline}: this pipeline has never run here; start it with `databus run {pipeline}`")
+        raise InputError(f"{file}: this pipeline has never run here; start it with `databus run {file}`")
     if as_json:
         say_json(found)
     else:
-        typer.echo(_headline(found))
-        if (found.get("reload") or {}).get("problem"):
-            typer.secho(f"the file is not what runs; a reload was refused:\n{found['reload']['problem']}", err=True)
-        say_table(["output", "state", "rows", "lag", "rows left", "relay holds"], _rows(found))
-        for line in (*_paused(found), *_letters(found, pipeline)):
-            typer.echo(line)
-        for line in unwell(found):
-            typer.secho(line, err=True)
+        _say(found, file)
     if found["state"] == "stopped" or unwell(found):
         raise typer.Exit(1)
 
 
+def _say(found: Mapping[str, Any], file: Path) -> None:
+    from databus.pipeline import unwell
+
+    typer.echo(_headline(found))
+    if (found.get("reload") or {}).get("problem"):
+        typer.secho(f"the file is not what runs; a reload was refused:\n{found['reload']['problem']}", err=True)
+    if any("lagMs" in each for each in found["sources"].values()):
+        say_table(["source", "state", "lag"], _source_rows(found))
+    if found["outputs"]:
+        say_table(["output", "state", "rows", "lag", "rows left", "relay holds"], _rows(found))
+    for line in (*_letters(found, file), *_said_by_sources(found)):
+        typer.echo(line)
+    for line in unwell(found):
+        typer.secho(line, err=True)
+    if found["state"] == "running":
+        for line in _remedies(found, file):
+            typer.echo(line)
+
+
 def _headline(found: Mapping[str, Any]) -> str:
+    if "pipeline" not in found:
+        return f"the relay answers at {found['relay']}" if found["state"] == "running" else "the relay does not run"
     doing = f": {found['doing']}" if found["doing"] else ""
+    if found["state"] == "ended":
+        return (
+            f"{found['pipeline']} ended at {_time(found['ended_us'])}, with everything written that was there (--once)"
+        )
     if found["state"] == "stopped":
         if found["pid"] is None:
             return f"{found['pipeline']} does not run, and its last run left no status; its targets say this"
         if found["code"] is None:
-            at = datetime.fromtimestamp(found["written_us"] / 1e6, UTC).isoformat(timespec="seconds")
             return (
                 f"{found['pipeline']} does not run, and its last run left no exit code: it was killed, or its end "
-                f"could not be written, as where the disk is full. Its log may say. What follows is of {at}"
+                f"could not be written, as where the disk is full. Its log may say. What follows is of "
+                f"{_time(found['written_us'])}"
             )
         why = f": {found['failure']}" if found.get("failure") else ""
         return f"{found['pipeline']} does not run; its exit code was {found['code']}{why}"
@@ -59,13 +81,43 @@ def _headline(found: Mapping[str, Any]) -> str:
     return f"{found['pipeline']} is {found['state']} as process {found['pid']}{http}{doing}"
 
 
-def _paused(found: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each source whose capture somebody paused: its outputs look idle and show no lag."""
-    if found["state"] != "stopped":
-        for name, source in found["sources"].items():
-            if source["status"] == "paused":
-                command = f"databus sources resume {name} --relay {found['relay']}"
-                yield f"source {name}: paused; to continue capture: {command}"
+def _time(us: int) -> str:
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat(timespec="seconds")
+
+
+def _source_rows(found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    is_known = not found.get("relay_error")
+    for name, source in found["sources"].items():
+        lag_ms = source.get("lagMs") if is_known and found["state"] == "running" else None
+        yield {
+            "source": name,
+            "state": source["status"] if is_known else f"{source['status']} when the relay answered last",
+            "lag": "-" if lag_ms is None else f"{lag_ms / 1e3:,.1f} s",
+        }
+
+
+def _said_by_sources(found: Mapping[str, Any]) -> Iterator[str]:
+    """What is worth knowing of sources that are well."""
+    from databus.cli._run_view import source_details
+
+    for name, source in found["sources"].items():
+        if "snapshots" in source:
+            yield from (f"source {name}: {each}" for each in source_details(source))
+
+
+def _remedies(found: Mapping[str, Any], file: Path) -> Iterator[str]:
+    """What to do about each source that is not captured, as it is to be typed."""
+    from databus.cli._remedy import RelayAt, remedy
+
+    at = RelayAt(found["relay"] or "", file if found.get("relay_is_own") else None, _token_file(found))
+    for name, source in found["sources"].items():
+        if "state" in source and (what := remedy(source, at)):
+            yield f"source {name}: {source['status']}; {what}"
+
+
+def _token_file(found: Mapping[str, Any]) -> Path | None:
+    given = found.get("token_file")
+    return None if given is None else Path(given)
 
 
 def _letters(found: Mapping[str, Any], pipeline: Path) -> Iterator[str]:

@@ -16,7 +16,7 @@ from databus.pipeline._output_contract import Delivery, DirectOutput, Output, Ou
 from databus.pipeline._plugins import Plugin, plugin, plugins
 from databus.pipeline._positions import OutputPositions, positions_of
 from databus.pipeline._progress import unwell, worst_backlogs
-from databus.pipeline._published import status_of
+from databus.pipeline._published import relay_status_of, status_of
 from databus.pipeline._rebuild import keeps_changes, rebuild
 from databus.pipeline._reference import reference_markdown
 from databus.pipeline._render import render
@@ -75,6 +75,7 @@ __all__ = [
     "rebuild",
     "reference_markdown",
     "relay_at",
+    "relay_status_of",
     "render",
     "run",
     "run_filter_tests",

@@ -3,7 +3,7 @@
 | path | answers |
 |---|---|
 | `/admin/live` | `GOOD`, as long as the process answers |
-| `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output, or source of the own relay, that is not well |
+| `/admin/ready` | `GOOD`, or 503 and `BAD` with a line for each output, source and relay that is not well |
 | `/metrics` | Prometheus |
 | `/status` | what `databus status --json` prints |
 """
@@ -154,7 +154,7 @@ class _Collector:
         age = GaugeMetricFamily("databus_output_batch_age_seconds", "Time since its last batch.", labels=by_output)
         lag_s = GaugeMetricFamily(
             "databus_output_lag_seconds",
-            "Commit time between what was written and the end of the relay's log; 0 where no row is left.",
+            "Age of the oldest change that the database has committed and the output has not written.",
             labels=by_physical,
         )
         lag_rows = GaugeMetricFamily(
@@ -168,9 +168,13 @@ class _Collector:
         )
         captured = GaugeMetricFamily(
             "databus_pipeline_source_captured",
-            "0 while the pipeline's own relay cannot capture this source, else 1; the reason is in /status.",
+            "0 while the relay cannot capture this source, else 1; the reason is in /status.",
             labels=("source",),
         )
+        answers = GaugeMetricFamily(
+            "databus_pipeline_relay_answers", "0 while the relay does not answer the pipeline, else 1.", value=None
+        )
+        answers.add_metric((), float(not self._status["relay_error"]))
         for name, source in self._status["sources"].items():
             captured.add_metric((name,), float(source["is_well"]))
         for name, output in self._status["outputs"].items():
@@ -187,7 +191,7 @@ class _Collector:
                 for family, value in ((lag_s, worst["lag_s"]), (lag_rows, worst["rows"]), (held, worst["held"])):
                     if value is not None:
                         family.add_metric((name, physical), float(value))
-        yield from (captured, state, rows, batches, retries, letters, age, lag_s, lag_rows, held)
+        yield from (answers, captured, state, rows, batches, retries, letters, age, lag_s, lag_rows, held)
 
 
 def render_pipeline_metrics(status: Status) -> bytes:

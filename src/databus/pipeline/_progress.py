@@ -154,7 +154,9 @@ class Progress:
 
 
 def unwell(status: Mapping[str, Any]) -> list[str]:
-    """A line for each output that is not well, and each source that the own relay cannot capture, with the reason."""
+    """A line for each output that is not well, each source that the relay cannot capture, and a relay that does not
+    answer, with the reason.
+    """
     outputs = [
         (name, output["state"], output["message"] or output["error"])
         for name, output in status["outputs"].items()
@@ -165,7 +167,9 @@ def unwell(status: Mapping[str, Any]) -> list[str]:
         for name, source in status.get("sources", {}).items()  # a status of an earlier version has none
         if not source["is_well"]
     ]
-    return [f"{name}: {state}: {' '.join(str(why).split())}".rstrip(": ") for name, state, why in sources + outputs]
+    relay = [("relay", "does not answer", why)] if (why := status.get("relay_error")) else []
+    found = relay + sources + outputs
+    return [f"{name}: {state}: {' '.join(str(why).split())}".rstrip(": ") for name, state, why in found]
 
 
 def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

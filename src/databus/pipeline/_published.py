@@ -9,9 +9,11 @@ from databus.core import ConfigError, CorruptData, DatabusError
 from databus.pipeline._check_http import http_address
 from databus.pipeline._config import PipelineConfig, state_of
 from databus.pipeline._dead_letters import with_letters
+from databus.pipeline._own_relay import states_of
 from databus.pipeline._plan import QueryPlan
 from databus.pipeline._positions import positions_of, with_positions
 from databus.pipeline._progress import Progress
+from databus.pipeline._source_watch import States, is_well
 from databus.pipeline._state import is_held
 from databus.pipeline._status import StatusFile, read_status, with_backlog
 from databus.pipeline._validate import load_pipeline
@@ -26,9 +28,12 @@ if TYPE_CHECKING:
 _STOPPED: Final = dict.fromkeys(("starting", "running"), "stopped")
 """What is left, once a run has ended, of what an output did."""
 
+ENDED: Final = "ended"
+"""The state of a run that had an end of its own, and has come to it: with `once`, everything is written."""
+
 _ENVELOPE: Final = frozenset({"event", "pipeline"})
 
-_WELL: Final[Mapping[str, Any]] = {"is_well": True, "status": "", "message": ""}
+_NOT_ASKED_YET: Final[Mapping[str, Any]] = {"is_well": True, "status": "", "message": ""}
 
 
 class Published:
@@ -42,7 +47,7 @@ class Published:
         self._progress = Progress(sorted(config.sections.outputs))
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
         self._about = _about(config)
-        self._sources = dict.fromkeys(config.sources, _WELL) if config.embeds_relay else {}
+        self._sources = dict.fromkeys(config.sources, _NOT_ASKED_YET) if config.embeds_relay else {}
 
     def __enter__(self) -> Self:
         if self._http is not None:
@@ -53,7 +58,9 @@ class Published:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        self._about["state"] = "stopped"
+        self._about["ended_us"] = time.time_ns() // 1000
+        if self._about["state"] != ENDED:
+            self._about["state"] = "stopped"
         if isinstance(error, DatabusError):
             self._about.update(code=error.exit_code, failure=str(error))
         self._file.stop()
@@ -91,17 +98,24 @@ class Published:
                 self._about["relay"] = event["url"]
             case "doing":
                 self._about["doing"] = event["what"]
-            case "source" if event["source"] in self._sources:
-                found = {name: event[name] for name in ("is_well", "status", "message")}
-                self._sources = {**self._sources, event["source"]: found}
             case "reload":
                 self._about["reload"] = {name: each for name, each in event.items() if name not in _ENVELOPE}
             case "stopping":
                 self._about["state"] = "stopping"
             case "stopped":
-                self._about["code"] = event["code"]
+                self._about.update(code=event["code"], failure="; ".join(event["reasons"]) or None)
+                if event["is_complete"]:
+                    self._about["state"] = ENDED
             case _:
                 self._progress.take(event)
+
+    def sources(self, states: States, why_none: str) -> None:
+        """Take what the relay says of the sources that this pipeline reads, or why it says nothing. What was known of
+        them stays then, and says that it is of before.
+        """
+        self._about["relay_error"] = why_none
+        if not why_none:
+            self._sources = {str(each["name"]): {**each, "is_well": is_well(each)} for each in states}
 
     def status(self, *, asks_relay: bool) -> dict[str, Any]:
         """What there is to say now; asks_relay: with positions and the backlog, which may take seconds."""
@@ -116,9 +130,9 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     """What a pipeline's last run said of itself, by the pipeline's file, with what its targets say; None where it never
     ran, and no target knows it.
 
-    With the backlog, unless the relay ended with the run; `state` is `stopped` where it does not run, whatever it said
-    last. Raises `ConfigError` for a file with problems; while it runs by what the file was before, only what it says
-    itself comes back.
+    With the backlog, unless the relay ended with the run. Where it does not run, `state` is `ended` if the last run was
+    to end by itself and has written everything, else `stopped`. Raises `ConfigError` for a file with problems; while it
+    runs by what the file was before, only what it says itself comes back.
     """
     try:
         config = load_pipeline(path).config
@@ -130,18 +144,39 @@ def status_of(path: "Path") -> dict[str, Any] | None:
     status = read_status(config.state)
     is_running = is_held(config.state)
     if status is None:
-        status = {**_about(config), "pid": None, "started_us": None, "sources": {}, "outputs": {}}
+        status = {**_about(config), "state": "stopped", "pid": None, "started_us": None, "sources": {}, "outputs": {}}
         is_known = any(each.streams or isinstance(each.error, CorruptData) for each in positions_of(config))
         if not is_running and not is_known:
             return None
     outputs = with_letters(config, with_positions(config, status["outputs"]))
     if not is_running:
-        status["state"] = "stopped"
+        status["state"] = ENDED if status["state"] == ENDED else "stopped"
         for each in outputs.values():
             each["state"] = _STOPPED.get(each["state"], each["state"])
         if config.embeds_relay:
             return {**status, "outputs": outputs}
     return {**status, "outputs": with_backlog(outputs, status["relay"], config.access)}
+
+
+def relay_status_of(path: "Path") -> dict[str, Any]:
+    """What a relay says of its sources, by its file, in the words of `status_of`; `state` is `stopped` where none runs.
+
+    It is asked where it says that it answers, or, where its folder is not here, where its file says.
+    """
+    from databus.link import Access
+    from databus.relay import load_relay, relay_url
+
+    config = load_relay(path)
+    url = relay_url(config)
+    found: dict[str, Any] = {"state": "running", "relay": url, "relay_error": "", "sources": {}, "outputs": {}}
+    found["token_file"] = None if config.token_file is None else str(config.token_file)
+    if url is None:
+        return {**found, "state": "stopped", "relay_error": "it has not said yet at which port it answers"}
+    try:
+        states = states_of(url, Access(token_file=config.token_file).with_environment())
+    except DatabusError as error:
+        return {**found, "state": "stopped", "relay_error": str(error)}
+    return {**found, "sources": {str(each["name"]): {**each, "is_well": is_well(each)} for each in states}}
 
 
 def _about(config: PipelineConfig) -> dict[str, Any]:
@@ -152,8 +187,12 @@ def _about(config: PipelineConfig) -> dict[str, Any]:
         "state": "running",
         "doing": "",
         "relay": config.relay.url,
+        "relay_error": "",
+        "relay_is_own": config.embeds_relay,
+        "token_file": None if config.token_file is None else str(config.token_file),
         "http": None,
         "reload": None,
+        "ended_us": None,
         "code": None,
         "failure": None,
     }

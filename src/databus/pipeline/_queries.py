@@ -134,11 +134,6 @@ class Queries:
         """Whether all that is wanted has been started, and has ended."""
         return self._settings is not None and not self.left and all(map(self._has, self._wanted().values()))
 
-    @property
-    def failures(self) -> list[DatabusError]:
-        """What queries have failed with."""
-        return [each.error for each in self.threads if each.error is not None]
-
     def begin(self, settings: RunSettings, physicals: Sequence[str]) -> None:
         """From now on queries can run over these physical sources."""
         self._settings = settings

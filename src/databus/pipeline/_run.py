@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from databus.core import DatabusError, InputError
 from databus.operate import logger_of
-from databus.pipeline._check_master import unguarded
 from databus.pipeline._check_renamed import check_renamed
 from databus.pipeline._commands import Commands
 from databus.pipeline._config import PipelineConfig
@@ -30,8 +30,8 @@ from databus.pipeline._reload import Handed, Reloads
 from databus.pipeline._reload_changes import Changes
 from databus.pipeline._renewals import Renewals
 from databus.pipeline._resting import Resting
-from databus.pipeline._source_watch import SourceWatch, States
-from databus.pipeline._spark_start import OnProcess, SparkStart
+from databus.pipeline._source_watch import SourceWatch, States, exit_code_of
+from databus.pipeline._spark_start import SparkStart, end_spark, settled, spark_start
 from databus.pipeline._state import StateLock
 from databus.pipeline._stopping import (
     LET_GO_S_MAX,
@@ -100,7 +100,7 @@ def run(
     names are those of outputs in events; neither targets nor the pipeline's own state are touched.
     http: HOST:PORT where health, metrics and status are served meanwhile; instead of `run.http` in the file.
     An output whose query fails for good does not stop the others; the code is then that of the worst error, which with
-    `once` may be that of a source that its own relay cannot capture. Raises `ConfigError` for a file with problems,
+    `once` may be that of a source that the relay cannot capture. Raises `ConfigError` for a file with problems,
     `LockHeld` where the pipeline runs already, `ServiceUnavailable` if its own relay does not start.
     """
     graph = load_pipeline(path, master=master)
@@ -133,26 +133,10 @@ def run(
             lock.release()
 
 
-def _end_spark(spark: "SparkSession") -> None:
-    """Stop Spark."""
-    from py4j.protocol import Py4JError
-
-    with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
-        spark.stop()
-
-
 def _close(handle: OutputHandle) -> None:
     """Close an output."""
     with suppress(DatabusError):  # its query has told of it already
         handle.close()
-
-
-def _settled(session: "SparkSession") -> "SparkSession":
-    """A session that somebody else made, in which queries may start at the same moment."""
-    from databus.spark import settle_session
-
-    settle_session(session)
-    return session
 
 
 class _Run:
@@ -181,7 +165,7 @@ class _Run:
         self._doing = ""
         self._ends_when_drained = False
         self._hanging: set[str] = set()
-        self._uncaptured_code = 0
+        self._uncaptured: States = ()
         self.is_dry = False
         self._cut_off: list[str] = []
         self.abandoned: list[str] = []
@@ -191,9 +175,13 @@ class _Run:
             if self._config.embeds_relay
             else None
         )
-        self._sources = None if self._relay is None else SourceWatch(self._relay.states, self._say_source, on_sources)
-        elsewhere = self._watch_of_elsewhere(on_sources)
-        self._watches = [each for each in (self._sources, elsewhere) if each is not None]
+        shows = [published.sources, *([] if on_sources is None else [on_sources])]
+        self._sources = (
+            None
+            if self._config.relay.url is None and self._relay is None
+            else SourceWatch(self._states_of_sources, self._say_source, shows)
+        )
+        self._spark: SparkStart | None = None
         self._logger = logger_of("databus.pipeline").bind(pipeline=self._config.name)
         self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look)
         self._renewals = Renewals(self._logger)
@@ -240,19 +228,14 @@ class _Run:
         """See `databus.pipeline._reload.Run`."""
         self._say("reload", **told)
 
-    def _watch_of_elsewhere(self, on_sources: OnSources | None) -> SourceWatch | None:
-        """What shows the sources of a relay that runs elsewhere, as far as this pipeline reads them."""
-        url = self._config.relay.url
-        if url is None or on_sources is None:
-            return None
-
-        def states() -> States:
-            inputs = self._graph.inputs.values()  # those of the file as it was taken last
-            patterns = [full_pattern(each) for node in inputs for each in node.choice().include]
-            asked = states_of(url, self._config.access)
-            return [each for each in asked if any(patterns_meet(f"{each['name']}/*", other) for other in patterns)]
-
-        return SourceWatch(states, self._say_source, on_sources)
+    def _states_of_sources(self) -> States:
+        """What the relay says of its sources: our own of all, one elsewhere of those that are read here."""
+        if self._relay is not None:
+            return self._relay.states()
+        inputs = self._graph.inputs.values()  # those of the file as it was taken last
+        patterns = [full_pattern(each) for node in inputs for each in node.choice().include]
+        asked = states_of(self._config.relay.url or "", self._config.access)
+        return [each for each in asked if any(patterns_meet(f"{each['name']}/*", other) for other in patterns)]
 
     @property
     def _relay_url(self) -> str | None:
@@ -260,43 +243,31 @@ class _Run:
 
     def run(self, session: "SparkSession | None") -> int:
         """Everything, in order; what was started is stopped."""
-        spark = None if session is not None else self._start_spark()
         try:
-            self._run(session, spark)
+            self._run(session)
         finally:
-            self._let_go(spark)
+            self._let_go()
             self.overdue.end()
         code = self._code()
         failed = {name for each in self._queries.threads if each.error is not None for name in each.outputs}
-        failed.update(self._queries.unfed_names if self._queries.unfed in self._failures() else [])
-        self._say("stopped", failed=sorted(failed), abandoned=self.abandoned, cut_off=self._cut_off, code=code)
+        failed.update([] if self._unfed is None else self._queries.unfed_names)
+        self._say(
+            "stopped",
+            failed=sorted(failed),
+            abandoned=self.abandoned,
+            cut_off=self._cut_off,
+            code=code,
+            reasons=[reason for _, reason in self._reasons()],
+            is_complete=self._once and code == 0 and not self._is_asked_to_stop,
+        )
         return code
 
-    def _start_spark(self) -> SparkStart:
-        config, spark = self._config, self._config.sections.spark
-        archive = None if spark.archive is None else config.folder / spark.archive
+    def _start_spark(self) -> None:
+        self._spark = spark_start(self._config, self._master, self._renewals, self._logger)
 
-        def make(on_process: OnProcess) -> "SparkSession":
-            from databus.spark import Shipment, is_local, tuned_session
-
-            shipment, folder = Shipment(archive, config.access), config.state / "spark"
-            if (warning := unguarded(self._master, config)) is not None:
-                self._logger.warning(warning)
-            session = tuned_session(
-                f"databus {config.name}",
-                self._master,
-                folder=folder,
-                settings=spark.settings,
-                on_process=on_process,
-                shipment=shipment,
-            )
-            if not is_local(self._master):
-                self._renewals.send = partial(shipment.send_renewed, session, folder)
-            return session
-
-        return SparkStart(make)
-
-    def _run(self, session: "SparkSession | None", spark: SparkStart | None) -> None:
+    def _run(self, session: "SparkSession | None") -> None:
+        if session is None and not self._once:  # beside the relay; `once` may have nothing to read
+            self._start_spark()
         for each in check_renamed(self._graph):
             self._say("renamed", message=str(each))
             self._logger.warning(str(each))
@@ -306,34 +277,45 @@ class _Run:
             if self._is_stopping.is_set():
                 return
             self._say("relay", url=self._relay.url, pid=self._relay.pid)
-        for watch in self._watches:
-            watch.start()
-        if self._once and self._relay is not None:
-            self._begin("waiting until the relay has captured what is there")
-            self._relay.wait_until_caught_up(self._is_stopping)
-            if self._sources is not None and (code := self._sources.exit_code_without_logs()):
-                self._uncaptured_code = code
-                return
+        if self._sources is not None:
+            self._sources.start()
+        if self._once and not self._has_something_to_read(starts_spark=session is None):
+            return
         self._begin("starting Spark")
-        session = _settled(session) if spark is None else spark.wait(self._is_stopping)
+        session = settled(session) if self._spark is None else self._spark.wait(self._is_stopping)
         if session is not None:
             self._run_queries(session)
 
-    def _let_go(self, spark: SparkStart | None) -> None:
+    def _has_something_to_read(self, *, starts_spark: bool) -> bool:
+        """Wait until our own relay has captured what is there. Spark starts meanwhile, unless nothing can be read."""
+        sources = self._sources
+        may_read = sources is None or not sources.uncaptured_without_logs()
+        if starts_spark and may_read:
+            self._start_spark()
+        if self._relay is not None:
+            self._begin("waiting until the relay has captured what is there")
+            self._relay.wait_until_caught_up(self._is_stopping)
+        self._uncaptured = () if sources is None else sources.uncaptured_without_logs()
+        if starts_spark and self._spark is None and not self._uncaptured:
+            self._start_spark()
+        return not self._uncaptured
+
+    def _let_go(self) -> None:
         """Stop everything that the queries needed, at once and within a bound."""
         names = {each.name for each in self._queries.all_handles}.difference(self.abandoned)
         ends: dict[str, Callable[[], object]]
         ends = {
             f"closing {each.name}": partial(_close, each) for each in self._queries.all_handles if each.name in names
         }
+        spark = self._spark
         if self._relay is not None:
             ends["stopping the relay"] = self._relay.stop
         if spark is not None and (made := spark.end()) is not None:
-            ends["stopping Spark"] = partial(_end_spark, made)
+            ends["stopping Spark"] = partial(end_spark, made)
         if spark is not None and spark.is_given_up:
             self._cut_off.append("starting Spark")
-        for watch in self._watches:
-            watch.stop()
+        if self._sources is not None:
+            self._sources.stop()
         seconds_max = LET_GO_S_MAX if self._is_asked_to_stop else _LET_GO_UNASKED_S_MAX
         threads = [in_background(name, end) for name, end in ends.items()]
         left = left_after(seconds_max, threads, lambda left: self._begin(", ".join(each.name for each in left)))
@@ -387,7 +369,7 @@ class _Run:
             self._is_stopping.set()
             self._end_queries()
         if self._once and self._sources is not None:
-            self._uncaptured_code = self._sources.exit_code()
+            self._uncaptured = self._sources.uncaptured()
 
     @property
     def _waits_for_sources(self) -> bool:
@@ -405,12 +387,23 @@ class _Run:
         if left:
             self._logger.warning("not waited for any longer; it comes again", outputs=self.abandoned)
 
-    def _failures(self) -> list[DatabusError]:
-        unfed = None if self._waits_for_sources else self._queries.unfed
-        return [*self._queries.failures, *([] if unfed is None else [unfed])]
+    @property
+    def _unfed(self) -> DatabusError | None:
+        return None if self._waits_for_sources else self._queries.unfed
 
     def _code(self) -> int:
-        return max((*(error.exit_code for error in self._failures()), self._uncaptured_code))
+        return max((code for code, _ in self._reasons()), default=0)
+
+    def _reasons(self) -> list[tuple[int, str]]:
+        """Why the run does not end well, with the exit code of each; the one that decides comes last."""
+        failed = [
+            (each.error.exit_code, f"{', '.join(each.outputs)}: {each.error}")
+            for each in self._queries.threads
+            if each.error is not None
+        ]
+        unfed = [] if self._unfed is None else [(self._unfed.exit_code, str(self._unfed))]
+        unread = [(exit_code_of([each]), f"source {each['name']}: {each['message']}") for each in self._uncaptured]
+        return sorted([*failed, *unfed, *unread], key=itemgetter(0))
 
     def _still_running(self) -> str:
         """What an end by force would cut off."""

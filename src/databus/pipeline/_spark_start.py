@@ -3,9 +3,14 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
 from subprocess import Popen
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from databus.pipeline._check_master import unguarded
+from databus.pipeline._config import PipelineConfig
+from databus.pipeline._renewals import Renewals
 from databus.pipeline._stopping import in_background
 
 if TYPE_CHECKING:
@@ -57,3 +62,45 @@ class SparkStart:
         self._processes.append(process)
         if self.is_given_up:
             process.kill()
+
+
+def spark_start(config: PipelineConfig, master: str, renewals: Renewals, logger: Any) -> SparkStart:
+    """Begin to start Spark as a pipeline's file says."""
+    spark = config.sections.spark
+    archive = None if spark.archive is None else config.folder / spark.archive
+
+    def make(on_process: OnProcess) -> "SparkSession":
+        from databus.spark import Shipment, is_local, tuned_session
+
+        shipment, folder = Shipment(archive, config.access), config.state / "spark"
+        if (warning := unguarded(master, config)) is not None:
+            logger.warning(warning)
+        session = tuned_session(
+            f"databus {config.name}",
+            master,
+            folder=folder,
+            settings=spark.settings,
+            on_process=on_process,
+            shipment=shipment,
+        )
+        if not is_local(master):
+            renewals.send = partial(shipment.send_renewed, session, folder)
+        return session
+
+    return SparkStart(make)
+
+
+def settled(session: "SparkSession") -> "SparkSession":
+    """A session that somebody else made, in which queries may start at the same moment."""
+    from databus.spark import settle_session
+
+    settle_session(session)
+    return session
+
+
+def end_spark(spark: "SparkSession") -> None:
+    """Stop Spark."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):  # a signal to the whole group may have ended the JVM before us
+        spark.stop()

@@ -13,6 +13,7 @@ from databus.relay._config import (
     parse_relay,
     tokens_in,
 )
+from databus.relay._log_identity import check_identity, held_identity
 from databus.relay._relay import Relay, relay_url, run_relay, told_url
 from databus.relay._tokens import Tokens, keep_renewing
 

@@ -34,7 +34,7 @@ from databus.core import (
 )
 from databus.log import Log, LogConfig
 from databus.operate import logger_of
-from databus.relay._capture_state import Counters, State, Status
+from databus.relay._capture_state import Counters, State, Status, remedy_of
 from databus.relay._config import CaptureConfig
 from databus.relay._group_writer import Draft, GroupWriter
 from databus.relay._lag import LagWatch
@@ -185,9 +185,11 @@ class Capture:
         """
         source, status = self._source, self._status
         if status.state is State.SUSPENDED_ON_ERROR:
+            resumes = f"Remove that reason, then run `databus sources resume {self.physical}`"
+            mend = resumes if remedy_of(status, self.config) == "resume" else "Do what that says"
             raise SourceSuspended(
                 f"{self.physical}: nothing will be read again: capture is suspended: {status.error}: {status.message}. "
-                f"Remove that reason, then run `databus sources resume {self.physical}`, and ask again"
+                f"{mend}, and ask again"
             )
         if source is None or self._status.state is State.INITIALIZING:
             raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again when it is")

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from databus.core import PositionPurged, SourceChanged
+from databus.sources import Movable, Skippable, SourceConfig, offers
+
 
 class State(IntEnum):
     """What a capture is doing; the numbers are the original's."""
@@ -39,3 +42,19 @@ class Counters:
         self.progress = 0
         self.restarts = 0
         self.errors = 0
+
+
+def remedy_of(status: Status, config: SourceConfig) -> str | None:
+    """Which command of databus has a suspended source go on; None where none does, or none is needed.
+
+    `resume` is for a reason that somebody can remove while the relay runs. A place that is gone in the database's log
+    does not come back: `position set` goes on elsewhere, where the source can. Other errors name their command.
+    """
+    if status.state is not State.SUSPENDED_ON_ERROR:
+        return None
+    if "`databus skip`" in status.message and offers(config, Skippable):
+        return "skip"
+    is_purged = status.error == PositionPurged.__name__
+    if is_purged or "`databus position set`" in status.message:
+        return "position set" if offers(config, Movable) else None
+    return None if status.error == SourceChanged.__name__ else "resume"

@@ -5,20 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from databus.core import (
-    MalformedRequest,
-    PositionPurged,
-    SourceChanged,
-    UnsupportedFeature,
-    canonical_name,
-    split_physical,
-)
+from databus.core import MalformedRequest, UnsupportedFeature, canonical_name, split_physical
 from databus.log import Log
 from databus.relay._capture import Capture
-from databus.relay._capture_state import State, Status
+from databus.relay._capture_state import State, remedy_of
 from databus.relay._catalog import Catalog, unknown
 from databus.relay._stats import Stats
-from databus.sources import Movable, Skippable, SourceConfig, offers
 
 _STATE_WORDS: Final = {
     State.INITIALIZING: "initializing",
@@ -41,22 +33,6 @@ _WORST_FIRST: Final = (
     State.PAUSED,
     State.RUNNING,
 )
-
-
-def remedy_of(status: Status, config: SourceConfig) -> str | None:
-    """Which command of databus has a suspended source go on; None where none does, or none is needed.
-
-    `resume` is for a reason that somebody can remove while the relay runs. A place that is gone in the database's log
-    does not come back: `position set` goes on elsewhere, where the source can. Other errors name their command.
-    """
-    if status.state is not State.SUSPENDED_ON_ERROR:
-        return None
-    if "`databus skip`" in status.message and offers(config, Skippable):
-        return "skip"
-    is_purged = status.error == PositionPurged.__name__
-    if is_purged or "`databus position set`" in status.message:
-        return "position set" if offers(config, Movable) else None
-    return None if status.error == SourceChanged.__name__ else "resume"
 
 
 def _capture_json(capture: Capture, file: Path | None) -> dict[str, Any]:

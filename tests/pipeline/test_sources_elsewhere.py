@@ -1,0 +1,168 @@
+"""Relay and pipeline as two processes: what the relay meets at its sources shows wherever the pipeline is looked at."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from databus.core import FatalError, ServiceUnavailable, SourceChanged
+from databus.pipeline import run, status_of, unwell
+from databus.pipeline._health import render_pipeline_metrics
+from databus.pipeline._status import with_backlog
+from databus.relay import Relay, State
+from databus.testing import FakeClock
+from tests.relay.support import AT_US, Database, ScriptedSource, config_of, order, published, until, wait_for_state
+
+PIPELINE = """\
+name: far
+relay: {{url: '{url}'}}
+inputs: {{shop: {{type: databus, tables: ['shop/*']}}}}
+outputs: {{copy: {{type: files, from: shop, path: out}}}}
+"""
+HOUR_MS = 3_600_000.0
+
+
+@pytest.fixture
+def shop() -> Database:
+    return Database(groups=[order(scn) for scn in range(1, 5)])
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(AT_US * 1_000)
+
+
+@pytest.fixture
+def relay(tmp_path: Path, shop: Database, clock: FakeClock) -> Iterator[Relay]:
+    """Of a source that is read here, and of one that is not, and suspended."""
+    other = Database(identify_errors=[FatalError("nobody here reads it")])
+    databases = {"shop": shop, "other": other}
+    config = config_of(tmp_path, databases)
+    with Relay(config, open_source=lambda name, _: Quiet(name, databases[name]), clock=clock) as relay:
+        yield relay
+
+
+class Quiet(ScriptedSource):
+    def lag(self) -> Any:
+        from databus.sources import SourceLag
+
+        return SourceLag(0.0, 0)
+
+
+def written(folder: Path, relay: Relay) -> Path:
+    path = folder / "databus.yml"
+    path.write_text(PIPELINE.format(url=relay.url))
+    return path
+
+
+def found_when(path: Path, is_so: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def look() -> bool:
+        found.update(status_of(path) or {"outputs": {}, "sources": {}})
+        return bool(is_so(found))
+
+    until(look, "the status")
+    return found
+
+
+@pytest.mark.spark
+def test_a_source_that_is_not_captured_elsewhere_and_a_relay_that_is_away_show_in_the_status(
+    spark: Any, tmp_path: Path, relay: Relay, shop: Database, clock: FakeClock
+) -> None:
+    path, ends = written(tmp_path, relay), SimpleQueue[Any]()
+    codes: list[int] = []
+    running = threading.Thread(target=lambda: codes.append(run(path, session=spark, stop=ends)))
+    running.start()
+    try:
+        found = found_when(path, lambda now: now["outputs"].get("copy", {}).get("rows") == 4 and now["sources"])
+        assert (list(found["sources"]), unwell(found)) == (["shop"], [])
+        (backlog,) = found["outputs"]["copy"]["backlog"]
+        assert (backlog["rows"], backlog["lag_s"]) == (0, 0.0)
+
+        shop.fail(SourceChanged("it was reset"))
+        wait_for_state(relay, State.SUSPENDED_ON_ERROR)
+        clock.advance_ms(HOUR_MS)
+        found = found_when(path, lambda now: not now["sources"]["shop"]["is_well"])
+        assert unwell(found) == ["source shop: suspended: it was reset"]
+        assert found["outputs"]["copy"]["backlog"][0]["lag_s"] == 3_600.0
+        metrics = render_pipeline_metrics(found).decode()
+        assert 'databus_pipeline_source_captured{source="shop"} 0.0' in metrics
+        assert 'databus_output_lag_seconds{output="copy",physical="shop"} 3600.0' in metrics
+        assert "databus_pipeline_relay_answers 1.0" in metrics
+
+        relay.stop()
+        found = found_when(path, lambda now: now["relay_error"])
+        assert unwell(found)[0].startswith("relay: does not answer: ")
+        assert "databus_pipeline_relay_answers 0.0" in render_pipeline_metrics(found).decode()
+        assert found["outputs"]["copy"]["backlog"][0]["lag_s"] is None
+    finally:
+        ends.put("the test is over")
+        running.join()
+    assert codes == [0]
+
+
+def test_once_without_anything_to_read_elsewhere_starts_no_spark_and_ends_with_the_reason(
+    tmp_path: Path, relay: Relay, shop: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "databus.yml"
+    path.write_text(PIPELINE.format(url=relay.url).replace("shop/*", "other/*"))
+    monkeypatch.setattr("databus.pipeline._run.spark_start", lambda *_: pytest.fail("Spark was started"))
+    events: list[Any] = []
+    assert run(path, once=True, on_event=events.append) == FatalError.exit_code
+    assert events[-1]["reasons"] == ["source other: nobody here reads it"]
+    found = status_of(path)
+    assert found is not None
+    assert (found["state"], found["code"], found["failure"]) == ("stopped", 3, "source other: nobody here reads it")
+
+
+@pytest.mark.parametrize("error", [SourceChanged("it was reset"), ServiceUnavailable("it is away")])
+@pytest.mark.spark
+def test_once_over_a_source_elsewhere_that_is_not_captured_writes_what_there_is_and_fails(
+    spark: Any, tmp_path: Path, relay: Relay, shop: Database, error: Exception
+) -> None:
+    published(relay, "shop", 4)
+    shop.identify_errors.extend([error] * 10_000)
+    shop.fail(error)
+    until(lambda: relay.captures["shop"].status.error)
+    events: list[Any] = []
+    code = run(written(tmp_path, relay), once=True, session=spark, on_event=events.append)
+    assert code == type(error).exit_code
+    assert events[-1]["reasons"] == [f"source shop: {error}"]
+    assert sum(each.get("rows") or 0 for each in events if each["event"] == "batch") == 4
+
+
+@pytest.mark.spark
+def test_a_good_run_with_once_has_ended_and_says_when(spark: Any, tmp_path: Path, relay: Relay) -> None:
+    published(relay, "shop", 4)
+    path = written(tmp_path, relay)
+    assert run(path, once=True, session=spark) == 0
+    found = status_of(path)
+    assert found is not None
+    assert (found["state"], found["code"], unwell(found)) == ("ended", 0, [])
+    assert found["started_us"] < found["ended_us"]
+
+
+def position(scn: int) -> dict[str, Any]:
+    return {"uuid": "", "scn": scn, "seq": None, "txid": f"t{scn}", "ts_us": AT_US + scn, "snapshots": {}, "log": ""}
+
+
+@pytest.mark.parametrize(("scn", "rows", "lag_s"), [(4, 0, 0.0), (2, 2, 3_600.0 - 3e-6), (3, 1, 3_600.0 - 4e-6)])
+def test_an_output_lags_by_the_age_of_the_oldest_change_that_it_has_not_written(
+    relay: Relay, clock: FakeClock, scn: int, rows: int, lag_s: float
+) -> None:
+    """And not by the time between two commits, which stands still while nothing is written."""
+    published(relay, "shop", 4)
+    clock.advance_ms(HOUR_MS)
+    until(lambda: relay.captures["shop"].lag.behind_ms == 0.0)
+    told = relay.captures["shop"].log
+    assert told is not None
+    at = {**told.head().published.to_json(), **position(scn), "uuid": told.head().published.uuid, "log": told.uuid}
+    outputs = {"copy": {"queries": {"q": {"positions": {"shop": at}, "tables": []}}}}
+    from databus.link import Access
+
+    (backlog,) = with_backlog(outputs, relay.url, Access(), clock=clock)["copy"]["backlog"]
+    assert (backlog["rows"], backlog["lag_s"]) == (rows, pytest.approx(lag_s))
