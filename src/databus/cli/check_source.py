@@ -1,5 +1,6 @@
 """`databus check-source`: whether a server is fit to be captured, and what would make it so."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from databus.cli._app import AsJson, app, say_json
 from databus.cli._file import DEFAULT_FILE, AnyFile
+from databus.core import split_physical
 
 if TYPE_CHECKING:
     from databus.sources import Finding
@@ -22,8 +24,9 @@ def check_source(
 ) -> None:
     """Ask the servers of a configuration what is wrong, and name the statement that mends it.
 
-    Of a pipeline's file also what its filters and outputs name and no table has. A relay asks the same at every
-    start. Exits with 1 if there is an error; warnings and hints do not stop capture.
+    Of a pipeline's file also what its filters and outputs name and no table has, and tables without a key under an
+    output that needs one, as a mirror does. A relay asks the same at every start. Exits with 1 if there is an error;
+    warnings and hints do not stop capture.
     MySQL and MariaDB: compiles the decoder, once on a machine, which the first start would wait for otherwise.
     """
     from databus.cli._configured import source_in, sources_in
@@ -33,7 +36,9 @@ def check_source(
     sources = {name: each for name, each in chosen.items() if physical is not None or offers(each, Checkable)}
     kinds: dict[str, type[Checkable]] = {name: offered(Checkable, each, name) for name, each in sources.items()}
     found = [(name, each) for name, kind in kinds.items() for each in kind.check(sources[name])]
-    found += [("pipeline", each) for each in _of_pipeline(config)] if physical is None else []
+    if physical is None:
+        found += [("pipeline", each) for each in _of_pipeline(config)]
+    found += _under_mirrors(config, [f"{name}/{table}" for name, each in found for table in each.tables])
     if as_json:
         say_json([{"source": name, **each.to_json()} for name, each in found])
     else:
@@ -64,3 +69,18 @@ def _of_pipeline(path: Path) -> "list[Finding]":
 
     problems = validate(path, offline=True, asks_sources=True) if is_pipeline(path) else []
     return [Finding("error", each.path, path.name, each.message) for each in problems if not each.is_warning]
+
+
+def _under_mirrors(config: Path, keyless: Sequence[str]) -> "list[tuple[str, Finding]]":
+    """Tables without a key that an output of a pipeline's file cannot take, with what to write."""
+    from databus.cli._configured import is_pipeline
+    from databus.pipeline import check_keyless, load_pipeline
+    from databus.sources import Finding
+
+    if not keyless or not is_pipeline(config):
+        return []
+    graph, found = load_pipeline(config), []
+    for physical in dict.fromkeys(split_physical(each)[0] for each in keyless):
+        its = [each for each in keyless if split_physical(each)[0] == physical]
+        found += [(physical, Finding("error", "no_key", each.path, each.message)) for each in check_keyless(graph, its)]
+    return found

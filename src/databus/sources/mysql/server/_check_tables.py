@@ -62,9 +62,8 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
     keyless = [each for each in tables if (each.database, each.name) not in with_key]
     if keyless:
         what = f"{_listed(keyless)} without a primary key: captured, but no mirror can follow and snapshots are slow"
-        yield Finding(
-            "info", "no_key", facts.server, what, f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
-        )
+        mend = f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
+        yield Finding("info", "no_key", facts.server, what, mend, [each.source for each in keyless])
         if config.lock_tables_without_key and config.snapshot != "never":
             what = "`lock_tables_without_key` wants while they are read"
             yield from _of_locks(connection, facts, keyless, account, "error", what)
