@@ -166,3 +166,15 @@ def test_an_output_lags_by_the_age_of_the_oldest_change_that_it_has_not_written(
 
     (backlog,) = with_backlog(outputs, relay.url, Access(), clock=clock)["copy"]["backlog"]
     assert (backlog["rows"], backlog["lag_s"]) == (rows, pytest.approx(lag_s))
+
+
+def test_once_over_a_relay_that_is_away_starts_no_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "databus.yml"
+    path.write_text(PIPELINE.format(url="http://127.0.0.1:9") + "run: {start_ms_max: 1000}\n")
+    monkeypatch.setattr("databus.pipeline._run.spark_start", lambda *_: pytest.fail("Spark was started"))
+    with pytest.raises(ServiceUnavailable, match=r"127\.0\.0\.1:9"):
+        run(path, once=True)
+    found = status_of(path)
+    assert found is not None
+    assert (found["state"], found["code"]) == ("stopped", 75)
+    assert unwell(found)[0].startswith("relay: does not answer: ")

@@ -31,6 +31,7 @@ def status(
     found = status_of(file) if is_pipeline(file) else relay_status_of(file)
     if found is None:
         raise InputError(f"{file}: this pipeline has never run here; start it with `databus run {file}`")
+    found = {"sources": {}, **found}  # one of an earlier version has none
     if as_json:
         say_json(found)
     else:

@@ -279,18 +279,21 @@ class _Run:
             self._say("relay", url=self._relay.url, pid=self._relay.pid)
         if self._sources is not None:
             self._sources.start()
-        if self._once and not self._has_something_to_read(starts_spark=session is None):
+        physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
+        if self._once and not self._has_something_to_read(physicals, starts_spark=session is None):
             return
         self._begin("starting Spark")
         session = settled(session) if self._spark is None else self._spark.wait(self._is_stopping)
         if session is not None:
-            self._run_queries(session)
+            self._run_queries(session, physicals)
 
-    def _has_something_to_read(self, *, starts_spark: bool) -> bool:
+    def _has_something_to_read(self, physicals: Physicals, *, starts_spark: bool) -> bool:
         """Wait until our own relay has captured what is there. Spark starts meanwhile, unless nothing can be read."""
         sources = self._sources
-        may_read = sources is None or not sources.uncaptured_without_logs()
-        if starts_spark and may_read:
+        unread = () if sources is None else sources.uncaptured_without_logs()
+        if not unread or any(each["status"] == "retrying" for each in unread):
+            self._names(physicals)  # of a relay elsewhere, which may be away, or have none yet
+        if starts_spark and not unread:
             self._start_spark()
         if self._relay is not None:
             self._begin("waiting until the relay has captured what is there")
@@ -343,7 +346,11 @@ class _Run:
             self._doing = doing
             self._say("doing", what=doing)
 
-    def _run_queries(self, spark: "SparkSession") -> None:
+    def _names(self, physicals: Physicals) -> list[str]:
+        self._begin(f"asking the relay at {self._relay_url} for its sources")
+        return physicals.wait(lambda names: not (self._once and self._queries.unfed_by(names)))
+
+    def _run_queries(self, spark: "SparkSession", physicals: Physicals) -> None:
         settings = RunSettings(
             self._config,
             self._graph,
@@ -354,9 +361,7 @@ class _Run:
             is_stopping=self._is_stopping,
             renewed_s=lambda: self._renewals.last_s,
         )
-        self._begin(f"asking the relay at {self._relay_url} for its sources")
-        physicals = Physicals(self._config, lambda: self._relay_url, self._is_stopping)
-        names = physicals.wait(lambda names: not (self._once and self._queries.unfed_by(names)))
+        names = self._names(physicals)
         if self._is_stopping.is_set():
             return
         self._queries.begin(settings, names)
