@@ -137,6 +137,7 @@ def test_a_failed_output_shows_everywhere_and_the_other_goes_on(project, running
     running.send_signal(signal.SIGINT)
     assert running.wait(WAIT_S) == 2, "the code of the output that failed"
     assert "stopped; failed: broken" in (project / "said").read_text()
+    assert (project / "said").read_text().splitlines()[-1].startswith("databus: broken: "), "the reason comes last"
     after = databus("status", cwd=project)
     assert after.stdout.startswith("shop does not run; its exit code was 2: broken: ")
     assert after.returncode == 1
@@ -209,7 +210,9 @@ def suspended(relay: Relay, shop: Database) -> None:
     wait_for_state(relay, State.SUSPENDED_ON_ERROR)
 
 
-def test_a_relay_s_own_file_shows_its_sources_and_whether_it_runs(relay_file: Path, shop: Database) -> None:
+def test_a_relay_s_own_file_shows_its_sources_and_whether_it_runs(
+    relay_file: Path, shop: Database, tmp_path: Path
+) -> None:
     with Relay(load_relay(relay_file), open_source=lambda name, _: ScriptedSource(name, shop)) as relay:
         published(relay, "shop", 1)
         until(lambda: state_of(relay)["lagMs"] is not None)
@@ -225,7 +228,7 @@ def test_a_relay_s_own_file_shows_its_sources_and_whether_it_runs(relay_file: Pa
         assert json.loads(said_here("status", relay_file, "--json")[1])["sources"]["shop"]["status"] == "suspended"
     code, said, wrong = said_here("status", relay_file)
     assert (code, said) == (1, "the relay does not run\n")
-    assert wrong.startswith("relay: does not answer: ")
+    assert wrong == f"relay: does not answer: {tmp_path / 'relay'} names no address of one that runs\n"
 
 
 def test_a_source_that_a_relay_elsewhere_does_not_capture_is_in_the_status_with_what_to_do(

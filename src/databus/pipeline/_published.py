@@ -171,7 +171,7 @@ def relay_status_of(path: "Path") -> dict[str, Any]:
     found: dict[str, Any] = {"state": "running", "relay": url, "relay_error": "", "sources": {}, "outputs": {}}
     found["token_file"] = None if config.token_file is None else str(config.token_file)
     if url is None:
-        return {**found, "state": "stopped", "relay_error": "it has not said yet at which port it answers"}
+        return {**found, "state": "stopped", "relay_error": f"{config.folder} names no address of one that runs"}
     try:
         states = states_of(url, Access(token_file=config.token_file).with_environment())
     except DatabusError as error:

@@ -45,7 +45,7 @@ def told_url(folder: Path) -> str | None:
     """Where the relay of this folder said last that it answers; None if it never did."""
     try:
         return str(json.loads((folder / RELAY_FILE).read_text(encoding="utf-8"))["url"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
