@@ -7,6 +7,8 @@ import pytest
 from databus.cli._remedy import RelayAt, remedy
 from databus.cli._run_view import RunView, source_line
 from databus.cli._screen import Meter
+from databus.cli.sources import _settled
+from databus.core import SourceSuspended
 from databus.testing import FakeClock
 
 OWN = RelayAt("http://127.0.0.1:7", Path("my.yml"))
@@ -162,3 +164,19 @@ def test_the_rows_of_each_output_are_counted_for_the_end_of_a_run():
     view.take(batch(7, rows=1_200))
     view.take(batch(8))
     assert view.written() == "rows in this run: audit 0, copy 1,205"
+
+
+def test_a_resume_that_cannot_help_says_what_does():
+    class Relay:
+        def states(self):
+            more = {
+                "status": "suspended",
+                "message": "it was purged",
+                "remedy": "position set",
+                "file": "/etc/relay.yml",
+            }
+            return [state(**more)]
+
+    with pytest.raises(SourceSuspended) as raised:
+        _settled(Relay(), ["shop"], "running", {"suspended"}, 1.0)
+    assert "databus position set /etc/relay.yml shop latest --resnapshot" in str(raised.value)

@@ -128,6 +128,7 @@ def _settled(
     client: "RelayClient", physicals: Sequence[str], wished: str, failed: set[str], wait_s: float
 ) -> list[Mapping[str, Any]]:
     """The states of the sources when all are as wished. Raises where one cannot get there, or not in time."""
+    from databus.cli._remedy import RelayAt, remedy
     from databus.core import ServiceUnavailable, SourceSuspended
 
     deadline = time.monotonic() + wait_s
@@ -137,7 +138,9 @@ def _settled(
         stuck = next((each for each in left if each["status"] in failed), None)
         if stuck is not None:
             kind = SourceSuspended if stuck["status"] == "suspended" else ServiceUnavailable
-            raise kind(f"{stuck['name']}: not {wished}: {stuck['status']}: {stuck['message']}")
+            is_of_use = stuck.get("remedy") not in (None, "resume")  # else that has just been tried
+            mend = f". To go on: {remedy(stuck, RelayAt())}" if is_of_use else ""
+            raise kind(f"{stuck['name']}: not {wished}: {stuck['status']}: {stuck['message']}{mend}")
         if not left:
             return states
         if time.monotonic() >= deadline:
