@@ -71,3 +71,22 @@ def test_where_the_history_begins_in_the_middle_a_table_is_not_taken_for_a_view(
     follower.step()
     server.run(f"UPDATE {database}.a SET price = 5 WHERE id = 20")
     follower.until(lambda: (20,) in follower.copy().tables.get(f"{database}.a", {}), 20)
+
+
+def test_a_table_made_after_one_of_the_server_s_own_is_asked_for_when_its_rows_come(
+    plain_server: Any, follow: Any
+) -> None:
+    """No log says what the database `mysql` has. MySQL refuses the statement."""
+    server = plain_server("mariadb-10.11")
+    server.run("CREATE OR REPLACE DATABASE own", "CREATE TABLE own.mark (id INT PRIMARY KEY, n BIGINT)")
+    follower = follow("own", server)
+    follower.catch_up(server, "own")
+    server.run(
+        "CREATE TABLE own.a LIKE mysql.help_category",
+        "ALTER TABLE own.a ENGINE=InnoDB",
+        "INSERT INTO own.a VALUES (1, 'name', 2, 'url')",
+        "CREATE TABLE own.b LIKE mysql.proc",
+        "ALTER TABLE own.missing ANALYZE PARTITION p",
+    )
+    follower.check(server, "own")
+    server.run("DROP DATABASE own")

@@ -17,10 +17,10 @@ from databus.sources.mysql.tables._members import Asker
 from databus.sources.mysql.tables._syntax import EXPRESSION, KeyPart, Literal
 from databus.sources.mysql.tables._table_state import PRIMARY, Key, TableState
 from databus.sources.mysql.tables._token_cursor import Cursor
+from databus.sources.mysql.tables._unknown_tables import SERVERS_OWN
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
 
-_SYSTEM: Final = "('mysql', 'information_schema', 'performance_schema', 'sys')"
 _MEMORY: Final = "MEMORY"
 _BASE_TABLES: Final = frozenset({"BASE TABLE", "SYSTEM VERSIONED"})
 
@@ -53,12 +53,12 @@ def read_catalogue(query: Query, server: Server, *, tables: Iterable[tuple[str, 
     if wanted is not None and not wanted:
         return Catalogue()
     found = Catalogue()
-    users = f"schema_name NOT IN {_SYSTEM}"
+    users = f"schema_name NOT IN {SERVERS_OWN}"
     for name, charset in query(
         f"SELECT schema_name, default_character_set_name FROM information_schema.schemata WHERE {users}"
     ):
         found.databases[_str(name)] = _charset(_str(charset))
-    own = f"WHERE table_schema NOT IN {_SYSTEM}{among}"
+    own = f"WHERE table_schema NOT IN {SERVERS_OWN}{among}"
     listed = query(
         f"SELECT table_schema, table_name, table_type, table_collation, engine FROM information_schema.tables {own}"
     )

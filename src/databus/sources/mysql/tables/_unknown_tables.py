@@ -11,6 +11,9 @@ from typing import Final
 Note = tuple[str, ...]
 TableName = tuple[str, str]
 
+SERVERS_OWN: Final = ("mysql", "information_schema", "performance_schema", "sys")
+"""Databases whose tables are in no catalogue, and that hold what statements may take after (CREATE TABLE ... LIKE)."""
+
 PARTIAL: Final[Note] = ("partial",)
 """Noted of a history that did not begin with everything."""
 
@@ -83,6 +86,8 @@ class Presence:
         return self.may_hold_more(name[0], pending) and not holds(gone(name))
 
     def may_hold_more(self, database: str, pending: Mapping[Note, bool]) -> bool:
-        """Whether that database may have been there before the history began."""
+        """Whether that database may have been there before the history began, or is one that no history follows."""
+        if database.casefold() in SERVERS_OWN:
+            return True
         known = contents_known(database)
         return PARTIAL in self._notes and not pending.get(known, known in self._notes)
