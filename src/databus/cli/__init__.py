@@ -14,6 +14,7 @@ _VERBS: Final = (
     "dead_letters",
     "demo",
     "graph",
+    "history",
     "init",
     "plugins",
     "position",

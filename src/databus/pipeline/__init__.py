@@ -11,6 +11,7 @@ from databus.pipeline._dead_letters import OutputLetters, Replayed, outputs_with
 from databus.pipeline._dry_run import EdgeRates, edge_name
 from databus.pipeline._filter_tests import FilterTestResult, run_filter_tests
 from databus.pipeline._graph import Graph
+from databus.pipeline._journal import read_journal
 from databus.pipeline._json_schema import pipeline_schema
 from databus.pipeline._node_config import FilterConfig, InputConfig, NodeConfig, OutputConfig
 from databus.pipeline._output_contract import Delivery, DirectOutput, Output, OutputContext, Place, SparkOutput
@@ -73,6 +74,7 @@ __all__ = [
     "plugin",
     "plugins",
     "positions_of",
+    "read_journal",
     "read_source",
     "rebuild",
     "reference_markdown",

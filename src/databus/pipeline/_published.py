@@ -9,6 +9,7 @@ from databus.core import ConfigError, CorruptData, DatabusError
 from databus.pipeline._check_http import http_address
 from databus.pipeline._config import PipelineConfig, state_of
 from databus.pipeline._dead_letters import with_letters
+from databus.pipeline._journal import Journal
 from databus.pipeline._own_relay import states_of
 from databus.pipeline._plan import QueryPlan
 from databus.pipeline._positions import positions_of, with_positions
@@ -46,6 +47,7 @@ class Published:
         self._server: HealthServer | None = None
         self._progress = Progress(sorted(config.sections.outputs))
         self._file = StatusFile(config.state, lambda: self.status(asks_relay=False))
+        self._journal = Journal(config.state)
         self._about = _about(config)
         self._sources = dict.fromkeys(config.sources, _NOT_ASKED_YET) if config.embeds_relay else {}
 
@@ -63,6 +65,7 @@ class Published:
             self._about["state"] = "stopped"
         if isinstance(error, DatabusError):
             self._about.update(code=error.exit_code, failure=str(error))
+            self._journal.take({"event": "stopped", "code": error.exit_code, "message": str(error)})
         self._file.stop()
         if self._server is not None:
             self._server.stop()
@@ -93,6 +96,7 @@ class Published:
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take an event."""
+        self._journal.take(event)
         match event["event"]:
             case "relay":
                 self._about["relay"] = event["url"]

@@ -69,6 +69,8 @@ Report = Callable[[Mapping[str, Any]], None]
 """Takes an event of progress."""
 
 BatchT = TypeVar("BatchT", bound=Batch)
+_TOLD_MAX: Final = 100
+"""Controls that an event of a batch names."""
 _STAGES_MAX: Final = 100  # each asks for one table more to be written in another way
 
 
@@ -279,11 +281,18 @@ class Writer:
                 "position": batch.end.to_json(),
                 "rows": sum(written.values()),
                 "controls": len(batch.items) - len(tables),
+                "changes": [_told(item) for item in batch.items if isinstance(item, TableControl)][:_TOLD_MAX],
                 "lag_ms": _lag_ms(tables),
                 "driver_row_bytes": sum(each.rows.nbytes for each in tables if isinstance(each, TableRows)),
                 "tables": dict(written),
             }
         self._report(event)
+
+
+def _told(control: TableControl) -> dict[str, Any]:
+    """What an event says of a control."""
+    more = {name: control.body[name] for name in ("ddl", "reason") if control.body.get(name)}
+    return {"table": control.table.source, "kind": control.kind.value, "pair": control.pair, **more}
 
 
 def _lag_ms(tables: Sequence[TableRows | StagedRows]) -> float | None:

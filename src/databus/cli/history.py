@@ -1,0 +1,108 @@
+"""`databus history`: what a pipeline did in the last days."""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from databus.cli._app import AsJson, app, say_json, say_table
+from databus.cli._file import DEFAULT_FILE, File
+
+Event = Mapping[str, Any]
+_TROUBLE: Final = ("failed", "retry", "restart", "hanging", "no_source", "relay_died")
+
+
+@app.command(epilog="Example: databus history databus.yml --days 1")
+def history(
+    pipeline: File = DEFAULT_FILE,
+    days: Annotated[float, typer.Option(min=0.01, max=3650, help="How far to look back.")] = 7.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a pipeline did in the last days: its runs, rows by day and table, changes of tables, and errors.
+
+    It is kept in the pipeline's state folder, as journal.jsonl, in 8 MiB at most; `--json` prints its lines.
+    """
+    import time
+
+    from databus.pipeline import read_journal, state_of
+
+    since_us = time.time_ns() // 1000 - round(days * 86_400e6)
+    events = list(read_journal(state_of(pipeline), since_us))
+    if as_json:
+        for event in events:
+            say_json(event)
+        return
+    if not events:
+        typer.echo(f"{pipeline}: nothing in the last {days:g} days")
+        return
+    parts = {
+        "runs": (["began", "ended", "exit code"], _runs(events)),
+        "rows": (["day", "output", "batches", "table", "rows"], _rows(events)),
+        "changes of tables": (["at", "table", "what", "why"], _controls(events)),
+        "errors": (["at", "of", "event", "message"], _errors(events)),
+    }
+    for name, (columns, rows) in parts.items():
+        found = list(rows)
+        if found:
+            typer.echo(f"\n{name}")
+            say_table(columns, found)
+
+
+def _at(us: int) -> str:
+    return dt.datetime.fromtimestamp(us / 1e6, dt.UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _runs(events: Iterable[Event]) -> Iterator[Event]:
+    began: str | None = None
+    for event in events:
+        if event["event"] == "began":
+            if began is not None:
+                yield {"began": began, "ended": "?", "exit code": "killed"}
+            began = _at(event["at_us"])
+        elif event["event"] == "stopped":
+            yield {"began": began or "earlier", "ended": _at(event["at_us"]), "exit code": event.get("code", "?")}
+            began = None
+    if began is not None:
+        yield {"began": began, "ended": "-", "exit code": "-"}
+
+
+def _rows(events: Iterable[Event]) -> Iterator[Event]:
+    batches: dict[tuple[str, str], int] = {}
+    rows: dict[tuple[str, str], dict[str, int]] = {}
+    for event in events:
+        if event["event"] != "rows":
+            continue
+        key = _at(event["at_us"])[:10], event["output"]
+        batches[key] = batches.get(key, 0) + event["batches"]
+        tables = rows.setdefault(key, {})
+        others = event["rows"] - sum(event["tables"].values())  # of batches that do not say whose their rows are
+        for table, count in (*event["tables"].items(), ("", others)):
+            tables[table] = tables.get(table, 0) + count
+    for (day, output), tables in rows.items():
+        told = {"day": day, "output": output, "batches": batches[day, output]}
+        for table, count in sorted(tables.items()):
+            if count or len(tables) == 1:
+                yield {**told, "table": table or "-", "rows": f"{count:,}"}
+
+
+def _controls(events: Iterable[Event]) -> Iterator[Event]:
+    for event in events:
+        if event["event"] == "control":
+            why = _plain(event.get("ddl") or event.get("reason") or "")
+            yield {"at": _at(event["at_us"]), "table": event["source"], "what": event["kind"], "why": why}
+
+
+def _errors(events: Iterable[Event]) -> Iterator[Event]:
+    for event in events:
+        is_source = event["event"] == "source" and not event.get("is_well", True)
+        is_end = event["event"] == "stopped" and event.get("message")
+        if is_source or is_end or event["event"] in _TROUBLE:
+            of = event.get("source") or event.get("output") or ", ".join(event.get("outputs", ())) or "-"
+            word = event.get("status") if is_source else event["event"]
+            yield {"at": _at(event["at_us"]), "of": of, "event": word, "message": _plain(event.get("message") or "")}
+
+
+def _plain(text: str) -> str:
+    """One line, without what a terminal takes for commands."""
+    return "".join(each if each.isprintable() else " " for each in text)

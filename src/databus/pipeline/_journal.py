@@ -1,0 +1,150 @@
+"""The journal of a pipeline: what happened in the last days, as JSON lines beside its state. Start with `Journal.take`.
+
+    {"at_us": ..., "event": "began", "pid": 4711}
+    {"at_us": ..., "event": "rows", "output": "copy", "since_us": ..., "batches": 12, "rows": 340, "tables": {...}}
+    {"at_us": ..., "event": "control", "source": "shop/main.orders", "kind": "schema", "ddl": "ALTER TABLE ..."}
+    {"at_us": ..., "event": "failed", "outputs": ["copy"], "error": "...", "message": "..."}
+
+Batches are counted, and written as one line an output and minute, so that errors of days stay in a bounded file. A line
+is handed to the system at once: a killed process loses the counts of its last minute, a lost machine some seconds of
+lines. `databus history` reads it.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from databus.operate import logger_of
+
+FILE: Final = "journal.jsonl"
+_BEFORE: Final = "journal.1.jsonl"
+_BYTES_MAX: Final = 4 << 20
+"""Of one file. With the one before there are up to twice as many."""
+_EVERY_US: Final = 60_000_000
+_TABLES_MAX: Final = 200
+_SEEN_MAX: Final = 1_000
+_CHARS_MAX: Final = 2_000
+_KEPT: Final = frozenset(
+    {"failed", "retry", "restart", "hanging", "answered", "no_source", "relay_died", "source", "reload", "stopped"}
+)
+_FIELDS: Final = frozenset(
+    {"at_us", "event", "output", "outputs", "error", "message", "source", "status", "is_well", "code", "problem", "by"}
+)
+
+_logger = logger_of("databus.pipeline")
+
+
+@dataclass
+class _Counted:
+    since_us: int
+    batches: int = 0
+    rows: int = 0
+    tables: dict[str, int] = field(default_factory=dict)
+
+
+class Journal:
+    """Appends to the journal of one state folder, which its caller owns. One thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._counted: dict[str, _Counted] = {}
+        self._seen: dict[tuple[Any, ...], None] = {}  # controls, which each output tells of
+        self._last: dict[Any, Any] = {}
+        self._is_in_trouble = False
+        self._is_begun = False
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Note an event of the run."""
+        event = {"at_us": time.time_ns() // 1000, **event}
+        if not self._is_begun:
+            self._is_begun = True
+            self._put({"at_us": event["at_us"], "event": "began", "pid": os.getpid()})
+        name = event["event"]
+        if name == "batch":
+            self._last.pop(event.get("query"), None)  # what fails after this is news, though it said the same before
+            self._count(event)
+            for control in event.get("changes", ()):
+                self._note_control(event, control)
+        elif name in _KEPT and self._is_news(event):
+            self._flush()
+            self._put({key: _cut(value) for key, value in event.items() if key in _FIELDS})
+
+    def _count(self, event: Mapping[str, Any]) -> None:
+        at_us, physical = event["at_us"], event.get("physical", "")
+        counted = self._counted.setdefault(event["output"], _Counted(at_us))
+        counted.batches += 1
+        counted.rows += event.get("rows") or 0
+        for table, rows in event.get("tables", {}).items():
+            source = f"{physical}/{table}"
+            if source not in counted.tables and len(counted.tables) >= _TABLES_MAX:
+                source = ""
+            counted.tables[source] = counted.tables.get(source, 0) + rows
+        if at_us - min(each.since_us for each in self._counted.values()) >= _EVERY_US:
+            self._flush()
+
+    def _flush(self) -> None:
+        counted, self._counted = self._counted, {}
+        for output, each in counted.items():
+            tables = {table: rows for table, rows in each.tables.items() if rows}
+            told = {"since_us": each.since_us, "batches": each.batches, "rows": each.rows, "tables": tables}
+            self._put({"at_us": time.time_ns() // 1000, "event": "rows", "output": output, **told})
+
+    def _note_control(self, event: Mapping[str, Any], control: Mapping[str, Any]) -> None:
+        told = {"source": f"{event['physical']}/{control['table']}", "kind": control["kind"], "pair": control["pair"]}
+        key = told["source"], told["kind"], tuple(told["pair"])
+        if key in self._seen:
+            return
+        self._seen[key] = None
+        if len(self._seen) > _SEEN_MAX:
+            del self._seen[next(iter(self._seen))]
+        more = {name: _cut(control[name]) for name in ("ddl", "reason") if control.get(name)}
+        self._put({"at_us": event["at_us"], "event": "control", **told, **more})
+
+    def _is_news(self, event: Mapping[str, Any]) -> bool:
+        """Whether it is not what was said of the same last: what is tried for days says so each time."""
+        about = event.get("query") or event.get("source") or event.get("output")
+        said = event["event"], event.get("status"), event.get("message")
+        if event["event"] in ("stopped", "reload"):
+            return True
+        is_news = self._last.get(about) != said
+        self._last[about] = said
+        return is_news
+
+    def _put(self, line: Mapping[str, Any]) -> None:
+        text = json.dumps(line, default=str, separators=(",", ":")).encode() + b"\n"
+        try:
+            self._append(text)
+            self._is_in_trouble = False
+        except OSError as error:  # a full disk: outputs say so themselves
+            if not self._is_in_trouble:
+                _logger.warning("the journal could not be written", path=str(self._path), message=str(error))
+            self._is_in_trouble = True
+
+    def _append(self, text: bytes) -> None:
+        with suppress(FileNotFoundError):
+            if self._path.stat().st_size + len(text) > _BYTES_MAX:
+                self._path.replace(self._path.with_name(_BEFORE))
+        with self._path.open("ab+") as file:
+            if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
+                text = b"\n" + text  # what was cut off there is a line of its own
+            file.write(text)
+
+
+def _cut(value: Any) -> Any:
+    return value if not isinstance(value, str) or len(value) <= _CHARS_MAX else f"{value[:_CHARS_MAX]}..."
+
+
+def read_journal(folder: Path, since_us: int = 0) -> Iterator[dict[str, Any]]:
+    """The events from a time on, the oldest first; of no journal, none. Lines that were cut off are passed over."""
+    for name in (_BEFORE, FILE):
+        with suppress(FileNotFoundError), (folder / name).open("rb") as file:
+            for line in file:
+                with suppress(ValueError):
+                    event = json.loads(line)
+                    if isinstance(event, dict) and event.get("at_us", 0) >= since_us:
+                        yield event
