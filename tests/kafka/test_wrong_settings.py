@@ -1,4 +1,4 @@
-"""Settings of Kafka's client by which no broker can be reached: what the client met is said."""
+"""Brokers that cannot be reached, as by wrong settings: what the client met is said."""
 
 import pytest
 
@@ -25,3 +25,13 @@ def test_what_a_client_met_on_its_way_to_brokers_is_said_where_none_answers(kafk
         return met in str(error.value) and "security.protocol" in str(error.value)
 
     eventually(is_said)
+
+
+def test_a_client_that_nobody_has_answered_is_not_asked_again():
+    """After a broker's end one may find no other broker for a minute, and a new one at once."""
+    nobody = (("bootstrap.servers", "127.0.0.1:1"),)
+    cluster = Cluster(nobody, request_ms_max=100)
+    before = cluster.admin()
+    with pytest.raises(ServiceUnavailable):
+        topics_of(cluster).ids(["any"], [])
+    assert cluster.admin() is not before

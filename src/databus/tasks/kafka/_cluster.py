@@ -2,10 +2,13 @@
 
 import logging
 import threading
-from collections import deque
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from databus.core import (
     AccessDenied,
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
     from confluent_kafka.admin import AdminClient
 
+K = TypeVar("K")
+T = TypeVar("T")
+_ANSWER_S_MAX: Final = 5.0
+"""Of one administrative request, of which some are repeated."""
+_MARGIN_S: Final = 1.0
+_ADMINS_MAX: Final = 8
 _FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_PRODUCER_ID_MAPPING")
 _DENIED: Final = (
     "_AUTHENTICATION",
@@ -73,6 +82,10 @@ _ON_THE_WAY: Final = ("_AUTHENTICATION", "_RESOLVE", "_SSL", "_TRANSPORT")
 # A client makes its next connection, which it needs for whatever it begins with, after half of this at the earliest:
 # 50 ms by its own default. After failures it waits longer each time anyway.
 _DEFAULTS: Final = {"reconnect.backoff.ms": "20"}
+_SOCKET, _ACK = "socket.timeout.ms", "request.timeout.ms"
+_SILENCE_MS_MAX: Final = 6_000
+"""Of a request to a broker, which is sent again then; no message is there twice by that. A broker that stands still
+keeps its connections, and another one leads in its place long before the client's own 60 s."""
 _IN_FLIGHT: Final = "with more than one, a partition's first messages are lost where its leader was not ready for them"
 OWN_SETTINGS: Final = {
     "acks": "all in-sync replicas have each message before it counts as written",
@@ -164,6 +177,11 @@ class Cluster:
         """Longest wait for an answer."""
         return self.request_ms_max / 1e3
 
+    @property
+    def _silence_ms_max(self) -> int:
+        """The client takes no longer one than a transaction's."""
+        return min(_SILENCE_MS_MAX, self.transaction_ms_max)
+
     def producer(self, transactional_id: str | None, is_alone: bool = False) -> "Producer":
         """A producer of its own. is_alone: whether each message is sent by itself. Raises `ConfigError`."""
         from confluent_kafka import Producer
@@ -176,6 +194,8 @@ class Cluster:
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": max(self.buffer_bytes_max >> 10, 1),
         }
+        if _ACK not in dict(self.settings):
+            own[_ACK] = self._silence_ms_max
         if is_alone:
             own["batch.num.messages"] = 1
         if transactional_id is None:
@@ -206,13 +226,40 @@ class Cluster:
             made: AdminClient = _admin(self)[0]
         return made
 
-    def silent(self) -> ServiceUnavailable:
-        """That nobody answers, with what the client has met on its way: a wrong password too, for a broker says that as
-        well where it cannot look passwords up.
+    def answers(
+        self, ask: "Callable[[AdminClient, float], Mapping[K, Future[Any]]]"
+    ) -> "Iterator[tuple[K, Callable[[], Any]]]":
+        """What brokers answer to a request: for each part, what gives the answer or raises `KafkaException`.
+
+        ask: makes the request, which may take so many seconds. A client that was asked in the second after a broker's
+        end may find no broker for this and all later requests, so after each timeout a new one is asked, for
+        `request_ms_max` in all.
         """
-        return self._unanswered(f"{self.name} does not answer")
+        deadline = time.monotonic() + self.request_s_max
+        s_max = min(_ANSWER_S_MAX, self.request_s_max)
+        while True:
+            admin = self.admin()
+            asked = {part: _settled(each, s_max) for part, each in ask(admin, s_max).items()}
+            if not any(_is_late(each) for each in asked.values()):
+                break
+            self.renew_admin()
+            if time.monotonic() > deadline:
+                break
+        for part, each in asked.items():
+            yield part, each.result
+
+    def renew_admin(self) -> None:
+        """Ask another client from now on: this one has not found a broker, or a leader."""
+        with _MAKING:
+            client, met = _admin(self)
+            client.poll(0)  # calls back for what was met
+            del _ADMINS[self]
+            _admin(self, met)
 
     def _unanswered(self, told: str) -> ServiceUnavailable:
+        """With what the client has met on its way: a wrong password too, for a broker says that as well where it cannot
+        look passwords up.
+        """
         with _MAKING:
             client, met = _admin(self)
         client.poll(0)  # calls back for what was met
@@ -231,7 +278,7 @@ class Cluster:
 
         logger = logging.getLogger("databus.kafka")
         try:
-            return kind({**_DEFAULTS, **dict(self.settings), **own}, logger=logger)
+            return kind({**_DEFAULTS, _SOCKET: self._silence_ms_max, **dict(self.settings), **own}, logger=logger)
         except KafkaException as error:
             raise ConfigError(f"`kafka`: {_text(error.args[0])}") from error
 
@@ -258,27 +305,53 @@ class Cluster:
 _MAKING: Final = threading.Lock()
 
 
-@lru_cache(maxsize=8)
-def _admin(cluster: Cluster) -> tuple[Any, deque[str]]:
-    """The client, and what it has met last."""
+_ADMINS: Final[OrderedDict[Cluster, tuple[Any, deque[str]]]] = OrderedDict()
+
+
+def _admin(cluster: Cluster, met: deque[str] | None = None) -> tuple[Any, deque[str]]:
+    """The client, and what it has met last; `met` by those before it."""
     from confluent_kafka.admin import AdminClient
 
-    met: deque[str] = deque(maxlen=1)
+    if cluster not in _ADMINS:
+        last: deque[str] = deque(maxlen=1) if met is None else met
 
-    def note(error: "KafkaError") -> None:
-        if error.name() in _ON_THE_WAY:
-            met.append(error.str())
+        def note(error: "KafkaError") -> None:
+            if error.name() in _ON_THE_WAY:
+                last.append(error.str())
 
-    return cluster._made(AdminClient, {"error_cb": note}), met  # noqa: SLF001 - of a class of this module
+        _ADMINS[cluster] = cluster._made(AdminClient, {"error_cb": note}), last  # noqa: SLF001 - of this module
+    _ADMINS.move_to_end(cluster)
+    if len(_ADMINS) > _ADMINS_MAX:
+        _ADMINS.popitem(last=False)
+    return _ADMINS[cluster]
+
+
+def _settled(future: "Future[T]", s_max: float) -> "Future[T]":
+    """The same, once it is done; a late one if that does not come in time."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    if not wait([future], s_max + _MARGIN_S).not_done:
+        return future
+    late: Future[T] = Future()
+    late.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT)))  # noqa: SLF001 - its name
+    return late
+
+
+def _is_late(future: "Future[Any]") -> bool:
+    error = future.exception()
+    return error is not None and bool(error.args) and getattr(error.args[0], "name", str)() == "_TIMED_OUT"
 
 
 @lru_cache(maxsize=8)
 def _id(cluster: Cluster) -> str:
     from confluent_kafka import KafkaException
 
-    admin = cluster.admin()
+    def ask(admin: "AdminClient", s_max: float) -> "Mapping[str, Future[Any]]":
+        return {"": admin.describe_cluster(request_timeout=s_max)}
+
+    ((_, answer),) = cluster.answers(ask)
     try:
-        return str(admin.describe_cluster(request_timeout=cluster.request_s_max).result().cluster_id)
+        return str(answer().cluster_id)
     except KafkaException as error:
         raise cluster.error(error, "asking for the cluster's id") from error
 

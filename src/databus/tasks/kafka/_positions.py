@@ -30,7 +30,10 @@ from databus.tasks.kafka._transactions import Counts, OpenTransaction
 from databus.wire import is_inside_transaction
 
 if TYPE_CHECKING:
-    from confluent_kafka import Message, Producer
+    from concurrent.futures import Future
+
+    from confluent_kafka import Message, Producer, TopicPartition
+    from confluent_kafka.admin import AdminClient
 
 _VERSION: Final = 1
 _NOTHING: Final[Pair] = (-1, -1)
@@ -150,11 +153,11 @@ class Positions:
         from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
 
         topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
-        admin = self._cluster.admin()
-        asked = admin.describe_configs([topic], request_timeout=self._cluster.request_s_max)
+        asked = self._cluster.answers(lambda admin, s_max: admin.describe_configs([topic], request_timeout=s_max))
         try:
-            policy = asked[topic].result(self._cluster.request_s_max)["cleanup.policy"].value
-        except (KafkaException, TimeoutError, KeyError):
+            ((_, answer),) = asked
+            policy = answer()["cleanup.policy"].value
+        except (KafkaException, KeyError):
             return
         if policy != "compact":
             raise ConfigError(
@@ -305,20 +308,18 @@ class Positions:
         count = self.make(-1)
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(self._topic, number): latest for number in range(count)}
+        level = IsolationLevel.READ_UNCOMMITTED
+
+        def ask(admin: "AdminClient", s_max: float) -> "Mapping[TopicPartition, Future[Any]]":
+            return admin.list_offsets(wanted, isolation_level=level, request_timeout=s_max)
+
         try:
-            admin = self._cluster.admin()
-            asked = admin.list_offsets(
-                wanted,
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=self._cluster.request_s_max,
-            )
-            ends = {at.partition: each.result(self._cluster.request_s_max).offset for at, each in asked.items()}
+            ends = {at.partition: answer().offset for at, answer in self._cluster.answers(ask)}
         except KafkaException as error:
             topics_of(self._cluster).forget()
             raise self._cluster.error(error, f"looking for the end of control topic {self._topic}") from error
-        except TimeoutError as error:
-            raise self._cluster.silent() from error
         if min(ends.values()) < 0:  # so the client says, without an error, that a leader cannot be reached
+            self._cluster.renew_admin()  # it may stay with that leader for long
             raise ServiceUnavailable(
                 f"{self._cluster.name}: the leader of control topic {self._topic} does not answer, and another one is "
                 f"not known yet"

@@ -12,7 +12,12 @@ from databus.core import ConfigError, InputError, ServiceUnavailable, name_parts
 from databus.tasks.kafka._cluster import Cluster
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import TopicDescription  # type: ignore[attr-defined]  # its types lack it
+    from concurrent.futures import Future
+
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types lack it
+        AdminClient,
+        TopicDescription,
+    )
 
 _FORBIDDEN: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _NAME_MAX: Final = 249
@@ -135,11 +140,11 @@ class Topics:
         from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]  # its types lack it
 
         topic = ConfigResource(ConfigResource.Type.TOPIC, name)
-        admin = self._cluster.admin()
-        asked = admin.describe_configs([topic], request_timeout=self._cluster.request_s_max)
+        asked = self._cluster.answers(lambda admin, s_max: admin.describe_configs([topic], request_timeout=s_max))
         try:
-            kind = asked[topic].result(self._cluster.request_s_max)[_TIMESTAMPS].value
-        except (KafkaException, TimeoutError, KeyError) as error:
+            ((_, answer),) = asked
+            kind = answer()[_TIMESTAMPS].value
+        except (KafkaException, KeyError) as error:
             logging.getLogger("databus.kafka").warning(
                 "%s: whether topic %s keeps the timestamps of messages (%s) cannot be seen: %s. Allow the user to "
                 "describe its configuration, or look yourself",
@@ -178,16 +183,16 @@ class Topics:
         """Those of these topics that are there, by one request."""
         from confluent_kafka import KafkaException, TopicCollection
 
-        admin, found = self._cluster.admin(), {}
-        asked = admin.describe_topics(TopicCollection([*names]), request_timeout=self._cluster.request_s_max)
-        for name, each in asked.items():
+        def ask(admin: "AdminClient", s_max: float) -> "Mapping[str, Future[TopicDescription]]":
+            return admin.describe_topics(TopicCollection([*names]), request_timeout=s_max)
+
+        found = {}
+        for name, answer in self._cluster.answers(ask):
             try:
-                found[name] = each.result(self._cluster.request_s_max)
+                found[name] = answer()
             except KafkaException as error:
                 if error.args[0].name() != "UNKNOWN_TOPIC_OR_PART":
                     raise self._cluster.error(error, f"looking for topic {name}") from error
-            except TimeoutError as error:
-                raise self._cluster.silent() from error
         return found
 
     def _make(self, name: str, new: NewTopics) -> None:
@@ -195,10 +200,9 @@ class Topics:
         from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         topic = NewTopic(name, new.partitions, new.replication_factor, config=dict(new.config))
-        admin = self._cluster.admin()
-        made = admin.create_topics([topic], request_timeout=self._cluster.request_s_max)
+        ((_, made),) = self._cluster.answers(lambda admin, s_max: admin.create_topics([topic], request_timeout=s_max))
         try:
-            made[name].result(self._cluster.request_s_max)
+            made()
         except KafkaException as error:
             if error.args[0].name() != "TOPIC_ALREADY_EXISTS":
                 raise self._cluster.error(error, f"making topic {name}") from error

@@ -3,13 +3,14 @@
     with MariaDb(folder) as server:
         server.query("CREATE TABLE test.t (id INT PRIMARY KEY)")
 
-Databases have one face, `Server`; search engines another, `SearchServer`; `Kafka` has its own.
+Databases have one face, `Server`; search engines another, `SearchServer`; `Kafka` has its own,
+and so has `KafkaCluster`.
 What a machine cannot have raises `ServerMissing` with the reason.
 `python -m databus.testing.servers` fetches them all and says what is there.
 """
 
 from databus.testing.servers._fetch import ServerMissing, cache_folder
-from databus.testing.servers._kafka import Kafka
+from databus.testing.servers._kafka import Kafka, KafkaCluster
 from databus.testing.servers._kinds import KINDS, SOAK_KINDS, open_server
 from databus.testing.servers._mariadb import MariaDb
 from databus.testing.servers._mysql import MySql
@@ -23,6 +24,7 @@ __all__ = [
     "SOAK_KINDS",
     "Certificates",
     "Kafka",
+    "KafkaCluster",
     "MariaDb",
     "MySql",
     "SearchServer",

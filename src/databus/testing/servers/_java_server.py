@@ -47,9 +47,7 @@ class JavaServer(ServerProcess):
             return
         program = self.prepare()
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not self._ports:
-            self._ports = [Port.claim(self.port), Port.claim()]
-            self.port = self._ports[0].number
+        self.claim_ports()
         env = {name: value for name, value in os.environ.items() if name != "JAVA_TOOL_OPTIONS"}
         self._launch([java(), *self._java_options(), *self._program(program)], env)
         try:
@@ -57,6 +55,12 @@ class JavaServer(ServerProcess):
         except ServiceUnavailable:
             self.kill()
             raise
+
+    def claim_ports(self) -> None:
+        """Choose them, if that is not done: others may have to know them before it starts."""
+        if not self._ports:
+            self._ports = [Port.claim(self.port), Port.claim()]
+            self.port = self._ports[0].number
 
     def _wait_until_it_answers(self) -> None:
         deadline = time.monotonic() + _START_S_MAX
