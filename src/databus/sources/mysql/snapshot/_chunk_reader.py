@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 import pymysql
 
-from databus.core import DatabusError, ServiceUnavailable, SourceChanged
+from databus.core import DatabusError, ServiceUnavailable, SourceChanged, TransientError
 from databus.sources.mysql.server import close_quietly, server_error, socket_of
 from databus.sources.mysql.snapshot._keys import KeyValues, Range
 from databus.sources.mysql.snapshot._queries import bounds_query, first_query, place_query, rows_query
@@ -18,10 +18,11 @@ from databus.sources.mysql.snapshot._result_shape import Columns
 from databus.sources.mysql.snapshot._results import RowReader, Statement
 from databus.sources.mysql.snapshot._task import ReadableTable
 from databus.sources.mysql.snapshot._watermarks import Watermark
-from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, SnapshotOptions
+from databus.sources.snapshots import Host, ReadAbandoned, ReadChunk, Reading, SnapshotOptions, TableLocked
 
 _ALTERED: Final = frozenset({1049, 1051, 1054, 1146, 1176})  # no such database, table, column, index
 _DEFINITION_CHANGED: Final = 1412
+_DISCARDED: Final = 1814
 _LOOKS_MAX: Final = 5
 _WHO: Final = "SELECT @@hostname, @@port, @@server_id, UNIX_TIMESTAMP()"
 _SPLIT_CHUNKS: Final = 16
@@ -67,14 +68,15 @@ class ChunkReader:
                 if self._host.somebody_idles:
                     self._split(reading, chunk, connection)
                 self._read_part(reading, chunk, connection, views)
-        except SourceChanged as error:
+        except TransientError:
+            raise
+        except DatabusError as error:
             self._leave_to_the_log(reading, chunk, error)
         except pymysql.MySQLError as error:
-            if error.args[0] == _DEFINITION_CHANGED:
-                raise ServiceUnavailable(f"{chunk.source}: it was altered while it was read") from error
-            if error.args[0] not in _ALTERED:
-                raise
-            self._leave_to_the_log(reading, chunk, SourceChanged(f"{chunk.source}: {error.args[1]}"))
+            told = _error_of(error, chunk.source)
+            if isinstance(told, TransientError):
+                raise told from error
+            self._leave_to_the_log(reading, chunk, told)
 
     def interrupt(self) -> None:
         """Have whatever it waits for fail at once. Any thread."""
@@ -291,8 +293,8 @@ class ChunkReader:
             while chunk.table.task.locks and reading.owns(chunk) and not self._host.is_closed:
                 self._host.changed.wait()
 
-    def _leave_to_the_log(self, reading: Reading[ReadableTable], chunk: ReadChunk, error: SourceChanged) -> None:
-        """The table is not as it was: if the log says why, all is well; if it does not, the error stands.
+    def _leave_to_the_log(self, reading: Reading[ReadableTable], chunk: ReadChunk, error: DatabusError) -> None:
+        """It may be that the table is not as it was: if the log says so, all is well; if it does not, the error stands.
 
         What changed it may have come after the view was opened, so the log is followed to where it ends now.
         """
@@ -303,6 +305,19 @@ class ChunkReader:
         with self._host.changed:
             chunk.low, chunk.high, chunk.error = chunk.low or end, end, error
         self._host.read(reading, chunk)
+
+
+def _error_of(error: pymysql.MySQLError, source: str) -> DatabusError:
+    """What a server says that cannot read a table, in our words."""
+    match error.args[0]:
+        case code if code == _DEFINITION_CHANGED:
+            return ServiceUnavailable(f"{source}: it was altered while it was read")
+        case code if code == _DISCARDED:  # what is imported in its place is read, and the log says when
+            return TableLocked("its tablespace is discarded (ALTER TABLE ... DISCARD TABLESPACE)")
+        case code if code in _ALTERED:
+            return SourceChanged(f"{source}: {error.args[1]}")
+        case _:
+            return server_error(error, f"reading {source}")
 
 
 def _identity(connection: pymysql.Connection) -> tuple[Any, ...]:
