@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from databus.core import Clock, ControlKind, FatalError, SourceChanged, UnsupportedFeature, make_scn
+from databus.core import Clock, ControlKind, DatabusError, FatalError, SourceChanged, UnsupportedFeature, make_scn
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._bus_groups import BusGroups
 from databus.sources.mysql._captured_tables import Tables
@@ -39,6 +39,7 @@ from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
 from databus.sources.mysql._unread_tables import Asked, Unread
 from databus.sources.mysql.binlog import (
     Abandoned,
+    DomainRestarted,
     Found,
     Heartbeat,
     Position,
@@ -119,7 +120,7 @@ class Session:
         self._is_new = is_new
         self._begins_us: int | None = place.position.get(BEGINS_US)
         self.is_over = False  # with `snapshot: only`, once all is read
-        self._stopped: FatalError | None = None
+        self._stopped: DatabusError | None = None
         self._yielded = place  # the place of the last group that was yielded
         self._yielded_s = time.monotonic()
         self._is_part_out = False  # the last group that was yielded wants another to end its transaction
@@ -155,7 +156,7 @@ class Session:
                 return None
             try:
                 group = self._next()
-            except FatalError as error:
+            except (FatalError, DomainRestarted) as error:
                 group = self._last_before(error)
             if group is not None:
                 self._note_yielded(group)
@@ -420,7 +421,7 @@ class Session:
 
     def _progress(self) -> Group | None:
         """Where nothing more comes: a commit for what was passed over, if it is due."""
-        if self._position.place.scn == self._yielded.scn or not self._assembler.is_between_transactions:
+        if not self._is_further() or not self._assembler.is_between_transactions:
             return None
         if not self._is_progress_due():
             return None
@@ -428,9 +429,16 @@ class Session:
         self._note_yielded(group)
         return group
 
-    def _last_before(self, error: FatalError) -> Group:
+    def _is_further(self) -> bool:
+        """Whether the log does not say yet how far this is. A file counts by itself: the server may purge the one
+        before, and then only this place shows that nothing of it is missing.
+        """
+        here, there = self._position.place, self._yielded
+        return here.scn != there.scn or here.position["file"] != there.position["file"]
+
+    def _last_before(self, error: DatabusError) -> Group:
         """A commit up to what cannot be captured, so that the log ends right before it. Raises `error` if it does."""
-        if self._stopped is not None or self._position.place.scn == self._yielded.scn or self._is_part_out:
+        if self._stopped is not None or not self._is_further() or self._is_part_out:
             raise error
         self._stopped = error
         return Group(self._position.commit())

@@ -36,7 +36,7 @@ from databus.sources.mysql._rolled_back_rows import taking_back
 from databus.sources.mysql._session import Session
 from databus.sources.mysql._session_position import BEGINS_US, Gap, StreamPosition, held_at, said_of
 from databus.sources.mysql._session_source import SessionSource
-from databus.sources.mysql._start_position import is_time, new_start, start_us
+from databus.sources.mysql._start_position import is_time, new_start, start_us, without_domains
 from databus.sources.mysql._unread_tables import Unread, unread_after
 from databus.sources.mysql._xa_lookup import Wanted, look_for_prepared, unfound
 from databus.sources.mysql.binlog import FIRST_OFFSET, Position, PreparedMissing, Scanner, Statement, TableMap
@@ -53,8 +53,10 @@ from databus.sources.mysql.server import (
     close_quietly,
     connect_again,
     distance_in,
+    is_by_file,
     open_dump,
     pass_over,
+    placed,
     refuse,
     replica_id,
     scheme_of,
@@ -85,6 +87,8 @@ class _Start:
     snapshots: list[str]
     gap: Gap | None
     unread: Unread
+    by_file: bool = False
+    """The server is asked by file and offset, also where GTIDs rule: they do not tell what was captured."""
 
 
 class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
@@ -233,12 +237,13 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         keeper = self._keeper(server.facts, resume.folder)
         begin = self._go_on(server, keeper, resume)
         scanner = self._scanner(server.facts, begin.position, _nothing, _nothing)
-        dump = open_dump(self._config, server, begin.position, replica_id(self._config, self.physical, resume.log_id))
+        server_id = replica_id(self._config, self.physical, resume.log_id)
+        dump = open_dump(self._config, server, begin.position, server_id, by_file=begin.by_file)
 
         held = held_at(resume.position)
 
         def learn(statement: Statement) -> None:
-            statement_scn = make_scn(resume.timeline, statement.scn)
+            statement_scn = make_scn(begin.place.timeline, statement.scn)
             held_after(held, keeper.apply(statement, statement_scn), statement_scn)
 
         forget_prepared(resume.folder)
@@ -247,9 +252,10 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
         finally:
             dump.close()
             self._hosts.hand_over()
-        scn = make_scn(resume.timeline, passed.ordinal)
+        timeline = begin.place.timeline
+        scn = make_scn(timeline, passed.ordinal)
         position = {**passed.position, **said_of(held)}
-        place = StreamPosition(scn, 0, passed.ids[-1], passed.commit_us, position, resume.timeline)
+        place = StreamPosition(scn, 0, passed.ids[-1], passed.commit_us, position, timeline)
         gap = Gap(resume.scn, f"skipped: {', '.join(passed.ids)}"[:_REASON_CHARACTERS_MAX])
         tables = begin.tables
         begin = replace(begin, place=place, snapshots=sorted(tables.in_force) if reads else [], gap=gap)
@@ -346,11 +352,16 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
     def _go_on(self, server: ConnectedServer, keeper: HistoryKeeper, resume: Resume) -> _Start:
         """Exactly after the log's end, with what was known there."""
         assert resume.position is not None  # noqa: S101 - its caller has looked
-        position = Position.from_json(resume.position)
+        captured = Position.from_json(resume.position)
+        found = placed(server.connection, server.facts, captured)
+        position = found or captured
         tables = self._tables_of(keeper, server.facts, resume.schemas)
         keeper.load(resume.scn, resume.schemas, tables.describe, server.connection)
         now_us = self._clock.now_ns() // 1000
         place = StreamPosition(resume.scn, resume.seq, resume.txid, now_us, resume.position, resume.timeline)
+        if position.gtids != captured.gtids:  # ordinals are made of GTIDs, so they fall
+            place = without_domains(place, position)
+            self._logger.warning("GTID domains were deleted on the server", before=captured.gtids, now=position.gtids)
         joined, held = [], held_at(resume.position)
         for definition in keeper.definitions():
             if definition.source in held:  # it was known again, and the log does not say so
@@ -360,7 +371,8 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
                 joined.append(definition.source)
         if self._config.snapshot == "never":
             joined = []
-        return _Start(place, position, tables, sorted(joined), None, unread_after(resume))
+        by_file = is_by_file(server.facts, captured, found)
+        return _Start(place, position, tables, sorted(joined), None, unread_after(resume), by_file)
 
     def _keeper(self, facts: ServerFacts, folder: Path | None) -> HistoryKeeper:
         fold = facts.lower_case_table_names != 0
@@ -428,7 +440,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             facts, start.position, tables.wants, tables.selection.may_select_in, prepared, reads_from is not None
         )
         if reads_from is None:
-            dump = open_dump(self._config, server, start.position, server_id)
+            dump = open_dump(config, server, start.position, server_id, by_file=start.by_file)
         else:
             begins = Position(reads_from, FIRST_OFFSET, None, facts.uuid)
             dump = open_dump(config, server, begins, server_id, by_file=True)

@@ -1,13 +1,15 @@
 """Starts: the place where a new log begins, and the tables as they are there."""
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 import pymysql
 
-from databus.core import ConfigError, SourceChanged, time_us
+from databus.core import ConfigError, SourceChanged, make_scn, time_us
 from databus.sources.mysql._durable_history import HistoryKeeper
-from databus.sources.mysql.binlog import FIRST_OFFSET, GtidSet, GtidState, Position
+from databus.sources.mysql._session_position import StreamPosition
+from databus.sources.mysql.binlog import FIRST_OFFSET, GtidSet, GtidState, Position, ordinal_of
 from databus.sources.mysql.server import ServerFacts, gtids_at, scheme_of, server_facts, telling
 from databus.sources.mysql.tables import Catalogue
 
@@ -98,6 +100,13 @@ def _at_file(connection: "pymysql.Connection[Any]", facts: ServerFacts, file: st
         with telling(facts.server, f"asking for the GTIDs at {file}:{offset}"):
             gtids = gtids_at(connection, file, offset)
     return Position(file, offset, gtids, facts.uuid)
+
+
+def without_domains(place: StreamPosition, position: Position) -> StreamPosition:
+    """The same place where MariaDB has forgotten GTID domains, as `position` says: ordinals fall without them."""
+    timeline = place.timeline + 1
+    scn = make_scn(timeline, ordinal_of(position, "domains"))
+    return replace(place, scn=scn, seq=0, position={**place.position, **position.to_json()}, timeline=timeline)
 
 
 def is_time(start: str) -> bool:

@@ -11,6 +11,7 @@ from databus.sources.mysql.binlog._event_types import (
     HEADER_BYTES,
     OFFSET_MAX,
 )
+from databus.sources.mysql.binlog._failures import DomainRestarted
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._packets import DumpEnded, DumpRefused, PacketSplitter
 from databus.sources.mysql.binlog._position import Flavor, Position, Scheme, contains, file_number, ordinal_of
@@ -37,6 +38,7 @@ __all__ = [
     "HEADER_BYTES",
     "OFFSET_MAX",
     "Abandoned",
+    "DomainRestarted",
     "DumpEnded",
     "DumpRefused",
     "Flavor",

@@ -2,9 +2,24 @@
 
 from typing import Final
 
-from databus.core import CorruptData, DatabusError, FatalError, LimitExceeded, SourceChanged, UnsupportedFeature
+from databus.core import (
+    CorruptData,
+    DatabusError,
+    FatalError,
+    LimitExceeded,
+    ServiceUnavailable,
+    SourceChanged,
+    UnsupportedFeature,
+)
 from databus.sources.mysql.binlog import _kernel_state as s
 from databus.sources.mysql.binlog._event_types import name_of
+
+
+class DomainRestarted(ServiceUnavailable):
+    """A GTID domain of MariaDB was deleted and begins again, so its numbers no longer tell what was captured: who goes
+    on at the last position asks by file and offset.
+    """
+
 
 _MALFORMED: Final = "Compare with what the server's own `mysqlbinlog` (`mariadb-binlog`) says at that place"
 _FOREIGN: Final = "Find out what happened to the server; then snapshot the captured tables again, or raise the timeline"

@@ -366,7 +366,7 @@ class Walk:
         self._file = file
         self._began_s = 0  # until its first event says
         state[s.OFFSET] = offset
-        state[s.SKIP_BELOW] = 0
+        state[s.SKIP_BELOW] = -1
         is_numbered = state[s.SCHEME] == s.BY_FILE or start.file
         try:
             state[s.FILE_NUMBER] = number = file_number(file) if is_numbered else 0
@@ -374,7 +374,8 @@ class Walk:
             self._stop(CorruptData(f"{self._file!r}: {error}"))
         if start.file and start.server_uuid == self._server_uuid:
             first = file_number(start.file)
-            state[s.SKIP_BELOW] = _EVERYTHING if number < first else start.offset if number == first else 0
+            behind = 0 if start.offset else -1
+            state[s.SKIP_BELOW] = _EVERYTHING if number < first else start.offset if number == first else behind
 
     def _finish(self, *, is_row: bool) -> None:
         executed = self._executed

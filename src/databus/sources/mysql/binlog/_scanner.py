@@ -31,7 +31,7 @@ from databus.sources.mysql.binlog._event_types import (
     EventType,
     name_of,
 )
-from databus.sources.mysql.binlog._failures import failure
+from databus.sources.mysql.binlog._failures import DomainRestarted, failure
 from databus.sources.mysql.binlog._format import matches_checksum, parse_format
 from databus.sources.mysql.binlog._gtid import GtidSet, GtidState
 from databus.sources.mysql.binlog._log_statements import HELD_KINDS, StatementWalk
@@ -112,6 +112,7 @@ class Scanner(StatementWalk):
         self._is_replayed = False
         self._state[s.HOLDS_SKIPPED] = holds_skipped and prepared is not None
         self._announced = ""
+        self._deleted: set[int] = set()  # domains of MariaDB's GTIDs
         self._is_used_up = False  # the kernel has seen all of the buffer that is whole
         self._error: Exception | None = None
 
@@ -194,6 +195,7 @@ class Scanner(StatementWalk):
         if status == s.FULL:
             self._keep_run()
         elif status == s.FAILED:
+            self._raise_if_restarted()
             raise failure(int(self._state[s.ERROR]), self._where(), self._event_kind(), int(self._state[s.SIZE]))
         elif status == s.NEW_TABLE:
             self._learn_table()
@@ -369,7 +371,12 @@ class Scanner(StatementWalk):
         if not state[s.SET_KNOWN]:
             self._take_for_executed(before)
             return
-        missing = GtidState.parse(self.position.gtids or "").lacks(before)
+        ours = GtidState.parse(self.position.gtids or "")
+        if state[s.SKIP_BELOW] == 0:  # of all that is before this file, so it lacks what is ours only if it was deleted
+            self._deleted |= set(before.lacks(ours).domains)
+        missing = ours.lacks(before)
+        if state[s.SKIP_BELOW] >= 0:  # lists name domains that are deleted further on, which the start was rid of
+            missing = GtidState({each: gtid for each, gtid in missing.domains.items() if each in ours.domains})
         if missing:
             self._stop_for_gap(f"up to {missing}")
 
@@ -391,6 +398,18 @@ class Scanner(StatementWalk):
             f"{missing}. "
             f"They were set as executed without being logged; snapshot the captured tables again"
         )
+
+    def _raise_if_restarted(self) -> None:
+        """Raise `DomainRestarted` for a number that was there before, of a domain that was deleted meanwhile."""
+        state = self._state
+        if state[s.FLAVOR] != s.MARIADB or state[s.ERROR] != s.REPEATED:
+            return
+        domain = int(self._executed.domains[int(state[s.TX_A]), s.D_ID])
+        if domain in self._deleted:
+            raise DomainRestarted(
+                f"{self._where()}: the GTID domain {domain} was deleted (FLUSH BINARY LOGS DELETE_DOMAIN_ID) and is "
+                f"used again; capture goes on right before that, on a new timeline"
+            )
 
     def _on_gtid_tagged(self) -> None:
         from databus.sources.mysql.binlog._tagged_gtid import parse_tagged

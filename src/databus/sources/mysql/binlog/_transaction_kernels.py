@@ -179,6 +179,8 @@ def begin_mariadb(state: Words, domains: Grid, domain: int, server: int, number:
         if state[s.SET_KNOWN] == 0:
             return fail(state, s.NO_SET)
         if number <= domains[domain, s.D_START_SEQ]:
+            if state[s.SKIP_BELOW] >= 0 and state[s.OFFSET] >= state[s.SKIP_BELOW]:
+                return fail(state, s.REPEATED)  # it stands behind the start, so it is another one of that number
             if number == domains[domain, s.D_START_SEQ] and server != domains[domain, s.D_START_SERVER]:
                 return fail(state, s.DIVERGED)
             state[s.TX_SKIP] = 1

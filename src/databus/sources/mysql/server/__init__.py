@@ -13,7 +13,15 @@ from databus.sources.mysql.server._hosts import ConnectedServer, Hosts, ServerMi
 from databus.sources.mysql.server._log_distance import LogDistance, bytes_behind, distance_in
 from databus.sources.mysql.server._replica import open_dump, replica_id, second_replica_id
 from databus.sources.mysql.server._replication_filters import Hidden, like
-from databus.sources.mysql.server._resumable import Fault, Trouble, hidden_reset, place_to_ask, scheme_of
+from databus.sources.mysql.server._resumable import (
+    Fault,
+    Trouble,
+    hidden_reset,
+    is_by_file,
+    place_to_ask,
+    placed,
+    scheme_of,
+)
 from databus.sources.mysql.server._skip import NoFeed, pass_over
 from databus.sources.mysql.server._status import (
     Flavor,
@@ -53,11 +61,13 @@ __all__ = [
     "error_of",
     "gtids_at",
     "hidden_reset",
+    "is_by_file",
     "like",
     "log_end",
     "open_dump",
     "pass_over",
     "place_to_ask",
+    "placed",
     "refuse",
     "replica_id",
     "scheme_of",

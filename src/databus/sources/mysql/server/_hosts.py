@@ -19,6 +19,7 @@ from databus.sources.mysql.server._resumable import (
     Trouble,
     hidden_reset,
     in_another_file,
+    placed,
     scheme_of,
     trouble_with,
 )
@@ -193,7 +194,8 @@ class Hosts:
         have grown beyond us by then, and look like the one that it was.
         """
         try:
-            trouble = trouble_with(server.facts, position, scheme_of(server.facts))
+            place = placed(server.connection, server.facts, position)
+            trouble = trouble_with(server.facts, position, scheme_of(server.facts), place)
             trouble = trouble or hidden_reset(server.connection, server.facts, position)
             return trouble or self._in_another_file(server.facts, position)
         except BaseException:

@@ -78,8 +78,10 @@ def scheme_of(facts: ServerFacts) -> Scheme:
     return "domains" if facts.is_mariadb else "gtid"
 
 
-def trouble_with(facts: ServerFacts, position: Position, scheme: Scheme) -> Trouble | None:
-    """What keeps this server from sending what comes after `position`; None if nothing does."""
+def trouble_with(
+    facts: ServerFacts, position: Position, scheme: Scheme, place: Position | None = None
+) -> Trouble | None:
+    """What keeps this server from sending what comes after `position`; None if nothing does. place: see `placed`."""
     if not position.file and position.gtids is None:
         return Trouble(
             Fault.FOREIGN, str(position), f"the log's position, {position}, is none of MySQL's or MariaDB's. {_MEND}"
@@ -88,7 +90,7 @@ def trouble_with(facts: ServerFacts, position: Position, scheme: Scheme) -> Trou
         case "gtid":
             return _with_set(facts, position)
         case "domains":
-            return _with_domains(facts, position)
+            return _with_domains(facts, position, place)
         case "file-offset":
             return _with_file(facts, position)
 
@@ -105,13 +107,13 @@ def _with_set(facts: ServerFacts, position: Position) -> Trouble | None:
     return _errant(facts, position, str(own)) if own else None
 
 
-def _with_domains(facts: ServerFacts, position: Position) -> Trouble | None:
-    have, executed = GtidState.parse(position.gtids or ""), GtidState.parse(facts.executed)
+def _with_domains(facts: ServerFacts, position: Position, place: Position | None) -> Trouble | None:
+    have, executed = GtidState.parse((place or position).gtids or ""), GtidState.parse(facts.executed)
     lost = executed.lacks(have)
     if lost:
         return _not_there(facts, position, str(lost), shares=bool(set(have.domains) & set(executed.domains)))
     missing = have.lacks(GtidState.parse(facts.purged))
-    if missing:
+    if missing and place is None:  # else the oldest file names domains that were deleted behind it
         return _purged(facts, f"up to {missing}")
     diverged = GtidState({domain: gtid for domain, gtid in have.domains.items() if not _logged(facts, domain, gtid)})
     if diverged:
@@ -125,6 +127,41 @@ def _with_domains(facts: ServerFacts, position: Position) -> Trouble | None:
         {domain: gtid for domain, gtid in have.lacks(executed).domains.items() if gtid[0] == facts.server_id}
     )
     return _errant(facts, position, str(own)) if own else None
+
+
+def placed(connection: "pymysql.Connection[Any]", facts: ServerFacts, position: Position) -> Position | None:
+    """Where a MariaDB server has all that comes after `position`, whatever the numbers of its GTIDs say; None where
+    only they tell. Domains that the server has forgotten since (FLUSH BINARY LOGS DELETE_DOMAIN_ID) are left out.
+
+    A domain that is used again begins at 1 again, and only the place in the log tells its transactions from those of
+    before. Nothing is missing of it behind that place: the server deletes only domains that its files do not hold.
+    """
+    names = [each.name for each in facts.logs]
+    if scheme_of(facts) != "domains" or facts.uuid != position.server_uuid or not position.offset or not names:
+        return None
+    have = GtidState.parse(position.gtids or "")
+    with telling(facts.server, f"asking for the GTIDs from {position.file}:{position.offset} on"):
+        if position.file not in names:
+            if GtidState.parse(gtids_at(connection, names[0], FIRST_OFFSET) or "") != have:
+                return None
+            position = replace(position, file=names[0], offset=FIRST_OFFSET, began_s=0)  # nothing was in between
+        places = [(position.file, position.offset)]
+        places += [(name, FIRST_OFFSET) for name in names[names.index(position.file) + 1 :]]
+        kept = dict(have.domains)
+        for file, offset in places:
+            found = gtids_at(connection, file, offset)
+            for domain in () if found is None else GtidState.parse(found).lacks(have).domains:
+                kept.pop(domain, None)
+    return replace(position, gtids=str(GtidState(kept)))
+
+
+def is_by_file(facts: ServerFacts, position: Position, place: Position | None) -> bool:
+    """Whether to ask for the log by file and offset, for GTIDs say less than the place that `placed` has found."""
+    if place is None:
+        return False
+    return place.gtids != position.gtids or bool(
+        GtidState.parse(position.gtids or "").lacks(GtidState.parse(facts.purged))
+    )
 
 
 def _logged(facts: ServerFacts, domain: int, gtid: tuple[int, int]) -> bool:
