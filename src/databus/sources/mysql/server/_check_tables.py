@@ -3,12 +3,13 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import pymysql
 from pymysql.constants import ER
 
-from databus.core import DatabusError, database_name, is_pattern, name_parts, source_name, split_database
+from databus.core import DatabusError, database_name, is_pattern, name_fits, name_parts, source_name, split_database
 from databus.sources.mysql._captured_tables import Selection, Tables
 from databus.sources.mysql._config import MysqlConfig
 from databus.sources.mysql.server._check_finding import DENIED, Finding, Severity, grants_of, has_global
@@ -143,14 +144,17 @@ def _of_absence(
     fold = facts.lower_case_table_names != 0
     there = {each.source.lower() if fold else each.source for each in tables}
     visible = [each.source for each in _visible_tables(connection)]
+    for each in (each for each in config.tables if each.count(".") > 1):
+        meant = [other for other in visible if fnmatchcase(".".join(name_parts(other)), each)]
+        if meant and not any(name_fits(other, each) for other in visible):
+            what = f"no table fits {each}, but {min(meant)} is there: write a dot of a database in backquotes"
+            yield Finding("warning", "tables", facts.server, what, "correct `tables`")
     named = [each for each in config.tables if split_database(each)[0] and not is_pattern(each)]
     for each in named:
         database, name = name_parts(each)
         source = source_name(database, name)
         if (source.lower() if fold else source) not in there and config.selects(source):
-            meant = [other for other in visible if ".".join(name_parts(other)) == f"{database}.{name}"]
-            hint = f"; {meant[0]} is: a dot of a database's own stands between backquotes" if meant else ""
-            what = f"{each} is not there{unseen}{hint}"
+            what = f"{each} is not there{unseen}"
             grant = f"GRANT SELECT ON {_identifier(database)}.{_identifier(name)} TO {account}"
             yield Finding("warning", "tables", facts.server, what, "correct `tables`" if sees_all else grant)
     if not tables and len(named) < len(config.tables):
