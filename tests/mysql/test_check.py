@@ -176,7 +176,7 @@ def test_a_user_who_may_read_some_tables_only_is_told_the_others(shop):
         f"GRANT INSERT ON shop.* TO {account}",
     )
     (finding,) = named(check_source(config_of(shop)), "privileges", "error")
-    assert "shop.odd `name" in finding.what
+    assert "shop.`odd ``name`" in finding.what
     assert "shop.orders" not in finding.what
     run_mend(shop, finding)
     assert named(check_source(config_of(shop)), "privileges") == []
