@@ -250,3 +250,32 @@ def test_a_table_that_is_not_understood_is_read_after_it_was_passed_over(shop, f
     copy = follower.check(server, database)
     assert "drop" not in copy.kinds(f"{database}.t")
     assert ControlKind.SCHEMA in copy.kinds(f"{database}.t")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_table_of_a_database_with_a_dot_is_held_and_read_again_over_restarts(server, database, follow) -> None:
+    dotted = f"{database}.x"
+    create(server, database)
+    server.run(
+        f"CREATE DATABASE `{dotted}`",
+        f"CREATE TABLE `{dotted}`.t (id INT PRIMARY KEY, v VARCHAR(20))",
+        f"INSERT INTO `{dotted}`.t VALUES (1, '10')",
+    )
+    try:
+        follower = follow(database, server, tables=[f"{database}.*", f"`{dotted}`.*"])
+        follower.check(server, database)
+        follower.kill()
+        server.run(
+            f"ALTER TABLE `{dotted}`.t MODIFY v INT {ODD}",
+            f"INSERT INTO `{dotted}`.t VALUES (2, 20)",
+            f"ALTER TABLE `{dotted}`.t ADD w INT",
+            f"INSERT INTO `{dotted}`.t VALUES (3, 30, 1)",
+        )
+        for _ in range(6):
+            follower.start()
+            follower.step()
+        follower.catch_up(server, database)
+        rows = follower.copy().tables[f"`{dotted}`.t"].values()
+        assert sorted((row["id"], row["v"], row["w"]) for _, row in rows) == [(1, 10, None), (2, 20, None), (3, 30, 1)]
+    finally:
+        server.run(f"DROP DATABASE `{dotted}`")

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from databus.core import ControlKind
+from databus.core import ControlKind, source_name
 from databus.operate import logger_of
 from databus.schema import TableSchema
 from databus.sources.mysql._bus_groups import BusGroups
@@ -38,7 +38,7 @@ def held_after(held: dict[str, Held], events: Iterable[TableEvent], scn: int) ->
         match event:
             case Unknown(_, _, names, _):
                 for name in names:
-                    held.setdefault(".".join(name), Held(name, scn))
+                    held.setdefault(source_name(*name), Held(name, scn))
             case Created(definition) | Altered(_, definition) | Dropped(definition):
                 held.pop(definition.source, None)
             case _:
@@ -139,7 +139,7 @@ class HeldTables:
         self.count += 1
         self._tables.forget_plans()
         for name in event.tables:
-            source = ".".join(name)
+            source = source_name(*name)
             self._history.forget(name, scn)
             self._bus_groups.stop_reading(source)
             self._waits[source].ddl = self._waits[source].ddl or event.ddl
@@ -147,7 +147,7 @@ class HeldTables:
             "a statement is not understood; the tables that it names are read again",
             statement=event.ddl[:500],
             why=event.why,
-            tables=[".".join(name) for name in event.tables],
+            tables=[source_name(*name) for name in event.tables],
             mend="report the statement; with `unknown_ddl: stop` capture stops before it",
         )
 

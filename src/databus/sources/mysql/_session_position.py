@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from databus.core import Clock, ControlKind, next_bus_seq
+from databus.core import Clock, ControlKind, next_bus_seq, source_name
 from databus.schema import TableSchema
 from databus.wire import Commit, Control, Group, OpenSnapshot
 
@@ -48,7 +48,7 @@ class Held:
 def held_at(position: Mapping[str, Any] | None) -> dict[str, Held]:
     """The tables that are held at a commit's position, by source."""
     said = (position or {}).get(HELD_KEY, ())
-    return {f"{database}.{name}": Held((database, name), scn) for database, name, scn in said}
+    return {source_name(database, name): Held((database, name), scn) for database, name, scn in said}
 
 
 def said_of(held: Mapping[str, Held]) -> dict[str, Any]:
