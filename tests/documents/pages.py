@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TOP = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 FOLDERS = ("docs", "examples")
 PAGES = [
     *(ROOT / name for name in TOP if (ROOT / name).is_file()),
