@@ -116,8 +116,7 @@ class ColumnDefinition:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Read what `to_json` wrote."""
-        is_generated = value.get("generated", False)
-        uses = value.get("uses", None if is_generated else ())  # earlier versions kept none
+        uses = value.get("uses", ())
         return cls(
             name=value["name"],
             type=FieldType(value["type"]),
@@ -127,7 +126,7 @@ class ColumnDefinition:
             is_nullable=value.get("nullable", True),
             charset=value.get("charset"),
             members=tuple(value.get("members", ())),
-            is_generated=is_generated,
+            is_generated=value.get("generated", False),
             is_invisible=value.get("invisible", False),
             default=value.get("default"),
             is_hidden=value.get("hidden", False),
