@@ -163,14 +163,36 @@ def test_members_and_defaults_in_digits_are_bytes_of_the_columns_character_set(s
     server.run(
         f"CREATE TABLE {marked}.t (id INT PRIMARY KEY, n INT, l ENUM(x'e9', 0x41, b'01000010') CHARACTER SET latin1, "
         f"m ENUM(x'c3a9') CHARACTER SET latin1, u ENUM(x'00e900ea') CHARACTER SET ucs2, k ENUM(x'c1') "
-        f"CHARACTER SET koi8r)",
-        f"INSERT INTO {marked}.t VALUES (1, 1, 1, 1, 1, 1), (2, 1, 2, 1, 1, 1), (3, 1, 3, 1, 1, 1)",
+        f"CHARACTER SET koi8r, h ENUM(x'61') CHARACTER SET utf32)",  # with zeros before it
+        f"INSERT INTO {marked}.t VALUES (1, 1, 1, 1, 1, 1, 1), (2, 1, 2, 1, 1, 1, 1), (3, 1, 3, 1, 1, 1, 1)",
     )
     check(follower, server, marked)
     server.run(
         f"ALTER TABLE {marked}.t ADD COLUMN d VARCHAR(9) CHARACTER SET koi8r DEFAULT x'c1', ADD COLUMN w VARCHAR(9) "
         f"CHARACTER SET ucs2 DEFAULT x'00410416', ADD COLUMN b BINARY(4) DEFAULT x'e900'"
     )
+    check(follower, server, marked)
+
+
+def test_bytes_that_are_no_text_become_what_the_server_puts_there(server, marked: str, follow) -> None:
+    """A question mark for each of them, or the text ends there: by server and by character set."""
+    follower = follow(marked, server)
+    check(follower, server, marked)
+    with server.connect(database=marked, autocommit=True) as session:
+        session.query("SET SESSION sql_mode = ''")
+        for number, (client, raw) in enumerate({"utf8mb3": "\N{PILE OF POO}".encode(), "utf8mb4": b"\xff"}.items()):
+            session.query(f"SET NAMES {client}")
+            for charset in ("latin1", "ucs2", *(["utf8mb4"] if client == "utf8mb3" else [])):
+                name = f"t{number}_{charset}".encode()
+                enum, of_set = (
+                    b"(%b) CHARACTER SET %b" % (each, charset.encode())
+                    for each in (
+                        b"'%b%d', 'x%by', 'b'" % (raw, number, raw),
+                        b"'s%b%d', 's%by', 's'" % (raw, number, raw),
+                    )
+                )
+                session.query(b"CREATE TABLE %b (id INT PRIMARY KEY, e ENUM %b, s SET %b)" % (name, enum, of_set))
+                session.query(b"INSERT INTO %b VALUES (1, 1, 1), (2, 2, 2), (3, 3, 7)" % name)
     check(follower, server, marked)
 
 

@@ -4,10 +4,11 @@ Exactly what the server's own conversion makes of it; rows go through kernels th
 no text stays in a str as Python's `surrogateescape` has it, U+DC80 to U+DCFF.
 """
 
+import re
 from functools import cache
 from typing import Final
 
-from databus.sources.mysql._charsets import UNKNOWN
+from databus.sources.mysql._charsets import UNKNOWN, UTF8MB3
 from databus.sources.mysql._definition import BINARY
 from databus.sources.mysql.rows import _code_points as tables
 
@@ -16,6 +17,8 @@ _CODECS: Final = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-
 _SUPPLEMENTARY: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030", BINARY})
 _REPLACED: Final = {("cp932", "\u6661"): "\u6659"}
 """The one character that servers bring into another set as another character."""
+_BEYOND: Final = re.compile("[\U00010000-\U0010ffff]")
+"""What utf8mb3 does not have: four bytes, each of which is no text there."""
 
 
 def decoded(raw: bytes, charset: str) -> str:
@@ -27,13 +30,18 @@ def decoded(raw: bytes, charset: str) -> str:
     if charset in _CODECS:
         return _of_units(raw, charset)
     if charset == BINARY or tables.UNICODE.get(charset) == tables.UTF8:
-        return raw.decode("utf-8", "surrogateescape")
+        text = raw.decode("utf-8", "surrogateescape")
+        return _BEYOND.sub(_as_bytes, text) if charset == UTF8MB3 else text
     if charset != "swe7" and raw.isascii():
         return raw.decode("ascii")
     found = tables.tables_of(charset)
     if not found.double.size:
         return raw.decode("latin-1").translate(_singles(charset))
     return _of_several(raw, found)
+
+
+def _as_bytes(found: re.Match[str]) -> str:
+    return "".join(map(_escaped, found[0].encode()))
 
 
 def encoded(text: str, charset: str) -> bytes:

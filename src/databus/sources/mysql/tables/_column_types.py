@@ -187,9 +187,15 @@ def escaped(text: str) -> str:
     return text
 
 
+def _whole(digits: bytes, charset: str) -> bytes:
+    """Bytes that digits say, with zeros before them up to a whole unit of the character set."""
+    unit = _UNITS.get(charset, 1)
+    return digits.rjust(-(-len(digits) // unit) * unit, b"\0")
+
+
 def _members(kind: TypeText, charset: str, server: Server, written: Written) -> ColumnType:
     members = tuple(
-        decoded(member, charset) if isinstance(member, bytes) else written.text_in(member, charset)
+        decoded(_whole(member, charset), charset) if isinstance(member, bytes) else written.text_in(member, charset)
         for member in kind.members
     )
     if charset != BINARY:
@@ -284,7 +290,8 @@ def parse_column_type(column_type: str, charset: str | None, server: Server, sql
     return found
 
 
-_WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
+_UNITS: Final = {"ucs2": 2, "utf16": 2, "utf16le": 2, "utf32": 4}
+_WIDE: Final = frozenset(_UNITS)
 _UTF8: Final = frozenset({UTF8MB3, "utf8mb4"})
 _UTF8MB3_LAST: Final = 0xFFFF
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Self
 
-from databus.sources.mysql._charsets import charset_of_number
+from databus.sources.mysql._charsets import charset_of_number, is_text, shown
 from databus.sources.mysql._definition import BINARY
 from databus.sources.mysql._server_text import converted, decoded, encoded
 from databus.sources.mysql.tables._lexer import UnreadableStatement
@@ -34,7 +34,7 @@ class Written:
         """
         if BINARY in (self.client, self.connection) or charset == BINARY:
             return decoded(self.bytes_in(text, charset), charset)
-        return _converted(_converted(text, self.connection), charset)
+        return _converted(_converted(text, self.client, self.connection), self.connection, charset)
 
     def bytes_in(self, text: str, charset: str) -> bytes:
         """The bytes that a literal becomes there. Raises `UnreadableStatement` if they are not known."""
@@ -43,10 +43,11 @@ class Written:
                 return encoded(text, self.client)
             if self.client == BINARY:
                 text = decoded(encoded(text, BINARY), self.connection)
-            text = _converted(text, self.connection)
+            else:
+                text = _converted(text, self.client, self.connection)
             if charset == BINARY:
                 return encoded(text, self.connection)
-            return encoded(_converted(text, charset), charset)
+            return encoded(_converted(text, self.connection, charset), charset)
         except UnicodeEncodeError as error:
             raise UnreadableStatement(
                 f"the bytes of {text[:40]!r} in {charset} are not certain: {error.reason}"
@@ -61,7 +62,13 @@ class Written:
         return Literal("string", self.text_in(literal.text, charset))
 
 
-def _converted(text: str, charset: str) -> str:
-    if charset == _NARROWED and any(character > "\uffff" for character in text):
-        raise UnreadableStatement(f"what {text[:40]!r} becomes in {charset} is not certain")
-    return converted(text, charset)
+def _converted(text: str, old: str, new: str) -> str:
+    """Text of one character set brought into another. Bytes that are no text stay where nothing is converted."""
+    if old == new:
+        return text
+    if not is_text(text):  # by server and by character set a question mark for each byte, or the text ends there
+        text = shown(text[:40])
+        raise UnreadableStatement(f"what becomes in {new} of the bytes of {text!r} that are no {old} is not certain")
+    if new == _NARROWED and any(character > "\uffff" for character in text):
+        raise UnreadableStatement(f"what {text[:40]!r} becomes in {new} is not certain")
+    return converted(text, new)
