@@ -8,7 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import Checkpoint, SourceCheckpoint
+from databus.pipeline import Input, RunContext, Shape
+from databus.pipeline._begin import begin
 from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._offsets import Offsets
+from databus.pipeline._plan import Feed, QueryPlan
 from databus.tasks import DirectFeed, TableChoice, Ways, brings
 from databus.testing._change_log import ORDERS, ChangeLog
 from databus.testing._staged_writes import write_buckets
@@ -27,10 +31,33 @@ def of_tables(*tables):
     return Bringing("shop/*", ((TableChoice(tuple(f"main.{each}" for each in tables)),),))
 
 
+class Origin(Input):
+    """Where the queries read: a log that has all changes, and gives no snapshots."""
+
+    emits = Shape.TABLES
+    resumes = True
+
+    def typed(self, *_):
+        raise NotImplementedError
+
+    def schema_of(self, *_):
+        raise NotImplementedError
+
+    def beginning(self, *_):
+        return Checkpoint({"shop": SourceCheckpoint()})
+
+    def tables_of(self, *_):
+        return [f"shop/main.{each}" for each in TABLES]
+
+    def read_anew(self, *_):
+        """The ledger says of which tables it was asked: they are incomplete."""
+
+
 class Process:
     """A run that writes the output by queries of these names, each of which brings some tables."""
 
     def __init__(self, server, folder, prefix, bringing, **options):
+        self.folder = folder
         self.output = output_of(server, folder, prefix, **{"buckets": 2, **options})
         self.handle = OutputHandle("topics", self.output, folder / ".databus")
         self.handle.bringing = bringing
@@ -41,10 +68,13 @@ class Process:
         """As a run does, with the tables that there are; returns where the ledger says that the query stands."""
         mine = self.handle.bringing[name]
         if not self.handle.has_begun(name):
-            tables = [each for each in ("shop/main.orders", "shop/main.events") if self._has(mine, each)]
-            stream = self.handle.inherit(name, tables) or self.handle.stream(name)
-            beginning = Checkpoint({"shop": SourceCheckpoint()})
-            self.handle.begin(name, beginning if stream is None else stream.checkpoint, frozenset())
+            feed = Feed("topics", mine.selections)
+            source = None if mine.of.endswith("/*") else mine.of.rpartition("/")[2]
+            shape = Shape.TYPED if source else Shape.TABLES
+            plan, origin = QueryPlan(name, shape, "shop", (feed,), "shop", table=source), Origin(None)
+            offsets = Offsets(self.folder / "offsets" / name, origin, "shop", "log-1")
+            context = RunContext("shop", "shop", self.folder)
+            begin(plan, [(feed, self.handle)], offsets, context, lambda *_: None, source)
         return self.handle.stream(name).pair
 
     def _has(self, mine, name):

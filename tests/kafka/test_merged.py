@@ -58,6 +58,15 @@ def test_two_queries_that_become_one_after_a_kill_repeat_nothing(kafka, tmp_path
     assert ids_in(kafka, prefix) == [*range(1, 13)]
 
 
+def test_a_table_whose_query_never_began_is_read_by_a_snapshot_where_another_query_goes_on_with_it(kafka, tmp_path):
+    """That one begins where the source's other tables stand: what lies before would be missing."""
+    prefix, log = new_prefix(), both(4)
+    Process(kafka, tmp_path, prefix, {A: of_tables("events"), B: Bringing("shop/main.orders")}).write(A, log, 2)
+    process = Process(kafka, tmp_path, prefix, {C: of_tables("orders"), D: Bringing("shop/main.events")})
+    assert process.begun_at(C, log) == 2
+    assert process.handle.stream(C).incomplete == {"shop/main.orders"}
+
+
 @pytest.mark.parametrize("runs", [[(B, A)], [(A,), (B,)]], ids=["it begins first", "the other has gone on"])
 def test_a_table_that_leaves_a_query_which_still_runs_repeats_nothing_after_a_kill(kafka, tmp_path, runs):
     prefix, log = new_prefix(), both(10)
