@@ -80,7 +80,8 @@ def test_an_output_that_stops_costs_the_others_nothing(spark, tmp_path):
 
 
 @pytest.mark.spark
-def test_an_output_that_is_tried_again_goes_on_when_its_target_is_mended(spark, tmp_path):
+def test_an_output_that_is_tried_again_goes_on_when_its_target_is_mended(spark, tmp_path, caplog):
+    caplog.set_level("INFO", "databus.pipeline")
     running = Running(tmp_path, spark, "retry")
     running.wait_until(lambda: running.said("retry", "bad") > 5 and running.said("batch", "good"))
     waits = [each["wait_ms"] for each in running.events if each["event"] == "retry"]
@@ -88,6 +89,10 @@ def test_an_output_that_is_tried_again_goes_on_when_its_target_is_mended(spark, 
     (tmp_path / "mended").touch()
     running.wait_until(lambda: running.said("batch", "bad"))
     assert running.end() == 0
+    logged = [each.message for each in caplog.records if "outputs/bad" in each.message]
+    names = [each.partition(" query=")[0] for each in logged]
+    assert names == ["query started", "query retry", "query runs again"]
+    assert "this target is broken" in logged[1]
     assert running.said("failed", "bad") == running.said("retry", "good") == 0
 
 

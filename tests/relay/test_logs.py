@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import structlog
+from py4j.protocol import Py4JNetworkError
 
 from databus.core import ConfigError, UnsupportedFeature
-from databus.operate import configure_logs
+from databus.operate import configure_logs, mark_reported
 
 
 @pytest.fixture(autouse=True)
@@ -62,19 +63,16 @@ def test_a_traceback_is_one_line_of_json() -> None:
     assert "KeyError: 'why'" in json.loads(line)["exception"]
 
 
-def test_an_expected_end_of_a_query_is_not_logged_a_second_time_with_a_traceback() -> None:
+def test_what_is_reported_elsewhere_is_not_logged_a_second_time_with_a_traceback() -> None:
     out = io.StringIO()
     configure_logs(stream=out)
-    in_task = (
-        "An exception was thrown from the Python worker:\nTraceback\ndatabus.core._errors.AccessDenied: status 401"
-    )
-    cut_off = "An error occurred while calling z:org.apache.spark.\n: java.lang.InterruptedException\n\tat java.base"
-    ours = (UnsupportedFeature("said by the query"), RuntimeError(in_task), RuntimeError(cut_off))
-    for error in (*ours, ValueError("a defect")):
+    ours, lost, defect = UnsupportedFeature("said by the query"), Py4JNetworkError("lost"), ValueError("a defect")
+    mark_reported(ours)
+    for error, name in ((ours, "py4j.clientserver"), (lost, "root"), (defect, "py4j.clientserver")):
         try:
             raise error
-        except (UnsupportedFeature, RuntimeError, ValueError):
-            logging.getLogger("py4j.clientserver").exception("while executing the Python Proxy")
+        except (UnsupportedFeature, Py4JNetworkError, ValueError):
+            logging.getLogger(name).exception("while executing the Python Proxy")
     (line,) = out.getvalue().splitlines()
     assert "a defect" in line
 

@@ -1,6 +1,6 @@
 """Operating databus: structured logs, and how a process starts. Begin with `configure_logs`."""
 
-from databus.operate._logs import Logger, LogStyle, configure_logs, logger_of
+from databus.operate._logs import Logger, LogStyle, configure_logs, logger_of, mark_reported
 from databus.operate._starting import starting
 
-__all__ = ["LogStyle", "Logger", "configure_logs", "logger_of", "starting"]
+__all__ = ["LogStyle", "Logger", "configure_logs", "logger_of", "mark_reported", "starting"]

@@ -18,12 +18,11 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from databus.core import ConfigError, DatabusError
+from databus.core import ConfigError
 
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _QUIET: Final = ("py4j", "pyspark", "asyncio", "aiohttp")
 _HIDDEN: Final = "(hidden)"
-_SAID_ELSEWHERE: Final = (f"\n{DatabusError.__module__}.", ": java.lang.InterruptedException")
 _SECRET_WORDS: Final = ("password", "passwd", "secret", "token", "authorization", "credential")
 
 
@@ -120,17 +119,21 @@ def configure_logs(
         logging.getLogger(name).setLevel(max(_LEVELS[level], logging.WARNING))
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Not what py4j logs, with its traceback, of an error of ours that a query ends with: the query says it itself.
+def mark_reported(error: BaseException) -> None:
+    """Have the logs pass over an error that other libraries log, with its traceback, while whoever waits for what it
+    ended reports it.
+    """
+    error._is_reported = True  # type: ignore[attr-defined]  # noqa: SLF001
 
-    One that was raised in a task comes as Spark's own, with ours in its text. A batch that is cut off ends with Java's
-    InterruptedException, which is no error.
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not an error that is reported elsewhere, nor a lost connection to Java: py4j logs that for each call of that
+    moment, partly under no name of its own, and raises it to whoever called.
     """
     error = record.exc_info[1] if record.exc_info else None
-    if error is None or not record.name.startswith("py4j"):
-        return True
-    text = str(error)
-    return not (isinstance(error, DatabusError) or any(each in text for each in _SAID_ELSEWHERE))
+    kind = type(error)
+    is_lost = kind.__name__ == "Py4JNetworkError" and kind.__module__.startswith("py4j.")
+    return not (is_lost or getattr(error, "_is_reported", False))
 
 
 def _open(file: Path) -> TextIO:

@@ -255,6 +255,11 @@ class Queries:
         }
         self.look()
 
+    def remind(self) -> None:
+        """Have the log say again, now and again, what has failed."""
+        for each in self.threads:
+            each.remind()
+
     def give_up(self, thread: QueryThread, why: str) -> None:
         """Have a query failed that does not end."""
         self._given_up.add(thread)

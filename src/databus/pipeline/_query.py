@@ -45,6 +45,7 @@ from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_named, check_output, check_tables, filters_over, typed_steps
 from databus.pipeline._query_options import limited, on_failure_of, trigger_ms_of
+from databus.pipeline._reminders import Reminders
 from databus.pipeline._stopping import in_background
 from databus.pipeline._typed_steps import TypedSteps, first_lines
 from databus.pipeline._writer import Report, TablesWriter, TypedWriter, Writer
@@ -58,6 +59,9 @@ _TRACE_CHARS_MAX: Final = 4_000
 _START_S_MAX: Final = 15.0
 _SLOW_WORKERS_MS: Final = 5_000
 _ASK_S: Final = 0.05
+_TROUBLE: Final = "its trouble"
+_WELL_AFTER_S: Final = 60
+"""How long a query that was in trouble runs until it is well again, if it has nothing to write meanwhile."""
 _IS_STARTING: Final = "Initializing"  # how Spark's status begins until then
 
 
@@ -108,6 +112,8 @@ class RunSettings:
     is_stopping: threading.Event = field(default_factory=threading.Event)
     starting: Starts = field(default_factory=lambda: Starts(os.cpu_count() or 1))
     renewed_s: Callable[[], float | None] = lambda: None
+    has_lost_spark: Callable[[], bool] = lambda: False
+    """Whether Spark's process has ended; the run ends then, and says why, once for all queries."""
 
     def context_of(self, path: str) -> RunContext:
         """What a node works with."""
@@ -151,6 +157,7 @@ class QueryThread(threading.Thread):
         self._failures = 0
         self._is_stuck = False
         self._began_s = time.monotonic()
+        self._reminders = Reminders()
         self._logger = logger_of("databus.pipeline").bind(query=plan.name)
 
     @property
@@ -217,8 +224,13 @@ class QueryThread(threading.Thread):
         self._is_ending.set()
         with self._lock:
             query = self._query
-        if query is not None:
+        if query is None:
+            return
+        try:
             query.stop()
+        except Exception:
+            if not self._settings.has_lost_spark():
+                raise
 
     def rest(self) -> None:
         """End it once the batch that is being written, if any, is in the targets. Never blocks; callable twice."""
@@ -250,12 +262,17 @@ class QueryThread(threading.Thread):
                 self._say("started", None)
                 self._wait_until_reading(query)
             try:
-                query.awaitTermination()
+                self._wait_for_end(query)
             finally:
                 self._ended(writer.batches)
         except Exception as error:  # noqa: BLE001 - Spark raises many kinds; each becomes one of ours below
-            return None if self._ends else self._named(error, writer)
+            return None if self._ends or self._settings.has_lost_spark() else self._named(error, writer)
         return None
+
+    def _wait_for_end(self, query: "StreamingQuery") -> None:
+        if self._reminders.is_known(_TROUBLE) and not query.awaitTermination(_WELL_AFTER_S):
+            self._is_well()  # there may be nothing to write
+        query.awaitTermination()
 
     def _ended(self, batches: int) -> None:
         """After a round that wrote so many batches: one forgets what failed before it."""
@@ -342,7 +359,15 @@ class QueryThread(threading.Thread):
         return fits
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:
-        return self.plan.name, self._feeds, self._settings.report, offsets
+        return self.plan.name, self._feeds, self._report_batch, offsets
+
+    def _report_batch(self, event: Mapping[str, Any]) -> None:
+        self._settings.report(event)
+        self._is_well()
+
+    def _is_well(self) -> None:
+        if self._reminders.end(_TROUBLE):
+            self._logger.info("query runs again")
 
     def _named(self, error: Exception, writer: Writer | None) -> DatabusError:
         """What went wrong as one of our errors; anything unknown is tried again some times."""
@@ -361,7 +386,8 @@ class QueryThread(threading.Thread):
             )
         if found is None:
             said = "".join(traceback.format_exception(cause))[-_TRACE_CHARS_MAX:]
-            self._logger.error("a query failed with an error that is not databus's own", trace=said)
+            if self._reminders.is_due(_TROUBLE, said):
+                self._logger.error("a query failed with an error that is not databus's own", trace=said)
             found = TransientError(f"{type(cause).__name__}: {first_lines(str(cause))}")
             found.__cause__ = cause
         return advised(found, self._feeds, resumed=self._after is not None)
@@ -411,6 +437,20 @@ class QueryThread(threading.Thread):
             **more,
         }
         self._settings.report(said)
-        log = self._logger.info if error is None or event == "restart" else self._logger.warning
+        if error is None and self._reminders.is_known(_TROUBLE):
+            return  # each new try starts it; that it is well again is said when it is
+        self._log(event, said)
+
+    def remind(self) -> None:
+        """Say in the log once more with what it has failed, now and again; after its end."""
+        if self.error is not None:
+            self._log("failed", {"error": type(self.error).__name__, "message": str(self.error)})
+
+    def _log(self, event: str, said: Mapping[str, Any]) -> None:
+        """Say in the log what happened to it; of trouble that lasts not each try."""
+        is_trouble = event in ("retry", "failed")
+        if is_trouble and not self._reminders.is_due(_TROUBLE, f"{event} {said['message']}"):
+            return
+        log = self._logger.warning if is_trouble else self._logger.info
         log = self._logger.error if event == "failed" else log
         log(f"query {event}", **{name: said[name] for name in ("error", "message", "wait_ms") if name in said})

@@ -21,6 +21,7 @@ from databus.pipeline._dry_run import dry
 from databus.pipeline._events import OnEvent, reporting
 from databus.pipeline._graph import Graph
 from databus.pipeline._handle import OutputHandle
+from databus.pipeline._hanging import Hanging
 from databus.pipeline._own_relay import OwnRelay, states_of
 from databus.pipeline._physicals import Physicals
 from databus.pipeline._published import Published
@@ -164,7 +165,6 @@ class _Run:
         self._is_asked_to_stop = False
         self._doing = ""
         self._ends_when_drained = False
-        self._hanging: set[str] = set()
         self._uncaptured: States = ()
         self.is_dry = False
         self._cut_off: list[str] = []
@@ -182,8 +182,11 @@ class _Run:
             else SourceWatch(self._states_of_sources, self._say_source, shows)
         )
         self._spark: SparkStart | None = None
+        self._lost_spark: DatabusError | None = None
+        self._losing_spark = threading.Lock()
         self._logger = logger_of("databus.pipeline").bind(pipeline=self._config.name)
         self._queries = Queries(graph, resting, published, self._say, self._events.put, self.look)
+        self._hanging = Hanging(self._queries, lambda: self._config, self._say)
         self._renewals = Renewals(self._logger)
 
     @property
@@ -258,6 +261,7 @@ class _Run:
             cut_off=self._cut_off,
             code=code,
             reasons=[reason for _, reason in self._reasons()],
+            **({} if self._lost_spark is None else {"message": str(self._lost_spark)}),
             is_complete=self._once and code == 0 and not self._is_asked_to_stop,
         )
         return code
@@ -359,6 +363,7 @@ class _Run:
             lambda: self._relay_url,
             self._report,
             is_stopping=self._is_stopping,
+            has_lost_spark=self._has_lost_spark,
             renewed_s=lambda: self._renewals.last_s,
         )
         names = self._names(physicals)
@@ -375,6 +380,18 @@ class _Run:
             self._end_queries()
         if self._once and self._sources is not None:
             self._uncaptured = self._sources.uncaptured()
+
+    def _has_lost_spark(self) -> bool:
+        """Whether Spark's process has ended under the queries; from any thread. The run ends then, in order, so that a
+        supervisor starts it again: nothing of a session lives on without its process.
+        """
+        with self._losing_spark:  # a query that is told of it ends when the run knows, and is not taken for drained
+            lost = None if self._spark is None else self._spark.lost()
+            if lost is not None and self._lost_spark is None and not self._is_asked_to_stop:
+                self._lost_spark = lost
+                self._logger.error(str(lost))
+                self.ask_to_stop("Spark's Java process has ended")
+            return lost is not None
 
     @property
     def _waits_for_sources(self) -> bool:
@@ -408,7 +425,8 @@ class _Run:
         ]
         unfed = [] if self._unfed is None else [(self._unfed.exit_code, str(self._unfed))]
         unread = [(exit_code_of([each]), f"source {each['name']}: {each['message']}") for each in self._uncaptured]
-        return sorted([*failed, *unfed, *unread], key=itemgetter(0))
+        lost = [] if self._lost_spark is None else [(self._lost_spark.exit_code, str(self._lost_spark))]
+        return sorted([*failed, *unfed, *unread, *lost], key=itemgetter(0))
 
     def _still_running(self) -> str:
         """What an end by force would cut off."""
@@ -431,8 +449,10 @@ class _Run:
             try:
                 event = self._events.get(timeout=_LOOK_S)
             except Empty:
-                self._look_for_hanging()
+                self._hanging.look()
                 self._renewals.look()
+                self._queries.remind()
+                self._has_lost_spark()
                 if self._queries.is_changing:
                     self._queries.look()
             else:
@@ -458,28 +478,6 @@ class _Run:
             self._say("relay_died")
             self._relay.restart()
             self._say("relay", url=self._relay.url, pid=self._relay.pid)
-
-    def _look_for_hanging(self) -> None:
-        """Say which outputs do not answer any longer, or again; queries that were to end by themselves are given up."""
-        limit_s = self._config.sections.run.write_ms_max / 1e3
-        busy_s: dict[str, float] = {}
-        for handle in self._queries.all_handles:
-            busy_s[handle.name] = max(handle.busy_s, busy_s.get(handle.name, 0.0))
-        overdue = self._queries.overdue_names
-        for name, seconds in busy_s.items():
-            hangs = seconds > limit_s or name in overdue
-            if hangs and name not in self._hanging:
-                self._hanging.add(name)
-                self._logger.error("an output does not answer", output=name, seconds=round(seconds))
-                self._say("hanging", output=name, since_us=time.time_ns() // 1000 - round(seconds * 1e6))
-            elif not hangs and name in self._hanging:
-                self._hanging.discard(name)
-                self._logger.info("an output answers again", output=name)
-                self._say("answered", output=name)
-        for each in self._queries.left:
-            if each.once and self._hanging.intersection(each.outputs):
-                why = f"did not answer within run.write_ms_max={limit_s * 1e3:.0f}; what it was given comes again"
-                self._queries.give_up(each, f"{', '.join(each.outputs)}: {why} at the next start")
 
     def _say_source(self, told: Mapping[str, Any]) -> None:
         self._say("source", **told)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from databus.core import FatalError, InputError, ServiceUnavailable, TransientError
 from databus.operate import logger_of
+from databus.pipeline._reminders import Reminders
 
 _LOOK_S: Final = 0.5
 _WELL: Final = frozenset({"INITIALIZING", "RUNNING", "SHUTDOWN"})
@@ -39,7 +40,7 @@ class SourceWatch:
         self._told: dict[str, tuple[str, str]] = {}
         self._looking = threading.Lock()
         self._showing = threading.Lock()
-        self._why_none = ""
+        self._reminders = Reminders()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="source-watch", daemon=True)
         self._logger = logger_of("databus.pipeline")
@@ -88,24 +89,26 @@ class SourceWatch:
             return [], str(error)
 
     def _look_at_relay(self, why_none: str) -> None:
-        if why_none and not self._why_none:
+        if why_none and self._reminders.is_due("", why_none):
             self._logger.warning("the relay does not answer", message=why_none)
-        elif self._why_none and not why_none:
+        elif not why_none and self._reminders.end(""):
             self._logger.info("the relay answers again")
-        self._why_none = why_none
 
     def _look(self, state: Mapping[str, Any]) -> None:
         name, now = str(state["name"]), (str(state["state"]), str(state["message"] or ""))
         before = self._told.get(name)
+        told = {"source": name, "status": state["status"], "message": now[1], "is_well": is_well(state)}
+        if not told["is_well"] and self._reminders.is_due(name, str(now)):
+            self._logger.warning("source", **told)
         if now == before or (now[0] in _WELL and before is None) or now[0] == "INITIALIZING":
             return
         if now[0] in _WELL:
             del self._told[name]
         else:
             self._told[name] = now
-        told = {"source": name, "status": state["status"], "message": now[1], "is_well": is_well(state)}
-        log = self._logger.info if now[0] in _WELL else self._logger.warning
-        log("source", **told)
+        if told["is_well"]:
+            self._reminders.end(name)
+            self._logger.info("source", **told)
         self._tell(told)
 
 

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
+from databus.core import DatabusError, ServiceUnavailable
 from databus.pipeline._check_master import unguarded
 from databus.pipeline._config import PipelineConfig
 from databus.pipeline._renewals import Renewals
@@ -23,9 +25,12 @@ OnProcess = Callable[["Popen[bytes]"], None]
 
 
 class SparkStart:
-    """Begins at once, in a thread of its own. make: makes the session, and tells of the process that it starts."""
+    """Begins at once, in a thread of its own. make: makes the session, and tells of the process that it starts.
+    log_folder: where its logs are.
+    """
 
-    def __init__(self, make: "Callable[[OnProcess], SparkSession]") -> None:
+    def __init__(self, make: "Callable[[OnProcess], SparkSession]", log_folder: Path) -> None:
+        self._log_folder = log_folder
         self._made: Future[SparkSession] = Future()
         self._processes: list[Popen[bytes]] = []
         self._is_given_up = threading.Event()
@@ -35,8 +40,17 @@ class SparkStart:
         """The session; None once `is_stopping` is set. Raises what kept Spark from starting."""
         while not is_stopping.is_set():
             if wait([self._made], _ASK_S).done:
+                if not isinstance(self._made.exception(), DatabusError | None) and (lost := self.lost()) is not None:
+                    raise lost from self._made.exception()
                 return self._made.result()
         return None
+
+    def lost(self) -> ServiceUnavailable | None:
+        """What to say where the process that was started has ended; None while it runs, or where none was started."""
+        from databus.spark import how_spark_ended
+
+        ended = [each for each in self._processes if each.poll() is not None]
+        return ServiceUnavailable(how_spark_ended(ended[0].returncode, self._log_folder)) if ended else None
 
     def end(self) -> "SparkSession | None":
         """The session, if it was made; else what was started so far is killed, and not waited for."""
@@ -87,7 +101,7 @@ def spark_start(config: PipelineConfig, master: str, renewals: Renewals, logger:
             renewals.send = partial(shipment.send_renewed, session, folder)
         return session
 
-    return SparkStart(make)
+    return SparkStart(make, config.state / "spark")
 
 
 def settled(session: "SparkSession") -> "SparkSession":

@@ -26,7 +26,7 @@ from databus.core import (
     UnknownSource,
     crash_point,
 )
-from databus.operate import logger_of
+from databus.operate import logger_of, mark_reported
 from databus.pipeline._direct import write_ranges
 from databus.pipeline._handle import OutputHandle
 from databus.pipeline._offsets import Offsets
@@ -121,6 +121,7 @@ class Writer:
             crash_point("pipeline.ledger.after")
         except BaseException as error:
             self.error = error  # Spark keeps but its text
+            mark_reported(error)  # by the query, which py4j's log would precede with a traceback
             raise
         else:
             self.batches += 1

@@ -5,7 +5,7 @@ from databus.spark._classes import class_file
 from databus.spark._errors import error_of, is_of_slow_workers
 from databus.spark._options import DatabusOptions
 from databus.spark._schema import CONTROL_LABEL, FRAMES_SCHEMA, RANGES_SCHEMA, arrow_schema, typed_schema
-from databus.spark._session import LOG_FILE, OUTPUT_FILE, is_local, settle_session, tuned_session
+from databus.spark._session import LOG_FILE, OUTPUT_FILE, how_spark_ended, is_local, settle_session, tuned_session
 from databus.spark._shipping import SHIPPED, Shipment
 from databus.spark._slots import slots_of
 from databus.spark._source import DatabusSource
@@ -24,6 +24,7 @@ __all__ = [
     "arrow_schema",
     "class_file",
     "error_of",
+    "how_spark_ended",
     "is_local",
     "is_of_slow_workers",
     "make_archive",

@@ -9,7 +9,7 @@ import shlex
 import signal
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import PIPE, Popen
 from tempfile import TemporaryDirectory
@@ -23,6 +23,7 @@ from databus.core import ServiceUnavailable
 _ASK_S: Final = 0.05
 _TOLD_BYTES_MAX: Final = 4096
 _SAID_BYTES_MAX: Final = 400
+_SIGNAL_IN_SHELL: Final = 128  # a shell that has waited for it adds this to a signal's number
 _SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 """Settings that Spark itself does not show: the default of its `spark.redaction.regex`."""
 
@@ -74,9 +75,29 @@ def locale_for_java(environ: Mapping[str, str]) -> dict[str, str]:
     return {"LC_ALL": "C.UTF-8"} if chosen in ("C", "POSIX") else {}
 
 
+def how_java_ended(code: int, logs: Sequence[Path]) -> str:
+    """What to say of a JVM that has ended under a session. logs: its own, and what it has printed."""
+    number = -code if code < 0 else code - _SIGNAL_IN_SHELL
+    files = " and ".join(map(str, logs))
+    if number not in {each.value for each in signal.Signals}:
+        said = _last_words(logs[-1])
+        return f"Spark's Java process has ended with code {code}; it said last: {said} (its logs: {files})"
+    memory = (
+        ", as the system does where memory, or a container's share of it, runs out (`journalctl -k` says so)"
+        if number == signal.SIGKILL
+        else ""
+    )
+    name = signal.Signals(number).name
+    return f"Spark's Java process has ended: killed by signal {number} ({name}){memory}. Its logs: {files}"
+
+
 def _last_words(output: Path) -> str:
     """The end of what was printed, in one line."""
-    said = " ".join(output.read_bytes()[-_SAID_BYTES_MAX:].decode(errors="replace").split())
+    try:
+        printed = output.read_bytes()
+    except FileNotFoundError:
+        printed = b""
+    said = " ".join(printed[-_SAID_BYTES_MAX:].decode(errors="replace").split())
     return said or "nothing"
 
 

@@ -19,7 +19,7 @@ from databus.core import ConfigError
 from databus.spark._classes import class_options
 from databus.spark._home import home_of_spark, is_ours
 from databus.spark._java import java_path
-from databus.spark._jvm import OnProcess, start_jvm
+from databus.spark._jvm import OnProcess, how_java_ended, start_jvm
 from databus.spark._preloaded import preloaded_python
 from databus.spark._shipping import Shipment, python_on_path
 
@@ -170,6 +170,17 @@ def settle_session(session: SparkSession) -> None:
         environment.put(name, value)
 
 
+def how_spark_ended(code: int, folder: Path) -> str:
+    """What to say where the JVM of a session has ended under it. folder: the session's."""
+    return how_java_ended(code, (folder / LOG_FILE, folder / OUTPUT_FILE))
+
+
+def _log_broken_updates(*_: object) -> None:
+    from databus.operate import logger_of  # a driver's alone: what each query starts does without
+
+    logger_of("databus.spark").debug("the connection for Spark's accumulators has ended", exc_info=True)
+
+
 def _start(conf: SparkConf, folder: Path, python: str, on_process: OnProcess) -> None:
     """Start the JVM with what it prints in a file, and a context in it. python: what its Python processes are."""
     is_here = is_local(conf.get("spark.master") or "")
@@ -181,7 +192,9 @@ def _start(conf: SparkConf, folder: Path, python: str, on_process: OnProcess) ->
         if gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
             first = None if is_here else python_on_path(python, folder)
             gateway = start_jvm(conf, home, folder / OUTPUT_FILE, on_process, first)
-        SparkContext(conf=conf, gateway=gateway)
+        context: Any = SparkContext(conf=conf, gateway=gateway)
+        # It prints a traceback where the JVM has ended, which who waits for the JVM says in one line.
+        context._accumulatorServer.handle_error = _log_broken_updates  # noqa: SLF001 - no public way
     except BaseException:
         if gateway is not None and gateway.proc is not None and gateway.proc.poll() is not None:
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - it was ended meanwhile; another may start
