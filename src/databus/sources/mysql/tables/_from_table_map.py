@@ -1,6 +1,8 @@
 """Definitions from a table map's own metadata, where the server logs all of it (`binlog_row_metadata=FULL`)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import islice
 from typing import Final, Protocol
 
 from databus.core import CorruptData, source_name
@@ -8,7 +10,7 @@ from databus.sources.mysql._charsets import BYTES_A_CHARACTER, charset_of_number
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql._server_text import decoded
 from databus.sources.mysql.tables._column_types import escaped
-from databus.sources.mysql.tables._table_state import same_name
+from databus.sources.mysql.tables._table_state import hash_columns, same_name
 
 _WORDS: Final = {
     FieldType.TINY: "tinyint",
@@ -91,7 +93,11 @@ def from_table_map(table_map: LoggedTable, previous: TableDefinition | None = No
     if metadata.names is None:
         raise CorruptData(f"{source}: its table map does not name the columns; binlog_row_metadata is not FULL")
     known = {column.name: column for column in previous.columns} if previous is not None else {}
-    columns = tuple(_column(table_map, index, known.get(name), source) for index, name in enumerate(metadata.names))
+    shown = len(metadata.names) - _hashes(table_map, known)
+    columns = tuple(
+        _column(table_map, index, known.get(name), source, is_hidden=index >= shown)
+        for index, name in enumerate(metadata.names)
+    )
     key = tuple(columns[index].name for index, _ in metadata.key or ())
     return TableDefinition(
         table_map.database,
@@ -111,7 +117,28 @@ def _is_versioned(table_map: LoggedTable) -> bool:
     )
 
 
-def _column(table_map: LoggedTable, index: int, known: ColumnDefinition | None, source: str) -> ColumnDefinition:
+def _hashes(table_map: LoggedTable, known: Mapping[str, ColumnDefinition]) -> int:
+    """How many of the last columns are MariaDB's own, which hold hashes of keys. A map has them like any other column,
+    so they are told by type and name, unless the table is known to have a column of that name.
+    """
+    names, unsigned = table_map.metadata.names or (), table_map.metadata.unsigned or ()
+    if table_map.metadata.visible is not None:
+        return 0  # only MySQL says which columns are visible
+    first = len(names)
+    while first > 1 and names[first - 1].startswith(_HASH):
+        own = known.get(names[first - 1])
+        is_shown = own is not None and not own.is_hidden
+        if is_shown or table_map.types[first - 1] != FieldType.LONGLONG or unsigned[first - 1 : first] != (True,):
+            break
+        first -= 1
+    while names[first:] != tuple(islice(hash_columns(names[:first]), len(names) - first)):
+        first += 1  # names that the server would not have chosen here
+    return len(names) - first
+
+
+def _column(
+    table_map: LoggedTable, index: int, known: ColumnDefinition | None, source: str, *, is_hidden: bool
+) -> ColumnDefinition:
     metadata = table_map.metadata
     names = metadata.names or ()
     try:
@@ -131,7 +158,7 @@ def _column(table_map: LoggedTable, index: int, known: ColumnDefinition | None, 
         charset=charset,
         members=names_of_members,
         is_invisible=not metadata.visible[index] if metadata.visible is not None else False,
-        is_hidden=names[index].startswith(_HASH) and index > 0,
+        is_hidden=is_hidden,
         uses=None,  # no map tells which columns are generated
     )
     if known is not None and _agrees(known, column, has_visibility=metadata.visible is not None):

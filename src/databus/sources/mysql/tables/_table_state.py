@@ -1,7 +1,8 @@
 """TableState: all that must be known of a table to follow its DDL. A definition is a view of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, Final, Self
 
 from databus.sources.mysql._charsets import BYTES_A_CHARACTER
@@ -10,7 +11,6 @@ from databus.sources.mysql.tables._syntax import KeyPart
 
 PRIMARY: Final = "PRIMARY"
 _KEY_BYTES_MAX: Final = 3072  # InnoDB; MariaDB keeps a hash of what is longer
-_HASH_COLUMN: Final = "DB_ROW_HASH_{}"
 _ROW_TIMES: Final = ("row_start", "row_end")
 _BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.JSON, FieldType.GEOMETRY})
 
@@ -43,6 +43,12 @@ def same_name(left: str, right: str) -> bool:
     return left == right or left.casefold() == right.casefold()
 
 
+def hash_columns(taken: Iterable[str]) -> Iterator[str]:
+    """The names that MariaDB gives to its columns of hashes, in order, beside the table's own columns."""
+    own = {name.casefold() for name in taken}
+    return (name for number in count(1) if (name := f"DB_ROW_HASH_{number}").casefold() not in own)
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
     """A table at a position of the log. keys: in the server's order, which says which unique one stands for a primary.
@@ -71,10 +77,12 @@ class TableState:
                 yield ColumnDefinition(
                     name, FieldType.TIMESTAMP2, 6, "timestamp(6)", is_nullable=False, is_generated=True, is_hidden=True
                 )
-        hashed = [key for key in self.keys if key.is_hashed]
-        for number, key in enumerate(hashed, 1):
+        free = hash_columns(column.name for column in self.columns)
+        for key in self.keys:
+            if not key.is_hashed:
+                continue
             yield ColumnDefinition(
-                _HASH_COLUMN.format(number),
+                next(free),
                 FieldType.LONGLONG,
                 0,
                 "bigint(20) unsigned",
