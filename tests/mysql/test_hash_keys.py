@@ -1,4 +1,3 @@
-
 """MariaDB's unique keys over hashes, whose columns no query shows, and columns of users that are called like those."""
 
 from collections.abc import Callable

@@ -292,6 +292,18 @@ def test_what_a_mariadb_session_decides_about_timestamps_is_class_3(
     table.close()
 
 
+def test_an_option_of_an_engine_may_say_what_a_column_holds(plain_server: Callable[[str], Server]) -> None:
+    table = _Table(plain_server("mariadb-10.11"), "db_options")
+    table.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)")
+    table.alter("COMMENT 'followed'")
+    table.run("SET sql_mode = 'IGNORE_BAD_TABLE_OPTIONS'")
+    for actions in ("MODIFY v INT flag=5 COMMENT 'x=y'", "ADD c INT DEFAULT 5 `field_format`='x'"):
+        (event,) = table.alter(actions)
+        assert isinstance(event, Altered)
+        assert event.number == 3
+    table.close()
+
+
 def test_without_excluded_columns_their_changes_are_no_reason(table: _Table) -> None:
     (event,) = table.alter("MODIFY ti CHAR(5), ADD c INT DEFAULT 5, CHANGE vc w VARCHAR(20)")
     assert isinstance(event, Altered)

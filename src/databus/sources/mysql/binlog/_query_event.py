@@ -38,10 +38,10 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Statements that write no row and change no table's definition, by their first word.
+# Statements that change no row and no table's definition, by their first word.
 _NOTHING: Final = _words(
     "ANALYZE BINLOG CACHE CHANGE CHECK CHECKSUM DO EXPLAIN FLUSH GRANT HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE "
-    "REPAIR RESET RESTART REVOKE SET SHOW SHUTDOWN START STOP UNINSTALL UNLOCK USE"
+    "RESET RESTART REVOKE SET SHOW SHUTDOWN START STOP UNINSTALL UNLOCK USE"
 )
 _ROWS: Final = _words("CALL DELETE INSERT LOAD MERGE REPLACE SELECT TABLE UPDATE VALUES WITH")
 _DEFINES: Final = _words("ALTER CREATE DROP RENAME")

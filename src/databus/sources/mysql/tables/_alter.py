@@ -28,9 +28,7 @@ from databus.sources.mysql.tables._syntax import (
 from databus.sources.mysql.tables._token_cursor import Cursor
 
 _QUERIES: Final = ("SELECT", "AS", "WITH", "TABLE", "VALUES", "IGNORE", "REPLACE")
-_MOVES_PARTITIONS: Final = frozenset(
-    {"REORGANIZE", "COALESCE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "PARTITION"}
-)
+_MOVES_PARTITIONS: Final = frozenset({"REORGANIZE", "COALESCE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "PARTITION"})
 
 _OPTIONS: Final = words(
     "AUTOEXTEND_SIZE AUTO_INCREMENT AVG_ROW_LENGTH CHECKSUM TABLE_CHECKSUM COMMENT COMPRESSION "
@@ -42,6 +40,8 @@ _OPTIONS: Final = words(
 """What tables have and we pass over; each may stand without an equals sign. They say how rows are stored, counted, made
 safe or described, not which there are.
 """
+
+REPAIRED: Final = ChangeRows("REPAIR takes rows away that are damaged")
 
 _ELSEWHERE: Final = ("CONNECTION", "UNION", "IETF_QUOTES")
 """Options that say where, or how, an engine finds rows that it did not write: as all may that we do not know."""
@@ -115,6 +115,7 @@ def read_alter(cursor: Cursor, *, ignores: bool) -> AlterTable:
     while not cursor.is_at_end:
         actions += _read_action(cursor)
         cursor.accept_mark(",")
+    is_optional |= REPAIRED in actions  # it is logged of a table that is not there, too
     return AlterTable(name, tuple(actions), ignores, is_optional)
 
 
@@ -279,6 +280,10 @@ def _read_partition(cursor: Cursor) -> list[Action] | None:
             return [ChangeRows(f"a partition was {why}")]
         if verb != "TRUNCATE" and cursor.accept(verb, "TABLESPACE"):
             return [ChangeRows(f"its tablespace was {why}")]
+    if cursor.accept("REPAIR", "PARTITION"):
+        cursor.accept_one_of("NO_WRITE_TO_BINLOG", "LOCAL")
+        _skip_partitions(cursor)
+        return [REPAIRED]
     if cursor.accept("EXCHANGE", "PARTITION"):
         cursor.identifier()
         cursor.expect("WITH", "TABLE")

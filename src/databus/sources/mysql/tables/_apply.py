@@ -376,6 +376,9 @@ class _Alteration:
             if column.name in self._spelled_anew or replace(column, uses=origin.uses) != origin:
                 found = reason_of(origin, column, self._setting.sql_mode)
                 outcome.reasons += [] if found is None else [found]
+            text = self._texts.get(column.name)
+            if text is not None and text.engine_option:
+                outcome.reasons.append(Reason(column.name, UNPROVEN, f"{text.engine_option} may give it other values"))
             if origin.is_nullable and self._depends_on_session(column):
                 outcome.reasons.append(Reason(column.name, UNPROVEN, f"whether it may be NULL {_BY_SESSION}"))
 
@@ -421,6 +424,8 @@ class _Alteration:
         """What the rows that were there hold in a new column. Raises `UnknownLiteral`."""
         if text.is_generated or text.is_auto_increment:
             raise UnknownLiteral(f"{column.name} is generated")
+        if text.engine_option:
+            raise UnknownLiteral(f"{text.engine_option} may say what {column.name} holds")
         if column.type is FieldType.TIMESTAMP2 and not self._setting.explicit_timestamps:
             is_bare = not column.is_nullable and text.default is None
             if is_bare:

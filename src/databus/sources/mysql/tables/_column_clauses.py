@@ -225,6 +225,11 @@ def _attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
     changed = _state(cursor, column) or _default(cursor, column) or _generated(cursor, column)
     if changed is not None:
         return changed
+    if cursor.at_mark("=", 1) and not cursor.at_one_of(_NAMED):
+        option = cursor.identifier()
+        cursor.take()
+        cursor.skip_value()
+        return replace(column, engine_option=option)
     _skip_attribute(cursor)
     return column
 
@@ -294,10 +299,6 @@ def _skip_attribute(cursor: Cursor) -> None:
         skip_enforced(cursor)
     elif cursor.accept("NOT", "SECONDARY") or cursor.accept("WITHOUT", "SYSTEM", "VERSIONING"):
         pass
-    elif cursor.at_mark("=", 1):  # an engine's own attribute
-        cursor.identifier()
-        cursor.take()
-        cursor.skip_value()
     else:
         raise UnreadableStatement(f"{cursor.peek().text[:40]!r} in the definition of a column")
 

@@ -343,11 +343,12 @@ class History:
         work.notes |= {doubtful(name): False, gone(name): False}
 
     def _alter(self, parsed: AlterTable, statement: Statement, work: Work) -> None:
+        for each in parsed.others:
+            self._alter(each, statement, work)
         name = self._of(parsed.name)
         state = self._now(name, work)
-        if state is None and self._is_other(name, work):
-            return
-        if state is None and parsed.is_optional and not self._presence.may_be_there(name, work.notes):
+        is_none = parsed.is_optional and not self._presence.may_be_there(name, work.notes)
+        if state is None and (is_none or self._is_other(name, work)):
             return
         if state is None and any(moves_rows(action) for action in parsed.actions):
             raise _not_known(name)

@@ -1,11 +1,12 @@
 """Reads statements: which of the few kinds that matter one is, and what it says. Start with `read_statement`."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
 from databus.sources.mysql._charsets import charset_of_number
-from databus.sources.mysql.tables._alter import read_alter, read_options
+from databus.sources.mysql.tables._alter import REPAIRED, read_alter, read_options
 from databus.sources.mysql.tables._column_clauses import (
     at_key,
     keys_of,
@@ -36,7 +37,7 @@ from databus.sources.mysql.tables._syntax import (
 )
 from databus.sources.mysql.tables._token_cursor import Cursor
 
-_READ: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"})
+_READ: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "REPAIR", "TRUNCATE"})
 _ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"})
 _OTHER_MAKERS: Final = ("VIEW", "SEQUENCE")
 _NAME_TOKENS_MAX: Final = 6  # IF NOT EXISTS a.b
@@ -95,6 +96,8 @@ def read_statement(text: str, server: Server, sql_mode: int, database: str) -> P
         return _read_rename(cursor)
     if first.upper == "DELETE":
         return _read_delete(cursor)
+    if first.upper == "REPAIR":
+        return _read_repair(cursor)
     cursor.accept("TABLE")
     return Truncate(cursor.name())
 
@@ -265,6 +268,18 @@ def _read_rename(cursor: Cursor) -> Parsed:
     if not cursor.is_at_end:
         raise UnreadableStatement(f"{cursor.peek().text[:40]!r} after RENAME TABLE")
     return RenameTables(tuple(pairs), is_optional)
+
+
+def _read_repair(cursor: Cursor) -> Parsed:
+    """It is logged whatever the engine, and of tables that are not there."""
+    cursor.accept_one_of("NO_WRITE_TO_BINLOG", "LOCAL")
+    if not cursor.accept_one_of("TABLE", "TABLES"):
+        return None
+    names = [cursor.name()]
+    while cursor.accept_mark(","):
+        names.append(cursor.name())
+    first, *others = (AlterTable(name, (REPAIRED,), is_optional=True) for name in names)
+    return replace(first, others=tuple(others))
 
 
 def _read_delete(cursor: Cursor) -> Parsed:

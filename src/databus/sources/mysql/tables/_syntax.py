@@ -55,7 +55,7 @@ EXPRESSION = Literal("expression")
 @dataclass(frozen=True, slots=True)
 class ColumnText:
     """A column as a statement defines it. is_nullable, default: None where it is not said. expression: the words of
-    what a generated column is made of.
+    what a generated column is made of. engine_option: the name of one that may say where its values are.
     """
 
     name: str
@@ -70,6 +70,7 @@ class ColumnText:
     is_invisible: bool = False
     is_primary: bool = False
     is_unique: bool = False
+    engine_option: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +274,16 @@ def moves_rows(action: Action) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    """ALTER TABLE, and CREATE INDEX and DROP INDEX, which are that. ignores: IGNORE, errors become changed values."""
+    """ALTER TABLE, and what is that by other words: CREATE INDEX, DROP INDEX, REPAIR TABLE.
+
+    ignores: IGNORE, errors become changed values. others: what the statement does to other tables.
+    """
 
     name: Name
     actions: tuple[Action, ...]
     ignores: bool = False
     is_optional: bool = False
+    others: tuple["AlterTable", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
