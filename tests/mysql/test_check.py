@@ -208,6 +208,14 @@ def test_tables_that_cannot_be_seen_are_named(shop):
     assert "nowhere.*" in finding.what
 
 
+def test_columns_of_types_that_are_not_there_are_named(shop):
+    types = {"shop.orders": {"ID": "string", "gone": "string"}, "shop.order": {"id": "string"}}
+    found = named(check_source(config_of(shop, types=types)), "types", "warning")
+    assert [each.what.partition(", which")[0] for each in found] == [
+        "`types` names the column 'gone' of shop.orders", "`types` names the column 'id' of shop.order",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("granted", ["shop", "sh%", "s_op", "*"])
 def test_a_user_who_may_not_lock_tables_without_a_key_is_told_the_grant(shop, granted):
     account = f"'{shop.capture_user}'@'%'"

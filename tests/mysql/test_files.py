@@ -86,6 +86,19 @@ def test_files_give_what_the_server_holds(server: Server, database: str, logs: t
     assert again.logged() == tape.logged()
 
 
+def test_columns_of_files_come_as_text_from_the_beginning_of_a_log_on(
+    server: Server, database: str, logs: tuple[Path, Path]
+) -> None:
+    folder, state = logs
+    types, tape = {f"{database}.t": {"id": "string", "d": "string", "w": "string"}}, Tape()
+    read(source_of(folder, database, types=types), tape, state)
+    rows = [row for _, row in copied(tape).tables[f"{database}.t"].values()]
+    there = server.query(f"SELECT CAST(id AS CHAR), v, CAST(d AS CHAR), CAST(w AS CHAR) FROM {database}.t")
+    assert sorted((row["id"], row["v"], row["d"], row["w"]) for row in rows) == sorted(there)
+    with pytest.raises(ConfigError, match=rf"columns of {database}\.t come otherwise"):
+        read(source_of(folder, database), tape, state)
+
+
 def test_groups_and_reads_of_any_size_hold_the_same(
     server: Server, database: str, logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

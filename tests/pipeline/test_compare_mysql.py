@@ -98,6 +98,19 @@ def test_zero_dates_follow_the_policy_of_the_source(server):
     assert read_source("shop", options(server))["values_of.d"] == {(1,): (1, "0000-00-00")}
 
 
+def test_columns_that_come_as_text_are_compared_as_text(server):
+    with server.connect(init_command="SET sql_mode = ''") as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE values_of.g (d DATE PRIMARY KEY, n DECIMAL(5,2), y YEAR, b BIT(9), i INT(5) ZEROFILL)"
+        )
+        cursor.execute("INSERT INTO values_of.g VALUES (0, 1.5, 0, 300, 7)")
+    row = ("0000-00-00", "1.50", "0000", "300", "7")
+    found = read_source("shop", options(server, types={"values_of.g": dict.fromkeys("DNYBI", "string")}))
+    assert found["values_of.g"] == {row[:1]: row}
+    found = read_source("shop", options(server, zero_dates="text"))
+    assert found["values_of.g"] == {row[:1]: (row[0], Decimal("1.50"), 0, 300, 7)}
+
+
 def test_a_copy_that_lacks_a_transaction_has_not_reached_the_reading(server):
     server.run("CREATE TABLE values_of.e (id INT PRIMARY KEY)", "INSERT INTO values_of.e VALUES (1)")
     with mysql_oracle(options(server))() as reading:

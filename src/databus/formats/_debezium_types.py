@@ -103,7 +103,7 @@ def connect_type(column: Column, form: DebeziumForm) -> ConnectType:  # noqa: PL
     kind = kind_of(column)
     if is_clock(column):
         return ConnectType("int64", "io.debezium.time.MicroTime")
-    if kind == "year":
+    if kind == "year" and column.type != "string":
         return ConnectType("int32", "io.debezium.time.Year")
     if column.type == "timestamp":
         return ConnectType("int64", f"io.debezium.time.{'Timestamp' if is_milliseconds(column) else 'MicroTimestamp'}")

@@ -209,7 +209,9 @@ def test_times_of_old_forms(new_server: Any) -> None:
         "DATETIME": ["0001-01-01 00:00:00", "2026-11-21 20:33:40.123456", "9999-12-31 23:59:59"],
         "TIMESTAMP": ["1970-01-01 00:00:01", "2026-11-21 20:33:40.123456", "2038-01-19 03:14:07"],
     }
-    with server.connect(database="test", autocommit=True, init_command="SET time_zone = '+00:00'") as session:
+    with server.connect(
+        database="test", autocommit=True, init_command="SET time_zone = '+00:00', sql_mode = ''"
+    ) as session:
         cursor = session.cursor()
         for kind, texts in values.items():
             cursor.execute(f"CREATE TABLE t{kind} (id INT PRIMARY KEY, " + ", ".join(
@@ -225,6 +227,12 @@ def test_times_of_old_forms(new_server: Any) -> None:
             for row, texts_ in zip(found.drop_columns(["id"]).to_pylist(), want, strict=True):
                 for digits, (value, text) in enumerate(zip(row.values(), texts_, strict=True)):
                     assert said(value, digits) == text
+            cursor.execute(f"INSERT INTO t{kind} VALUES (%s{', %s' * 7})", (9, *["0"] * 7))
+            cursor.execute(f"INSERT INTO t{kind} (id) VALUES (10)")
+            columns = [f"c{n}" for n in range(7)]
+            cursor.execute(f"SELECT {', '.join(f'CAST({c} AS CHAR)' for c in columns)} FROM t{kind} ORDER BY id")
+            _, found = decode_all(server, since, f"t{kind}", texts=frozenset(columns))
+            assert [tuple(row.values()) for row in found.select(columns).to_pylist()] == list(cursor.fetchall())
 
 
 def said(value: Any, digits: int) -> str:

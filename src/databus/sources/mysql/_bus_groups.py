@@ -13,11 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from databus.core import ChangeType, ControlKind, UnsupportedFeature, crash_point, name_parts
+from databus.core import ChangeType, ConfigError, ControlKind, UnsupportedFeature, crash_point, name_parts
 from databus.schema import TableSchema, frame_schema
 from databus.sources.mysql._captured_tables import Tables
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
+from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._session_position import Gap, SessionPosition, as_one, said_of
 from databus.sources.mysql._unread_tables import KEY as UNREAD_KEY
@@ -81,13 +82,33 @@ class BusGroups:
             names.remove(name)
             body = {"kind": ControlKind.DROP, "source": name}
             groups.append(self._position.control(ControlKind.DROP, self._tables.in_force.pop(name), body))
+        for definition in self._retyped():
+            groups.append(self._retype(definition))
+            names += [] if definition.source in names else [definition.source]
         return groups + self.ask([Asked(name) for name in names])
+
+    def _retyped(self) -> list[TableDefinition]:
+        """The tables of which options now say otherwise which columns come as text."""
+        return [each for each in self._history.definitions() if self._tables.is_retyped(each)]
+
+    def _retype(self, definition: TableDefinition) -> Group:
+        """What consumers are told of a table whose columns come otherwise than before. It must be read again."""
+        if self._config.on_class3 == "stop":
+            raise ConfigError(
+                f"{self._physical}: by `types` or `zero_dates` columns of {definition.source} come otherwise than its "
+                f"rows in the log; set `on_class3: resnapshot` to have the table read again, or begin a new log"
+            )
+        known, table = self._tables.redefine(definition)
+        return self._position.control(ControlKind.SCHEMA, table, schema_body(table, known, "", 3))
 
     def go_on_reading(self) -> None:
         """Take up the snapshots that were open in the log."""
         if self._reader is None:
             return
+        retyped = {each.source for each in self._retyped()}  # `begin` begins them anew
         for name, opened in list(self._position.snapshots.items()):
+            if name in retyped:
+                continue
             task = self._task(name)
             if task is None:
                 self._position.snapshots.pop(name)
@@ -269,7 +290,7 @@ class BusGroups:
         if definition is None or table is None:
             return None
         locks = isinstance(self._config, MysqlConfig) and self._config.lock_tables_without_key and not table.key
-        return TableTask(definition, table, self._where(source), self._tables.policies, locks)
+        return TableTask(definition, table, self._where(source), self._tables.policies(definition), locks)
 
     def _where(self, source: str) -> str | None:
         """What narrows the reading of a table: the request's own condition, or the configuration's."""

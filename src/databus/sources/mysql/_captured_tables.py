@@ -1,16 +1,17 @@
 """Tables: which are captured, what each is at the log's present position, and how its rows are decoded."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Literal, Protocol
 
 from databus.core import FatalError, SourceChanged, UnsupportedFeature, glob_of, source_name, split_database
 from databus.schema import TableSchema, diff
-from databus.sources._config import SourceConfig
+from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql._session_position import Held
 from databus.sources.mysql.binlog import TableMap
-from databus.sources.mysql.rows import Omitter, Plan, Policies, describe, make_plan
+from databus.sources.mysql.rows import Omitter, Plan, Policies, bus_type, describe, make_plan, text_columns
 from databus.sources.mysql.tables import check_agreement, from_table_map
 
 SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
@@ -19,7 +20,7 @@ SYSTEM_DATABASES = frozenset({"mysql", "information_schema", "performance_schema
 class ReadingOptions(Protocol):
     """The options of both kinds of sources that say how rows are read."""
 
-    zero_dates: Literal["error", "null"]
+    zero_dates: Literal["error", "null", "text"]
     invalid_text: Literal["error", "replace"]
     on_large_row: Literal["stop", "marker"]
     row_bytes_max: int
@@ -28,7 +29,7 @@ class ReadingOptions(Protocol):
 class Selection:
     """Which tables are captured, and which of their columns. fold: whether the server compares names in lower case."""
 
-    def __init__(self, config: SourceConfig, *, fold: bool) -> None:
+    def __init__(self, config: MysqlConfig | BinlogConfig, *, fold: bool) -> None:
         self._config = config if not fold else config.model_copy(update=_folded(config))
         self._fold = fold
 
@@ -49,8 +50,23 @@ class Selection:
 
     def excluded(self, definition: TableDefinition) -> frozenset[str]:
         """The columns of that table that never reach the log. Raises `ConfigError` if one is in its key."""
-        source = definition.source.lower() if self._fold else definition.source
-        return self._config.excluded_columns(source, definition.key)
+        return self._config.excluded_columns(self.name_of(definition), definition.key)
+
+    def texts(self, definition: TableDefinition) -> frozenset[str]:
+        """The columns of that table that come as text although their type has a form of its own.
+
+        Raises `ConfigError` for one that has no exact text.
+        """
+        asked, dates = self._config.types.get(self.name_of(definition), {}), self._config.zero_dates == "text"
+        if not asked and not dates:
+            return frozenset()
+        kept = [column for column in definition.columns if column.name not in self.excluded(definition)]
+        shown = replace(definition, columns=tuple(column for column in kept if not column.is_hidden))
+        return text_columns(shown, {name.lower() for name in asked}, dates=dates)
+
+    def name_of(self, definition: TableDefinition) -> str:
+        """The table as options name it, in lower case where the server compares names so."""
+        return definition.source.lower() if self._fold else definition.source
 
 
 def json_form_of(flavor: str, version: tuple[int, int, int]) -> Literal["8.0", "5.7"]:
@@ -58,11 +74,12 @@ def json_form_of(flavor: str, version: tuple[int, int, int]) -> Literal["8.0", "
     return "5.7" if flavor == "mysql" and version < (8, 0, 0) else "8.0"
 
 
-def _folded(config: SourceConfig) -> dict[str, object]:
+def _folded(config: MysqlConfig | BinlogConfig) -> dict[str, object]:
     return {
         "tables": [name.lower() for name in config.tables],
         "exclude": [name.lower() for name in config.exclude],
         "columns": {name.lower(): choice for name, choice in config.columns.items()},
+        "types": {name.lower(): choice for name, choice in config.types.items()},
     }
 
 
@@ -99,7 +116,12 @@ class Tables:
         self._refused: dict[int, FatalError] = {}
         self._stale: set[int] = set()
         self.omitter = Omitter(options.row_bytes_max) if options.on_large_row == "marker" else None
-        self.policies = Policies(options.zero_dates, options.invalid_text, omitter=self.omitter)
+        self._zero_dates: Literal["error", "null"] = "null" if options.zero_dates == "null" else "error"
+
+    def policies(self, definition: TableDefinition) -> Policies:
+        """How the table's values are read."""
+        texts = self.selection.texts(definition)
+        return Policies(self._zero_dates, self._options.invalid_text, omitter=self.omitter, texts=texts)
 
     def selects(self, definition: TableDefinition) -> bool:
         """Whether the table is captured."""
@@ -123,7 +145,8 @@ class Tables:
         return describe(
             definition,
             excluded=self.selection.excluded(definition),
-            zero_dates=self._options.zero_dates,
+            texts=self.selection.texts(definition),
+            zero_dates=self._zero_dates,
             invalid_text=self._options.invalid_text,
         )
 
@@ -174,6 +197,19 @@ class Tables:
         is_converted = any(charsets.get(column.name) not in (None, column.charset) for column in table.columns)
         return is_converted or not diff(known, table).is_empty
 
+    def is_retyped(self, definition: TableDefinition) -> bool:
+        """Whether options now say otherwise than consumers know which columns of the table come as text."""
+        known = self.in_force.get(definition.source)
+        if known is None or definition.source in self.held or not self.selects(definition):
+            return False
+        texts = self.selection.texts(definition)
+        came = {column.name: column.type == "string" for column in known.columns}
+        return any(
+            came[column.name] != (column.name in texts)
+            for column in definition.columns
+            if column.name in came and bus_type(column) != "string"
+        )
+
     def prepare(self, slot: int, table_map: TableMap, looked_up: TableDefinition | None = None) -> Plan:
         """Make the plan of a new table map. looked_up: what the table is, where the history does not fit the map.
 
@@ -199,7 +235,8 @@ class Tables:
             table_map.metas,
             table_map.nullable,
             excluded=self.selection.excluded(definition),
-            zero_dates=self._options.zero_dates,
+            texts=self.selection.texts(definition),
+            zero_dates=self._zero_dates,
             invalid_text=self._options.invalid_text,
             json_form=self._json_form,
             omitter=self.omitter,

@@ -99,8 +99,16 @@ class MysqlConfig(SourceConfig):
         description="After DDL that is not understood: read the tables that it names again, or stop. Capture always "
         "stops where the tables cannot be told, and with `on_class3: stop`.",
     )
-    zero_dates: Literal["error", "null"] = Field(
-        "error", description="What a zero date (0000-00-00, 2020-00-10) becomes, which no calendar has."
+    zero_dates: Literal["error", "null", "text"] = Field(
+        "error",
+        description="What a zero date (0000-00-00, 2020-00-10) becomes, which no calendar has: an error, null (never "
+        "in the key), or, as all values of all DATE, DATETIME and TIMESTAMP columns, the text that the server shows.",
+    )
+    types: dict[SourceName, dict[str, Literal["string"]]] = Field(
+        default_factory=dict,
+        description="By table and column: `string` to capture it as the text that the server shows, exactly (dates, "
+        "times, years, decimals, integers, bits as a number). After a change of it the table is read again.",
+        examples=[{"shop.orders": {"due": "string"}}],
     )
     invalid_text: Literal["error", "replace"] = Field(
         "error", description="What bytes become that are not valid in their character set: an error, or U+FFFD."
@@ -211,7 +219,10 @@ class BinlogConfig(SourceConfig):
         description="The server's setting of that name, which no log has. Without this option, capture stops where "
         "two names of tables differ only in upper and lower case.",
     )
-    zero_dates: Literal["error", "null"] = Field("error", description="As for `mysql`.")
+    zero_dates: Literal["error", "null", "text"] = Field("error", description="As for `mysql`.")
+    types: dict[SourceName, dict[str, Literal["string"]]] = Field(
+        default_factory=dict, description="As for `mysql`; to change it, begin a new log."
+    )
     invalid_text: Literal["error", "replace"] = Field("error", description="As for `mysql`.")
     on_class3: Literal["stop"] = Field(
         "stop",

@@ -40,7 +40,9 @@ def controls_of(
             if known is not None or not is_empty:
                 yield ControlKind.SCHEMA, table, schema_body(table, known, ddl, 1 if is_empty else 3)
         case Altered():
-            event = event.without(tables.selection.excluded(event.after))
+            selection = tables.selection
+            event = event.without(selection.excluded(event.after))
+            event = event.as_text(selection.texts(event.before), selection.texts(event.after))
             known, table = tables.redefine(event.after)
             if (known is not None and known.fingerprint == table.fingerprint and event.number == 1) or known is None:
                 return  # an index, a comment; or nobody knows the table yet

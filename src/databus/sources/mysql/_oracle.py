@@ -101,11 +101,19 @@ class _ServerReading(Reading):
         excluded = self._config.excluded_columns(source, key)
         kept = [each for each in columns if each.name not in excluded]
         zero = self._config.zero_dates == "null"
+        asked = {name.lower() for name in self._config.types.get(source, {})}
+        dates = _DATES if self._config.zero_dates == "text" else ()
+        texts = {each.name for each in kept if each.name.lower() in asked or each.data_type in dates}
         return OracleTable(
             source,
             tuple(each.name for each in kept),
             key,
-            tuple(_or_null(_reader(each), is_null_if_wrong=zero and each.data_type in _DATES) for each in kept),
+            tuple(
+                _or_null(
+                    str if each.name in texts else _reader(each), is_null_if_wrong=zero and each.data_type in _DATES
+                )
+                for each in kept
+            ),
             tuple(each.expression for each in kept),
         )
 
@@ -201,13 +209,14 @@ class _Column:
         """What to select so that nothing is lost: a plain FLOAT comes rounded, a BIT as bytes, ZEROFILL padded."""
         if self.data_type == "float":
             return f"{_quoted(self.name)} + 0e0"
-        if self.data_type == "bit" or (self.data_type == "decimal" and "zerofill" in self.column_type):
+        if self.data_type == "bit" or (self.data_type in _PADDED and "zerofill" in self.column_type):
             return f"{_quoted(self.name)} + 0"
         return _quoted(self.name)
 
 
 _DATES: Final = ("date", "datetime", "timestamp")
 _INTEGERS: Final = ("tinyint", "smallint", "mediumint", "int", "bigint")
+_PADDED: Final = ("decimal", *_INTEGERS)
 
 
 def _reader(column: _Column) -> Callable[[str], Any]:

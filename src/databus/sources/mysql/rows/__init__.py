@@ -3,13 +3,14 @@
 Result sets of a snapshot end in the same arrays: `describe` says which, `to_text` makes text of any character set.
 """
 
-from databus.sources.mysql.rows._arrow_types import Policies, address_type, bus_type, describe
+from databus.sources.mysql.rows._arrow_types import Policies, address_type, bus_type, describe, text_columns
 from databus.sources.mysql.rows._bus import bus_arrays
 from databus.sources.mysql.rows._decode import Decoded, decode
 from databus.sources.mysql.rows._omit import OMITTED, Omitter
 from databus.sources.mysql.rows._plan import Plan, make_plan
 from databus.sources.mysql.rows._small_events import SMALL_BYTES, SmallEvents, small_events
 from databus.sources.mysql.rows._text import Rows, to_text
+from databus.sources.mysql.rows._time_text import number_text, result_text
 
 __all__ = [
     "OMITTED",
@@ -26,6 +27,9 @@ __all__ = [
     "decode",
     "describe",
     "make_plan",
+    "number_text",
+    "result_text",
     "small_events",
+    "text_columns",
     "to_text",
 ]

@@ -1,5 +1,6 @@
 """The type table: which type of the bus a column becomes. docs/mysql-types.md says the same with all forms."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -59,18 +60,24 @@ class Policies:
     zero_dates: of 0000-00-00 and of dates that are none, such as 2020-00-10: an error, or null. invalid_text: of bytes
     that are no text in their column's character set: an error, or U+FFFD in their place. json_form: whose SELECT a JSON
     text is to equal: 5.7 prints a whole double as `1`, later ones as `1.0`, and leaves the lines of base64 unescaped.
-    omitter: what becomes of rows that are too large; without one they are an error.
+    omitter: what becomes of rows that are too large; without one they are an error. texts: the table's columns that
+    come as the text that the server shows, as `text_columns` found them.
     """
 
     zero_dates: Literal["error", "null"] = "error"
     invalid_text: Literal["error", "replace"] = "error"
     json_form: Literal["5.7", "8.0"] = "8.0"
     omitter: "Omitter | None" = None
+    texts: frozenset[str] = frozenset()
 
     def for_column(self, definition: TableDefinition, column: ColumnDefinition) -> "Policies":
         """What holds for a column: in the key, both are always errors, since values that differ would be one key."""
         is_free = column.name not in definition.key
         return self if is_free else replace(self, zero_dates="error", invalid_text="error")
+
+    def bus_type(self, column: ColumnDefinition) -> str:
+        """The bus's type of a column of the table."""
+        return "string" if column.name in self.texts else bus_type(column)
 
 
 def address_type(column: ColumnDefinition) -> str | None:
@@ -113,14 +120,41 @@ def bus_type(column: ColumnDefinition) -> str:
     )
 
 
+def text_columns(definition: TableDefinition, asked: Collection[str], *, dates: bool) -> frozenset[str]:
+    """The columns of a table that come as text although their type has a form of its own.
+
+    asked: names of columns, in lower case. dates: all columns of dates too. Raises `ConfigError` naming table and
+    column for one that is asked for and has no exact text.
+    """
+    found = set()
+    for column in definition.columns:
+        is_asked = column.name.lower() in asked
+        if not is_asked and not (dates and column.type in _DATED):
+            continue
+        kind = bus_type(column)
+        if kind in _WITHOUT_TEXT:
+            raise ConfigError(
+                f"types.{definition.source}.{column.name}: a column of type {column.column_type} does not come as "
+                f"`string`, since the server shows no exact text of its values; it is {kind}"
+            )
+        if kind != "string":
+            found.add(column.name)
+    return frozenset(found)
+
+
+_WITHOUT_TEXT: Final = ("float32", "float64", "binary")
+
+
 def describe(
     definition: TableDefinition,
     *,
     excluded: frozenset[str] = frozenset(),
+    texts: frozenset[str] = frozenset(),
     zero_dates: Literal["error", "null"] = "error",
     invalid_text: Literal["error", "replace"] = "error",  # noqa: ARG001 - a policy like the other; changes no type
 ) -> TableSchema:
-    """The table as the bus has it, without the `excluded` columns and those that only row images have.
+    """The table as the bus has it, without the `excluded` columns and those that only row images have. texts: see
+    `Policies`.
 
     Raises `UnsupportedFeature` naming table and column for a type that the bus has none for, `ConfigError` where a
     column of the key is excluded.
@@ -135,7 +169,7 @@ def describe(
         if column.name in excluded or column.is_hidden:
             continue
         try:
-            kind = bus_type(column)
+            kind = "string" if column.name in texts else bus_type(column)
         except UnsupportedFeature as error:
             raise UnsupportedFeature(f"{definition.source}: {error}") from None
         columns.append(

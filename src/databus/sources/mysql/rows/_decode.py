@@ -178,7 +178,7 @@ def _decode(
         raw = _array(layout, program[number], memory, images)
         if not layout.is_finished:
             policies = plan.policies.for_column(plan.definition, column)
-            raw = finish(column, raw, policies, where, found[found[:, 1] == number, 0])
+            raw = finish(column, raw, policies, where, found[found[:, 1] == number, 0], layout.form)
         arrays.append(raw)
     if plan.policies.omitter is not None:
         arrays = plan.policies.omitter.apply(plan.definition, plan.table, arrays, where)

@@ -17,16 +17,24 @@ from databus.sources.mysql.rows._arrow_types import Policies, address_type
 from databus.sources.mysql.rows._json import json_text
 from databus.sources.mysql.rows._row_errors import not_this_table, unknown_member
 from databus.sources.mysql.rows._text import TEXT_SLACK, Rows, check_size, text_array, to_text
+from databus.sources.mysql.rows._time_text import logged_text, number_text
 
 
 def finish(
-    column: ColumnDefinition, raw: pa.Array, policies: Policies, where: Rows, differences: NDArray[np.int64]
+    column: ColumnDefinition,
+    raw: pa.Array,
+    policies: Policies,
+    where: Rows,
+    differences: NDArray[np.int64],
+    form: int,
 ) -> pa.Array:
     """The column's array of what the kernel wrote for the log's images.
 
-    differences: rows of a JSON column that are differences from the row before.
+    differences: rows of a JSON column that are differences from the row before. form: see `Layout`.
     """
     kind = column.type
+    if column.name in policies.texts:
+        return logged_text(column, form, raw, where) if form else number_text(column, raw)
     if kind in (FieldType.ENUM, FieldType.SET):
         return _members(column, raw, policies, where)
     if kind is FieldType.JSON:

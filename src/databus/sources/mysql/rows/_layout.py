@@ -1,6 +1,6 @@
 """How a column stands in a row image and in the arena: its row of the program, and the array that is made of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -55,7 +55,8 @@ class Layout:
     """A column's place in the image and what its values become.
 
     shape: of the arena's part. raw: the Arrow type of what the kernel writes. is_finished: whether that is the
-    column's own type already, or something is still to be made of it.
+    column's own type already, or something is still to be made of it. form: of a date or time that becomes text: the
+    operation that would read it.
     """
 
     op: int
@@ -67,6 +68,7 @@ class Layout:
     limit: int = 0
     needs: tuple[int, ...] = ()
     slot: int = 0
+    form: int = ops.SKIP
 
     def fields(self, column: ColumnDefinition) -> list[int]:
         """The constant fields of the column's row in the program."""
@@ -108,11 +110,27 @@ def _name_of(kind: int) -> str:
 def lay_out(column: ColumnDefinition, logged: FieldType, *, excluded: bool, policies: Policies) -> Layout:
     """Lay out a column that the log has as `logged` (as `check_type` said)."""
     layout = _lay_out(column, logged, policies)
+    if column.name in policies.texts:
+        layout = _as_text(column, layout)
     if not excluded:
         return layout
     return Layout(
         ops.SKIP, "skipped", pa.null(), width=layout.width, length_bytes=layout.length_bytes, limit=layout.limit
     )
+
+
+def _as_text(column: ColumnDefinition, natural: Layout) -> Layout:
+    """A date or time as the log's own bits, in which those that no calendar has are whole; digits; or the number."""
+    if natural.op in _TIME_FORMS:
+        op = ops.UNSIGNED if natural.op in _LITTLE_ENDIAN else ops.BITS
+        return replace(natural, op=op, raw=pa.uint64(), is_finished=False, needs=(), slot=8, form=natural.op)
+    if column.type is FieldType.NEWDECIMAL:
+        return Layout(ops.DECIMAL_TEXT, "text", pa.string(), width=natural.width, needs=natural.needs)
+    return replace(natural, is_finished=False)
+
+
+_TIME_FORMS: Final = range(ops.DATE, ops.TIME_HIRES + 1)
+_LITTLE_ENDIAN: Final = frozenset({ops.DATE, ops.DATETIME_OLD, ops.TIMESTAMP_OLD, ops.TIME_OLD})
 
 
 def _fixed(op: int, arrow: Any, width: int, slot: int, *needs: int, is_finished: bool = True) -> Layout:

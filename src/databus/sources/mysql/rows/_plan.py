@@ -41,6 +41,7 @@ def make_plan(
     nullable: Sequence[bool] | None = None,
     *,
     excluded: frozenset[str] = frozenset(),
+    texts: frozenset[str] = frozenset(),
     zero_dates: Literal["error", "null"] = "error",
     invalid_text: Literal["error", "replace"] = "error",
     json_form: Literal["5.7", "8.0"] = "8.0",
@@ -53,8 +54,8 @@ def make_plan(
     `SourceChanged` naming the column if the map is not the definition's.
     """
     _check_count(definition, len(types))
-    policies = Policies(zero_dates, invalid_text, json_form, omitter)
-    table = describe(definition, excluded=excluded, zero_dates=zero_dates, invalid_text=invalid_text)
+    policies = Policies(zero_dates, invalid_text, json_form, omitter, texts)
+    table = describe(definition, excluded=excluded, texts=texts, zero_dates=zero_dates, invalid_text=invalid_text)
     layouts = []
     for number, column in enumerate(definition.columns):
         if nullable is not None and nullable[number] and not column.is_nullable:

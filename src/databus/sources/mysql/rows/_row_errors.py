@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 _EXCLUDE: Final = "or leave the column out with `columns: {{{table}: {{exclude: [{column}]}}}}`"
 _DATE: Final = (
     "a date that is none (0000-00-00, or a month or day that does not exist), which no type of the bus can hold. Set "
-    "`zero_dates: null` to have such values as null, " + _EXCLUDE
+    "`zero_dates: null` to have such values as null, `zero_dates: text` to have all dates as the text that the server "
+    "shows, `types: {{{table}: {{{column}: string}}}}` to have this column so, " + _EXCLUDE
 )
 _DATE_IN_KEY: Final = (
     "a date that is none (0000-00-00, or a month or day that does not exist), and is part of the table's key: as nulls "
-    "several such rows would have one key. Give the row another date, or leave the table out with `exclude`"
+    "several such rows would have one key. Set `types: {{{table}: {{{column}: string}}}}`, or `zero_dates: text`, to "
+    "have dates as the text that the server shows, give the row another date, or leave the table out with `exclude`"
 )
 _TEXT: Final = (
     "bytes that are no text in its character set {charset}. Set `invalid_text: replace` to have U+FFFD in their place "
@@ -76,11 +78,8 @@ def unknown_member(table: str, column: str, charset: str | None, place: str, num
 
 def not_a_date(table: str, column: str, place: str, *, in_key: bool) -> UnrepresentableValue:
     """A date that is none. in_key: the column is part of the key, where no policy makes it null."""
-    if in_key:
-        return UnrepresentableValue(f"{table}: column {column!r} at {place} holds {_DATE_IN_KEY}")
-    return UnrepresentableValue(
-        f"{table}: column {column!r} at {place} holds {_DATE.format(table=table, column=column)}"
-    )
+    why = (_DATE_IN_KEY if in_key else _DATE).format(table=table, column=column)
+    return UnrepresentableValue(f"{table}: column {column!r} at {place} holds {why}")
 
 
 def not_this_table(table: str, column: str, place: str, what: str) -> CorruptData:

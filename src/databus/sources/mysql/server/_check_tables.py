@@ -12,6 +12,7 @@ from pymysql.constants import ER
 from databus.core import DatabusError, database_name, is_pattern, name_fits, name_parts, source_name, split_database
 from databus.sources.mysql._captured_tables import Selection, Tables
 from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql._definition import TableDefinition
 from databus.sources.mysql.server._check_finding import DENIED, Finding, Severity, grants_of, has_global
 from databus.sources.mysql.server._errors import error_of, telling
 from databus.sources.mysql.server._status import ServerFacts, account_of, ask
@@ -100,7 +101,21 @@ def of_definitions(connection: "pymysql.Connection[Any]", facts: ServerFacts, co
                 tables.describe(each.definition)
             except DatabusError as error:
                 found.append(Finding("error", "table", facts.server, str(error)))
-    return found
+    return [*found, *_of_types(facts, config, selection, [each.definition for each in catalogue.tables])]
+
+
+def _of_types(
+    facts: ServerFacts, config: MysqlConfig, selection: Selection, definitions: Sequence[TableDefinition]
+) -> Iterator[Finding]:
+    """Columns that `types` names and that no captured table has: a name that is misspelled would have no effect."""
+    captured = [each for each in definitions if selection.selects(each.database, each.name)]
+    columns = {selection.name_of(each): {column.name.lower() for column in each.columns} for each in captured}
+    for source, asked in config.types.items():
+        known = columns.get(source.lower() if facts.lower_case_table_names else source, set())
+        for name in asked:
+            if name.lower() not in known:
+                what = f"`types` names the column {name!r} of {source}, which no captured table has"
+                yield Finding("warning", "types", facts.server, what, "correct the name, or take it out of `types`")
 
 
 def _visible_tables(connection: "pymysql.Connection[Any]") -> list[_Table]:

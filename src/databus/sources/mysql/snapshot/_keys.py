@@ -10,6 +10,7 @@ and an ENUM or SET is one only by equality, so the numbers that come after are l
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Final, Literal
 
 from databus.core import CorruptData
@@ -87,6 +88,14 @@ class KeyColumn:
     def is_plain_number(self) -> bool:
         """Whether any number between two values is a place, too."""
         return self.form == "int" and not self.is_numbered and self.type is not FieldType.YEAR
+
+    def is_date(self, value: KeyValue) -> bool:
+        """Whether a value of a column of dates is one that a calendar has."""
+        try:
+            date.fromisoformat(str(value)[:10])
+        except ValueError:
+            return False
+        return True
 
     def literal(self, value: KeyValue) -> str:
         """The value in SQL, for comparison with the column."""

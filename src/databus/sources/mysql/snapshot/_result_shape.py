@@ -14,7 +14,7 @@ import pyarrow as pa
 from databus.core import SourceChanged
 from databus.schema import Column, TableSchema, forms_of
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
-from databus.sources.mysql.rows import Policies, bus_type
+from databus.sources.mysql.rows import Policies, bus_type, number_text
 from databus.sources.mysql.rows._row_errors import not_a_date
 from databus.sources.mysql.snapshot._keys import KeyColumn
 from databus.sources.mysql.snapshot._result_codes import (
@@ -144,7 +144,7 @@ class Shape:
         by_name = {column.name: column for column in self.definition.columns}
         for described in self.table.columns:
             column = by_name.get(described.name)
-            if column is None or bus_type(column) != described.type:
+            if column is None or self.policies.bus_type(column) != described.type:
                 raise SourceChanged(
                     f"{self.table.source}: column {described.name!r} is {described.type} for consumers, but "
                     f"{'is not there' if column is None else column.column_type} in the table's definition"
@@ -202,11 +202,19 @@ def charset_name(name: str) -> str:
     return _ALIASES.get(name, name)
 
 
+def _received(column: ColumnDefinition, kind: str) -> str:
+    """The type in which the kernel writes a column that consumers get as `kind`: the same, but for numbers that become
+    text, which come as numbers.
+    """
+    is_bytes = column.type in _DATED or column.type is FieldType.NEWDECIMAL
+    return kind if kind != "string" or is_bytes else bus_type(column)
+
+
 def _operation(column: ColumnDefinition, kind: str) -> tuple[int, int, int]:
     """The operation, the bytes of a value in the arena (0: bits; -1: of variable size), and SCALE."""
     if column.type in _COPIES:
         return (*_COPIES[column.type], 0)
-    if column.type in _DATED:
+    if column.type in _DATED and kind != "string":
         return (*_DATED[column.type], 0)
     if column.type is FieldType.NEWDECIMAL and kind != "string":
         return DECIMAL, 16, column.meta & 0xFF
@@ -225,7 +233,8 @@ class Columns:
         self.rows = 0
         self.rows_max = rows_max
         operations = [(COPY64, 8, 0)] * len(shape.numbers)
-        operations += [_operation(column, shape.table.column(column.name).type) for column in self._columns]
+        received = [_received(column, shape.table.column(column.name).type) for column in self._columns]
+        operations += [_operation(*each) for each in zip(self._columns, received, strict=True)]
         self.program = np.zeros((len(operations), FIELDS), np.int64)
         bits = _aligned((rows_max + 7) // 8)
         end = 0
@@ -286,7 +295,9 @@ class Columns:
         if size >= 0:
             length = (self.rows + 7) // 8 if size == 0 else self.rows * size
             buffers = [valid, self._slice(int(row[OUT]), length)]
-            return pa.Array.from_buffers(forms_of(described.type).arrow, self.rows, buffers, nulls)
+            received = forms_of(_received(column, described.type)).arrow
+            array = pa.Array.from_buffers(received, self.rows, buffers, nulls)
+            return number_text(column, array) if described.type == "string" else array
         var = int(row[VAR])
         buffers = [valid, pa.py_buffer(self.offsets[var]), pa.py_buffer(self.texts[var][: self.filled[var]])]
         raw = pa.Array.from_buffers(pa.binary(), self.rows, buffers, nulls)

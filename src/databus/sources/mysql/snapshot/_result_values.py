@@ -1,13 +1,27 @@
 """Values of a result as those of the log: bytes in a column's own character set become what `rows` makes of them."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import CorruptData
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
-from databus.sources.mysql.rows import Policies, address_type, to_text
+from databus.sources.mysql.rows import Policies, address_type, result_text, to_text
+
+_TIMES: Final = frozenset(
+    {
+        FieldType.DATE,
+        FieldType.NEWDATE,
+        FieldType.DATETIME,
+        FieldType.DATETIME2,
+        FieldType.TIMESTAMP,
+        FieldType.TIMESTAMP2,
+        FieldType.TIME,
+        FieldType.TIME2,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +44,8 @@ def final_array(column: ColumnDefinition, kind: str, raw: pa.Array, policies: Po
     """
     if kind == "binary":
         return raw
+    if column.type in _TIMES:
+        return result_text(column, raw, where)
     if column.type is FieldType.NEWDECIMAL and "zerofill" in column.column_type.lower():
         return pc.replace_substring_regex(_plain(column, raw, where), r"^0+([0-9])", r"\1")
     is_plain = column.type is FieldType.JSON or column.type is FieldType.NEWDECIMAL or address_type(column) is not None

@@ -105,6 +105,23 @@ def spelled(column: ColumnDefinition, literal: Literal | None) -> str | None:
     return _sql(column, value)
 
 
+def shown_value(column: ColumnDefinition, value: Any) -> str | None:
+    """A value as the server shows it, exactly: for columns that come as text. A BIT is a number."""
+    if value is None:
+        return None
+    digits = column.meta
+    if isinstance(value, dt.datetime):
+        return value.isoformat(" ", "microseconds")[: 19 + (digits + 1 if digits else 0)]
+    if column.type is FieldType.TIME2:
+        text, _, _ = _clock(value).partition(".")
+        return f"{text}.{abs(value) % 1_000_000:06d}"[: len(text) + digits + 1] if digits else text
+    if column.type is FieldType.YEAR:
+        return f"{value:04d}"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return str(int(value)) if isinstance(value, bool | int) else str(value)
+
+
 def _sql(column: ColumnDefinition, value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"

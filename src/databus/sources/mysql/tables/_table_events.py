@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from databus.sources.mysql._definition import TableDefinition
-from databus.sources.mysql.tables._change_class import METADATA, Reason
+from databus.sources.mysql._definition import ColumnDefinition, TableDefinition
+from databus.sources.mysql.tables._change_class import METADATA, UNPROVEN, Reason
+from databus.sources.mysql.tables._literals import shown_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,29 @@ class Altered:
             renamed={old: new for old, new in self.renamed.items() if old not in excluded and new not in excluded},
             fill={name: value for name, value in self.fill.items() if name not in excluded},
         )
+
+    def as_text(self, before: frozenset[str], after: frozenset[str]) -> Self:
+        """The same for consumers that get these columns, by their old and their new names, as text."""
+        if not before and not after:
+            return self
+        fill = {n: shown_value(self._column(n), v) if n in after else v for n, v in self.fill.items()}
+        old_names = {new: old for old, new in self.renamed.items()}
+        old = {column.name: column for column in self.before.columns}
+        reasons = []
+        for column in self.after.columns:
+            origin = old.get(old_names.get(column.name, column.name))
+            if origin is None or column.name in fill:
+                continue
+            if (origin.name in before) != (column.name in after):
+                reasons.append(Reason(column.name, UNPROVEN, "by `types` it came as text, or now comes as text"))
+            elif column.name in after and origin.meta != column.meta:
+                reasons.append(Reason(column.name, UNPROVEN, f"its text is that of {column.column_type} now"))
+        if not reasons:
+            return replace(self, fill=fill)
+        return replace(self, reasons=(*self.reasons, *reasons), renamed={}, fill={})
+
+    def _column(self, name: str) -> ColumnDefinition:
+        return next(column for column in self.after.columns if column.name == name)
 
 
 @dataclass(frozen=True, slots=True)
