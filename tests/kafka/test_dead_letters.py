@@ -57,7 +57,7 @@ def test_many_rows_that_are_too_large_are_found_in_few_attempts(kafka, tmp_path,
     notes = ["x" if dice.random() < 0.5 else dice.randbytes(dice.randint(4_000, 9_000)).hex() for _ in range(120)]
     begun = []
     begin = Session.begin
-    monkeypatch.setattr(Session, "begin", lambda session: (begun.append(session), begin(session)))
+    monkeypatch.setattr(Session, "begin", lambda session, *ledger: (begun.append(session), begin(session, *ledger)))
     target = Target(kafka, tmp_path, kafka={"compression.type": compression})
     log = log_of(*notes)
     target.write(log)

@@ -11,17 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from databus.core import Checkpoint, ServiceUnavailable, SourceCheckpoint
+from databus.core import Checkpoint, ServiceUnavailable, SourceCheckpoint, UnrepresentableValue
 from databus.pipeline._handle import Bringing, OutputHandle
 from databus.tasks.kafka import positions_of
+from databus.tasks.kafka._session import KEPT
+from databus.testing._change_log import ORDERS
 from databus.testing._staged_writes import write_buckets
-from databus.testing.servers import Kafka, ServerMissing
+from tests.kafka.dead_letters import BAD, LIMIT, set_topic
 from tests.kafka.support import new_prefix, output_of, rows_in
-from tests.kafka.test_kafka_accidents import as_other_process
-from tests.outputs.harnesses import log_of
+from tests.outputs.harnesses import log_of, order
 
 QUERY = "outputs/topics/shop@shop"
 KNOWN_BY = ("process", "ledger", "nobody")
+SESSIONS = ("kept", "new")
 _CONTROL = 1 << 5  # of a batch's attributes
 PAGE = Path(__file__).parents[2] / "docs" / "kafka.md"
 
@@ -40,7 +42,8 @@ def lose_marker(server, topic):
 
 
 def new_handle(server, folder, prefix, **options):
-    output = output_of(server, folder, prefix, buckets=1, create_topics={"partitions": 1}, **options)
+    topics = {"partitions": 1, "config": {"max.message.bytes": LIMIT}}
+    output = output_of(server, folder, prefix, buckets=1, create_topics=topics, **options)
     handle = OutputHandle("topics", output, folder / ".databus")
     handle.bringing = {QUERY: Bringing("shop/*")}
     return handle
@@ -50,58 +53,92 @@ def write(handle, batch):
     handle.write_direct(QUERY, batch, partial(write_buckets, handle.output, batch))
 
 
-@pytest.fixture(scope="module")
-def lost(tmp_path_factory):
-    """A server that has lost the markers of three outputs' last transactions, of positions and of rows; and, by who
-    knows of the commit, each one's folder and prefix.
+def without_markers(server, folders, names):
+    """Have a server lose the markers of some outputs' last transactions, of positions and of rows; returns each one's
+    folder and prefix, by who knows of the commit or whose session goes on.
     """
-    log, prefixes = log_of(1, 2), {by: (tmp_path_factory.mktemp(by), new_prefix()) for by in KNOWN_BY}
-    server = Kafka(tmp_path_factory.mktemp("server"))
+    log, found = log_of(1, 2), {name: (folders.mktemp(name), new_prefix()) for name in names}
+    for name, (folder, prefix) in found.items():
+        handle = new_handle(server, folder, prefix)
+        handle.open(QUERY)
+        handle.begin(QUERY, Checkpoint({"shop": SourceCheckpoint()}), frozenset())
+        batch = log.batch(0, 2)
+        write(handle, batch)
+        if name == "ledger":
+            handle.advance(QUERY, Checkpoint({"shop": batch.end}))
+        assert ids_in(server, prefix) == [1, 2]
+        positions = positions_of(handle.output.direct_writer().cluster, f"{prefix}.control")
+        positions._forget()  # it had not seen a marker that was never there
+        if name in ("ledger", "nobody"):
+            positions.answers.__init__()
+        if name != "kept":  # another process goes on, which has no sessions of this one
+            KEPT._sessions.popitem(last=True)
+    server.stop()
     try:
-        server.start()
-        for by, (folder, prefix) in prefixes.items():
-            handle = new_handle(server, folder, prefix)
-            handle.open(QUERY)
-            handle.begin(QUERY, Checkpoint({"shop": SourceCheckpoint()}), frozenset())
-            batch = log.batch(0, 2)
-            write(handle, batch)
-            if by == "ledger":
-                handle.advance(QUERY, Checkpoint({"shop": batch.end}))
-            assert ids_in(server, prefix) == [1, 2]
-            positions = positions_of(handle.output.direct_writer().cluster, f"{prefix}.control")
-            positions._forget()  # it had not seen a marker that was never there
-            if by != "process":
-                positions.answers.__init__()
-        as_other_process()
-        server.stop()
-        for _, prefix in prefixes.values():
-            assert lose_marker(server, f"{prefix}.control")
+        for name, (_, prefix) in found.items():
             assert lose_marker(server, f"{prefix}.orders")
-        server.start()
-        yield server, prefixes
-    except ServerMissing as missing:
-        pytest.skip(str(missing))
+            assert name == "new" or lose_marker(server, f"{prefix}.control")
     finally:
-        server.close()
+        server.start()
+    return found
+
+
+@pytest.fixture(scope="module")
+def lost(other_kafka, tmp_path_factory):
+    return without_markers(other_kafka, tmp_path_factory, SESSIONS)
+
+
+@pytest.fixture(scope="module")
+def lost_and_known(other_kafka, tmp_path_factory):
+    return without_markers(other_kafka, tmp_path_factory, KNOWN_BY)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch):
+    monkeypatch.setattr("databus.tasks.kafka._positions._PATIENCE_S", 0.2)
+    monkeypatch.setattr("databus.tasks.kafka._lost_markers._OTHERS_S_MAX", 0.2)
 
 
 def ids_in(server, prefix):
     return [row["id"] for part in rows_in(server, f"{prefix}.orders") for row in part]
 
 
+def refused_log():
+    log = log_of(1, 2)
+    log.begin().insert(ORDERS, order(3, BAD))
+    log.begin().insert(ORDERS, order(4))
+    return log
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_a_row_that_is_refused_takes_back_nothing_that_was_committed(other_kafka, lost, session):
+    """Its transaction is broken off, in a partition where the end of the one before is lost."""
+    server, (folder, prefix) = other_kafka, lost[session]
+    handle = new_handle(server, folder, prefix, on_error="dead_letter" if session == "kept" else "halt")
+    if session == "new":
+        handle.open(QUERY)
+        with pytest.raises(UnrepresentableValue, match=r"max\.message\.bytes"):
+            write(handle, refused_log().batch(0, 4))
+        set_topic(server, f"{prefix}.orders", **{"max.message.bytes": 1_000_000})
+    write(handle, refused_log().batch(0, 4))
+    assert ids_in(server, prefix) == ([1, 2, 4] if session == "kept" else [1, 2, 3, 4])
+
+
+@pytest.mark.nightly
 @pytest.mark.parametrize("known_by", ["process", "ledger"])
-def test_where_it_is_known_that_the_commit_was_answered_the_output_goes_on(lost, known_by):
-    server, prefixes = lost
-    folder, prefix = prefixes[known_by]
+def test_where_it_is_known_that_the_commit_was_answered_the_output_goes_on(other_kafka, lost_and_known, known_by):
+    server, (folder, prefix) = other_kafka, lost_and_known[known_by]
     handle = new_handle(server, folder, prefix)
     handle.open(QUERY)
     write(handle, log_of(1, 2, 3).batch(0, 3))
     assert ids_in(server, prefix) == [1, 2, 3]
 
 
-def test_where_nobody_knows_it_is_said_what_to_look_at_and_the_page_says_how_to_commit_it(lost, tmp_path):
-    server, prefixes = lost
-    folder, prefix = prefixes["nobody"]
+@pytest.mark.nightly
+def test_where_nobody_knows_it_is_said_what_to_look_at_and_the_page_says_how_to_commit_it(
+    other_kafka, lost_and_known, tmp_path
+):
+    server, (folder, prefix) = other_kafka, lost_and_known["nobody"]
     handle = new_handle(server, folder, prefix, request_ms_max=3_000, transaction_ms_max=1_000)
     with pytest.raises(ServiceUnavailable, match=f"databus/shop/topics/{QUERY}/0.*describe.*CompleteCommit` do not"):
         handle.open(QUERY)

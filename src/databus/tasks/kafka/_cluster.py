@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -182,8 +182,15 @@ class Cluster:
         """The client takes no longer one than a transaction's."""
         return min(_SILENCE_MS_MAX, self.transaction_ms_max)
 
-    def producer(self, transactional_id: str | None, is_alone: bool = False) -> "Producer":
-        """A producer of its own. is_alone: whether each message is sent by itself. Raises `ConfigError`."""
+    def producer(
+        self,
+        transactional_id: str | None,
+        is_alone: bool = False,
+        note_error: "Callable[[KafkaError], None] | None" = None,
+    ) -> "Producer":
+        """A producer of its own. is_alone: whether each message is sent by itself. note_error: called back where a
+        broker is lost. Raises `ConfigError`.
+        """
         from confluent_kafka import Producer
 
         own: dict[str, Any] = {
@@ -198,6 +205,8 @@ class Cluster:
             own[_ACK] = self._silence_ms_max
         if is_alone:
             own["batch.num.messages"] = 1
+        if note_error is not None:
+            own["error_cb"] = note_error
         if transactional_id is None:
             own["message.timeout.ms"] = self.transaction_ms_max
         else:
@@ -247,6 +256,33 @@ class Cluster:
                 break
         for part, each in asked.items():
             yield part, each.result
+
+    def ends(self, partitions: Iterable[tuple[str, int]], *, is_committed: bool) -> dict[tuple[str, int], int]:
+        """Where partitions of topics end now, for readers of what is committed, or of all.
+
+        Raises what `error` says, and `ServiceUnavailable` where a leader does not answer.
+        """
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(topic, number): latest for topic, number in partitions}
+        level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
+
+        def ask(admin: "AdminClient", s_max: float) -> "Mapping[TopicPartition, Future[Any]]":
+            return admin.list_offsets(wanted, isolation_level=level, request_timeout=s_max)
+
+        names = ", ".join(sorted({each.topic for each in wanted}))
+        try:
+            ends = {(at.topic, at.partition): answer().offset for at, answer in self.answers(ask)}
+        except KafkaException as error:
+            raise self.error(error, f"looking for the end of {names}") from error
+        if min(ends.values(), default=0) < 0:  # so the client says, without an error, that a leader cannot be reached
+            self.renew_admin()  # it may stay with that leader for long
+            raise ServiceUnavailable(
+                f"{self.name}: the leader of a partition of {names} does not answer, and another one is not known yet"
+            )
+        return ends
 
     def renew_admin(self) -> None:
         """Ask another client from now on: this one has not found a broker, or a leader."""

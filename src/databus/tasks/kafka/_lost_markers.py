@@ -4,9 +4,11 @@ Brokers answer a commit before each partition has its marker, and a broker that 
 (Kafka 4.3 does where all replicas of a partition were away). Who reads committed messages then stops there for ever.
 The next committed transaction of the same transactional id in that partition ends the earlier one as committed; an
 aborted one takes back what was answered. So a position is committed once more where it is known to be committed: by an
-answer that this process had, or by a ledger.
+answer that this process had, or by a ledger. And where the end of something may be lost in a topic of rows, what comes
+next is tried out by another producer: refused rows break off the transaction of that one, which ends nothing else.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -18,12 +20,16 @@ from databus.tasks._choice import Selection
 from databus.tasks._direct import Bucket
 from databus.tasks._pairs import log_number
 from databus.tasks.kafka._cluster import Cluster
+from databus.tasks.kafka._topics import topics_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, Producer
 
 ATTEMPT: Final = "attempt"
 _POLL_S: Final = 0.2
+_LOOK_S: Final = 0.02
+_OTHERS_S_MAX: Final = 1.0
+"""Longer than most transactions of other buckets are open."""
 
 
 class Answers:
@@ -40,6 +46,52 @@ class Answers:
         """Whether a message of this key is of such a transaction."""
         attempt = dict(message.headers() or ()).get(ATTEMPT)
         return attempt is not None and self._attempts.get(key) == attempt
+
+
+class Undecided:
+    """Where topics have something that was neither committed nor aborted when a session first looked at them. Mostly
+    transactions of others, which soon end; or one of its own bucket, whose end brokers have lost.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._topics: set[str] = set()
+        self._ends: dict[tuple[str, int], int] = {}
+        self._said = 0
+        self._since = 0.0
+
+    def is_in(self, topics: Iterable[str]) -> bool:
+        """Whether there still is something, in these topics or in those of earlier calls."""
+        new = set(topics) - self._topics
+        if new:
+            self._ends |= self._cluster.ends(topics_of(self._cluster).partitions_of(new), is_committed=False)
+            self._topics |= new
+            self._since = time.monotonic()
+        while self._ends:
+            stable = self._cluster.ends(self._ends, is_committed=True)
+            self._ends = {at: end for at, end in self._ends.items() if stable[at] < end}
+            if not self._ends:
+                break
+            if time.monotonic() > self._since + _OTHERS_S_MAX:
+                self._say({at: stable[at] for at in self._ends})
+                return True
+            time.sleep(_LOOK_S)  # brokers do not tell when a marker is written
+        return False
+
+    def _say(self, stable: Mapping[tuple[str, int], int]) -> None:
+        """At first, since whoever is killed now may take something back; and where it lasts longer than any transaction
+        of ours may take.
+        """
+        is_long = time.monotonic() - self._since > self._cluster.transaction_ms_max / 1e3
+        if self._said >= 1 + is_long:
+            return
+        self._said = 1 + is_long
+        logging.getLogger("databus.kafka").log(
+            logging.WARNING if is_long else logging.INFO,
+            "%s: transactions are open from these offsets on, and readers of committed messages wait there: %s. What "
+            'comes next is tried out first. If it stays so: docs/kafka.md, "A transaction without an end"',
+            self._cluster.name, ", ".join(f"{topic}-{number} {at}" for (topic, number), at in sorted(stable.items())),
+        )  # fmt: skip
 
 
 def new_attempt() -> bytes:

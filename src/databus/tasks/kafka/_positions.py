@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from databus.core import ConfigError, CorruptData, Pair, ServiceUnavailable, SourceCheckpoint
+from databus.core import ConfigError, CorruptData, DatabusError, Pair, ServiceUnavailable, SourceCheckpoint
 from databus.tasks._choice import Selection
 from databus.tasks._direct import Bucket
 from databus.tasks._written import Written, furthest, selections_json, selections_of
@@ -30,10 +30,7 @@ from databus.tasks.kafka._transactions import Counts, OpenTransaction
 from databus.wire import is_inside_transaction
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-    from confluent_kafka import Message, Producer, TopicPartition
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka import Message, Producer
 
 _VERSION: Final = 1
 _NOTHING: Final[Pair] = (-1, -1)
@@ -302,29 +299,13 @@ class Positions:
 
     def _ends(self) -> dict[int, int]:
         """Where each partition ends now, with all that is not committed."""
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
-
-        count = self.make(-1)
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(self._topic, number): latest for number in range(count)}
-        level = IsolationLevel.READ_UNCOMMITTED
-
-        def ask(admin: "AdminClient", s_max: float) -> "Mapping[TopicPartition, Future[Any]]":
-            return admin.list_offsets(wanted, isolation_level=level, request_timeout=s_max)
-
+        partitions = [(self._topic, number) for number in range(self.make(-1))]
         try:
-            ends = {at.partition: answer().offset for at, answer in self._cluster.answers(ask)}
-        except KafkaException as error:
+            ends = self._cluster.ends(partitions, is_committed=False)
+        except DatabusError:
             topics_of(self._cluster).forget()
-            raise self._cluster.error(error, f"looking for the end of control topic {self._topic}") from error
-        if min(ends.values()) < 0:  # so the client says, without an error, that a leader cannot be reached
-            self._cluster.renew_admin()  # it may stay with that leader for long
-            raise ServiceUnavailable(
-                f"{self._cluster.name}: the leader of control topic {self._topic} does not answer, and another one is "
-                f"not known yet"
-            )
-        return ends
+            raise
+        return {number: end for (_, number), end in ends.items()}
 
 
 def _position_of(told: Mapping[str, Any], where: str) -> Position:

@@ -11,7 +11,7 @@ where the client compresses, what it makes of both is guessed, and a tenth more 
 partition that were reported invalid together all are, if two of them are refused alone as well.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -291,3 +291,13 @@ def _number_bytes(number: int) -> int:
 
 def _told(error: "KafkaError") -> str:
     return f"{error.str()} ({error.name()})"
+
+
+def rows_written(batch: ChangeBatch, refusals: Refusals | None) -> Counter[str]:
+    """How many rows of each source were."""
+    found: Counter[str] = Counter()
+    for number, item in enumerate(batch.items):
+        if isinstance(item, TableRows):
+            held = 0 if refusals is None else len(refusals.parking.held(number))
+            found[item.table.source] += item.rows.num_rows - held
+    return found

@@ -1,6 +1,7 @@
 """Sessions: the producers of buckets, which a process keeps between two tasks."""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from databus.tasks._direct import Bucket
 from databus.tasks.kafka._cluster import NEIGHBOUR, Cluster
-from databus.tasks.kafka._lost_markers import ATTEMPT, new_attempt
+from databus.tasks.kafka._lost_markers import ATTEMPT, Undecided, new_attempt
 from databus.tasks.kafka._positions import BucketId, Position, positions_of
 
 if TYPE_CHECKING:
@@ -24,20 +25,30 @@ _ANY_PARTITION: Final = -1
 class Session:
     """A bucket's producer, and how far the bucket has come. `begin` shuts out who came before.
 
-    is_replay: whether it writes dead letters, which have no position. is_alone: whether each message goes alone.
+    is_replay: whether it writes dead letters, which have no position. is_rehearsal: whether nothing of it is committed.
+    is_alone: whether each message goes alone.
     """
 
     def __init__(
-        self, cluster: Cluster, control_topic: str | None, bucket: BucketId, *, is_replay: bool = False
+        self,
+        cluster: Cluster,
+        control_topic: str | None,
+        bucket: BucketId,
+        *,
+        is_replay: bool = False,
+        is_rehearsal: bool = False,
     ) -> None:
         self.cluster = cluster
         self.control_topic = control_topic
         self.bucket = bucket
         self.is_replay = is_replay
+        self.is_rehearsal = is_rehearsal
         self.is_alone = False
         self._attempt = b""
         self.position: Position | None = None
         self.producer: Producer | None = None
+        self._undecided = Undecided(cluster)
+        self._has_lost_brokers = False
         self.failed: list[tuple[KafkaError, str]] = []
 
     @property
@@ -46,19 +57,21 @@ class Session:
         return self.cluster, self.control_topic, self.bucket
 
     def begin(self, ledger: Bucket | None = None) -> None:
-        """Make the producer, if there is none. ledger: what the ledger says of the bucket, as its task was told. Raises
-        what `Cluster.error` says.
+        """Make the producer, if there is none, or if brokers were away since: they may have lost the end of what it was
+        answered. ledger: what the ledger says of the bucket, as its task was told. Raises what `Cluster.error` says.
         """
         from confluent_kafka import KafkaException
 
         if self.producer is not None:
-            return
+            self.producer.poll(0)  # calls back
+            if self.control_topic is None or not self._has_lost_brokers:
+                return
+            self.close()
         if self.control_topic is None:
             self.producer = self.cluster.producer(None, self.is_alone)
             return
-        bucket = self.bucket
-        name = f"databus/{bucket.pipeline}/{bucket.output}/dead-letters" if self.is_replay else bucket.transactional_id
-        producer = self.cluster.producer(name, self.is_alone)
+        bucket, name = self.bucket, self._transactional_id
+        producer = self.cluster.producer(name, self.is_alone, self._note_loss)
         try:
             # A client that is asked for its coordinator while it has no connection asks again after half a second. That
             # of the first answer is for finding the brokers only, and is closed then.
@@ -67,10 +80,31 @@ class Session:
             producer.init_transactions(self.cluster.request_s_max)
         except KafkaException as error:
             raise self.cluster.error(error, f"shutting out who wrote {name} before") from error
-        if not self.is_replay:
+        if not self.is_replay and not self.is_rehearsal:
             positions = positions_of(self.cluster, self.control_topic)
             self.position = positions.read({bucket: producer}, () if ledger is None else (ledger,)).get(bucket)
         self.producer = producer
+        self._undecided = Undecided(self.cluster)
+        self._has_lost_brokers = False
+
+    @property
+    def _transactional_id(self) -> str:
+        bucket = self.bucket
+        name = f"databus/{bucket.pipeline}/{bucket.output}/dead-letters" if self.is_replay else bucket.transactional_id
+        return f"{name}/rehearsal" if self.is_rehearsal else name
+
+    def _note_loss(self, _: "KafkaError") -> None:
+        self._has_lost_brokers = True
+
+    def needs_rehearsal(self, topics: Iterable[str]) -> bool:
+        """Whether a transaction in these topics that is broken off might take back one that was committed."""
+        return self.control_topic is not None and not self.is_rehearsal and self._undecided.is_in(topics)
+
+    def rehearsal(self) -> "Session":
+        """One that tries out what this one is to write."""
+        found = Session(self.cluster, self.control_topic, self.bucket, is_replay=self.is_replay, is_rehearsal=True)
+        found.is_alone = self.is_alone
+        return found
 
     @property
     def is_current(self) -> bool:
@@ -121,6 +155,20 @@ class Session:
             return
         if len(self.failed) < 1_000:
             self.failed.append((error, f"writing to topic {message.topic()}, partition {message.partition()}"))
+
+    def commit(self, deadline: float) -> None:
+        """Commit what was sent. deadline: by `time.monotonic`. Raises `KafkaException`."""
+        from confluent_kafka import KafkaException
+
+        assert self.producer is not None  # noqa: S101 - it has begun
+        while True:
+            try:
+                self.producer.commit_transaction(self.cluster.request_s_max)
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+            else:
+                return
 
     def check(self) -> None:
         """Raise if a message did not arrive."""

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -14,6 +14,7 @@ from databus.tasks.kafka._cluster import Cluster
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from confluent_kafka import Producer
     from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types lack it
         AdminClient,
         TopicDescription,
@@ -172,6 +173,10 @@ class Topics:
                 return found
             time.sleep(_POLL_S)  # brokers do not tell when they know a topic; `request_ms_max` bounds it
 
+    def partitions_of(self, names: Collection[str]) -> list[tuple[str, int]]:
+        """Those of topics, as far as these are there."""
+        return [(name, each.id) for name, found in self._described(names).items() for each in found.partitions]
+
     def _look(self, name: str) -> int | None:
         """How many partitions it has; 0 while one has no leader, None without a topic."""
         found = self._described([name]).get(name)
@@ -226,3 +231,17 @@ def topics_of(cluster: Cluster) -> Topics:
 def as_settings(given: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
     """Settings as they travel."""
     return tuple((name, str(value)) for name, value in given.items())
+
+
+def partitions_now(cluster: Cluster, producer: "Producer", topic: str) -> Sequence[int]:
+    """As the brokers say, which may have got more meanwhile; the producer knows them too then."""
+    from confluent_kafka import KafkaException
+
+    what = f"asking for the partitions of topic {topic}"
+    try:
+        found = producer.list_topics(topic, cluster.request_s_max).topics[topic]
+    except KafkaException as error:
+        raise cluster.error(error, what) from error
+    if found.error is not None:
+        raise cluster.error_of(found.error, what)
+    return sorted(found.partitions)

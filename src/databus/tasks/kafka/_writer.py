@@ -6,7 +6,6 @@ next task of that bucket: nobody has to be shut out then, and nothing read.
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -31,9 +30,9 @@ from databus.tasks.kafka._cluster import Cluster, Fenced, OtherBuckets, Refused,
 from databus.tasks.kafka._encoding import Chunk, Encoding, objects_of
 from databus.tasks.kafka._mirror import MirroredChunk, Mirroring
 from databus.tasks.kafka._positions import BucketId, Position, known_at
-from databus.tasks.kafka._refusals import Holding, Interrupted, Overtaken, Refusals, Report
+from databus.tasks.kafka._refusals import Holding, Interrupted, Overtaken, Refusals, Report, rows_written
 from databus.tasks.kafka._session import ABORT_S_MAX, KEPT, Session
-from databus.tasks.kafka._topics import NewTopics, TopicNames, topic_name, topics_of
+from databus.tasks.kafka._topics import NewTopics, TopicNames, partitions_now, topic_name, topics_of
 from databus.tasks.kafka._transactions import Changes, Counts
 
 if TYPE_CHECKING:
@@ -191,7 +190,7 @@ class _BucketOfKafka:
             session.begin()
             if session.position != before:  # somebody was between
                 return self._write(batch)
-        return _written(left, self._refusals)
+        return rows_written(left, self._refusals)
 
     @property
     def _found(self) -> Position | None:
@@ -247,10 +246,14 @@ class _BucketOfKafka:
         from confluent_kafka import KafkaException
 
         refusals = self._refusals
-        self._deadline = time.monotonic() + self._writer.cluster.transaction_ms_max / 1e3
         try:
             self._check_replayed()
+            if self.session.needs_rehearsal(self._topics_of(batch)) and not self._rehearse(batch):
+                return False
+            self._deadline = time.monotonic() + self._writer.cluster.transaction_ms_max / 1e3
             self._send(batch, position)
+            if self.session.is_rehearsal:
+                return True
             if refusals is not None and refusals.found_any:
                 refusals.settle(comes_again=False)
             if refusals is not None and position is not None:
@@ -267,6 +270,29 @@ class _BucketOfKafka:
             self._look_at_reports(error)  # they say which message it was about
             raise self._error(error, "committing") from error
         return True
+
+    def _rehearse(self, batch: ChangeBatch) -> bool:
+        """Have brokers take a batch in a transaction that is broken off; returns as `_attempt`."""
+        own, self.session = self.session, self.session.rehearsal()
+        try:
+            self.session.begin()
+            is_taken = self._attempt(batch, None)
+            is_alone = self.session.is_alone
+        finally:
+            self.session.close()
+            self.session = own
+        if not is_taken:
+            self._close(is_alone=is_alone)
+        return is_taken
+
+    def _topics_of(self, batch: ChangeBatch) -> set[str]:
+        """Those in which it may write something of a batch."""
+        writer, physical = self._writer, batch.physical
+        templates = [] if writer.controls in (INLINE, NO_CONTROLS) else [writer.controls]
+        templates += [] if writer.transactions is None else [writer.transactions]
+        sources = {item.table.source for item in batch.items}
+        named = {topic_name(each, physical, source) for each in templates for source in sources}
+        return named | {writer.topics.name(physical, source) for source in sources}
 
     def _send(self, batch: ChangeBatch, position: Position | None) -> None:
         """All but the commit. Raises `Interrupted` where it has to be done again."""
@@ -291,7 +317,7 @@ class _BucketOfKafka:
             return
         crash_point("kafka.before_commit")
         self._check_replayed()
-        self._end_transaction()
+        self.session.commit(self._deadline)
         self.session.note_commit(position)
         crash_point("kafka.after_commit")
 
@@ -350,18 +376,6 @@ class _BucketOfKafka:
         if name == "_STATE":  # it is given up; what for, stands in the log where no message was to blame
             return ServiceUnavailable(f"{self._writer.cluster.error(error, what)}. All of the batch comes again")
         return self._writer.cluster.error(error, what)
-
-    def _end_transaction(self) -> None:
-        from confluent_kafka import KafkaException
-
-        while True:
-            try:
-                self._producer.commit_transaction(self._writer.cluster.request_s_max)
-            except KafkaException as error:
-                if not error.args[0].retriable() or time.monotonic() > self._deadline:
-                    raise
-            else:
-                return
 
     def _flush(self) -> None:
         """Wait until all messages are there. A commit would wait for those that are not sent after a refusal."""
@@ -441,22 +455,9 @@ class _BucketOfKafka:
         topic = writer.topics.name(physical, source) if is_inline else topic_name(writer.controls, physical, source)
         topics_of(writer.cluster).ready(topic, writer.new)
         value = writer.encoding.control(physical, control)
-        for number in self._partitions_now(topic) if is_inline else (_ANY_PARTITION,):
+        for number in partitions_now(writer.cluster, self._producer, topic) if is_inline else (_ANY_PARTITION,):
             key = None if is_inline else f"{physical}/{source}".encode()
             self._produce(topic, value, key, number, None, failed=report)
-
-    def _partitions_now(self, topic: str) -> Sequence[int]:
-        """As the brokers say, which may have got more meanwhile; the producer knows them too then."""
-        from confluent_kafka import KafkaException
-
-        cluster, what = self._writer.cluster, f"asking for the partitions of topic {topic}"
-        try:
-            found = self._producer.list_topics(topic, cluster.request_s_max).topics[topic]
-        except KafkaException as error:
-            raise self._error(error, what) from error
-        if found.error is not None:
-            raise cluster.error_of(found.error, what)
-        return sorted(found.partitions)
 
     def _produce(
         self,
@@ -488,13 +489,3 @@ class _BucketOfKafka:
                 raise
             else:
                 return
-
-
-def _written(batch: ChangeBatch, refusals: Refusals | None) -> Counter[str]:
-    """How many rows of each source were."""
-    found: Counter[str] = Counter()
-    for number, item in enumerate(batch.items):
-        if isinstance(item, TableRows):
-            held = 0 if refusals is None else len(refusals.parking.held(number))
-            found[item.table.source] += item.rows.num_rows - held
-    return found
