@@ -242,3 +242,28 @@ def test_a_table_made_from_a_query_over_binary_defaults_is_captured(kind, new_se
     follower.kill()
     server.run("CREATE TABLE shop.e (PRIMARY KEY (id)) AS SELECT * FROM shop.a")
     check(follower, server, "shop")
+
+
+def test_a_table_that_is_made_like_one_that_the_log_does_not_know_has_its_character_set(server, marked, follow) -> None:
+    """A server logs that in words of its own, without the character set."""
+    follower = follow(marked, server)
+    check(follower, server, marked)
+    follower.kill()
+    with server.connect(database=marked, charset="utf8mb4", autocommit=True) as session, session.cursor() as cursor:
+        for statement in (
+            "CREATE TEMPORARY TABLE m (id INT PRIMARY KEY, v TEXT, e ENUM('\xe9')) CHARACTER SET utf8mb4",
+            f"ALTER DATABASE {marked} CHARACTER SET latin1",
+            "CREATE TABLE t LIKE m",
+            "INSERT INTO t VALUES (1, '\xe9', 1)",
+            "CREATE TABLE IF NOT EXISTS gone LIKE m",
+            "INSERT INTO gone VALUES (1, '\xe9', 1)",
+            "ALTER TABLE t ADD w TINYTEXT",
+            "UPDATE t SET w = v",
+            "DROP TABLE gone",
+        ):
+            cursor.execute(statement)
+        if server.flavor == "mariadb":
+            cursor.execute("CREATE TABLE s LIKE information_schema.schemata")
+            cursor.execute("ALTER TABLE s ENGINE=InnoDB, ADD PRIMARY KEY (schema_name)")
+            cursor.execute("INSERT INTO s SELECT * FROM information_schema.schemata")
+    assert check(follower, server, marked).tables[f"{marked}.t"]

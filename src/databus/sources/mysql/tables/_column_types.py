@@ -27,7 +27,7 @@ OLD_TIME_NOTES: Final = ("/* mariadb-5.3 */", "/* 5.5 binary format */")
 
 _CATALOGUE: Final = Written()
 UNKNOWN_CHARSET: Final = ""
-"""Of a table that has its database's default, where the log does not say which that is."""
+"""Of a table whose default is its database's, or another table's, where the log does not say which that is."""
 
 _COMPRESSED_NOTE: Final = " /*M!100301 COMPRESSED*/"
 _VARCHAR_BYTES_MAX: Final = 65_535
@@ -83,8 +83,9 @@ def known_charset(charset: str) -> str:
     """`charset`, which columns of text are to have. Raises `UnknownEffect` if nothing says which it is."""
     if charset == UNKNOWN_CHARSET:
         raise UnknownEffect(
-            "a column has its database's default character set, which the log does not say, since the database was "
-            "made before the log begins; for log files, say it in `database_charsets`"
+            "a column has a default character set that the log does not say: its database was made before the log "
+            "begins (for log files, say it in `database_charsets`), or the statement is in the server's own words, as "
+            "it logs CREATE TABLE ... LIKE a temporary table"
         )
     return charset
 

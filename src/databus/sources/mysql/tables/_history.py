@@ -17,7 +17,7 @@ from databus.sources.mysql.tables._column_types import UNKNOWN_CHARSET, resolve_
 from databus.sources.mysql.tables._explain import explain
 from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
 from databus.sources.mysql.tables._literal_charsets import Written
-from databus.sources.mysql.tables._members import is_in_servers_words, with_likely_members
+from databus.sources.mysql.tables._members import hides_charset, is_in_servers_words, with_likely_members
 from databus.sources.mysql.tables._name_case import Spelling
 from databus.sources.mysql.tables._pending_changes import Changes, Work, state_of, text_of
 from databus.sources.mysql.tables._statements import Statement, read_statement, server_charset_of
@@ -313,7 +313,7 @@ class History:
             self.server,
             statement.sql_mode or 0,
             self._explicit_timestamps if explicit is None else explicit,
-            charset or UNKNOWN_CHARSET,
+            UNKNOWN_CHARSET if charset is None or hides_charset(statement.text) else charset,
             self._zero_dates,
             Written.by(statement.charsets),
         )

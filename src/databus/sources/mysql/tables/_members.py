@@ -30,6 +30,10 @@ _WIDE: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"})
 _MADE: Final = re.compile(
     r"CREATE TABLE (?:IF NOT EXISTS )?(?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+` \(\n  `.*\n\)(?:(?! ENGINE=).)*", re.DOTALL
 )
+_COPIED: Final = re.compile(
+    r"CREATE TABLE (?:IF NOT EXISTS )?(?:`(?:[^`]|``)+`\.)?`(?:[^`]|``)+` \(\n  `.*\n\) ENGINE=\w+(?:(?!CHARSET).)*",
+    re.DOTALL,
+)
 _NO_ANSWER: Final = frozenset({1044, 1142, 1143, 1146, 1054, 1356})
 """Errors: we may not read the table, or it is gone."""
 
@@ -110,6 +114,14 @@ class Asker:
 def is_in_servers_words(text: str, server: Server) -> bool:
     """Whether it is how MySQL 5.7 logs CREATE TABLE ... SELECT, whose rows then have a transaction of their own."""
     return not server.is_mariadb and server.version < (8,) and _MADE.fullmatch(text) is not None
+
+
+def hides_charset(text: str) -> bool:
+    """Whether it may be how a server logs CREATE TABLE ... LIKE a temporary table, or one of information_schema.
+
+    It does so in words of its own, without the default character set that the table has taken from there.
+    """
+    return _COPIED.fullmatch(text) is not None
 
 
 def with_likely_members(made: TableState, known: Iterable[TableState]) -> TableState:
