@@ -182,9 +182,11 @@ def test_an_output_that_fails_for_good_stops_alone_and_one_that_fails_once_goes_
     project.execute("CREATE TABLE log (line TEXT)", "INSERT INTO log VALUES ('a')")
     project.path.write_text(
         project.path.read_text()
-        .replace("outputs:", "outputs:\n  keyless: {type: delta, from: shop, mode: mirror, path: lake/k}")
+        .replace("outputs:", "outputs:\n  keyless: {type: delta, from: lines, mode: mirror, path: lake/k}")
         .replace("from: shop, mode: mirror, path: lake/copy", "from: tables.keyed, mode: mirror, path: lake/copy")
-        + "filters: {tables: {type: route, from: shop, tables: {none: log}, otherwise: keyed}}\n"
+        + "filters:\n"
+        "  tables: {type: route, from: shop, tables: {none: log}, otherwise: keyed}\n"
+        "  lines: {type: sql, from: shop, select: SELECT line FROM main.log}\n"
     )
     events = []
     code = run(project.path, once=True, session=spark, on_event=events.append)

@@ -13,7 +13,7 @@ _HERE: Final = RelayAt()
 LOGGED: Final = frozenset(
     {
         *("started", "restart", "retry", "failed", "paused", "output_stopped", "no_source", "source"),
-        *("reload", "hanging", "answered", "stopping", "relay_died", "renamed"),
+        *("reload", "hanging", "answered", "stopping", "relay_died", "renamed", "refused"),
     }
 )
 """Events that the pipeline's log has too: where it goes to the same place as the screen, nobody needs them twice."""

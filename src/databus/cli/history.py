@@ -10,7 +10,7 @@ from databus.cli._app import AsJson, app, say_json, say_table
 from databus.cli._file import DEFAULT_FILE, File
 
 Event = Mapping[str, Any]
-_TROUBLE: Final = ("failed", "retry", "restart", "hanging", "no_source", "relay_died")
+_TROUBLE: Final = ("failed", "retry", "restart", "refused", "hanging", "no_source", "relay_died")
 
 
 @app.command(epilog="Example: databus history databus.yml --days 1")

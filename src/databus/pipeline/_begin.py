@@ -191,10 +191,11 @@ class _Reader:
                 raise advised(error, [feed], resumed=True) from error
 
     def _go_on(self, feed: Feed, handle: OutputHandle, stream: Stream) -> None:
-        new, is_chosen_anew = stream.unread(), stream.selections != handle.bringing[self.plan.name].selections
+        new = {each for each in stream.unread() if feed.selects(each)}  # nothing ends the snapshot of another
+        is_chosen_anew = stream.selections != handle.bringing[self.plan.name].selections
         if is_chosen_anew:
             new |= {each for each in self._tables(feed) if not stream.had(each)}
-        asked = self._read_anew(handle, new)
+        asked = self._read_anew(handle, frozenset(new))
         if is_chosen_anew or new:
             handle.begin(self.plan.name, stream.checkpoint, asked)
 

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,17 +20,17 @@ from databus.core import (
 )
 from databus.disk import Location, located
 from databus.operate import logger_of
+from databus.pipeline._bringing import Bringing, Refused
 from databus.pipeline._ledger import Ledger
 from databus.pipeline._node_config import OutputConfig
 from databus.pipeline._output_contract import DirectOutput, Output, OutputContext, Place, SparkOutput
 from databus.pipeline._streams import Brings, Entry, Stream
-from databus.pipeline._way import Readable, WayOf, made_otherwise, why_stopped
+from databus.pipeline._way import Readable, made_otherwise, why_stopped
 from databus.tasks import (
     Batch,
     Bucket,
     ChangeBatch,
     Item,
-    Selection,
     StagedBatch,
     StagedRows,
     TableControl,
@@ -46,20 +46,6 @@ BatchT = TypeVar("BatchT", bound=Batch)
 LEDGERS: Final = "ledgers"
 """In the pipeline's state: the folder for ledgers of outputs whose targets keep nothing."""
 _HASH_DIGITS: Final = 16
-
-
-def _unknown_way(table: str) -> str:
-    del table
-    return ""
-
-
-@dataclass(frozen=True)
-class Bringing:
-    """What a query is to bring into an output: see `Stream`. way_of: how it makes the rows of a table."""
-
-    of: str
-    selections: tuple[Selection, ...] = ()
-    way_of: WayOf = _unknown_way
 
 
 def ledger_path(output: Output | SparkOutput, state: Path) -> Location:
@@ -85,7 +71,8 @@ class OutputHandle:
     def __init__(self, name: str, output: Output | SparkOutput, state: Path) -> None:
         self.name = name
         self.output = output
-        self.bringing: Mapping[str, Bringing] = {}
+        self._bringing: Mapping[str, Bringing] = {}
+        self.refused: Mapping[str, Refused] = {}  # by name of the query that would bring it
         self.ledger_path = ledger_path(output, state)
         self._ledger: Ledger | None = None
         self._now: dict[str, Stream] = {}  # as written, which the ledger says once the micro-batch is done
@@ -95,6 +82,20 @@ class OutputHandle:
         self._lock = threading.RLock()
         self._is_open = False
         self._busy_since_s = 0.0
+
+    @property
+    def bringing(self) -> Mapping[str, Bringing]:
+        """See the class; without what is refused."""
+        return {name: each.without(self.refused.get(name, ())) for name, each in self._bringing.items()}
+
+    @bringing.setter
+    def bringing(self, bringing: Mapping[str, Bringing]) -> None:
+        self._bringing = bringing
+
+    def refuse(self, name: str, refused: Refused) -> None:
+        """Have nothing written of these tables of a query, which is not running."""
+        with self._lock:
+            self.refused = {**self.refused, name: refused}
 
     @property
     def how_to_begin_anew(self) -> str:

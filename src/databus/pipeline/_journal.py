@@ -30,7 +30,10 @@ _TABLES_MAX: Final = 200
 _SEEN_MAX: Final = 1_000
 _CHARS_MAX: Final = 2_000
 _KEPT: Final = frozenset(
-    {"failed", "retry", "restart", "hanging", "answered", "no_source", "relay_died", "source", "reload", "stopped"}
+    {
+        *("failed", "retry", "restart", "refused", "hanging", "answered", "no_source", "relay_died"),
+        *("source", "reload", "stopped"),
+    }
 )
 _FIELDS: Final = frozenset(
     {"at_us", "event", "output", "outputs", "error", "message", "source", "status", "is_well", "code", "problem", "by"}

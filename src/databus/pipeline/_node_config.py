@@ -83,10 +83,11 @@ class OutputConfig(NodeConfig):
     )
     on_failure: Literal["stop", "retry", "halt"] = Field(
         "stop",
-        description="What follows an error that does not pass by itself, such as a table that the target refuses: "
+        description="What follows an error that does not pass by itself, such as a target that somebody has removed: "
         "`stop`, this output stays down and the others go on; `retry`, it is tried again for ever, with waits that "
         "grow up to `run.retry_ms_max`; `halt`, the whole pipeline ends. What passes by itself, such as a target that "
-        "is away, is always tried again.",
+        "is away, is always tried again. Tables that the output refuses, such as one without a key under a mirror, are "
+        "left out and shown as refused, while the others go on; with `halt` they end the pipeline, too.",
     )
     on_change: Literal["stop", "continue", "rebuild"] = Field(
         "stop",

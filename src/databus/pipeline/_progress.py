@@ -23,6 +23,7 @@ class OutputState(StrEnum):
     ENDED = "ended"
 
 
+_TOLD_MAX: Final = 5
 UNWELL: Final = frozenset({OutputState.FAILED, OutputState.HANGING, OutputState.RETRYING})
 """In these an output has something to say for itself."""
 
@@ -64,6 +65,8 @@ class _Output:
     retries: int = 0
     last_batch_us: int = 0
     hangs_since_us: int = 0
+    refused: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """By query: full names of tables that are not written, and why."""
     queries: dict[str, _Query] = field(default_factory=dict)
 
     @property
@@ -84,6 +87,7 @@ class _Output:
             "batches": self.batches,
             "retries": self.retries,
             "last_batch_us": self.last_batch_us,
+            "refused": {table: why for refused in self.refused.values() for table, why in sorted(refused.items())},
             "queries": {name: each.to_json() for name, each in self.queries.items()},
         }
 
@@ -101,7 +105,9 @@ class Progress:
         with self._lock:
             self._queries[query] = made = _Query(outputs, tables)
             for name in outputs:
-                self._outputs.setdefault(name, _Output()).queries[query] = made
+                output = self._outputs.setdefault(name, _Output())
+                output.queries[query] = made
+                output.refused.pop(query, None)
 
     def keep(self, outputs: Collection[str], queries: Collection[str]) -> None:
         """There are these outputs and no others, and of the queries so far only these go on."""
@@ -110,6 +116,7 @@ class Progress:
             self._outputs = {name: self._outputs.get(name) or _Output() for name in outputs}
             for output in self._outputs.values():
                 output.queries = {name: each for name, each in output.queries.items() if name in queries}
+                output.refused = {name: each for name, each in output.refused.items() if name in queries}
 
     def take(self, event: Mapping[str, Any]) -> None:
         """Take an event; one that says nothing about outputs changes nothing."""
@@ -121,6 +128,9 @@ class Progress:
                     since_us = event["since_us"] if event["event"] == "hanging" else 0
                     if event["output"] in self._outputs:  # else it is no longer in the file
                         self._outputs[event["output"]].hangs_since_us = since_us
+                case "refused":
+                    if event["output"] in self._outputs:
+                        self._outputs[event["output"]].refused[event["query"]] = event["tables"]
                 case said if said in _STATE_AFTER:
                     self._query(said, event)
 
@@ -154,13 +164,18 @@ class Progress:
 
 
 def unwell(status: Mapping[str, Any]) -> list[str]:
-    """A line for each output that is not well, each source that the relay cannot capture, and a relay that does not
-    answer, with the reason.
+    """A line for each output that is not well or refuses tables, each source that the relay cannot capture, and a relay
+    that does not answer, with the reason.
     """
     outputs = [
         (name, output["state"], output["message"] or output["error"])
         for name, output in status["outputs"].items()
         if output["state"] in UNWELL
+    ]
+    outputs += [
+        (name, "refuses tables", why_refused(output["refused"]))
+        for name, output in status["outputs"].items()
+        if output.get("refused")  # a status of an earlier version has none
     ]
     sources = [
         (f"source {name}", source["status"], source["message"])
@@ -170,6 +185,18 @@ def unwell(status: Mapping[str, Any]) -> list[str]:
     relay = [("relay", "does not answer", why)] if (why := status.get("relay_error")) else []
     found = relay + sources + outputs
     return [f"{name}: {state}: {' '.join(str(why).split())}".rstrip(": ") for name, state, why in found]
+
+
+def why_refused(refused: Mapping[str, str]) -> str:
+    """What to say of tables, by full names, that an output refuses, each with the reason."""
+    tables = sorted(refused)
+    count = "1 table is" if len(tables) == 1 else f"{len(tables)} tables are"
+    listed = "; ".join(refused[each] for each in tables[:_TOLD_MAX])
+    more = f"; and {len(tables) - _TOLD_MAX} more" if len(tables) > _TOLD_MAX else ""
+    return (
+        f"{count} not written, while the others go on: {listed}{more}. What is accepted later comes whole, by a "
+        f"snapshot, when the output starts again (`databus pause`, then `databus resume`)"
+    )
 
 
 def worst_backlogs(output: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from databus.core import DatabusError, ServiceUnavailable, UnknownSource
 from databus.operate import logger_of
+from databus.pipeline._bringing import Bringing
 from databus.pipeline._config import NodeSpec
 from databus.pipeline._graph import Graph
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._handle import OutputHandle
 from databus.pipeline._plan import QueryPlan, plan_queries
+from databus.pipeline._progress import why_refused
 from databus.pipeline._published import Published
 from databus.pipeline._query import QueryThread, RunSettings
 from databus.pipeline._registry import Kind
@@ -254,6 +256,12 @@ class Queries:
             if each.error is None or each not in self._ended or not set(each.outputs).intersection(outputs)
         }
         self.look()
+
+    @property
+    def refused(self) -> list[str]:
+        """A line for each output and query with tables that the output refuses."""
+        found = [(handle.name, each) for handle in self.handles.values() for each in handle.refused.values() if each]
+        return [f"{name}: {why_refused(each)}" for name, each in found]
 
     def remind(self) -> None:
         """Have the log say again, now and again, what has failed."""

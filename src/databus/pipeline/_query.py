@@ -45,6 +45,7 @@ from databus.pipeline._output_contract import Output
 from databus.pipeline._plan import Feed, QueryPlan
 from databus.pipeline._query_filters import check_named, check_output, check_tables, filters_over, typed_steps
 from databus.pipeline._query_options import limited, on_failure_of, trigger_ms_of
+from databus.pipeline._refusals import Refusals
 from databus.pipeline._reminders import Reminders
 from databus.pipeline._stopping import in_background
 from databus.pipeline._typed_steps import TypedSteps, first_lines
@@ -158,6 +159,7 @@ class QueryThread(threading.Thread):
         self._is_stuck = False
         self._began_s = time.monotonic()
         self._reminders = Reminders()
+        self._refusals = Refusals(plan, feeds, settings.report)
         self._logger = logger_of("databus.pipeline").bind(query=plan.name)
 
     @property
@@ -197,6 +199,8 @@ class QueryThread(threading.Thread):
                 error = self._round()
                 if error is None:
                     return
+                if self._is_of_refused(error):
+                    continue
                 if isinstance(error, SchemaChanged) and not self._is_stuck:
                     self._is_stuck = True  # until a batch is written: it may be that no restart gets past the change
                     self._say("restart", error)
@@ -311,8 +315,9 @@ class QueryThread(threading.Thread):
             offsets = Offsets(self.checkpoint, origin, plan.physical, "")
             filters = filters_over(settings.graph, plan, context)
             check_tables(plan, filters, origin, context)  # before anything is removed, or asked for
+            self._refusals.look(filters, origin, context)
             try_on = partial(check_output, plan, filters, origin, context)
-            after = self._after = begin(plan, self._feeds, offsets, context, try_on)
+            after = self._after = begin(plan, self._refusals.accepted, offsets, context, try_on)
             tables, decode = origin.tables(settings.spark, context, plan.physical, plan.patterns, after)
             return tables, TablesWriter(
                 *self._written(offsets),
@@ -359,7 +364,7 @@ class QueryThread(threading.Thread):
         return fits
 
     def _written(self, offsets: Offsets) -> tuple[Any, ...]:
-        return self.plan.name, self._feeds, self._report_batch, offsets
+        return self.plan.name, self._refusals.accepted, self._report_batch, offsets
 
     def _report_batch(self, event: Mapping[str, Any]) -> None:
         self._settings.report(event)
@@ -391,6 +396,14 @@ class QueryThread(threading.Thread):
             found = TransientError(f"{type(cause).__name__}: {first_lines(str(cause))}")
             found.__cause__ = cause
         return advised(found, self._feeds, resumed=self._after is not None)
+
+    def _is_of_refused(self, error: DatabusError) -> bool:
+        """Whether it failed for tables that an output refuses, and goes on without them."""
+        if self.plan.shape is not Shape.TABLES or on_failure_of(self._output_configs) == "halt":
+            return False
+        settings, context = self._settings, self._settings.context_of(self.plan.input)
+        filters = filters_over(settings.graph, self.plan, context)
+        return self._refusals.explain(error, filters, settings.graph.inputs[self.plan.input], context)
 
     def _waits_for(self, error: DatabusError) -> bool:
         """Wait before another try; False if there is none to be."""
@@ -443,6 +456,7 @@ class QueryThread(threading.Thread):
 
     def remind(self) -> None:
         """Say in the log once more with what it has failed, now and again; after its end."""
+        self._refusals.log()
         if self.error is not None:
             self._log("failed", {"error": type(self.error).__name__, "message": str(self.error)})
 

@@ -425,8 +425,9 @@ class _Run:
         ]
         unfed = [] if self._unfed is None else [(self._unfed.exit_code, str(self._unfed))]
         unread = [(exit_code_of([each]), f"source {each['name']}: {each['message']}") for each in self._uncaptured]
+        refused = [(InputError.exit_code, each) for each in self._queries.refused]
         lost = [] if self._lost_spark is None else [(self._lost_spark.exit_code, str(self._lost_spark))]
-        return sorted([*failed, *unfed, *unread, *lost], key=itemgetter(0))
+        return sorted([*failed, *refused, *unfed, *unread, *lost], key=itemgetter(0))
 
     def _still_running(self) -> str:
         """What an end by force would cut off."""

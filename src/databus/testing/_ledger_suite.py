@@ -12,7 +12,8 @@ from typing import Final
 
 from databus.core import Checkpoint, ControlKind, CorruptData, DiskFull, InputError, LockHeld, UnsupportedFeature
 from databus.pipeline import ChangeBatch, DirectOutput
-from databus.pipeline._handle import Bringing, OutputHandle
+from databus.pipeline._bringing import Bringing
+from databus.pipeline._handle import OutputHandle
 from databus.testing._change_log import ORDERS, STOCK, ChangeLog, random_log
 from databus.testing._output_harness import OutputHarness, assert_holds
 from databus.testing._staged_writes import write_buckets, write_by_tasks
