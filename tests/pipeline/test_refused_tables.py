@@ -1,9 +1,11 @@
 """One table that an output refuses does not keep the others from being copied, and is shown until it joins them."""
 
 import pytest
+from deltalake.exceptions import TableNotFoundError
 
 from databus.core import InputError
 from databus.pipeline import run, status_of, unwell
+from databus.pipeline._control import ask
 from tests.pipeline.projects import Project
 
 pytestmark = pytest.mark.spark
@@ -97,3 +99,30 @@ def test_tables_lose_their_keys_and_get_them_back_and_no_row_is_missing(spark, p
     assert once(project, spark) == (InputError.exit_code, ["shop/main.bad1", "shop/main.bad2", "shop/main.good"])
     assert once(project, spark) == (0, [])
     assert all(is_copied(project, each, "later") for each in ("good", "bad1", "bad2"))
+
+
+@pytest.mark.nightly
+@pytest.mark.usefixtures("relay_in_thread")
+def test_a_table_that_is_made_while_the_pipeline_runs_joins_when_the_output_is_resumed(spark, project):
+    project.execute("DROP TABLE bad1", "DROP TABLE bad2")
+
+    def has(table, into="copy"):
+        try:
+            return is_copied(project, table, into)
+        except TableNotFoundError:
+            return False
+
+    with project.running(spark) as running:
+        running.wait_for(lambda: has("good"), "the copy")
+        project.execute(f"CREATE TABLE bad3 ({WITHOUT})", "INSERT INTO bad3 VALUES (1, 'a')")
+        assert list(running.event(event="refused", output="copy")["tables"]) == ["shop/main.bad3"]
+        project.execute("INSERT INTO good VALUES (3, 'c')")
+        running.wait_for(lambda: has("good"), "the next row")
+        project.execute(*remade("bad3", WITH_KEY), "INSERT INTO bad3 VALUES (2, 'b')")
+        running.wait_for(lambda: has("bad3", "log") or len(project.copied("log/bad3", "id")) > 1, "the new key")
+        ask(project.state, "pause", outputs=["copy"])
+        running.event(event="paused")
+        ask(project.state, "resume", outputs=["copy"])
+        running.wait_for(lambda: has("bad3"), "its snapshot")
+        running.event(event="refused", output="copy", tables={})
+    assert running.code == 0
