@@ -14,7 +14,6 @@ from databus.core import (
     Clock,
     ConfigError,
     Identity,
-    InputError,
     UnknownSource,
     make_scn,
     ordinal_of,
@@ -50,7 +49,6 @@ from databus.sources.mysql.server import (
     ServerFacts,
     Trouble,
     check,
-    close_quietly,
     connect_again,
     distance_in,
     is_by_file,
@@ -65,7 +63,7 @@ from databus.sources.mysql.server import (
     watch_end,
 )
 from databus.sources.mysql.snapshot import SnapshotReader
-from databus.sources.mysql.snapshot._condition import check_condition, try_condition
+from databus.sources.mysql.snapshot._condition import try_condition
 from databus.sources.mysql.tables import History, Server
 from databus.sources.snapshots import SnapshotOptions
 from databus.wire import Group, OpenSnapshot
@@ -187,7 +185,8 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
                 known = ", ".join(sorted(self._tables.in_force if self._tables else ()))
                 raise UnknownSource(f"{self.physical}: no captured table {name!r} to read; there are {known or 'none'}")
         if where is not None:
-            self._try_condition(sources, where)
+            assert self._facts is not None  # noqa: S101 - a session that has started follows a server
+            try_condition(self.physical, self._config, self._facts, sources, where)
         session.want(sources, where)
 
     def lag(self) -> SourceLag:
@@ -489,19 +488,6 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             return self._scanner(facts, position, _nothing, _nothing)
 
         return TableLookup(keeper, open_server, open_second, open_scanner)
-
-    def _try_condition(self, sources: Sequence[str], where: str) -> None:
-        """Raise `InputError` if the server does not understand it: once begun, a reading that fails stops capture."""
-        facts = self._facts
-        assert facts is not None  # noqa: S101 - its caller has looked
-        check_condition(where, Server(facts.flavor, facts.version))
-        connection = connect_again(self._config, facts)
-        try:
-            try_condition(connection, sources, where)
-        except InputError as error:
-            raise InputError(f"{self.physical}: {error}") from error
-        finally:
-            close_quietly(connection)
 
 
 def _nothing(_: object) -> bool:

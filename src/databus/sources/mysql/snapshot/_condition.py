@@ -1,11 +1,13 @@
 """Conditions: text that an operator gives, to stand between brackets in our own statements."""
 
 from collections.abc import Sequence
+from contextlib import closing
 
 import pymysql
 
 from databus.core import InputError, name_parts
-from databus.sources.mysql.server import error_of
+from databus.sources.mysql._config import MysqlConfig
+from databus.sources.mysql.server import ServerFacts, connect_again, error_of
 from databus.sources.mysql.tables import Server, UnreadableStatement, tokens_of
 
 
@@ -30,12 +32,15 @@ def check_condition(where: str, server: Server) -> None:
         raise InputError(f"where: {where!r} is not one condition: a bracket is not closed")
 
 
-def try_condition(connection: pymysql.Connection, sources: Sequence[str], where: str) -> None:
-    """Raise `InputError` if the server does not understand it for these tables. Checked by `check_condition` before."""
-    try:
-        for source in sources:
-            table = ".".join("`" + name.replace("`", "``") + "`" for name in name_parts(source))
-            with connection.cursor() as cursor:
+def try_condition(physical: str, config: MysqlConfig, facts: ServerFacts, sources: Sequence[str], where: str) -> None:
+    """Raise `InputError` if the server does not understand it for these tables: once begun, a reading that fails stops
+    capture.
+    """
+    check_condition(where, Server(facts.flavor, facts.version))
+    with closing(connect_again(config, facts)) as connection, connection.cursor() as cursor:
+        try:
+            for source in sources:
+                table = ".".join("`" + name.replace("`", "``") + "`" for name in name_parts(source))
                 cursor.execute(f"EXPLAIN SELECT 1 FROM {table} WHERE ({where}\n)")  # noqa: S608 - the operator's own
-    except pymysql.MySQLError as error:
-        raise InputError(f"where: the server does not take {where!r}: {error_of(error)[1]}") from error
+        except pymysql.MySQLError as error:
+            raise InputError(f"{physical}: where: the server does not take {where!r}: {error_of(error)[1]}") from error
