@@ -202,7 +202,7 @@ def test_what_the_engine_cannot_write_is_named(mirror):
         output.write(log.batch(2, 3))
 
 
-def test_a_change_data_feed_that_nobody_can_read_is_told(mirror, capsys):
+def test_a_change_data_feed_that_nobody_can_read_is_told(mirror, caplog):
     """Its columns have the names of ours."""
     log = log_of(1, 2)
     mirror.make().write(log.batch(0, 1))
@@ -211,7 +211,7 @@ def test_a_change_data_feed_that_nobody_can_read_is_told(mirror, capsys):
     mirror.make().write(log.batch(1, 2))
     with pytest.raises(DeltaError, match="_commit_version"):
         table.load_cdf(starting_version=0).read_all()
-    assert "enableChangeDataFeed = false" in capsys.readouterr().out
+    assert "enableChangeDataFeed = false" in caplog.text
     assert sorted(row["id"] for row in mirror.read("shop", ORDERS)) == [1, 2]
 
 
