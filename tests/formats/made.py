@@ -25,6 +25,11 @@ WORDED = {
     ("string", "enum('a','it''s')"): st.sampled_from(["", "a", "it's"]),
     ("string", "json"): st.sampled_from(['{"a": [1, 2.5, "b,\\"c"]}', "null", "1", '"text"', "[]", "true"]),
     ("int16", "year"): st.integers(1901, 2155),
+    # columns that come as text, by the source's option `types`
+    ("string", "year"): st.sampled_from(["0000", "2155"]),
+    ("string", "datetime(3)"): st.sampled_from(["0000-00-00 00:00:00.000", "2020-02-31 23:59:59.999"]),
+    ("string", "time"): st.sampled_from(["-838:59:59", "00:00:00"]),
+    ("string", "bit(1)"): st.sampled_from(["0", "1"]),
 }
 KINDS = {(name, ""): values for name, values in VALUES.items()} | WORDED
 ALL_KINDS = tuple(sorted(KINDS))

@@ -286,6 +286,15 @@ def test_a_schema_names_what_its_values_mean():
     assert (schema["name"], schema["fields"][0]["name"]) == ("p.shop.t.Envelope", "p.shop.t.Value")
 
 
+def test_debezium_s_schema_calls_columns_that_come_as_text_strings():
+    words = ("year", "date", "datetime(3)", "timestamp", "time", "decimal(5,2)", "bit(9)")
+    columns = [Column(f"c{number}", "string", db_type=each) for number, each in enumerate(words)]
+    table = TableSchema("shop.t", (Column("id", "int64", nullable=False), *columns), ("id",))
+    schema = debezium_schema(table, DebeziumForm(with_schema=True))
+    _, *others = schema["fields"][1]["fields"]
+    assert [(each["type"], "name" in each) for each in others] == [("string", False)] * len(words)
+
+
 def debezium_schema(table, form):
     values = {"id": 1}
     columns = [pa.array([values.get(c.name)], f.type) for c, f in zip(table.columns, frame_schema(table), strict=False)]

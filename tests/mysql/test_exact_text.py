@@ -218,6 +218,23 @@ def test_ddl_says_of_text_what_the_rows_that_are_there_hold(server: Server, data
     assert (2, ["dt"]) in classes
 
 
+def test_zero_dates_that_ddl_fills_in_are_known_as_text(server: Server, database: str, follow) -> None:
+    create(server, database)
+    with server.connect(database=database, init_command=LENIENT) as session, session.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        cursor.execute("INSERT INTO t VALUES (1)")
+        follower = follow(database, server, zero_dates="text")
+        follower.catch_up(server, database)
+        cursor.execute("ALTER TABLE t ADD d DATE NOT NULL, ADD dt DATETIME(3) NOT NULL, ADD z DATETIME DEFAULT 0")
+        follower.catch_up(server, database)
+        cursor.execute("SELECT id, CAST(d AS CHAR), CAST(dt AS CHAR), CAST(z AS CHAR) FROM t")
+        assert [tuple(row.values()) for row in rows_of(follower, f"{database}.t").values()] == list(cursor.fetchall())
+        cursor.execute("ALTER TABLE t ADD x DATETIME(1) DEFAULT '2020-02-31 01:02:03.5'")
+        follower.catch_up(server, database)
+        assert [row["x"] for row in rows_of(follower, f"{database}.t").values()] == ["2020-02-31 01:02:03.5"]
+    assert [body["class"] for body in follower.copy().controls if body["kind"] == "schema"] == [2, 3]
+
+
 @pytest.mark.old_servers
 def test_virtual_columns_beside_invalid_dates_are_what_they_were_when_they_were_logged(
     server: Server, database: str, follow

@@ -48,7 +48,7 @@ class Setting:
     """Where a statement ran. database_charset: the default of tables that do not say theirs, or `UNKNOWN_CHARSET`.
 
     explicit_timestamps: `explicit_defaults_for_timestamp`, None where nothing says it. zero_dates: as `null` a zero
-    date is a known value, NULL. written: in which character sets its literals are.
+    date is a known value, NULL; as `text`, its text. written: in which character sets its literals are.
     """
 
     server: Server
@@ -438,11 +438,13 @@ class _Alteration:
             value = value_of(column, default)
         else:
             value = None if column.is_nullable else implicit_value(column)
-        if isinstance(value, ZeroDate):
-            if self._setting.zero_dates != "null":
-                raise UnknownLiteral(f"{column.name} is filled with {value.text}, which is no date")
+        if not isinstance(value, ZeroDate):
+            return value
+        if self._setting.zero_dates == "null":
             return None
-        return value
+        if self._setting.zero_dates == "text" and value.is_zero:
+            return value.text + (f".{'0' * column.meta}" if column.meta else "")
+        raise UnknownLiteral(f"{column.name} is filled with {value.text}, which is no date")
 
     def _explain_table(self, outcome: Outcome) -> None:
         old, new = self._old, outcome.state

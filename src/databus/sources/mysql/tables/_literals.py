@@ -27,6 +27,11 @@ class ZeroDate:
     def __init__(self, text: str) -> None:
         self.text = text
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether all of it is zero: only then the text is the value whole, of a fraction of a second it has none."""
+        return not set(self.text) - set("0-: ")
+
 
 class UnknownLiteral(Exception):
     """The literal is one whose stored value we do not reckon; says why."""
