@@ -1,6 +1,5 @@
 """`databus check-source`: whether a server is fit to be captured, and what would make it so."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,6 @@ import typer
 
 from databus.cli._app import AsJson, app, say_json
 from databus.cli._file import DEFAULT_FILE, AnyFile
-from databus.core import split_physical
 
 if TYPE_CHECKING:
     from databus.sources import Finding
@@ -36,9 +34,7 @@ def check_source(
     sources = {name: each for name, each in chosen.items() if physical is not None or offers(each, Checkable)}
     kinds: dict[str, type[Checkable]] = {name: offered(Checkable, each, name) for name, each in sources.items()}
     found = [(name, each) for name, kind in kinds.items() for each in kind.check(sources[name])]
-    if physical is None:
-        found += [("pipeline", each) for each in _of_pipeline(config)]
-    found += _under_mirrors(config, [f"{name}/{table}" for name, each in found for table in each.tables])
+    found += [("pipeline", each) for each in _of_pipeline(config, physical)]
     if as_json:
         say_json([{"source": name, **each.to_json()} for name, each in found])
     else:
@@ -61,26 +57,14 @@ def check_source(
         kind.warm_up(name, lambda doing: typer.echo(doing, err=True) if doing else None)
 
 
-def _of_pipeline(path: Path) -> "list[Finding]":
-    """What a pipeline's file names that no table has, as errors; what `validate` warns of is its own to say."""
+def _of_pipeline(path: Path, physical: str | None) -> "list[Finding]":
+    """What a pipeline's file names that no table has, and tables that an output refuses, as errors; what `validate`
+    warns of is its own to say. physical: the one source to ask; None for all.
+    """
     from databus.cli._configured import is_pipeline
     from databus.pipeline import validate
     from databus.sources import Finding
 
-    problems = validate(path, offline=True, asks_sources=True) if is_pipeline(path) else []
+    asked = True if physical is None else [physical]
+    problems = validate(path, offline=True, asks_sources=asked) if is_pipeline(path) else []
     return [Finding("error", each.path, path.name, each.message) for each in problems if not each.is_warning]
-
-
-def _under_mirrors(config: Path, keyless: Sequence[str]) -> "list[tuple[str, Finding]]":
-    """Tables without a key that an output of a pipeline's file cannot take, with what to write."""
-    from databus.cli._configured import is_pipeline
-    from databus.pipeline import check_keyless, load_pipeline
-    from databus.sources import Finding
-
-    if not keyless or not is_pipeline(config):
-        return []
-    graph, found = load_pipeline(config), []
-    for physical in dict.fromkeys(split_physical(each)[0] for each in keyless):
-        its = [each for each in keyless if split_physical(each)[0] == physical]
-        found += [(physical, Finding("error", "no_key", each.path, each.message)) for each in check_keyless(graph, its)]
-    return found

@@ -1,6 +1,5 @@
 """One YAML file to a graph to streaming queries. Start with `databus.pipeline._contract`."""
 
-from databus.pipeline._check_keyless import check_keyless
 from databus.pipeline._compare import compare
 from databus.pipeline._compare_found import Comparison, TableDifference
 from databus.pipeline._compare_source import read_source
@@ -62,7 +61,6 @@ __all__ = [
     "TableDifference",
     "TableRows",
     "ask",
-    "check_keyless",
     "compare",
     "decode_frames",
     "edge_name",

@@ -1,6 +1,6 @@
 """What databases and relays say when they are asked which tables there are, before anything is started."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,11 +22,11 @@ class AskedTables:
     problems: list[Problem] = field(default_factory=list)
 
     @classmethod
-    def of(cls, graph: Graph) -> Self:
-        """Ask the servers that can be asked, and a relay that runs elsewhere."""
+    def of(cls, graph: Graph, asks: bool | Collection[str]) -> Self:
+        """Ask the servers that can be asked, all or those of these names, and a relay that runs elsewhere."""
         found = cls()
         for name, source in graph.config.sources.items():
-            if offers(source, Describable):
+            if (asks is True or name in (asks or ())) and offers(source, Describable):
                 found._ask_server(name, source)
         found._ask_relay(graph)
         return found

@@ -6,7 +6,7 @@ only what the configuration itself contradicts is found here.
 
 import difflib
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,9 +28,9 @@ Columns = Mapping[str, Sequence[str]]
 """Columns by full name of a table."""
 
 
-def check_sources(graph: Graph, *, asks: bool = False) -> Iterator[Problem]:
-    """Problems of `sources`, then those of inputs and filters that name what no source has. asks: also servers, and a
-    relay that runs elsewhere.
+def check_sources(graph: Graph, *, asks: bool | Collection[str] = False) -> Iterator[Problem]:
+    """Problems of `sources`, then those of inputs and filters that name what no source has. asks: also servers, all
+    or those of these names, and a relay that runs elsewhere.
     """
     told = [
         *_check_merging(graph),
@@ -42,7 +42,7 @@ def check_sources(graph: Graph, *, asks: bool = False) -> Iterator[Problem]:
     known: dict[str, Columns] = {}
     misnamed = False
     defined: dict[str, TableSchema] = {}
-    asked = AskedTables.of(graph) if asks else AskedTables()
+    asked = AskedTables.of(graph, asks) if asks else AskedTables()
     for name, source in graph.config.sources.items():
         where = f"sources.{name}"
         try:

@@ -1,7 +1,7 @@
 """What is wrong with a pipeline: everything at once, without Spark. Start with `validate`."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -33,13 +33,17 @@ _PATTERNS_TOLD_MAX: Final = 5
 
 
 def validate(
-    path: Path | str, *, master: str | None = None, offline: bool = False, asks_sources: bool = False
+    path: Path | str,
+    *,
+    master: str | None = None,
+    offline: bool = False,
+    asks_sources: bool | Collection[str] = False,
 ) -> list[Problem]:
     """Everything that is wrong with a pipeline's file; it can run if there are at most warnings. Of its databases only
     files are looked at; object stores are asked whether they can be read.
 
     master: what `--master` says, instead of `spark.master` in the file. offline: ask no store. asks_sources: ask
-    servers, or the relay that runs elsewhere, which tables and columns there are.
+    servers, all or those of these names, or the relay that runs elsewhere, which tables and columns there are.
     """
     _, problems = _examined(Path(path), master, offline=offline, asks_sources=asks_sources)
     return _placed(path, problems)
@@ -67,7 +71,7 @@ def _right(path: Path | str, graph: Graph | None, problems: list[Problem]) -> Gr
 
 
 def _examined(
-    path: Path, master: str | None, *, offline: bool, asks_sources: bool = False
+    path: Path, master: str | None, *, offline: bool, asks_sources: bool | Collection[str] = False
 ) -> tuple[Graph | None, list[Problem]]:
     graph, problems = _read(path, master)
     if graph is not None and not graph.cycle():

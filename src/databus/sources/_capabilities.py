@@ -24,17 +24,13 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write.
-
-    tables: those that `no_key` is about, as `db.table`: whether that matters depends on where their rows go.
-    """
+    """One thing about a server. name: of the check, stable. mend: the statement to run, or the line to write."""
 
     severity: Severity
     name: str
     server: str
     what: str
     mend: str = ""
-    tables: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object."""

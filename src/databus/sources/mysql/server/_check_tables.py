@@ -65,7 +65,7 @@ def of_tables(connection: "pymysql.Connection[Any]", facts: ServerFacts, config:
     if keyless:
         what = f"{_listed(keyless)} without a primary key: captured, but no mirror can follow and snapshots are slow"
         mend = f"ALTER TABLE {keyless[0].identifier} ADD PRIMARY KEY (...)"
-        yield Finding("info", "no_key", facts.server, what, mend, [each.source for each in keyless])
+        yield Finding("info", "no_key", facts.server, what, mend)
         if config.lock_tables_without_key and config.snapshot != "never":
             what = "`lock_tables_without_key` wants while they are read"
             yield from _of_locks(connection, facts, keyless, account, "error", what)
