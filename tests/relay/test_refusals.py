@@ -251,8 +251,9 @@ def test_without_the_token_everything_is_401(guarded: Relay, path: str) -> None:
 
 
 def test_the_token_opens_everything_and_is_told_nowhere(
-    guarded: Relay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    guarded: Relay, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("DEBUG")
     told = []
     for path in ALL_COMMANDS:
         answer = get(guarded, path, headers=bearer(TOKEN))
@@ -261,7 +262,7 @@ def test_the_token_opens_everything_and_is_told_nowhere(
     get(guarded, "/stream", headers=bearer("wrong-" + TOKEN))
     told += [path.read_bytes() for path in (tmp_path / "relay").rglob("*") if path.is_file()]
     out = capsys.readouterr()
-    assert TOKEN not in b"".join(told).decode(errors="replace") + out.out + out.err
+    assert TOKEN not in b"".join(told).decode(errors="replace") + out.out + out.err + caplog.text
 
 
 def test_the_configuration_is_shown_without_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,14 +244,14 @@ def test_the_audit_log_is_bounded_and_keeps_what_came_last(tmp_path: Path) -> No
 
 
 def test_an_action_that_cannot_be_written_down_is_done_and_the_failure_logged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with scripted(tmp_path, {"shop": Database()}) as relay:
         until(lambda: relay.captures["shop"].status.state is State.RUNNING)
         (tmp_path / "relay" / "audit.jsonl").mkdir()
         assert post(relay, "/controlSources/pause").status == 200
         until(lambda: relay.captures["shop"].status.state is State.PAUSED)
-    assert "not written to the audit log" in capsys.readouterr().out
+    assert "not written to the audit log" in caplog.text
 
 
 # Whether it lives, and whether it is ready

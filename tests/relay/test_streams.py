@@ -213,9 +213,8 @@ def _anonymous_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
-def test_a_client_that_does_not_read_for_too_long_is_cut_off(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_client_that_does_not_read_for_too_long_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     shop = Database(groups=[group for scn in range(1, 21) for group in parts(scn, 10, rows_each=2000)])
     with scripted(tmp_path, {"shop": shop}, serve={"write_ms_max": 100}) as relay:
         published(relay, "shop", 20)
@@ -225,7 +224,7 @@ def test_a_client_that_does_not_read_for_too_long_is_cut_off(
         with pytest.raises(ConnectionError):
             while stuck.recv(1 << 16):
                 pass
-        assert "the client read nothing for write_ms_max=100" in capsys.readouterr().out
+        assert "the client read nothing for write_ms_max=100" in caplog.text
         idle = Follower(relay, start="latest")  # who has nothing to read is not meant
         time.sleep(0.3)  # for longer than a client may leave what there is
         shop.add(order(21))
