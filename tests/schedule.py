@@ -1,6 +1,6 @@
 """Which worker of a run takes which tests, and when; and what a run says of its parts and of the other tiers.
 
-`durations.json` has the seconds of each file that took more than one, as `pytest --record-durations` wrote them.
+`durations.json` has the seconds of each file, as `pytest --record-durations` wrote them.
 The longest come first: one that began last would keep one worker busy, and the others idle.
 """
 
@@ -21,7 +21,7 @@ OLD_SERVERS = ("mysql-5.7", "elasticsearch-6.8")
 """Their tests are of the tier `nightly`, but for those marked `old_servers`: there these differ from the others."""
 _FOLDER = Path(__file__).parent
 _RECORDED = _FOLDER / "durations.json"
-_SHORT_S = 1.0
+_UNKNOWN_S = 10.0  # a file of which nothing is recorded is rather taken for a long one
 
 
 def groups_of(items: Iterable[pytest.Item]) -> dict[Path, str]:
@@ -44,7 +44,7 @@ def arranged(items: Sequence[pytest.Item], seconds: Mapping[str, float]) -> list
     names = {path: groups.get(path, _name(path)) for path in dict.fromkeys(item.path for item in items)}
     totals: Counter[str] = Counter()
     for path, group in names.items():
-        totals[group] += seconds.get(_name(path), _SHORT_S)  # type: ignore[assignment] - Counter adds floats as well
+        totals[group] += seconds.get(_name(path), _UNKNOWN_S)  # type: ignore[assignment] - Counter adds floats as well
     places = {path: place for place, path in enumerate(names)}
     return sorted(items, key=lambda item: (-totals[names[item.path]], names[item.path], places[item.path]))
 
@@ -117,8 +117,7 @@ class Parts:
         if self._is_recording:
             new = {file: round(seconds, 1) for file, seconds in self._seconds.items()}
             kept = {file: seconds for file, seconds in {**recorded(), **new}.items() if (_FOLDER / file).exists()}
-            longer = {file: seconds for file, seconds in sorted(kept.items()) if seconds > _SHORT_S}
-            _RECORDED.write_text(json.dumps(longer, indent=1) + "\n")
+            _RECORDED.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
     def _add(self, left: Mapping[str, Mapping[str, int]]) -> None:
         for tier, counts in left.items():
