@@ -11,6 +11,7 @@ import pytest
 
 from databus.core import ControlKind, UnsupportedFeature
 from databus.sources.mysql import MysqlSource, _held_tables
+from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql.tables import UnreadableStatement, _history
 from databus.testing.servers import Server
 from tests.mysql.following import FAMILIES, Follower, create
@@ -279,3 +280,33 @@ def test_a_table_of_a_database_with_a_dot_is_held_and_read_again_over_restarts(s
         assert sorted((row["id"], row["v"], row["w"]) for _, row in rows) == [(1, 10, None), (2, 20, None), (3, 30, 1)]
     finally:
         server.run(f"DROP DATABASE `{dotted}`")
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_a_table_that_changes_while_the_catalogue_is_asked_for_is_asked_for_again(shop, follow, monkeypatch) -> None:
+    """The catalogue may or may not have such a statement, so nothing is taken for proven then."""
+    server, database = shop
+    server.run("SET GLOBAL binlog_row_metadata = 'MINIMAL'")  # else the log tells the names of columns
+    server.run(
+        f"CREATE TABLE {database}.w (id INT PRIMARY KEY, a INT, b INT)", f"INSERT INTO {database}.w VALUES (1, 1, 2)"
+    )
+    try:
+        follower = follow(database, server)
+        follower.check(server, database)
+        read = HistoryKeeper.read_catalogue
+        left = ["RENAME COLUMN a TO c", "RENAME COLUMN b TO a", "RENAME COLUMN c TO b"]
+
+        def changed_meanwhile(*given: Any, **named: Any) -> Any:
+            found = read(*given, **named)
+            while left:
+                server.run(f"ALTER TABLE {database}.w {left.pop(0)}")
+            return found
+
+        monkeypatch.setattr(HistoryKeeper, "read_catalogue", changed_meanwhile)
+        monkeypatch.setattr(_held_tables, "_AGAIN_S", 0.2)
+        server.run(f"ALTER TABLE {database}.w ADD d INT {ODD}")
+        follower.until(lambda: not left)
+        server.run(f"INSERT INTO {database}.w (id, a, b) VALUES (4, 1000, 2000)")
+        follower.check(server, database)
+    finally:
+        server.run("SET GLOBAL binlog_row_metadata = 'FULL'")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pymysql
 
-from databus.core import ServiceUnavailable, SourceChanged
+from databus.core import ServiceUnavailable, SourceChanged, source_name
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql.binlog import Position, Scanner, Statement
 from databus.sources.mysql.binlog._position import file_number
@@ -98,20 +98,21 @@ class TableLookup:
     ) -> dict[Name, Found]:
         """What the catalogue says of these tables, and from where behind `position` on that holds.
 
-        Raises `SourceChanged` for a table of a kind that nobody can read, `NotProven` where one is locked, or the log
-        goes on for more than can be read in `read_s_max`; `ServiceUnavailable` where the server cannot be asked.
+        Raises `SourceChanged` for a table of a kind that nobody can read, `NotProven` where one is locked or changes
+        while it is asked for, or the log goes on for more than can be read in `read_s_max`; `ServiceUnavailable` where
+        the server cannot be asked.
         """
         server = self._open_server()
         try:
-            for name in names:
+            begin = _end_of_log(server)
+            for name in names:  # behind `begin`: what is logged up to there is in the catalogue once the wait is over
                 _wait_for_statements(server.connection, name)
             catalogue = self._keeper.read_catalogue(server.connection, names)
             if catalogue.unread:
                 (database, table), why = next(iter(catalogue.unread.items()))
                 raise SourceChanged(f"{database}.{table}: {why}")
-            end = server_facts(server.connection, server.facts.server)
             found = _found(names, catalogue)
-            self._count_later(server, found, position, (file_number(end.file), end.offset), read_s_max)
+            self._count_later(server, found, position, (begin, _end_of_log(server)), read_s_max)
             return found
         finally:
             close_quietly(server.connection)
@@ -121,23 +122,32 @@ class TableLookup:
         server: ConnectedServer,
         found: dict[Name, Found],
         position: Position,
-        end: tuple[int, int],
+        asked: tuple[tuple[int, int], tuple[int, int]],
         read_s_max: float,
     ) -> None:
+        """asked: where the log ended before and after the catalogue was read, which has what stands before the first,
+        and may or may not have what stands between.
+        """
+        begin, end = asked
         scanner = self._open_scanner(position)
         dump = self._open_dump(server, position)
         give_up_s = time.monotonic() + read_s_max
         try:
             while True:
+                before = _place(scanner.position)
                 match scanner.next():
                     case Statement() as statement:
                         touched = touched_by(statement, self._keeper.server)
+                        is_behind = before >= begin or (
+                            statement.position is not None and _place(Position.from_json(statement.position)) > begin
+                        )
                         for name in [name for name in found if lower(name) in touched]:
+                            if is_behind:
+                                raise NotProven(f"{source_name(*name)} is being changed: {statement.text[:200]!r}")
                             found[name].later += 1
                             found[name].last = f"{statement.text[:200]!r} (at {statement.place})"
                     case None:
-                        here = scanner.position
-                        if here.file and (file_number(here.file), here.offset) >= end:
+                        if _place(scanner.position) >= end:
                             return
                         if time.monotonic() > give_up_s:
                             raise NotProven(f"the log goes on for more than can be read in {read_s_max:.0f} s")
@@ -148,6 +158,16 @@ class TableLookup:
                         continue
         finally:
             dump.close()
+
+
+def _end_of_log(server: ConnectedServer) -> tuple[int, int]:
+    facts = server_facts(server.connection, server.facts.server)
+    return file_number(facts.file), facts.offset
+
+
+def _place(position: Position) -> tuple[int, int]:
+    """To compare places of one server's log; before all others where the file is not known yet."""
+    return (file_number(position.file), position.offset) if position.file else (0, 0)
 
 
 def _wait_for_statements(connection: "pymysql.Connection[Any]", name: Name) -> None:
@@ -161,7 +181,7 @@ def _wait_for_statements(connection: "pymysql.Connection[Any]", name: Name) -> N
             cursor.execute(f"SELECT 1 FROM {table} LIMIT 0")  # noqa: S608 - quoted
     except pymysql.MySQLError as error:
         if error.args[0] == _LOCK_WAIT_TIMEOUT:
-            raise NotProven(f"{'.'.join(name)} is locked") from error
+            raise NotProven(f"{source_name(*name)} is locked") from error
         # Anything else is an answer: there is no such table, or what stands there cannot be read. A connection that is
         # lost is found out by the next query.
 
