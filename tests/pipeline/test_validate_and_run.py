@@ -56,6 +56,7 @@ def test_every_output_that_a_run_refuses_was_named_by_validate(spark, tmp_path):
     events = []
     run(project.path, once=True, session=spark, on_event=events.append)
     failed = {event["outputs"][0]: event["message"] for event in events if event["event"] == "failed"}
+    failed |= {each["output"]: why for each in events if each["event"] == "refused" for why in each["tables"].values()}
     assert "right" not in failed
     assert failed.keys() == {name for name in WRONG_OUTPUTS if name != "right"}
     for name, message in failed.items():
