@@ -20,7 +20,10 @@ def test_a_worker_has_pyspark_from_where_this_process_has_it(spark):
 
 
 @pytest.mark.skipif(sys.platform != "linux" or "SPARK_HOME" in os.environ, reason="nothing is forked there")
-def test_a_worker_has_imported_what_tasks_need_before_its_first_task(spark):
+def test_a_worker_has_imported_what_tasks_need_before_its_first_task(spark, monkeypatch):
+    # Workers are kept for other tasks of the same environment; in another one it is a new worker that answers.
+    monkeypatch.setitem(spark.sparkContext.environment, "DATABUS_TEST", "a new worker")
+
     def imported(_: int) -> list[str]:
         return [name for name in ("databus.tasks", "pyarrow.parquet", "numpy.random") if name in sys.modules]
 

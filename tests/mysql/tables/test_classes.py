@@ -94,6 +94,15 @@ UNPROVEN = [
     "ADD c DATETIME DEFAULT NOW()",
     "ADD c DATE NOT NULL",
     "ADD c TIMESTAMP NULL DEFAULT '2020-01-01 00:00:00'",
+    "ADD c INT DEFAULT 2.5e0",
+    "ADD c INT DEFAULT x'3132'",
+    "ADD c BIT(4) DEFAULT 1.5",
+    "ADD c YEAR DEFAULT '0070'",
+    "ADD c DECIMAL(6,2) DEFAULT -0.001",
+    "ADD c DOUBLE DEFAULT -0.0",
+    "ADD c VARCHAR(9) DEFAULT -0",
+    "ADD c VARCHAR(3) DEFAULT 'abc   '",
+    "ADD c DATE DEFAULT '1999-12-31 23:59:59'",
     "DROP PRIMARY KEY",
     "DROP PRIMARY KEY, ADD PRIMARY KEY (id, ti)",
     "DROP COLUMN ti, ADD COLUMN ti INT",
@@ -233,7 +242,10 @@ def test_what_is_said_to_keep_values_keeps_them(table: _Table, actions: str) -> 
 
 @pytest.mark.parametrize("actions", UNPROVEN)
 def test_what_may_change_values_is_class_3(table: _Table, actions: str) -> None:
-    events = table.alter(actions)
+    try:
+        events = table.alter(actions)
+    except pymysql.err.MySQLError as error:
+        pytest.skip(f"this server refuses it: {error}")
     assert [type(event) for event in events] == [Altered]
     event = events[0]
     assert isinstance(event, Altered)

@@ -10,7 +10,13 @@ from databus.sources.mysql.tables._column_types import charset_of, known_charset
 from databus.sources.mysql.tables._generated_columns import looks_same, made_anew, names_in, with_new_names
 from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
 from databus.sources.mysql.tables._literal_charsets import Written
-from databus.sources.mysql.tables._literals import UnknownLiteral, ZeroDate, implicit_value, spelled, value_of
+from databus.sources.mysql.tables._literals import (
+    UnknownLiteral,
+    ZeroDate,
+    filled_value,
+    implicit_value,
+    spelled,
+)
 from databus.sources.mysql.tables._syntax import (
     FIRST,
     Action,
@@ -435,7 +441,7 @@ class _Alteration:
             raise UnknownLiteral(f"{column.name} {_BY_SESSION}")
         default = self._setting.literal(column, text.default)
         if default is not None and default.kind != "null":
-            value = value_of(column, default)
+            value = filled_value(column, default)
         else:
             value = None if column.is_nullable else implicit_value(column)
         if not isinstance(value, ZeroDate):

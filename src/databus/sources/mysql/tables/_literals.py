@@ -10,7 +10,7 @@ import struct
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, Final
 
-from databus.sources.mysql._charsets import is_text
+from databus.sources.mysql._charsets import BYTES_A_CHARACTER, is_text
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql._server_text import decoded, encoded
 from databus.sources.mysql.tables._column_clauses import bytes_of
@@ -40,6 +40,7 @@ class UnknownLiteral(Exception):
 _EXACT: Final = Context(prec=200)
 _BITS: Final = {FieldType.TINY: 8, FieldType.SHORT: 16, FieldType.INT24: 24, FieldType.LONG: 32, FieldType.LONGLONG: 64}
 _BYTES: Final = frozenset({FieldType.VARCHAR, FieldType.VARCHAR_COMPRESSED, FieldType.BLOB, FieldType.BLOB_COMPRESSED})
+_NUMBERS: Final = (FieldType.NEWDECIMAL, FieldType.FLOAT, FieldType.DOUBLE)
 _COMPRESSED: Final = (FieldType.VARCHAR_COMPRESSED, FieldType.BLOB_COMPRESSED)
 _DATE: Final = r"(\d{4})-(\d{1,2})-(\d{1,2})"
 _CLOCK: Final = r"(\d{1,2}):(\d{1,2}):(\d{1,2})(?:\.(\d{1,6}))?"
@@ -47,6 +48,7 @@ _DATE_TEXT: Final = re.compile(_DATE)
 _DATETIME_TEXT: Final = re.compile(rf"{_DATE}(?:[ T]{_CLOCK})?")
 _TIME_TEXT: Final = re.compile(r"(-?)(\d{1,3}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
 _HOURS_MAX: Final = 838
+_DATE_CHARACTERS: Final = len("2020-01-31")
 
 
 def value_of(column: ColumnDefinition, literal: Literal) -> Any:
@@ -73,6 +75,42 @@ def value_of(column: ColumnDefinition, literal: Literal) -> Any:
     if kind in _BYTES or (kind is FieldType.STRING and column.column_type not in ADDRESS_TYPES):
         return _text(column, literal)
     return _time(column, literal)
+
+
+def filled_value(column: ColumnDefinition, literal: Literal) -> Any:
+    """As `value_of`, for what the rows that are there get with a new column: of plain literals alone.
+
+    Servers store others otherwise than arithmetic has it, and not all alike: they round 2.5e0 to an even number, take
+    the sign from a zero, read x'31' as a text or as a number, and cut what is too long. Raises `UnknownLiteral`.
+    """
+    value, text = value_of(column, literal), literal.text.strip(" ")
+    if not _is_plain(column, literal, text) or _is_negative_zero(literal, value, text) or _is_cut(column, value):
+        raise UnknownLiteral(f"the default {literal.text[:40]!r} of {column.name} is not spelled plainly")
+    return value
+
+
+def _is_plain(column: ColumnDefinition, literal: Literal, text: str) -> bool:
+    kind = column.type
+    if kind is FieldType.BIT:
+        return literal.kind != "number" or text.isdecimal()
+    if kind in _BITS or kind in _NUMBERS:
+        is_number = re.fullmatch(r"-?\d+(\.\d+)?", text) is not None or kind in (FieldType.FLOAT, FieldType.DOUBLE)
+        return is_number and literal.kind in ("number", "string")
+    if kind is FieldType.YEAR:  # four digits are a year from 1901 on, or 0000
+        return re.fullmatch(r"\d{1,2}|0000|19(?!00)\d\d|2\d{3}", text) is not None
+    return kind not in (FieldType.DATE, FieldType.NEWDATE) or len(text) <= _DATE_CHARACTERS  # a time may round it up
+
+
+def _is_negative_zero(literal: Literal, value: Any, text: str) -> bool:
+    is_a_number = isinstance(value, Decimal | float) or literal.kind == "number"
+    return is_a_number and text.startswith("-") and (not text.strip("-0.") or not value)
+
+
+def _is_cut(column: ColumnDefinition, value: Any) -> bool:
+    """Whether a text has more characters, blanks at its end, than a column of variable length holds."""
+    if column.type is not FieldType.VARCHAR or not isinstance(value, str):
+        return False
+    return len(value) > column.meta // BYTES_A_CHARACTER[column.charset or BINARY]
 
 
 def implicit_value(column: ColumnDefinition) -> Any:
