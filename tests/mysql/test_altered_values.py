@@ -49,6 +49,10 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "a_default_taken_away_at_once": ("id INT PRIMARY KEY", "(1)", ["ADD COLUMN c INT NOT NULL DEFAULT 2, ALTER COLUMN c DROP DEFAULT", "ADD d INT DEFAULT 3, ALTER d DROP DEFAULT"]),
     "a_default_set_at_once": ("id INT PRIMARY KEY", "(1)", ["ADD COLUMN c INT NOT NULL DEFAULT 2, ALTER COLUMN c SET DEFAULT 5", "ALTER d SET DEFAULT 5, ADD COLUMN d INT", "ADD e INT, MODIFY e BIGINT DEFAULT 7"]),
     "columns_that_come_again": ("id INT AUTO_INCREMENT PRIMARY KEY, v INT", "(5, 7), (9, 8)", ["DROP id, ADD id INT AUTO_INCREMENT FIRST", "DROP v, ADD v INT DEFAULT 1", "DROP v, DROP COLUMN IF EXISTS v"]),
+    "members_that_are_equal_now": ("id INT PRIMARY KEY, e ENUM('a','b') COLLATE utf8mb4_general_ci, s SET('a','b') COLLATE utf8mb4_general_ci", "(1, 'a', 'a,b'), (2, 'b', 'a')", ["MODIFY e ENUM('A','a','b') COLLATE utf8mb4_general_ci", "MODIFY s SET('A','a','b') COLLATE utf8mb4_general_ci"]),
+    "members_by_another_collation": ("id INT PRIMARY KEY, e ENUM('a','A','e','é') COLLATE utf8mb4_bin", "(1, 'A'), (2, 'é')", ["CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "MODIFY e ENUM('a','A','e','é','x') COLLATE utf8mb4_general_ci"]),
+    "defaults_that_are_rounded": ("id INT PRIMARY KEY", "(1)", ["ADD a INT DEFAULT 2.5e0", "ADD c DECIMAL(6,2) DEFAULT -0.001", "ADD d DATE DEFAULT '1999-12-31 23:59:59.500'"]),
+    "defaults_of_other_words": ("id INT PRIMARY KEY", "(1)", ["ADD a YEAR DEFAULT 0070", "ADD b VARCHAR(9) DEFAULT -0", "ADD c VARCHAR(3) DEFAULT 'abc   '", "ADD d INT DEFAULT x'3132'", "ADD e DOUBLE DEFAULT -0.0"]),
     "engines": ("id INT PRIMARY KEY, c CHAR(5), d DECIMAL(5,2), g VARCHAR(40) AS (CONCAT('x', d)) STORED", "(1, 'a ', 1.5, DEFAULT)", ["ENGINE=MyISAM", "FORCE", "ENGINE=InnoDB", "ORDER BY c", "ENGINE=CSV"]),
 }  # fmt: skip
 """By the table's name: its columns, its rows, and what is done to it."""

@@ -379,7 +379,8 @@ class _Alteration:
                 outcome.renamed[origin.name] = column.name
                 if column.name in old_names:
                     outcome.reasons.append(Reason(column.name, UNPROVEN, "another column had that name"))
-            if column.name in self._spelled_anew or replace(column, uses=origin.uses) != origin:
+            is_converted = self._converts is not None and bool(column.members)  # its collation may be another one
+            if is_converted or column.name in self._spelled_anew or replace(column, uses=origin.uses) != origin:
                 found = reason_of(origin, column, self._setting.sql_mode)
                 outcome.reasons += [] if found is None else [found]
             text = self._texts.get(column.name)

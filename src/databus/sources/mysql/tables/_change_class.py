@@ -49,6 +49,9 @@ def reason_of(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> Re
         return Reason(new.name, UNPROVEN, "it became AUTO_INCREMENT, which may have put numbers in place of 0 and NULL")
     if old.is_nullable and not new.is_nullable and not _refuses_null(new, sql_mode):
         return Reason(new.name, UNPROVEN, "it became NOT NULL, which may have changed NULLs to other values")
+    if old.members and new.members and not _is_strict(sql_mode) and not _are_apart({*old.members, *new.members}):
+        # Values are looked for among the new members by the new collation: 'A' may become 'a'. A strict server refuses.
+        return Reason(new.name, UNPROVEN, "members may be equal in some collation, and sql_mode is not strict")
     if _is_same_type(old, new):
         return None if old.is_nullable == new.is_nullable else Reason(new.name, METADATA, "it may be NULL or not")
     why = _loss(old, new, sql_mode)
@@ -56,6 +59,12 @@ def reason_of(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> Re
     if why is None:
         return Reason(new.name, METADATA, f"{spelled}, and every value stayed the same")
     return Reason(new.name, UNPROVEN, f"{spelled}: {why}")
+
+
+def _are_apart(members: set[str]) -> bool:
+    """Whether no collation takes two of them for the same."""
+    is_plain = all(member.isascii() and member.isprintable() for member in members)
+    return is_plain and len({member.rstrip(" ").casefold() for member in members}) == len(members)
 
 
 def _keeps_numbers(old: ColumnDefinition, sql_mode: int) -> bool:
@@ -69,8 +78,11 @@ def _keeps_numbers(old: ColumnDefinition, sql_mode: int) -> bool:
 
 def _refuses_null(new: ColumnDefinition, sql_mode: int) -> bool:
     """Whether the server refuses the change where a NULL is there, so that there was none."""
-    strict = sql_mode & (SqlMode.STRICT_ALL_TABLES | SqlMode.STRICT_TRANS_TABLES)
-    return bool(strict) and new.type is not FieldType.TIMESTAMP2
+    return _is_strict(sql_mode) and new.type is not FieldType.TIMESTAMP2
+
+
+def _is_strict(sql_mode: int) -> bool:
+    return bool(sql_mode & (SqlMode.STRICT_ALL_TABLES | SqlMode.STRICT_TRANS_TABLES))
 
 
 def _is_same_type(old: ColumnDefinition, new: ColumnDefinition) -> bool:
