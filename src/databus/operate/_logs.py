@@ -49,6 +49,7 @@ class Logger:
         if logger.isEnabledFor(severity):
             said = _hide_secrets(None, level, {**self._facts, **facts})
             text = "".join([event, *(f" {key}={value}" for key, value in said.items() if value is not None)])
+            text = text.encode(errors="backslashreplace").decode()  # half a surrogate, of bytes that are no text
             logger.log(severity, "%s", text, exc_info=exc_info or level == "exception", stacklevel=2)
 
 

@@ -18,6 +18,7 @@ from databus.operate import logger_of
 from databus.schema import TableSchema
 from databus.sources.mysql._bus_groups import BusGroups
 from databus.sources.mysql._captured_tables import Tables
+from databus.sources.mysql._charsets import shown
 from databus.sources.mysql._config import BinlogConfig, MysqlConfig
 from databus.sources.mysql._ddl_controls import schema_body
 from databus.sources.mysql._definition_lookup import Found, NotProven, TableLookup, lower, touched_by
@@ -145,8 +146,8 @@ class HeldTables:
             self._waits[source].ddl = self._waits[source].ddl or event.ddl
         self._logger.warning(
             "a statement is not understood; the tables that it names are read again",
-            statement=event.ddl[:500],
-            why=event.why,
+            statement=shown(event.ddl[:500]),
+            why=shown(event.why),
             tables=[source_name(*name) for name in event.tables],
             mend="report the statement; with `unknown_ddl: stop` capture stops before it",
         )
