@@ -160,7 +160,7 @@ class StoreLocation(Location):
         for pause_s in _REFUSED_PAUSES_S:
             with suppress(_OtherRequest):
                 return self._put(content, after)
-            time.sleep(pause_s)
+            time.sleep(pause_s)  # the other request ends within that, mostly; no store says when it has
         raise ServiceUnavailable(
             f"{self}: could not be written: other requests for it were under way each time; this is tried again"
         )

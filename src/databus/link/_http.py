@@ -221,7 +221,7 @@ class _FinalResponse(http.client.HTTPResponse):
 
     def begin(self) -> None:
         stream = self.fp
-        self.fp = _WholeLines(stream)  # type: ignore[assignment]
+        self.fp = _WholeLines(stream)  # type: ignore[assignment]  # reads lines: all that `begin` asks for
         try:
             super().begin()
             while 101 < self.status < 200:

@@ -124,6 +124,7 @@ def mark_reported(error: BaseException) -> None:
     """Have the logs pass over an error that other libraries log, with its traceback, while whoever waits for what it
     ended reports it.
     """
+    # On the error itself: py4j logs the very object that was raised, and nothing else of it reaches the filter.
     error._is_reported = True  # type: ignore[attr-defined]  # noqa: SLF001
 
 

@@ -232,7 +232,7 @@ class QueryThread(threading.Thread):
             return
         try:
             query.stop()
-        except Exception:
+        except Exception:  # py4j raises many kinds where nobody listens any more; the run says why, once
             if not self._settings.has_lost_spark():
                 raise
 
