@@ -1,6 +1,7 @@
 """The proxy passes bytes on unchanged until it is told to misbehave, and then does just that."""
 
 import contextlib
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -48,6 +49,17 @@ def received(port: int) -> bytes:
 def test_bytes_pass_unchanged(upstream):
     with TcpProxy("127.0.0.1", upstream) as proxy:
         assert received(proxy.port) == SENT
+
+
+def test_a_process_with_many_open_files_has_a_proxy_too(upstream):
+    """`select.select` knows no file above 1,023; a run of all tests has more."""
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1_100)]
+    try:
+        with TcpProxy("127.0.0.1", upstream) as proxy:
+            assert received(proxy.port) == SENT
+    finally:
+        for each in held:
+            os.close(each)
 
 
 def test_a_truncated_connection_ends_after_just_so_many_bytes_and_the_next_is_whole(upstream):

@@ -108,9 +108,10 @@ class TcpProxy:
         self._flip_left = count
 
     def _accept(self) -> None:
+        arriving = select.poll()  # `select.select` knows no file above 1,023
+        arriving.register(self._listener, select.POLLIN)
         while not self._stopping.is_set():
-            ready, _, _ = select.select([self._listener], [], [], _WAKE_S)
-            if not ready:
+            if not arriving.poll(_WAKE_S * 1e3):
                 continue
             client, _ = self._listener.accept()
             try:

@@ -1,5 +1,6 @@
 """Input `mock`: rows made inside Spark, without source, log and relay, to try what comes after it, and its speed."""
 
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +12,9 @@ from databus.schema import TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# Spark looks whether the name is there and then adds it: of two queries that begin at once, one would find it taken.
+_registering = threading.Lock()
 
 
 class MockInput(Input):
@@ -27,7 +31,8 @@ class MockInput(Input):
         del context, table, after
         from databus.pipeline.inputs._mock_rows import MockRows
 
-        spark.dataSource.register(MockRows)
+        with _registering:
+            spark.dataSource.register(MockRows)
         options = {name: str(value) for name, value in self.config.model_dump(exclude_none=True).items()}
         return spark.readStream.format(MockRows.name()).options(**options).load()
 
