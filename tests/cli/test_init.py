@@ -91,8 +91,7 @@ def test_a_password_that_is_not_set_is_named(project):
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("package", ["pymysql", "numba"])
-@pytest.mark.parametrize("verb", ["relay", "check-source", "validate"])
+@pytest.mark.parametrize(("package", "verb"), [("pymysql", "relay"), ("numba", "check-source"), ("numba", "validate")])
 def test_a_missing_extra_is_told_with_the_command_that_installs_it(package, verb, tmp_path):
     text = yaml.safe_dump({"sources": {"shop": {"type": "mysql", "hosts": ["127.0.0.1:1"], "user": "x"}}})
     (tmp_path / "relay.yml").write_text(text)

@@ -51,7 +51,7 @@ def test_one_refused_row_among_many_is_a_letter_and_all_others_arrive(kafka, tmp
     assert not transactions or len(found) == len(set(found)) == 190
 
 
-@pytest.mark.parametrize("compression", ["none", "lz4"])
+@pytest.mark.parametrize("compression", [pytest.param("none", marks=pytest.mark.nightly), "lz4"])
 def test_many_rows_that_are_too_large_are_found_in_few_attempts(kafka, tmp_path, compression, monkeypatch):
     dice = random.Random(compression)
     notes = ["x" if dice.random() < 0.5 else dice.randbytes(dice.randint(4_000, 9_000)).hex() for _ in range(120)]
@@ -97,7 +97,10 @@ def test_a_parked_key_keeps_its_order_and_so_does_the_key_that_it_becomes(kafka,
     assert_in_order_per_key(target)
 
 
-@pytest.mark.parametrize("form", ["debezium", "maxwell", "cloudevents_debezium"])
+@pytest.mark.parametrize(
+    "form",
+    ["debezium", *(pytest.param(form, marks=pytest.mark.nightly) for form in ("maxwell", "cloudevents_debezium"))],
+)
 def test_an_update_is_one_message_again_when_it_is_replayed(kafka, tmp_path, form):
     target = Target(kafka, tmp_path, format=form, deletes="both", on_truncate="skip", kafka={"linger.ms": 50})
     target.write(moved())
@@ -144,7 +147,7 @@ def by_chance(chance):
     return log
 
 
-@pytest.mark.parametrize("case", range(3))
+@pytest.mark.parametrize("case", [0, *(pytest.param(case, marks=pytest.mark.nightly) for case in (1, 2))])
 def test_rows_arrive_once_and_in_order_per_key_whatever_is_refused_when(kafka, tmp_path, case, seed):
     """Batches come again, cut elsewhere, by other processes; letters are replayed too early."""
     chance = random.Random(seed + case)

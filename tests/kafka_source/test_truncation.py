@@ -48,7 +48,9 @@ def with_others_in_their_places(
     topics.write(name, OTHERS)
 
 
-@pytest.mark.parametrize("is_running", [True, False], ids=["while it reads", "while it is stopped"])
+@pytest.mark.parametrize(
+    "is_running", [pytest.param(True, marks=pytest.mark.nightly), False], ids=["while it reads", "while it is stopped"]
+)
 def test_messages_that_took_the_places_of_lost_ones_are_told_and_read(
     server: Kafka, topics: Topics, tmp_path: Path, is_running: bool
 ) -> None:

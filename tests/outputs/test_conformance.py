@@ -20,7 +20,13 @@ MAKE = {
 }
 
 
+SMALL = ("delta mirror, small merges", "parquet, small files")
+"""The same outputs with other limits: a matter of the nights."""
+
+
 @pytest.mark.parametrize("check", OUTPUT_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.nightly if name in SMALL else ()) for name in MAKE]
+)
 def test_output_conforms(name, check, tmp_path, capsys):
     check(MAKE[name](tmp_path, capsys))

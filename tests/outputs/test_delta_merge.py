@@ -60,7 +60,7 @@ def neighbours(table):
 
 
 @pytest.mark.parametrize("check", OUTPUT_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("mode", ["mirror", "history"])
+@pytest.mark.parametrize("mode", ["mirror", pytest.param("history", marks=pytest.mark.nightly)])
 def test_a_source_that_shares_its_table_conforms_and_its_neighbour_keeps_its_rows(mode, check, tmp_path):
     harness = CrowdedHarness(tmp_path, mode)
     check(harness)

@@ -34,7 +34,7 @@ def sections(server: Any, **options: Any) -> str:
 def one_large_transaction(project: Project) -> None:
     """Orders are updated several times, and at its end come rows of a table that the pipeline does not have."""
     name = "x" * 200
-    customers = (f"INSERT INTO customers (id, name) VALUES ({number}, '{name}')" for number in range(10_000, 10_050))
+    customers = (f"INSERT INTO customers (id, name) VALUES ({number}, '{name}')" for number in range(10_000, 10_020))
     again = "UPDATE orders SET total_cents = total_cents + 1"
     project.execute(again, again, f"{again} WHERE id < 8", *customers)
 
@@ -49,17 +49,18 @@ def assert_is_what_sql_selects(project: Project, server: Any) -> None:
 def test_rows_of_a_transaction_whose_end_brings_none_do_not_wait_for_ever(
     tmp_path: Any, spark: Any, opensearch: Any
 ) -> None:
-    project = Project(tmp_path, sections(opensearch), head=HEAD, orders=20)
+    project = Project(tmp_path, sections(opensearch), head=HEAD, orders=10)
     project.once(spark)
     one_large_transaction(project)
     project.once(spark)
     assert_is_what_sql_selects(project, opensearch)
 
 
+@pytest.mark.nightly
 def test_an_output_may_come_into_another_lane_within_a_transaction(
     tmp_path: Any, spark: Any, opensearch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project = Project(tmp_path, sections(opensearch), head=HEAD, orders=20)
+    project = Project(tmp_path, sections(opensearch), head=HEAD, orders=10)
     project.once(spark)
     one_large_transaction(project)
     advance, orders = OutputHandle.advance, len(project.select("SELECT id FROM orders"))
@@ -83,7 +84,7 @@ def test_rows_that_come_typed_are_put_at_the_end_of_their_transaction(
 ) -> None:
     filters = "filters: {all: {type: sql, from: shop, table: main.orders, where: id > 0}}\n"
     text = filters + sections(opensearch, **{"from": "all"})
-    project = Project(tmp_path, text, head=HEAD, orders=20)
+    project = Project(tmp_path, text, head=HEAD, orders=10)
     project.once(spark)
     one_large_transaction(project)
     project.once(spark)
