@@ -7,9 +7,22 @@ from cli_page import cli_markdown
 from client_page import client_markdown
 
 from databus.pipeline import reference_markdown
+from databus.relay import with_commands
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {"reference.md": reference_markdown, "cli.md": cli_markdown, "client-api.md": client_markdown}
+
+
+def http_markdown() -> str:
+    """docs/http.md, whose reference alone comes from the code."""
+    return with_commands((DOCS / "http.md").read_text())
+
+
+PAGES = {
+    "reference.md": reference_markdown,
+    "cli.md": cli_markdown,
+    "client-api.md": client_markdown,
+    "http.md": http_markdown,
+}
 
 if __name__ == "__main__":
     for name, made in PAGES.items():

@@ -12,7 +12,8 @@ import pytest
 from databus import __version__
 from databus.core import Checkpoint, SourceCheckpoint
 from databus.relay import Relay, _control
-from databus.relay._commands import COMMANDS
+from databus.relay._command_table import table
+from databus.relay._commands import ANSWERS
 from databus.relay._stats import OpenStream, Stats
 from databus.schema import TableSchema
 from tests.relay.support import (
@@ -303,7 +304,7 @@ def test_clients_that_are_gone_are_forgotten_after_an_hour_and_beyond_a_number()
 
 def test_help_names_every_command(relay: Relay) -> None:
     text = get(relay, "/help").body.decode()
-    assert all(f"/{command}" in text for command in COMMANDS if command != "help")
+    assert all(f"\n{command.path} " in text or f" {command.path} " in text for command in table())
 
 
 def test_a_transaction_in_parts_is_seen_when_it_is_whole(relay: Relay, shop: Database) -> None:
@@ -325,3 +326,19 @@ def test_a_form_in_the_body_is_as_good_as_the_address(relay: Relay) -> None:
     assert b'"_commit_version":4' in ended.stdout
     named = subprocess.run([curl, "-sS", f"{relay.url}/sources"], capture_output=True, check=True, timeout=WAIT_S)
     assert named.stdout == b'[{"name": "shop/main.orders", "id": 1}, {"name": "shop/main.stock", "id": 2}]\n'
+
+
+def test_every_command_of_the_table_is_answered_by_somebody() -> None:
+    assert {command.path for command in table().commands} == set(ANSWERS)
+
+
+def test_openapi_has_every_command_with_its_bounds_as_this_relay_is_configured(tmp_path: Path) -> None:
+    with scripted(tmp_path, {"shop": Database()}, serve={"wait_ms_max": 77}) as relay:
+        found = get(relay, "/openapi.json").json
+    assert found["openapi"] == "3.1.0"
+    assert set(found["paths"]) == {command.path for command in table()}
+    stream = found["paths"]["/stream"]["get"]
+    (wait,) = [each for each in stream["parameters"] if each["name"] == "wait_ms"]
+    assert wait["schema"] == {"type": "integer", "minimum": 0, "maximum": 77}
+    assert set(stream["responses"]) >= {"200", "400", "401", "409", "410"}
+    assert "get" not in found["paths"]["/controlSources/pause"]

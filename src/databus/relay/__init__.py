@@ -3,6 +3,7 @@
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._audit import Audit, operator
 from databus.relay._capture_state import State
+from databus.relay._command_pages import with_commands
 from databus.relay._config import (
     CaptureConfig,
     RelayConfig,
@@ -41,4 +42,5 @@ __all__ = [
     "run_relay",
     "tokens_in",
     "told_url",
+    "with_commands",
 ]

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -20,7 +19,7 @@ from databus.relay._avro_registry import SCHEMA_BYTES_MAX, Refused, SchemaRegist
 
 _BODY_BYTES_MAX: Final = 2 * SCHEMA_BYTES_MAX  # as text in JSON it is longer
 _BODIES_MAX: Final = 4
-_KIND: Final = "application/vnd.schemaregistry.v1+json"
+REGISTRY_MEDIA: Final = "application/vnd.schemaregistry.v1+json"
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
@@ -33,9 +32,8 @@ class RegistryCommands:
         self._in_thread = in_thread
         self._bodies = asyncio.Semaphore(_BODIES_MAX)
 
-    async def answer(self, request: web.Request) -> web.Response:
-        """Answer a request whose path begins with `/registry`; refusals in the words that these clients understand."""
-        path = [unquote(part) for part in request.rel_url.raw_path.split("/") if part][1:]
+    async def answer(self, request: web.Request, path: list[str]) -> web.Response:
+        """Answer a request for what is below `/registry`; refusals in the words that these clients understand."""
         try:
             schema = await self._schema_of(request) if request.method == "POST" else None
             asked = _Asked(self._registry, path, schema)
@@ -137,4 +135,4 @@ class _Asked:
 
 def _json(value: Any, status: int = HTTPStatus.OK) -> web.Response:
     body = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace")
-    return web.Response(body=body, status=status, headers={"Content-Type": _KIND})
+    return web.Response(body=body, status=status, headers={"Content-Type": REGISTRY_MEDIA})

@@ -91,6 +91,10 @@ class Catalog:
             raise unknown(name, self.captures, "physical source")
         return found
 
+    def physicals(self, names: Sequence[str] | None) -> list[Capture]:
+        """Those of these names; all without names. Raises `UnknownSource`."""
+        return list(self.captures.values()) if names is None else [self.physical(name) for name in names]
+
     def log_of(self, capture: Capture) -> Log:
         """Its log. Raises `ServiceUnavailable` while it has not been opened."""
         if capture.log is None:

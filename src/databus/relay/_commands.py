@@ -1,4 +1,4 @@
-"""The commands of the relay's HTTP interface, each a function of its parameters; `COMMANDS` lists them.
+"""Who answers the commands of the relay's HTTP interface; `ANSWERS` lists them. What they take stands in the table.
 
 What reads the disk runs in a few threads, so that one consumer's cold read does not delay another's live stream.
 """
@@ -6,24 +6,31 @@ What reads the disk runs in a few threads, so that one consumer's cold read does
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from aiohttp import web
+from pydantic import BaseModel, ValidationError
 
 from databus.core import Checkpoint, MalformedRequest, TooManyRequests
+from databus.formats import lines_of
 from databus.log import Log
 from databus.relay import _control
 from databus.relay._audit import Audit
 from databus.relay._avro_registry import SchemaRegistry
 from databus.relay._avro_registry_http import RegistryCommands
 from databus.relay._catalog import Catalog, Selection
+from databus.relay._command import Body, Command, method_of
+from databus.relay._command_pages import help_text
+from databus.relay._command_table import table
 from databus.relay._config import RelayConfig
 from databus.relay._feed import Feed
-from databus.relay._params import START_NAMES, StartName, check_names, fingerprint, flag, integer, names, start_of
-from databus.relay._range import RANGE_NAMES, RangeAsk, RangeScan, find_range
+from databus.relay._openapi import openapi
+from databus.relay._params import Given, StartName, start_of
+from databus.relay._range import RangeAsk, RangeScan, find_range
 from databus.relay._stats import Stats
 from databus.relay._stream import StreamAsk, Streaming, open_cursor
 from databus.relay._tail import Tail
@@ -32,13 +39,13 @@ T = TypeVar("T")
 
 _READ_THREADS: Final = 4
 _SMALL_THREADS: Final = 4
-_EVERYWHERE: Final = frozenset({"client"})
 
 
 class Commands:
     """Answers requests from a catalogue; `close` when no more will come."""
 
     def __init__(self, config: RelayConfig, catalog: Catalog, feeds: Mapping[str, Feed]) -> None:
+        self.table = table(config.serve)
         self.stats = Stats(config.serve.clients_max)
         self._config = config
         self._limits = config.serve
@@ -62,23 +69,44 @@ class Commands:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._small.shutdown(wait=False, cancel_futures=True)
 
-    async def run(self, command: str, request: web.Request, client: str) -> web.StreamResponse:
+    async def run(self, request: web.Request, client: str) -> web.StreamResponse:
         """Answer one request. Raises a `DatabusError` to be made an answer."""
-        found = COMMANDS.get(command)
-        if found is None:
-            raise web.HTTPNotFound(
-                text=f"no command /{command[:100]}; there are {', '.join(f'/{c}' for c in COMMANDS)}"
-            )
-        if request.method not in ("GET", "POST", "HEAD"):
-            raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST"], text=f"{request.method}: GET or POST")
+        path = [unquote(part) for part in request.rel_url.raw_path.split("/") if part]
+        command = self._find(path, method_of(request.method), request.method)
+        ask = Ask(request, command, path, client)
+        if not command.checks_itself:
+            await self._read(ask)
+        return await ANSWERS[command.path](self, ask)
+
+    def _find(self, path: Sequence[str], method: str, asked: str) -> Command:
+        """The command that is meant. Raises an answer that says which there are."""
+        there = self.table.at(path)
+        found = next((each for each in there if method in each.methods), None) or self.table.rest(path, method)
+        if found is not None:
+            return found
+        if there:
+            methods = list(dict.fromkeys(method for each in there for method in each.methods))
+            text = f"{asked[:20]}: {' or '.join(methods)}"
+            if asked in ("GET", "HEAD"):
+                text = f"{there[0].path} changes something: send it as POST (curl -X POST)"
+            raise web.HTTPMethodNotAllowed(asked, methods, text=text)
+        head = path[0] if path else ""
+        below = self.table.below(head)
+        if not below:
+            there_are = ", ".join(f"/{each}" for each in self.table.heads())
+            raise web.HTTPNotFound(text=f"no command /{head[:100]}; there are {there_are}")
+        raise MalformedRequest(f"/{head}: there {'are' if len(below) > 1 else 'is'} {', '.join(below)}")
+
+    async def _read(self, ask: "Ask") -> None:
+        """Read the parameters and the body, and check them."""
         try:
             async with asyncio.timeout(self._limits.request_ms_max / 1e3):
-                query = await _query_of(request)
+                query = await _query_of(ask.request)
+                body = None if ask.command.body is None else await _body_of(ask.request, ask.command.body)
         except TimeoutError:
             limit = f"request_ms_max={self._limits.request_ms_max}"
             raise web.HTTPRequestTimeout(text=f"the form did not come within {limit}; ask again") from None
-        path = [part for part in request.match_info["rest"].split("/") if part]
-        return await found(self, _Ask(request, path, query, client))
+        ask.given, ask.body = ask.command.check(query), body
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._small, work)
@@ -102,30 +130,24 @@ class Commands:
 
     # Sources and their definitions
 
-    async def sources(self, ask: "_Ask") -> web.Response:
-        """GET /sources?v=1|2."""
-        ask.check(frozenset({"v"}))
-        version = integer(ask.query, "v", 1, least=1, most=2)
-        return _json(self._catalog.sources(detailed=version == 2))
+    async def sources(self, ask: "Ask") -> web.Response:
+        """GET /sources."""
+        return _json(self._catalog.sources(detailed=ask.given["v"] == 2))
 
-    async def register(self, ask: "_Ask") -> web.Response:
-        """GET /register?sources=|fingerprint=."""
-        ask.check(frozenset({"physical", "sources", "fingerprint", "protocolVersion"}))
-        return _json(
-            self._catalog.definitions(
-                ask.query.get("physical"), names(ask.query, "sources"), fingerprint(ask.query, "fingerprint")
-            )
-        )
+    async def register(self, ask: "Ask") -> web.Response:
+        """GET /register."""
+        given = ask.given
+        return _json(self._catalog.definitions(given["physical"], given["sources"], given["fingerprint"]))
 
-    async def registry(self, ask: "_Ask") -> web.Response:
+    async def registry(self, ask: "Ask") -> web.Response:
         """/registry/...: see `databus.relay._avro_registry_http`."""
-        return await self._registry.answer(ask.request)
+        return await self._registry.answer(ask.request, ask.path[1:])
 
     # Positions and changes
 
-    async def stream(self, ask: "_Ask") -> web.StreamResponse:
+    async def stream(self, ask: "Ask") -> web.StreamResponse:
         """GET /stream: see `databus.relay._stream`."""
-        wanted = StreamAsk.parse(ask.query, ask.request.headers.get("Accept", ""), self._limits.wait_ms_max)
+        wanted = StreamAsk.of(ask.given, ask.request.headers.get("Accept", ""))
         capture = self._catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
         log = self._catalog.log_of(capture)
         with self._a_place():
@@ -152,12 +174,11 @@ class Commands:
             )
         return tail
 
-    async def position(self, ask: "_Ask") -> web.Response:
+    async def position(self, ask: "Ask") -> web.Response:
         """GET /position: the checkpoint that a start means, and what the log holds."""
-        ask.check(START_NAMES | {"physical", "sources"})
-        start = start_of(ask.query, StartName.LATEST)
+        start = start_of(ask.given, StartName.LATEST)
         checkpoint = start if isinstance(start, Checkpoint) else None
-        capture = self._catalog.choose(ask.query.get("physical"), names(ask.query, "sources"), checkpoint)
+        capture = self._catalog.choose(ask.given["physical"], ask.given["sources"], checkpoint)
         log = self._catalog.log_of(capture)
 
         def find() -> dict[str, Any]:
@@ -175,10 +196,9 @@ class Commands:
 
         return _json(await self._in_reader(find))
 
-    async def range(self, ask: "_Ask") -> web.Response:
+    async def range(self, ask: "Ask") -> web.Response:
         """GET /range: how far some rows or bytes reach, and where to split them; see `databus.relay._range`."""
-        ask.check(RANGE_NAMES)
-        wanted = RangeAsk.parse(ask.query, self._limits.wait_ms_max)
+        wanted = RangeAsk.of(ask.given)
         capture = self._catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
         log = self._catalog.log_of(capture)
         selection = Selection(log.physical, wanted.sources)
@@ -191,43 +211,62 @@ class Commands:
 
     # What there is to see and to do
 
-    async def buffer_info(self, ask: "_Ask") -> web.Response:
+    async def buffer_info(self, ask: "Ask") -> web.Response:
         """GET /bufferInfo/inbound/<physical>."""
-        ask.check()
-        if len(ask.path) < 2 or ask.path[0] != "inbound":
-            raise MalformedRequest("/bufferInfo: write /bufferInfo/inbound/<physical source>")
-        log = self._catalog.log_of(self._catalog.physical(ask.path[1]))
+        log = self._catalog.log_of(self._catalog.physical(ask.path[-1]))
         return _json(await self._in_thread(lambda: _control.buffer_info(log)))
 
-    async def relay_stats(self, ask: "_Ask") -> web.Response:
-        """GET /relayStats/outbound/http/{clients,client/<name>,total}."""
-        ask.check()
-        return _json(_control.relay_stats(self.stats, ask.path))
+    async def clients(self, ask: "Ask") -> web.Response:
+        """GET /relayStats/outbound/http/clients, /containerStats/outbound/clients."""
+        del ask
+        return _json(self.stats.names())
 
-    async def container_stats(self, ask: "_Ask") -> web.Response:
-        """GET /containerStats/{inbound,outbound}/..."""
-        ask.check()
-        return _json(_control.container_stats(self._catalog, self.stats, ask.path))
+    async def client_stats(self, ask: "Ask") -> web.Response:
+        """GET /relayStats/outbound/http/client/<name>."""
+        return _json(_control.client_stats(self.stats, ask.path[-1]))
 
-    async def control_sources(self, ask: "_Ask") -> web.Response:
-        """GET /controlSources/status; POST /controlSources/{pause,unpause,snapshot}."""
-        ask.check(frozenset({"sources", "tables", "where", "look"}))
-        looks = flag(ask.query, "look")
-        wanted, tables, where = names(ask.query, "sources"), names(ask.query, "tables"), ask.query.get("where")
-        verb = "/".join(ask.path)
+    async def serving_stats(self, ask: "Ask") -> web.Response:
+        """GET /relayStats/outbound/http/total."""
+        del ask
+        return _json(_control.serving_stats(self.stats))
+
+    async def captured_total(self, ask: "Ask") -> web.Response:
+        """GET /containerStats/inbound/events/total."""
+        del ask
+        return _json(_control.captured_total(self._catalog))
+
+    async def physical_names(self, ask: "Ask") -> web.Response:
+        """GET /containerStats/inbound/events/psources."""
+        del ask
+        return _json(sorted(self._catalog.captures))
+
+    async def captured(self, ask: "Ask") -> web.Response:
+        """GET /containerStats/inbound/events/psource/<physical>."""
+        return _json(_control.captured(self._catalog.physical(ask.path[-1])))
+
+    async def sent(self, ask: "Ask") -> web.Response:
+        """GET /containerStats/outbound/total."""
+        del ask
+        return _json({"numBytes": self.stats.total.sent_bytes, "openStreams": len(self.stats.streams)})
+
+    async def status(self, ask: "Ask") -> web.Response:
+        """GET /controlSources/status."""
+        sources, looks = ask.given["sources"], ask.given["look"]
+        return _json(await self._in_thread(lambda: _control.states(self._catalog, sources, looks=looks)))
+
+    async def act(self, ask: "Ask") -> web.Response:
+        """POST /controlSources/{pause,unpause,snapshot}."""
+        verb, given = ask.path[-1], ask.given
+        asked = {name: given.get(name) for name in ("sources", "tables", "where")}
 
         def act() -> Any:
-            return _control.control(self._catalog, ask.path, wanted, tables, where, looks=looks and verb == "status")
+            if verb == "snapshot":
+                return _control.read_again(self._catalog, given["sources"], given["tables"], given["where"])
+            return _control.pause(self._catalog, given["sources"], pauses=verb == "pause")
 
-        if verb not in _control.ACTIONS:
-            return _json(await self._in_thread(act))
-        if ask.request.method != "POST":
-            text = f"/controlSources/{verb} changes something: send it as POST (curl -X POST)"
-            raise web.HTTPMethodNotAllowed(ask.request.method, ["POST"], text=text)
-        asked = {"sources": wanted, "tables": tables, "where": where}
         return _json(await self._in_thread(lambda: self._audited(verb, ask, asked, act)))
 
-    def _audited(self, action: str, ask: "_Ask", asked: Mapping[str, Any], act: Callable[[], Any]) -> Any:
+    def _audited(self, action: str, ask: "Ask", asked: Mapping[str, Any], act: Callable[[], Any]) -> Any:
         """Do it, and write down who wanted it and what came of it."""
         result = "done"
         try:
@@ -238,62 +277,64 @@ class Commands:
         finally:
             self._audit.note(action, self._who(ask), asked, result)
 
-    def _who(self, ask: "_Ask") -> dict[str, Any]:
+    def _who(self, ask: "Ask") -> dict[str, Any]:
         token = self._config.token_file
         return {"address": ask.peer, "client": ask.client, "token": None if token is None else token.name}
 
-    async def config(self, ask: "_Ask") -> web.Response:
+    async def config(self, ask: "Ask") -> web.Response:
         """GET /config: without secrets."""
-        ask.check()
+        del ask
         return _json(self._config.shown())
 
-    async def admin(self, ask: "_Ask") -> web.Response:
-        """GET /admin, /admin/live: GOOD, as long as it can be said; /admin/ready: GOOD or BAD; /admin/status: why.
+    # These three in the loop, so that nobody's cold read delays them.
 
-        The first two in the loop, so that nobody's cold read delays them.
-        """
-        match ask.path:
-            case [] | ["live"]:
-                ask.check()
-                return web.Response(text="GOOD\n")
-            case ["ready"]:
-                ask.check(frozenset({"sources"}))
-                is_ready, lines = _control.readiness(self._catalog, names(ask.query, "sources"))
-                text = "\n".join(["GOOD" if is_ready else "BAD", *lines, ""])
-                return web.Response(text=text, status=200 if is_ready else 503)
-            case ["status"]:
-                ask.check()
-                return _json(await self._in_thread(lambda: _control.admin_status(self._catalog)))
-        raise MalformedRequest("/admin: there are /admin, /admin/live, /admin/ready and /admin/status")
+    async def live(self, ask: "Ask") -> web.Response:
+        """GET /admin, /admin/live: GOOD, as long as it can be said."""
+        del ask
+        return web.Response(text="GOOD\n")
 
-    async def help(self, ask: "_Ask") -> web.Response:
+    async def ready(self, ask: "Ask") -> web.Response:
+        """GET /admin/ready: GOOD or BAD."""
+        is_ready, lines = _control.readiness(self._catalog, ask.given["sources"])
+        text = "\n".join(["GOOD" if is_ready else "BAD", *lines, ""])
+        return web.Response(text=text, status=200 if is_ready else 503)
+
+    async def admin_status(self, ask: "Ask") -> web.Response:
+        """GET /admin/status: why."""
+        del ask
+        return _json(await self._in_thread(lambda: _control.admin_status(self._catalog)))
+
+    async def help(self, ask: "Ask") -> web.Response:
         """GET /help."""
-        ask.check()
-        return web.Response(text=HELP)
+        del ask
+        return web.Response(text=help_text(self.table))
 
-    async def metrics(self, ask: "_Ask") -> web.Response:
+    async def openapi(self, ask: "Ask") -> web.Response:
+        """GET /openapi.json."""
+        del ask
+        return _json(openapi(self.table))
+
+    async def metrics(self, ask: "Ask") -> web.Response:
         """GET /metrics, for Prometheus."""
         from databus.relay._metrics import render_metrics  # late: it costs a relay's start, and may never be asked for
 
-        ask.check()
+        del ask
         body, content_type = await self._in_thread(lambda: render_metrics(self._catalog, self.stats))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
-class _Ask:
-    """One request: its path behind the command, its parameters, and who asks."""
+class Ask:
+    """One request: its command, its path, and who asks; `given` and `body` once they have been read and checked."""
 
-    def __init__(self, request: web.Request, path: list[str], query: Mapping[str, str], client: str) -> None:
+    def __init__(self, request: web.Request, command: Command, path: list[str], client: str) -> None:
         self.request = request
+        self.command = command
         self.path = path
-        self.query = query
         self.client = client
+        self.given: Given = {}
+        self.body: Any = None
         peer = None if request.transport is None else request.transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unknown"
-
-    def check(self, allowed: frozenset[str] = frozenset()) -> None:
-        """Refuse parameters that the command does not have."""
-        check_names(self.query, allowed | _EVERYWHERE)
 
 
 async def _query_of(request: web.Request) -> dict[str, str]:
@@ -309,64 +350,58 @@ async def _query_of(request: web.Request) -> dict[str, str]:
     return query
 
 
+async def _body_of(request: web.Request, body: Body) -> BaseModel:
+    """A body in JSON, as the command's model."""
+    text = bytearray()
+    async for piece in request.content.iter_any():
+        text += piece
+        if len(text) > body.bytes_max:
+            raise web.HTTPRequestEntityTooLarge(
+                body.bytes_max, len(text), text=f"the body exceeds {body.bytes_max} bytes"
+            )
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequest(f"the body is not JSON: {error}") from None
+    try:
+        return body.model.model_validate(value)
+    except ValidationError as error:
+        raise MalformedRequest("; ".join(lines_of(error, body.model))) from None
+
+
 def _json(value: Any) -> web.Response:
     return web.Response(
         body=json.dumps(value, ensure_ascii=False).encode() + b"\n", content_type="application/json", charset="utf-8"
     )
 
 
-HELP: Final = """\
-databus relay
-
-/sources             names and ids of the sources; ?v=2 with versions and keys
-/register            definitions: ?sources=names or ids, or ?fingerprint=
-/registry            schemas of Avro messages, as a Confluent-compatible registry: schema.registry.url=URL/registry
-/stream              changes of one physical source, in commit order
-/position            the checkpoint that a start means, and what the log holds
-/range               how far ?rows_max= or ?bytes_max= reach; ?partitions= splits it
-/bufferInfo/inbound/NAME                                  what a log holds
-/relayStats/outbound/http/{clients,client/NAME,total}     who asks, and how much
-/containerStats/{inbound/events,outbound}/...             what came in and went out
-/controlSources/status                                    ?sources=; &look=1 measures the lag first
-/controlSources/{pause,unpause,snapshot}                  by POST; ?sources=; snapshot: &tables= &where=
-/admin/live          GOOD as long as the relay answers; /admin too
-/admin/ready         503 while no log can be served; ?sources= unless these are captured
-/config  /admin/status  /metrics
-
-/stream, /position and /range take
-  physical=   one physical source; may be left out where it is clear
-  sources=    comma list of names (shop/main.orders, main.orders, orders), patterns (main.*) or ids; default all
-  and at most one place to start:
-    from=CHECKPOINT | scn=N (after it) | time=ISO or microseconds | start=beginning|earliest|latest | checkPoint=JSON
-/stream takes
-  to=SCN[:SEQ]          ends after the group that reaches it
-  follow=1              stays open and sends what comes
-  wait_ms=N             otherwise: how long to wait for the first change
-  max_bytes=N, size=N   whole groups up to so many bytes, one at least
-  output=frames|json    or by the Accept header
-  big_integers=number|string  JSON: integers beyond 2^53 as strings, for readers that hold numbers as doubles
-/range takes to= too, and
-  rows_max=N, bytes_max=N   whole groups that fit, one at least
-  partitions=N              where to split that for several readers
-  stop_at_controls=1        ends before a change of a table's schema and the like
-  wait_ms=N                 how long to wait for rows or controls
-Frames start at the beginning, JSON too, but with follow=1 at the end.
-A long checkpoint may be sent as a form: curl URL --data-urlencode 'from=...'
-"""
-
-COMMANDS: Final[Mapping[str, Callable[[Commands, _Ask], Awaitable[web.StreamResponse]]]] = {
-    "sources": Commands.sources,
-    "register": Commands.register,
-    "registry": Commands.registry,
-    "stream": Commands.stream,
-    "position": Commands.position,
-    "range": Commands.range,
-    "bufferInfo": Commands.buffer_info,
-    "relayStats": Commands.relay_stats,
-    "containerStats": Commands.container_stats,
-    "controlSources": Commands.control_sources,
-    "config": Commands.config,
-    "admin": Commands.admin,
-    "metrics": Commands.metrics,
-    "help": Commands.help,
+ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamResponse]]]] = {
+    "/sources": Commands.sources,
+    "/register": Commands.register,
+    "/stream": Commands.stream,
+    "/position": Commands.position,
+    "/range": Commands.range,
+    "/bufferInfo/inbound/{physical}": Commands.buffer_info,
+    "/relayStats/outbound/http/clients": Commands.clients,
+    "/relayStats/outbound/http/client/{name}": Commands.client_stats,
+    "/relayStats/outbound/http/total": Commands.serving_stats,
+    "/containerStats/inbound/events/total": Commands.captured_total,
+    "/containerStats/inbound/events/psources": Commands.physical_names,
+    "/containerStats/inbound/events/psource/{physical}": Commands.captured,
+    "/containerStats/outbound/total": Commands.sent,
+    "/containerStats/outbound/clients": Commands.clients,
+    "/metrics": Commands.metrics,
+    "/controlSources/status": Commands.status,
+    "/controlSources/pause": Commands.act,
+    "/controlSources/unpause": Commands.act,
+    "/controlSources/snapshot": Commands.act,
+    "/config": Commands.config,
+    "/admin": Commands.live,
+    "/admin/live": Commands.live,
+    "/admin/ready": Commands.ready,
+    "/admin/status": Commands.admin_status,
+    "/help": Commands.help,
+    "/openapi.json": Commands.openapi,
+    **dict.fromkeys((each.path for each in table().commands if each.checks_itself), Commands.registry),
 }
+"""Who answers the commands of the table, by their path."""

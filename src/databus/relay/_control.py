@@ -20,8 +20,6 @@ _STATE_WORDS: Final = {
     State.SUSPENDED_ON_ERROR: "suspended",
     State.SHUTDOWN: "shutdown",
 }
-ACTIONS: Final = ("pause", "unpause", "snapshot")
-"""What changes something, under /controlSources."""
 _ACT_S_MAX: Final = 2.0
 """How long an answer waits for the state that was asked for; a source that connects may take longer."""
 _LOOK_S_MAX: Final = 1.0
@@ -82,54 +80,48 @@ def readiness(catalog: Catalog, sources: Sequence[str] | None) -> tuple[bool, li
 
     With a line for each that says what it is doing.
     """
-    captures = list(catalog.captures.values()) if sources is None else [catalog.physical(name) for name in sources]
+    captures = catalog.physicals(sources)
     lines = [" ".join(f"{capture.physical}: {capture.describe()}".split()) for capture in captures]
     if sources is None:
         return any(capture.log is not None for capture in captures), lines
     return all(capture.status.state in (State.RUNNING, State.PAUSED) for capture in captures), lines
 
 
-def control(
-    catalog: Catalog,
-    path: Sequence[str],
-    sources: Sequence[str] | None,
-    tables: Sequence[str] | None,
-    where: str | None = None,
-    *,
-    looks: bool = False,
-) -> list[dict[str, Any]]:
-    """/controlSources: look at physical sources, or have them do something; answers with their states after that.
+def states(catalog: Catalog, sources: Sequence[str] | None, *, looks: bool = False) -> list[dict[str, Any]]:
+    """The states of physical sources.
 
-    looks: have their lag measured first; each state then says by `lagIsNew` whether it was.
+    looks: have their lag measured first; each then says by `lagIsNew` whether it was.
     """
-    verb = path[0] if len(path) == 1 else ""
-    if verb not in ("status", *ACTIONS):
-        raise MalformedRequest("/controlSources: there are status, pause, unpause and snapshot")
-    captures = list(catalog.captures.values()) if sources is None else [catalog.physical(name) for name in sources]
-    if (tables is not None) != (verb == "snapshot"):
-        raise MalformedRequest(
-            "tables: goes with snapshot, which needs it: /controlSources/snapshot?tables=main.orders"
-        )
-    if where is not None and verb != "snapshot":
-        raise MalformedRequest("where: goes with snapshot")
-    if looks:
-        deadline = time.monotonic() + _LOOK_S_MAX
-        return [
-            {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture, catalog.file)}
-            for capture in captures
-        ]
-    wished = State.PAUSED if verb == "pause" else State.RUNNING
-    before = [
-        (capture, capture.pause() if verb == "pause" else capture.unpause())
+    captures = catalog.physicals(sources)
+    if not looks:
+        return [_capture_json(capture, catalog.file) for capture in captures]
+    deadline = time.monotonic() + _LOOK_S_MAX
+    return [
+        {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture, catalog.file)}
         for capture in captures
-        if verb in ("pause", "unpause")
     ]
+
+
+def pause(catalog: Catalog, sources: Sequence[str] | None, *, pauses: bool) -> list[dict[str, Any]]:
+    """Have physical sources pause, or go on; answers with their states after that."""
+    captures = catalog.physicals(sources)
+    wished = State.PAUSED if pauses else State.RUNNING
+    before = [(capture, capture.pause() if pauses else capture.unpause()) for capture in captures]
     deadline = time.monotonic() + _ACT_S_MAX
     for capture, status in before:
         if status.state is not wished:
             capture.wait_until_changed(status, max(deadline - time.monotonic(), 0.0))
-    if verb == "snapshot":
-        _snapshot(catalog, captures, tables or (), where)
+    return [_capture_json(capture, catalog.file) for capture in captures]
+
+
+def read_again(
+    catalog: Catalog, sources: Sequence[str] | None, tables: Sequence[str] | None, where: str | None
+) -> list[dict[str, Any]]:
+    """Have tables read by a snapshot; answers with the states after that."""
+    captures = catalog.physicals(sources)
+    if tables is None:
+        raise MalformedRequest("tables: name those to read: /controlSources/snapshot?tables=main.orders")
+    _snapshot(catalog, captures, tables, where)
     return [_capture_json(capture, catalog.file) for capture in captures]
 
 
@@ -175,42 +167,29 @@ def buffer_info(log: Log) -> dict[str, Any]:
     }
 
 
-def relay_stats(stats: Stats, path: Sequence[str]) -> Any:
-    """/relayStats/outbound/http/...: the clients, one of them, all together."""
-    match list(path):
-        case ["outbound", "http", "clients"]:
-            return stats.names()
-        case ["outbound", "http", "total"]:
-            return {**stats.total.to_json(), "numClients": len(stats.names()), "numStreams": len(stats.streams)}
-        case ["outbound", "http", "client", name]:
-            found = stats.known(name)
-            if found is None:
-                raise unknown(name, stats.names(), "client")
-            streams = [stream.to_json() for stream in stats.streams if stream.client == name]
-            return {"name": name, **found.to_json(), "streams": streams}
-    raise MalformedRequest(
-        "/relayStats: there are outbound/http/total, outbound/http/clients, outbound/http/client/NAME"
-    )
+def serving_stats(stats: Stats) -> dict[str, Any]:
+    """/relayStats: all clients together."""
+    return {**stats.total.to_json(), "numClients": len(stats.names()), "numStreams": len(stats.streams)}
 
 
-def container_stats(catalog: Catalog, stats: Stats, path: Sequence[str]) -> Any:
-    """/containerStats/...: what came in, what went out."""
-    match list(path):
-        case ["inbound", "events", "total"]:
-            each = [_inbound(capture) for capture in catalog.captures.values()]
-            return {name: sum(one[name] for one in each) for name in _inbound_names(each)}
-        case ["inbound", "events", "psources"]:
-            return sorted(catalog.captures)
-        case ["inbound", "events", "psource", name]:
-            return {"name": name, **_inbound(catalog.physical(name))}
-        case ["outbound", "total"]:
-            return {"numBytes": stats.total.sent_bytes, "openStreams": len(stats.streams)}
-        case ["outbound", "clients"]:
-            return stats.names()
-    raise MalformedRequest(
-        "/containerStats: there are inbound/events/total, inbound/events/psources, inbound/events/psource/NAME, "
-        "outbound/total, outbound/clients"
-    )
+def client_stats(stats: Stats, name: str) -> dict[str, Any]:
+    """/relayStats: one client."""
+    found = stats.known(name)
+    if found is None:
+        raise unknown(name, stats.names(), "client")
+    streams = [stream.to_json() for stream in stats.streams if stream.client == name]
+    return {"name": name, **found.to_json(), "streams": streams}
+
+
+def captured_total(catalog: Catalog) -> dict[str, int]:
+    """/containerStats: what came in, of all physical sources."""
+    each = [_inbound(capture) for capture in catalog.captures.values()]
+    return {name: sum(one[name] for one in each) for name in _inbound_names(each)}
+
+
+def captured(capture: Capture) -> dict[str, Any]:
+    """/containerStats: what came in, of one."""
+    return {"name": capture.physical, **_inbound(capture)}
 
 
 def _inbound_names(each: Sequence[dict[str, int]]) -> list[str]:

@@ -14,30 +14,8 @@ from databus.core import Checkpoint, Pair
 from databus.log import Allowance, Cursor, Log, Measure, MeasureLimits, Measuring
 from databus.relay._catalog import Selection
 from databus.relay._feed import Feed
-from databus.relay._params import (
-    START_NAMES,
-    Query,
-    Start,
-    StartName,
-    flag,
-    integer,
-    names,
-    optional_integer,
-    pair,
-    start_of,
-)
+from databus.relay._params import Given, Start, StartName, start_of
 
-RANGE_NAMES: Final = START_NAMES | {
-    "physical",
-    "sources",
-    "rows_max",
-    "bytes_max",
-    "to",
-    "partitions",
-    "wait_ms",
-    "stop_at_controls",
-}
-PARTITIONS_MAX: Final = 1024
 RANGE_SCAN_MS_MAX: Final = 5_000  # far below the time after which clients give up
 
 
@@ -56,18 +34,18 @@ class RangeAsk:
     stop_at_controls: bool
 
     @classmethod
-    def parse(cls, query: Query, wait_ms_max: int) -> "RangeAsk":
-        """Read the parameters. Raises `MalformedRequest` naming the one that is wrong."""
+    def of(cls, given: Given) -> "RangeAsk":
+        """From the command's parameters."""
         return cls(
-            query.get("physical"),
-            names(query, "sources"),
-            start_of(query, StartName.BEGINNING),
-            pair(query, "to"),
-            optional_integer(query, "rows_max", least=1),
-            optional_integer(query, "bytes_max", least=1),
-            integer(query, "partitions", 1, least=1, most=PARTITIONS_MAX),
-            integer(query, "wait_ms", 0, most=wait_ms_max),
-            flag(query, "stop_at_controls"),
+            given["physical"],
+            given["sources"],
+            start_of(given, StartName.BEGINNING),
+            given["to"],
+            given["rows_max"],
+            given["bytes_max"],
+            given["partitions"],
+            given["wait_ms"],
+            given["stop_at_controls"],
         )
 
     @property

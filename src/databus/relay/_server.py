@@ -154,7 +154,7 @@ class Server:
             self._door.leave(request.transport)
             is_crowded = self._check_room(command)
             client = _client_of(request)
-            response = await self._commands.run(command, request, client)
+            response = await self._commands.run(request, client)
             if is_crowded and not response.prepared:
                 response.force_close()
             is_error = False

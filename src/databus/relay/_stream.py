@@ -23,40 +23,20 @@ from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, Span
 from databus.operate import logger_of
 from databus.relay._catalog import Selection
+from databus.relay._command_table import FRAMES, NDJSON
 from databus.relay._feed import Feed
 from databus.relay._ndjson import Renderer
-from databus.relay._params import (
-    START_NAMES,
-    AtTime,
-    Query,
-    Start,
-    StartName,
-    check_names,
-    flag,
-    integer,
-    names,
-    optional_integer,
-    pair,
-    start_of,
-)
+from databus.relay._params import AtTime, Given, Output, Start, StartName, start_of
 from databus.relay._send import ClientGone, Sender
 from databus.relay._send_tls import sender_of
 from databus.relay._stats import OpenStream, Stats
 from databus.relay._tail import NEAR_BYTES, Follower, Tail
 from databus.wire import VERSION
 
-FRAMES: Final = "application/vnd.databus.frames"
-NDJSON: Final = "application/x-ndjson"
-
 BULK_BYTES: Final = 4 << 20  # read at once by a stream that is behind
 JSON_BYTES: Final = 256 << 10  # and what becomes JSON at a time
 HEADERS_MS_MAX: Final = 500  # a slower first read is not waited for before the headers are sent
 ANSWER_BYTES_MAX: Final = 64 << 20  # the largest answer to a long poll
-WAIT_MS_DEFAULT: Final = 10_000
-
-_NAMES: Final = START_NAMES | {
-    "physical", "sources", "to", "follow", "wait_ms", "max_bytes", "size", "output", "big_integers", "client"
-}  # fmt: skip
 
 T = TypeVar("T")
 
@@ -75,47 +55,30 @@ class StreamAsk:
     json: BigIntegers | None
 
     @classmethod
-    def parse(cls, query: Query, accept: str, wait_ms_max: int) -> "StreamAsk":
-        """Read the parameters. Raises `MalformedRequest` naming the one that is wrong."""
-        check_names(query, _NAMES)
-        if "max_bytes" in query and "size" in query:
-            raise MalformedRequest("max_bytes, size: they mean the same; give one")
-        json = _json_form(query, accept)
-        if json is None:
+    def of(cls, given: Given, accept: str) -> "StreamAsk":
+        """From the command's parameters and the header Accept. Raises `MalformedRequest` if they do not go together."""
+        output = given["output"] or (Output.FRAMES if FRAMES in accept else Output.JSON)
+        if output is Output.FRAMES:
             _check_version(accept)
-        follow = flag(query, "follow")
-        limit = "size" if "size" in query else "max_bytes"
-        bytes_max = optional_integer(query, limit, least=1)
-        if follow and bytes_max is not None:
+        limit = "max_bytes" if given["size"] is None else "size"
+        if given["follow"] and given[limit] is not None:
             raise MalformedRequest(f"{limit}: a stream that follows has no end in bytes")
-        default = StartName.LATEST if json is not None and follow else StartName.BEGINNING
-        wait_ms = integer(query, "wait_ms", min(WAIT_MS_DEFAULT, wait_ms_max), most=wait_ms_max)
+        default = StartName.LATEST if output is Output.JSON and given["follow"] else StartName.BEGINNING
         return cls(
-            query.get("physical"),
-            names(query, "sources"),
-            start_of(query, default),
-            pair(query, "to"),
-            follow,
-            wait_ms,
-            bytes_max,
-            json,
+            given["physical"],
+            given["sources"],
+            start_of(given, default),
+            given["to"],
+            given["follow"],
+            given["wait_ms"],
+            given[limit],
+            given["big_integers"] if output is Output.JSON else None,
         )
 
     @property
     def checkpoint(self) -> Checkpoint | None:
         """The whole checkpoint that was given to start from, if it was one."""
         return self.start if isinstance(self.start, Checkpoint) else None
-
-
-def _json_form(query: Query, accept: str) -> BigIntegers | None:
-    """How big integers are written; None for frames."""
-    output = query.get("output", "frames" if FRAMES in accept else "json")
-    if output not in ("frames", "json"):
-        raise MalformedRequest(f"output: {output[:100]!r} is neither frames nor json")
-    found = query.get("big_integers", BigIntegers.NUMBER)
-    if found not in list(BigIntegers):
-        raise MalformedRequest(f"big_integers: {found[:100]!r} is neither {' nor '.join(BigIntegers)}")
-    return BigIntegers(found) if output == "json" else None
 
 
 def _check_version(accept: str) -> None:

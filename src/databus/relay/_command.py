@@ -1,0 +1,250 @@
+"""What a command of the relay's HTTP interface is: path, methods, right, parameters, answer. Pure.
+
+The rows are in `databus.relay._command_table`. From a row come the checks of a request (`Table.find`, `Command.check`),
+its line in `/help` and docs/http.md (`_command_pages.py`) and its part of `/openapi.json` (`_openapi.py`).
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from databus.core import MalformedRequest
+from databus.relay._params import (
+    INT64_MAX,
+    fingerprint,
+    flag,
+    integer,
+    names,
+    original_position,
+    pair,
+    position,
+    time_of,
+)
+
+ADDRESS_OF: Final = re.compile(r"\{(\*?)(\w+)\}")
+
+
+class Right(StrEnum):
+    """What whoever asks must be allowed to do."""
+
+    NONE = "none"
+    """Nothing: a known token is enough."""
+    READ = "read"
+    """To see data, and states."""
+    CONTROL = "control"
+    """To change something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """How the values of a parameter are written. read: the value of a text; takes the parameter's name for errors."""
+
+    written: str
+    read: Callable[[str, str], Any]
+    schema: Mapping[str, Any] = field(default_factory=lambda: {"type": "string"})
+
+
+def whole(least: int = 0, most: int = INT64_MAX, written: str = "N") -> Type:
+    """A whole number within bounds."""
+    return Type(
+        written,
+        lambda name, text: integer(name, text, least, most),
+        {"type": "integer", "minimum": least, "maximum": most},
+    )
+
+
+def choice(words: type[StrEnum], neither: str = "is none of {words}") -> Type:
+    """One of some words. neither: what an error says of another."""
+
+    def read(name: str, text: str) -> StrEnum:
+        if text not in list(words):
+            raise MalformedRequest(f"{name}: {text[:100]!r} {neither.format(words=', '.join(words))}")
+        return words(text)
+
+    return Type("|".join(words), read, {"type": "string", "enum": [word.value for word in words]})
+
+
+TEXT: Final = Type("TEXT", lambda _, text: text)
+FLAG: Final = Type("0|1", flag, {"type": "string", "enum": ["0", "1", "true", "false"]})
+NAMES: Final = Type("NAME,NAME", names, {"type": "string", "minLength": 1})
+PAIR: Final = Type("SCN[:SEQ]", pair, {"type": "string", "pattern": "^[0-9]{1,19}(:[0-9]{1,19})?$"})
+FINGERPRINT: Final = Type("HEX", fingerprint, {"type": "string", "pattern": "^[0-9a-fA-F]{1,16}$"})
+TIME: Final = Type("ISO", time_of)
+CHECKPOINT: Final = Type("JSON", position, {"type": "string", "contentMediaType": "application/json"})
+ORIGINAL: Final = Type("JSON", original_position, {"type": "string", "contentMediaType": "application/json"})
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter, in the address or in a form."""
+
+    name: str
+    help: str
+    """One line; it says what a missing one means where `default` does not."""
+    type: Type = TEXT
+    default: Any = None
+    """The value where it is missing."""
+    is_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyOne:
+    """Parameters of which one may be given at most. why: what the error says behind their names."""
+
+    names: frozenset[str]
+    why: str
+
+
+CLIENT: Final = Parameter(
+    "client", "what the client calls itself, in statistics and logs; or by the header x-dbus-client"
+)
+EVERYWHERE: Final = (CLIENT,)
+"""Parameters that every command takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command answers. text: one line. media: by content type, a JSON schema, or nothing for what is no JSON."""
+
+    text: str
+    media: Mapping[str, Mapping[str, Any] | None]
+    statuses: tuple[int, ...] = (200,)
+
+    @classmethod
+    def object(cls, text: str) -> "Answer":
+        """A JSON object."""
+        return cls(text, {"application/json": {"type": "object"}})
+
+    @classmethod
+    def array(cls, text: str) -> "Answer":
+        """A JSON array."""
+        return cls(text, {"application/json": {"type": "array"}})
+
+    @classmethod
+    def plain(cls, text: str) -> "Answer":
+        """Text for people."""
+        return cls(text, {"text/plain": None})
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A JSON body that a command takes, checked by `model`."""
+
+    model: type[BaseModel]
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A row of the table. Add one in `_command_table.py`, and who answers it in `_commands.py`.
+
+    path: of the request; `{name}` is any one part, `{*name}` all that follow.
+    """
+
+    path: str
+    answer: Answer
+    right: Right = Right.READ
+    methods: tuple[str, ...] = ("GET", "POST")
+    """GET is HEAD too. What only reads is answered to POST as well: its parameters may be sent as a form."""
+    parameters: tuple[Parameter, ...] = ()
+    only_one: tuple[OnlyOne, ...] = ()
+    errors: tuple[int, ...] = ()
+    """Statuses besides those that every command may answer with."""
+    body: Body | None = None
+    needs_all_tables: bool = False
+    """Not for who may see some tables or columns only: it tells of all."""
+    checks_itself: bool = False
+    """Parameters and body are the handler's business: it speaks another's protocol."""
+
+    @property
+    def parts(self) -> list[str]:
+        """The path, in parts."""
+        return [part for part in self.path.split("/") if part]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of what is variable in the path."""
+        return [name for _, name in ADDRESS_OF.findall(self.path)]
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether pages list it: what only catches the rest is no command."""
+        return "{*" not in self.path
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change something, so that GET is not enough."""
+        return "GET" not in self.methods
+
+    def check(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """The values of all parameters, those that are missing with their default.
+
+        Raises `MalformedRequest` naming the first that is wrong, or that the command does not have: a misspelt limit
+        would be no limit.
+        """
+        known = {each.name: each for each in (*self.parameters, *EVERYWHERE)}
+        for name in query:
+            if name not in known:
+                raise MalformedRequest(f"{name[:100]}: no such parameter here; there are {', '.join(sorted(known))}")
+        for group in self.only_one:
+            given = sorted(group.names & query.keys())
+            if len(given) > 1:
+                raise MalformedRequest(f"{given[0]}, {given[1]}: {group.why}")
+        values = {name: each.default for name, each in known.items()}
+        for name, each in known.items():
+            if name in query:
+                values[name] = each.type.read(name, query[name])
+            elif each.is_required:
+                raise MalformedRequest(f"{name}: {self.path} needs it: {each.help}")
+        return values
+
+
+class Table:
+    """All commands, found by path and method."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        self.commands = tuple(commands)
+        self._by_length: dict[int, list[Command]] = {}
+        self._rests: list[Command] = []
+        for each in commands:
+            if each.is_shown:
+                self._by_length.setdefault(len(each.parts), []).append(each)
+            else:
+                self._rests.append(each)
+
+    def __iter__(self) -> Iterator[Command]:
+        return (each for each in self.commands if each.is_shown)
+
+    def at(self, path: Sequence[str]) -> list[Command]:
+        """The commands of a path, one for each kind of method; none if there is no such path."""
+        found = [each for each in self._by_length.get(len(path), []) if _fits(each.parts, path)]
+        literal = min((len(each.names) for each in found), default=0)
+        return [each for each in found if len(each.names) == literal]
+
+    def rest(self, path: Sequence[str], method: str) -> Command | None:
+        """The command that answers whatever begins so and is no other's."""
+        heads = ((each, len(each.parts) - 1) for each in self._rests if method in each.methods)
+        return next((each for each, count in heads if _fits(each.parts[:count], path[:count])), None)
+
+    def below(self, head: str) -> list[str]:
+        """The paths that begin with this part."""
+        return list(dict.fromkeys(each.path for each in self if each.parts[0] == head))
+
+    def heads(self) -> list[str]:
+        """The first parts of all paths."""
+        return list(dict.fromkeys(each.parts[0] for each in self))
+
+
+def _fits(parts: Sequence[str], path: Sequence[str]) -> bool:
+    return len(parts) == len(path) and all(
+        part == given or part.startswith("{") for part, given in zip(parts, path, strict=True)
+    )
+
+
+def method_of(request_method: str) -> str:
+    """The method by which the table knows a request."""
+    return "GET" if request_method == "HEAD" else request_method

@@ -1,0 +1,72 @@
+"""The table of commands for people: `/help`, and the reference in docs/http.md."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from databus.relay._command import EVERYWHERE, Command, Parameter, Right, Table
+from databus.relay._command_table import table
+
+BEGIN: Final = "<!-- commands: from the code, by `make docs` -->"
+END: Final = "<!-- end of commands -->"
+_WIDTH: Final = 42
+
+
+def help_text(commands: Table) -> str:
+    """All commands and parameters, for a terminal."""
+    return "\n".join(_help_lines(commands)).replace("`", "") + "\n"
+
+
+def _help_lines(commands: Table) -> Iterator[str]:
+    yield "databus relay\n"
+    for command in commands:
+        yield f"{_said(command):{_WIDTH}}  {command.answer.text}"
+        if command.parameters:
+            yield f"    {' '.join(f'{each.name}=' for each in command.parameters)}"
+    yield "\nparameters"
+    for parameter, paths in parameters_of(commands):
+        of = "" if paths is None else f" ({', '.join(paths)})"
+        yield f"  {parameter.name + '=' + parameter.type.written:34}  {parameter.help}{of}"
+    yield "\nParameters that are too long for an address may be sent as a form: curl URL --data-urlencode 'from=...'"
+
+
+def with_commands(page: str) -> str:
+    """A page with its reference of commands as the table is. Raises ValueError if it has no place for it."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, behind = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page lacks {BEGIN} or {END}")
+    lines = "\n".join(_markdown(table()))
+    return f"{before}{BEGIN}\n{lines}\n{END}{behind}"
+
+
+def _markdown(commands: Table) -> Iterator[str]:
+    yield "| command | right | answers |"
+    yield "|---|---|---|"
+    for command in commands:
+        right = "" if command.right is Right.NONE else command.right.value
+        yield f"| `{_said(command)}` | {right} | {_cell(command.answer.text)} |"
+    yield ""
+    yield "| parameter | of | |"
+    yield "|---|---|---|"
+    for parameter, paths in parameters_of(commands):
+        of = "every command" if paths is None else ", ".join(f"`{path}`" for path in paths)
+        yield f"| `{_cell(f'{parameter.name}={parameter.type.written}')}` | {of} | {_cell(parameter.help)} |"
+
+
+def parameters_of(commands: Table) -> list[tuple[Parameter, Sequence[str] | None]]:
+    """Each parameter once, with the commands that take it; None for all of them."""
+    found: dict[tuple[str, str, str], tuple[Parameter, list[str]]] = {}
+    for command in commands:
+        for each in command.parameters:
+            key = (each.name, each.type.written, each.help)
+            found.setdefault(key, (each, []))[1].append(command.path)
+    return [*found.values(), *((each, None) for each in EVERYWHERE)]
+
+
+def _said(command: Command) -> str:
+    """The command as it is asked: by which method, where that is not GET."""
+    return command.path if "GET" in command.methods else f"{command.methods[0]} {command.path}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

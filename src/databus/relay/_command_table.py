@@ -1,0 +1,267 @@
+"""The table of the relay's commands: everything that it answers over HTTP, a row each.
+
+To add a command, write a row here and a method in `ANSWERS` of `databus.relay._commands`; for a parameter a line in the
+rows that take it, whose value `Ask.given` then has under its name. Then `python scripts/write_reference.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from databus.formats import BigIntegers
+from databus.relay._avro_registry_http import REGISTRY_MEDIA
+from databus.relay._command import (
+    CHECKPOINT,
+    FINGERPRINT,
+    FLAG,
+    NAMES,
+    ORIGINAL,
+    PAIR,
+    TIME,
+    Answer,
+    Command,
+    OnlyOne,
+    Parameter,
+    Right,
+    Table,
+    Type,
+    choice,
+    whole,
+)
+from databus.relay._config import ServeConfig
+from databus.relay._params import START_NAMES, Output, StartName, after
+
+FRAMES: Final = "application/vnd.databus.frames"
+NDJSON: Final = "application/x-ndjson"
+WAIT_MS_DEFAULT: Final = 10_000
+PARTITIONS_MAX: Final = 1024
+
+PHYSICAL: Final = Parameter("physical", "the physical source; may be left out where it is clear")
+SOURCES: Final = Parameter(
+    "sources", "names (`shop/main.orders`, `main.orders`, `orders`), patterns (`main.*`) or ids; all by default", NAMES
+)
+START: Final = (
+    Parameter("from", "start after this checkpoint, of one physical source or whole", CHECKPOINT),
+    Parameter("scn", "start after this SCN", Type("N", after, whole().schema)),
+    Parameter("time", "start with the first transaction at or after this time (or microseconds since 1970)", TIME),
+    Parameter(
+        "start",
+        "start there; `beginning` if nothing says where; `latest` for `/position`, and for JSON with `follow=1`",
+        choice(StartName),
+    ),
+    Parameter("checkPoint", "start at a checkpoint of the original's client library", ORIGINAL),
+)
+ONE_START: Final = OnlyOne(START_NAMES, "only one of them can say where to start")
+TO: Final = Parameter("to", "end after the group that reaches this place", PAIR)
+PHYSICALS: Final = Parameter("sources", "physical sources; all by default", NAMES)
+POSITION_ERRORS: Final = (404, 409, 410, 503)
+
+
+def table(serve: ServeConfig | None = None) -> Table:
+    """The commands of a relay with these limits; of one with the default ones."""
+    serve = serve or ServeConfig()
+    return Table([*_changes(serve), *_states(), *_controls(), *_registry(), *_about()])
+
+
+def _wait(serve: ServeConfig, default: int, what: str) -> Parameter:
+    return Parameter(
+        "wait_ms",
+        f"{what}, in milliseconds; up to `serve.wait_ms_max`, {default} by default",
+        whole(0, serve.wait_ms_max),
+        min(default, serve.wait_ms_max),
+    )
+
+
+def _changes(serve: ServeConfig) -> Sequence[Command]:
+    """Tables, and what happened to them."""
+    return (
+        Command(
+            "/sources",
+            Answer.array('`[{"name": "shop/main.orders", "id": 1}]`'),
+            parameters=(
+                Parameter("v", "2 adds table, key, schema version and fingerprint", whole(1, 2, written="1|2"), 1),
+            ),
+        ),
+        Command(
+            "/register",
+            Answer.array("every version of the tables' schemas: Avro, and TableSchema"),
+            parameters=(
+                PHYSICAL,
+                SOURCES,
+                Parameter("fingerprint", "the one definition that has it", FINGERPRINT),
+                Parameter("protocolVersion", "of the original; not looked at"),
+            ),
+            errors=(404,),
+        ),
+        Command(
+            "/stream",
+            Answer(
+                "changes of one physical source, in commit order: frames, or JSON lines",
+                {FRAMES: None, NDJSON: None},
+            ),
+            parameters=(
+                PHYSICAL,
+                SOURCES,
+                *START,
+                TO,
+                Parameter("follow", "1 stays on and sends what comes", FLAG, default=False),
+                _wait(serve, WAIT_MS_DEFAULT, "without `follow`: how long to wait for the first group"),
+                Parameter("max_bytes", "whole groups up to so many bytes, one at least", whole(1)),
+                Parameter("size", "the same, as the original called it", whole(1)),
+                Parameter(
+                    "output", "or by the header Accept; JSON by default", choice(Output, "is neither frames nor json")
+                ),
+                Parameter(
+                    "big_integers",
+                    "how JSON writes integers beyond 2^53; `number` by default",
+                    choice(BigIntegers, f"is neither {' nor '.join(BigIntegers)}"),
+                    BigIntegers.NUMBER,
+                ),
+            ),
+            only_one=(
+                ONE_START,
+                OnlyOne(frozenset({"max_bytes", "size"}), "they mean the same; give one"),
+            ),
+            errors=POSITION_ERRORS,
+        ),
+        Command(
+            "/position",
+            Answer.object("where a start parameter stands, and what the log holds"),
+            parameters=(PHYSICAL, SOURCES, *START),
+            only_one=(ONE_START,),
+            errors=POSITION_ERRORS,
+        ),
+        Command(
+            "/range",
+            Answer.object("how far so many rows or bytes reach, and where to split them for several readers"),
+            parameters=(
+                PHYSICAL,
+                SOURCES,
+                *START,
+                TO,
+                Parameter("rows_max", "whole groups with so many rows at most, one group at least", whole(1)),
+                Parameter("bytes_max", "whole groups up to so many bytes, one group at least", whole(1)),
+                Parameter("partitions", "for how many readers to split it", whole(1, PARTITIONS_MAX), 1),
+                _wait(serve, 0, "how long to wait for rows or controls"),
+                Parameter(
+                    "stop_at_controls", "1 ends before a change of a table's schema and the like", FLAG, default=False
+                ),
+            ),
+            only_one=(ONE_START,),
+            errors=POSITION_ERRORS,
+        ),
+    )
+
+
+def _states() -> Sequence[Command]:
+    """What there is to see."""
+    return (
+        Command(
+            "/bufferInfo/inbound/{physical}",
+            Answer.object("what the log of a physical source holds"),
+            errors=(404, 503),
+        ),
+        Command("/relayStats/outbound/http/clients", Answer.array("who has asked")),
+        Command(
+            "/relayStats/outbound/http/client/{name}", Answer.object("what one asked for and was sent"), errors=(404,)
+        ),
+        Command("/relayStats/outbound/http/total", Answer.object("what all asked for and were sent")),
+        Command("/containerStats/inbound/events/total", Answer.object("what was captured since the start")),
+        Command("/containerStats/inbound/events/psources", Answer.array("the names of the physical sources")),
+        Command(
+            "/containerStats/inbound/events/psource/{physical}",
+            Answer.object("what was captured of one since the start"),
+            errors=(404,),
+        ),
+        Command("/containerStats/outbound/total", Answer.object("what was sent, and how many streams are open")),
+        Command("/containerStats/outbound/clients", Answer.array("who has asked")),
+        Command("/metrics", Answer("for Prometheus", {"text/plain": None}), errors=(503,)),
+    )
+
+
+def _controls() -> Sequence[Command]:
+    """What operators do."""
+    states = Answer.array(
+        "the states after it; a source that takes longer than 2 s to get there shows what it is doing"
+    )
+    post = ("POST",)
+    return (
+        Command(
+            "/controlSources/status",
+            Answer.array("the states of the physical sources"),
+            parameters=(PHYSICALS, Parameter("look", "1 has the lag measured first", FLAG, default=False)),
+            errors=(404,),
+        ),
+        Command("/controlSources/pause", states, Right.CONTROL, post, (PHYSICALS,), errors=(404, 409, 503)),
+        Command("/controlSources/unpause", states, Right.CONTROL, post, (PHYSICALS,), errors=(404, 409, 503)),
+        Command(
+            "/controlSources/snapshot",
+            Answer.array("the states after it; the tables are read again"),
+            Right.CONTROL,
+            post,
+            (
+                PHYSICALS,
+                Parameter("tables", "the tables to read, such as `main.orders`", NAMES, is_required=True),
+                Parameter("where", "read only rows for which this condition holds (mysql; 400 elsewhere)"),
+            ),
+            errors=(404, 409, 503),
+        ),
+    )
+
+
+def _registry() -> Sequence[Command]:
+    """The registry of Avro schemas: paths, parameters and errors are Confluent's."""
+    get, post = ("GET",), ("POST",)
+
+    def row(
+        path: str, says: str, methods: tuple[str, ...] = get, *, is_array: bool = False, right: Right = Right.READ
+    ) -> Command:
+        schema = {} if path.endswith("/schema") else {"type": "array" if is_array else "object"}
+        return Command(
+            f"/registry{path}",
+            Answer(says, {REGISTRY_MEDIA: schema}),
+            right,
+            methods,
+            errors=(404,) if methods == get else (404, 409, 422),
+            needs_all_tables=True,
+            checks_itself=True,
+        )
+
+    version = "/subjects/{subject}/versions/{version}"
+    return (
+        row("", "nothing; clients ask whether it is there"),
+        row("/subjects", "the subjects", is_array=True),
+        row("/subjects/{subject}", "the version of a subject that has the schema in the body", post),
+        row("/subjects/{subject}/versions", "the numbers of a subject's versions", is_array=True),
+        row("/subjects/{subject}/versions", "registers the schema: its id and number", post, right=Right.CONTROL),
+        row(version, "one version, by number or `latest`"),
+        row(f"{version}/schema", "its schema alone"),
+        row("/schemas/types", "`AVRO`", is_array=True),
+        row("/schemas/ids/{id}", "the schema of an id"),
+        row("/schemas/ids/{id}/subjects", "the subjects that have it", is_array=True),
+        row("/schemas/ids/{id}/versions", "the versions that have it", is_array=True),
+        row(f"/compatibility{version}", "whether the schema in the body could follow", post),
+        row("/config", "the level of compatibility of all subjects"),
+        row("/config/{subject}", "the same"),
+        row("/mode", "`READWRITE`"),
+        row("/mode/{subject}", "the same"),
+        row("/{*rest}", "that there is no such call", ("GET", "POST")),
+    )
+
+
+def _about() -> Sequence[Command]:
+    """The relay itself."""
+    return (
+        Command("/config", Answer.object("the configuration, without secrets"), needs_all_tables=True),
+        Command("/admin", Answer.plain("`GOOD`, as long as it can be said"), Right.NONE),
+        Command("/admin/live", Answer.plain("the same"), Right.NONE),
+        Command(
+            "/admin/ready",
+            Answer("`GOOD`; `BAD` and 503 while no log can be served", {"text/plain": None}, (200, 503)),
+            Right.NONE,
+            parameters=(Parameter("sources", "these physical sources must be captured, or paused by somebody", NAMES),),
+            errors=(404,),
+        ),
+        Command("/admin/status", Answer.object("the relay's state, and why")),
+        Command("/help", Answer.plain("all commands and parameters"), Right.NONE),
+        Command("/openapi.json", Answer.object("the same for programs, as OpenAPI 3.1"), Right.NONE),
+    )
