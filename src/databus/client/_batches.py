@@ -1,5 +1,6 @@
 """Batches: many windows at once, for a consumer that is far behind. One Arrow table a source, whatever the windows."""
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
@@ -112,6 +113,11 @@ class WindowBatch:
     def commit_us(self) -> int:
         """When its last transaction was committed, microseconds since 1970."""
         return self.windows[-1].commit_us
+
+    @property
+    def committed_at(self) -> dt.datetime:
+        """When its last transaction was committed."""
+        return self.windows[-1].committed_at
 
     @property
     def position(self) -> SourceCheckpoint:

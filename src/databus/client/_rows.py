@@ -1,15 +1,18 @@
 """Rows as Python objects, for those who want them. A frame's columns become lists once; a row is an index into them."""
 
 import datetime as dt
-from typing import Any, Final
+from difflib import get_close_matches
+from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from databus.client._models import object_of
 from databus.core import CHANGE_TYPE, SEQ, ChangeType, Pair, UnrepresentableValue
 from databus.schema import TableSchema
 from databus.wire import Frame
 
+T = TypeVar("T")
 _INSERT: Final = ChangeType.INSERT
 _PREIMAGE: Final = int(ChangeType.UPDATE_PREIMAGE)
 _POSTIMAGE: Final = int(ChangeType.UPDATE_POSTIMAGE)
@@ -17,7 +20,8 @@ _KINDS: Final[dict[int, ChangeType]] = {kind.value: kind for kind in ChangeType}
 
 
 class Row:
-    """One change of one row; both images of an update together.
+    """One change of one row; both images of an update together. `row["total"]` is the value of a column as it is now,
+    or as it was if the row is gone; `dict(row)` has them all.
 
     source: `physical/db.table`. change_type: `update_postimage` for an update. before, after: the images, by column
     name; None where there is none (an insert has no `before`; where a filter took one image of an update away, neither
@@ -47,6 +51,38 @@ class Row:
     def complete(self, seq: int, after: tuple[Any, ...]) -> None:
         """Add the second image of an update."""
         self.change_type, self.seq, self._after = ChangeType.UPDATE_POSTIMAGE, seq, after
+
+    def __getitem__(self, column: str) -> Any:
+        image = self._before if self._after is None else self._after
+        try:
+            return (image or ())[self.table.names.index(column)]
+        except ValueError:
+            near = get_close_matches(str(column), self.table.names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(self.table.names)}"
+            raise KeyError(f"{self.source} has no column {column}; {hint}") from None
+
+    def __contains__(self, column: object) -> bool:
+        return column in self.table.names
+
+    def keys(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return self.table.names
+
+    @property
+    def op(self) -> Literal["insert", "update", "delete"]:
+        """What happened to the row; rows that a snapshot has read are inserts."""
+        if self._after is None:
+            return "delete"
+        return "insert" if self.change_type is _INSERT else "update"
+
+    def into(self, model: type[T]) -> T:
+        """The row as it is now, or as it was if it is gone, as an object of a dataclass or a pydantic model.
+
+        A field is given the column of its name; a column without a field is left out. Types must fit exactly: a text is
+        no number, a decimal no float, and None only what may be None. Raises `UnrepresentableValue` naming column and
+        field, `InputError` where there is no column for a field without a default.
+        """
+        return object_of(model, self.source, self.table, self.values)
 
     @property
     def pair(self) -> Pair:

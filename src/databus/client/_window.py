@@ -5,6 +5,7 @@ spread over several groups comes as several windows, *parts*, all but the last w
 passes through the memory of one group. `_splitter` makes them.
 """
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
@@ -32,6 +33,7 @@ from databus.wire import Commit, Frame, FrameGroup, position_at
 Int = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 TableOf = Callable[[int], TableSchema]
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NO_SNAPSHOTS: Final[Mapping[str, int]] = {}
 _NO_OTHERS: Final[Mapping[str, SourceCheckpoint]] = {}
 
@@ -306,6 +308,11 @@ class Window:
             return self._view.group.commit.commit_us
         number, row = self._last_row()
         return int(self._view.times_us[number][row])
+
+    @property
+    def committed_at(self) -> dt.datetime:
+        """When it was committed at the source."""
+        return _EPOCH + dt.timedelta(microseconds=self.commit_us)
 
     @property
     def position(self) -> SourceCheckpoint:
