@@ -128,6 +128,22 @@ class SchemaStore:
         """The definition of that fingerprint, if this log ever had it."""
         return self._by_fingerprint.get(fingerprint)
 
+    def definition(self, fingerprint: int) -> TableSchema | None:
+        """The same without its numbers."""
+        found = self._by_fingerprint.get(fingerprint)
+        return None if found is None else found.table
+
+    def definitions(self, source: str) -> list[TableSchema]:
+        """All that a source (`db.table`) has had, oldest first."""
+        return [each.table for each in self._by_id.get(self._ids.get(source, 0), ())]
+
+    def definition_now(self, source: str) -> TableSchema | None:
+        """The one in force at the log's end; of a source that was dropped, the newest."""
+        versions = self._by_id.get(self._ids.get(source, 0), ())
+        if not versions:
+            return None
+        return (self._by_fingerprint.get(self._in_force.get(versions[-1].source_id, 0)) or versions[-1]).table
+
     def by_id(self, source_id: int) -> tuple[SchemaVersion, ...]:
         """All definitions of a source, oldest first; empty if there is no such source."""
         return self._by_id.get(source_id, ())

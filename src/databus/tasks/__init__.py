@@ -4,12 +4,10 @@ Of databus, only what is below is imported here, and of others pyarrow and numpy
 with `ChangeBatch`, which is what outputs are given.
 """
 
-from databus.tasks._at_once import KnownTable, MirrorWriter
-from databus.tasks._batch import AtOnce, Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
-from databus.tasks._change_filters import Dedupe, Sample, Tombstones
-from databus.tasks._choice import (
+from databus.filters import (
     Selection,
     TableChoice,
+    TableStep,
     full_pattern,
     matches,
     may_select,
@@ -20,7 +18,11 @@ from databus.tasks._choice import (
     patterns_of,
     selections_meet,
     selects,
+    whole_changes,
 )
+from databus.tasks._at_once import KnownTable, MirrorWriter
+from databus.tasks._batch import AtOnce, Batch, ChangeBatch, Item, StagedBatch, StagedRows, TableControl, TableRows
+from databus.tasks._change_filters import Dedupe, Sample, Tombstones
 from databus.tasks._data_file import DataFile, is_data_file, is_passing_file, write_data_file, write_passing_file
 from databus.tasks._decode import (
     BATCH_BYTES,
@@ -35,7 +37,6 @@ from databus.tasks._decode import (
     result_table,
     to_user_rows,
     user_rows_schema,
-    whole_changes,
 )
 from databus.tasks._direct import (
     BUCKETS_MAX,
@@ -88,7 +89,6 @@ from databus.tasks._stage import (
     staged_rows,
 )
 from databus.tasks._table_filters import KeyChoice, NamedFilter, TableFilters, Ways
-from databus.tasks._table_step import TableStep
 from databus.tasks._typed_stage import ORDER, RowsOutOfOrder, TypedStage, joined_typed
 from databus.tasks._unnest import Unnest
 from databus.tasks._written import (

@@ -19,12 +19,10 @@ from databus.core import (
     ControlKind,
     UnsupportedFeature,
 )
+from databus.filters import Flags, RowChoice, TableStep, begins_update, differs, whole_changes
 from databus.schema import Column, TableSchema, column_named, forms_of, key_bytes, key_form, key_hashes, sink_schema
-from databus.tasks._decode import whole_changes
 from databus.tasks._filters import TableFilter
 from databus.tasks._lineage import Lineage
-from databus.tasks._row_choice import Flags, RowChoice, begins_update, differs
-from databus.tasks._table_step import TableStep
 
 _HASHES: Final = 1 << 32
 

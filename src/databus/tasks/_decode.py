@@ -29,6 +29,7 @@ from databus.core import (
     SourceCheckpoint,
     UnrepresentableValue,
 )
+from databus.filters import whole_changes
 from databus.schema import BUS_FIELDS, Column, SchemaChange, TableSchema, sink_schema
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
 from databus.tasks._lineage import Lineage, LineageOf, SchemaAhead
@@ -360,23 +361,6 @@ def decode_typed(
                 items.append(TableControl(table, _kind_of(body, f"{table.source}, control at {pair}"), pair, body))
         at = index + 1
     return ChangeBatch(physical, start, end, tuple(items), ahead)
-
-
-def whole_changes(rows: pa.Table) -> pa.Table:
-    """Sorted rows as users see them, in which an image of an update without the other is an insert or a delete."""
-    kinds = rows.column(CHANGE_TYPE)
-    is_before = pc.equal(kinds, ChangeType.UPDATE_PREIMAGE.label).to_numpy()
-    is_after = pc.equal(kinds, ChangeType.UPDATE_POSTIMAGE.label).to_numpy()
-    scns, seqs = rows.column(COMMIT_VERSION).to_numpy(), rows.column(SEQ).to_numpy()
-    joined = is_before[:-1] & is_after[1:] & (scns[1:] == scns[:-1]) & (seqs[1:] == seqs[:-1] + 1)
-    left, entered = is_before.copy(), is_after.copy()
-    left[:-1] &= ~joined
-    entered[1:] &= ~joined
-    if not (left.any() or entered.any()):
-        return rows
-    kinds = pc.if_else(pa.array(left), ChangeType.DELETE.label, kinds)
-    kinds = pc.if_else(pa.array(entered), ChangeType.INSERT.label, kinds)
-    return rows.set_column(rows.schema.get_field_index(CHANGE_TYPE), CHANGE_TYPE, kinds)
 
 
 def in_order(rows: pa.Table) -> pa.Table:

@@ -21,9 +21,9 @@ from databus.core import (
     SourceCheckpoint,
     UnsupportedFeature,
 )
+from databus.filters import Selection
 from databus.schema import TableSchema, key_buckets, key_bytes
 from databus.tasks._batch import ChangeBatch, StagedBatch, StagedRows, TableControl, TableRows
-from databus.tasks._choice import Selection
 from databus.tasks._decode import BATCH_BYTES, decode_typed
 from databus.tasks._pairs import last_pair, log_number, rows_above
 from databus.tasks._stage import RECEIPTS, Decode, receipt_of, receipts_for, staged_rows

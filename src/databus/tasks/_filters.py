@@ -13,12 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import ConfigError, ControlKind
+from databus.filters import RowChoice, TableStep, matches
 from databus.schema import Column, Predicate, TableSchema, column_named, forms_of, sink_schema
-from databus.tasks._choice import matches
 from databus.tasks._hmac import hmac_hex
 from databus.tasks._lineage import Lineage
-from databus.tasks._row_choice import RowChoice
-from databus.tasks._table_step import TableStep
 
 _HASHED: Final = ("bool", "string", "binary", "date", "timestamp", "timestamptz")
 _Made = Callable[[pa.Array], pa.Array]

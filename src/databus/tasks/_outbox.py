@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from databus.core import CHANGE_TYPE, COMMIT_VERSION, SEQ, ChangeType, ConfigError, ControlKind, InputError
+from databus.filters import TableStep
 from databus.schema import Column, TableSchema, column_named
 from databus.tasks._change_filters import without_removal
 from databus.tasks._filters import TableFilter
 from databus.tasks._lineage import Lineage
-from databus.tasks._table_step import TableStep
 
 TOPIC: Final = "topic"
 KEY: Final = "key"

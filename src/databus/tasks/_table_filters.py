@@ -10,12 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from databus.core import ConfigError, ControlKind, UnknownColumn, UnsupportedFeature
+from databus.filters import Selection, TableStep, changed_by, previous_of, schema_body, selects, whole_changes
 from databus.schema import Column, SchemaChange, TableSchema, column_named
 from databus.tasks._batch import TableControl, TableRows
-from databus.tasks._choice import Selection, selects
-from databus.tasks._decode import TableOf, whole_changes
+from databus.tasks._decode import TableOf
 from databus.tasks._filters import TableFilter
-from databus.tasks._table_step import TableStep, changed_by
 
 NamedFilter = tuple[str, TableFilter]
 """A filter, and where it stands in the pipeline's file: `filters.large`."""
@@ -163,7 +162,8 @@ class TableFilters:
     def _schema_control(self, item: TableControl) -> tuple[TableControl, bool]:
         steps = self.over(item.table)
         result = steps[-1].after
-        before = self._before(item.body.get("previous"))
+        previous = previous_of(item.body)
+        before = None if previous is None else self.table_of(previous)
         change = SchemaChange.of_control(item.pair, item.body, before, item.table)
         olds: Sequence[TableStep | None] = [None] * len(steps) if before is None else self.over(before)
         is_exact = True
@@ -173,22 +173,9 @@ class TableFilters:
             change, is_said = changed_by(old, new, change)
             is_exact &= is_said
         hides = any(each.hides for _, each in self.filters)
-        previous = None if change.before is None else f"{change.before.fingerprint:016x}"
-        body: dict[str, Any] = {
-            **item.body,
-            "table": result.to_json(),
-            "previous": previous,
-            "renamed": dict(change.renamed),
-            "fill": dict(change.fill),
-            "ddl": None if hides else item.body.get("ddl"),
-        }
+        body = schema_body(item.body, replace(change, after=result), hides=hides)
         is_read_anyway = change.needs_snapshot or before is None
         return TableControl(result, item.kind, item.pair, body), is_exact or is_read_anyway
-
-    def _before(self, previous: object) -> TableSchema | None:
-        if previous is None:
-            return None
-        return self.table_of(previous if isinstance(previous, int) else int(str(previous), 16))
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from databus.core import COMMIT_VERSION, SEQ, ConfigError, UnrepresentableValue
+from databus.filters import TableStep, begins_update
 from databus.formats import Elements, elements
 from databus.schema import Column, TableSchema, column_named, forms_of
 from databus.tasks._filters import TableFilter
 from databus.tasks._lineage import Lineage
-from databus.tasks._row_choice import begins_update
-from databus.tasks._table_step import TableStep
 
 _LEFT: Final = 0
 _STAYS: Final = 1

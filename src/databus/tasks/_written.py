@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from databus.core import Pair, SourceCheckpoint, UnsupportedFeature
+from databus.filters import Selection, TableChoice, matches, selects
 from databus.tasks._batch import ChangeBatch, TableControl, TableRows
-from databus.tasks._choice import Selection, TableChoice, matches, selects
 from databus.tasks._pairs import rows_above
 from databus.wire import is_inside_transaction, is_of_other_log
 

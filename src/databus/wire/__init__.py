@@ -3,7 +3,7 @@
 The format is described in docs/wire-format.md; nothing here does I/O.
 """
 
-from databus.wire._frame import Frame, FrameGroup, FrameParser, check_body
+from databus.wire._frame import Frame, FrameGroup, FrameParser, check_body, frames_in
 from databus.wire._group import (
     Commit,
     Control,
@@ -12,8 +12,10 @@ from databus.wire._group import (
     OpenSnapshot,
     Registry,
     Rows,
+    control_again,
     encode_body,
     encode_group,
+    rows_again,
 )
 from databus.wire._header import (
     BODY_BYTES_MAX,
@@ -73,9 +75,11 @@ __all__ = [
     "Registry",
     "Rows",
     "check_body",
+    "control_again",
     "done_by",
     "encode_body",
     "encode_group",
+    "frames_in",
     "header_length",
     "is_inside_transaction",
     "is_of_other_log",
@@ -83,6 +87,7 @@ __all__ = [
     "position_after",
     "position_at",
     "resumes_after",
+    "rows_again",
     "seq_at",
     "snapshots_after",
     "snapshots_at",

@@ -1,6 +1,7 @@
 """Frames as a reader sees them, and the parser that cuts a stream of bytes into them without copying bodies."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,15 +30,17 @@ _LOOKAHEAD_BYTES: Final = 256 << 10
 class Frame:
     """One frame whose checksums were checked. `body` is a view of memory that stays as it is while the frame lives.
 
-    place: how errors name it. Equal only to itself.
+    place: how errors name it. key_hashes: those of its rows, where somebody has worked them out and others may want
+    them. Equal only to itself.
     """
 
-    __slots__ = ("_batch", "_control", "body", "header", "place")
+    __slots__ = ("_batch", "_control", "body", "header", "key_hashes", "place")
 
     def __init__(self, header: Header, body: memoryview, place: str = "frame") -> None:
         self.header = header
         self.body = body
         self.place = place
+        self.key_hashes: Any = None
         self._batch: pa.RecordBatch | None = None
         self._control: dict[str, Any] | None = None
 
@@ -82,6 +85,23 @@ class Frame:
 
     def __repr__(self) -> str:
         return f"<frame {self.header.kind} {self.header.first}..{self.header.last}, {self.header.rows} rows>"
+
+
+def frames_in(content: bytes | memoryview, where: str) -> Iterator[tuple[int, Frame]]:
+    """The frames of whole groups in memory, commit frames too, and where each begins. Bodies are views of `content`,
+    and were checked before. A commit frame's header has all of its position.
+    """
+    view = memoryview(content).toreadonly()
+    at = 0
+    while at < len(view):
+        place = f"{where}, byte {at}"
+        header = unpack_header(view[at:], place)
+        start, end = at + header.header_bytes, at + header.frame_bytes
+        if end > len(view):
+            raise CorruptData(f"{place}: the frame's {header.frame_bytes} bytes are cut off after {len(view) - at}")
+        body = view[start:end]
+        yield at, Frame(whole_commit(header, body) if header.kind == COMMIT else header, body, place)
+        at = end
 
 
 def check_body(header: Header, body: memoryview, place: str) -> None:

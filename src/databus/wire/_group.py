@@ -6,7 +6,7 @@ group a reader that wants order merges the rows by (`_commit_version`, `_seq`); 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -255,6 +255,44 @@ class _Pieces:
 
     def close(self) -> None:
         self.closed = True
+
+
+def rows_again(header: Header, batch: pa.RecordBatch, fingerprint: int) -> list[Any]:
+    """A frame with some of the rows of another, whose header is given, as buffers to write one after the other.
+
+    fingerprint: of the definition that these rows are in; the batch is in its `frame_schema`, and not empty.
+    """
+    body = encode_body(batch)
+    first, last = _pairs_of(batch)
+    return [_header_again(header, body, fingerprint, first, last, batch.num_rows), *body]
+
+
+def control_again(header: Header, body: Mapping[str, Any], fingerprint: int) -> list[Any]:
+    """A control as another says it, whose header is given."""
+    text = _to_json(dict(body)).encode()
+    text += b" " * (-len(text) % 8)
+    return [_header_again(header, [text], fingerprint, header.first, header.last, header.rows), text]
+
+
+def _header_again(header: Header, body: Sequence[Any], fingerprint: int, first: Pair, last: Pair, rows: int) -> bytes:
+    body_crc = body_bytes = 0
+    for piece in body:
+        body_crc = crc32c(piece, body_crc)
+        body_bytes += len(piece)
+    return pack_header(
+        header.kind,
+        flags=header.flags,
+        body_crc=body_crc,
+        rows=rows,
+        body_bytes=body_bytes,
+        source_id=header.source_id,
+        schema_version=header.schema_version,
+        fingerprint=fingerprint,
+        first=first,
+        last=last,
+        commit_us=header.commit_us,
+        capture_us=header.capture_us,
+    )
 
 
 def _pairs_of(batch: pa.RecordBatch) -> tuple[Pair, Pair]:

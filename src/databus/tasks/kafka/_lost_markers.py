@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from databus.core import SourceCheckpoint
-from databus.tasks._choice import Selection
+from databus.filters import Selection
 from databus.tasks._direct import Bucket
 from databus.tasks._pairs import log_number
 from databus.tasks.kafka._cluster import Cluster

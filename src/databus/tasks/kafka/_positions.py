@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from databus.core import ConfigError, CorruptData, DatabusError, Pair, ServiceUnavailable, SourceCheckpoint
-from databus.tasks._choice import Selection
+from databus.filters import Selection
 from databus.tasks._direct import Bucket
 from databus.tasks._written import Written, furthest, selections_json, selections_of
 from databus.tasks.kafka._cluster import Cluster

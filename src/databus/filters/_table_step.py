@@ -71,11 +71,31 @@ def changed_by(old: TableStep | None, new: TableStep, change: SchemaChange) -> t
     return replace(change, before=old.after, after=new.after, renamed=renamed, fill=fill), is_exact
 
 
+def schema_body(body: Mapping[str, Any], change: SchemaChange, *, hides: bool) -> dict[str, Any]:
+    """The body of a `schema` control as the change is seen behind filters. hides: do not show the DDL, which may name
+    what they hide.
+    """
+    return {
+        **body,
+        "table": change.after.to_json(),
+        "previous": None if change.before is None else f"{change.before.fingerprint:016x}",
+        "renamed": dict(change.renamed),
+        "fill": dict(change.fill),
+        "ddl": None if hides else body.get("ddl"),
+    }
+
+
+def previous_of(body: Mapping[str, Any]) -> int | None:
+    """The fingerprint of the definition before a `schema` control; None where nobody knew the table."""
+    previous = body.get("previous")
+    return previous if previous is None or isinstance(previous, int) else int(str(previous), 16)
+
+
 def _is_judged_alike(name: str, found: Mapping[str, Origin], old: TableStep) -> bool:
     """Whether rows from before a change were judged by the value that the column has in them now."""
     origin = found.get(name)
-    if origin is None:
-        return False
+    if origin is None:  # lost, unless it was judged as missing and is missing still
+        return name in old.reads and name not in old.before.names
     if origin.column is None:  # it was judged as missing, which is NULL, unless the filter let it be
         return origin.is_known and origin.value is None and name in old.reads and name not in old.before.names
     return origin.is_still(name) and _is_widened(origin)

@@ -1,0 +1,212 @@
+"""FrameFilter: the bytes of a stream behind a filter, made of the frames of its log. Pure; no row becomes an object.
+
+Each image is judged alone, in the definition that it was written in, and one that passes without the other is an insert
+or a delete. Controls pass, as what they mean behind the filter. Commit frames pass as they are, so that who gets
+nothing else still moves on. A frame that passes whole is the same bytes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from databus.core import ControlKind, CorruptData, DatabusError, UnknownColumn
+from databus.filters._stream_filter import StreamFilter
+from databus.filters._table_cut import Definitions, Hashes, TableCut, row_hashes, unknown_column
+from databus.filters._table_step import changed_by, previous_of, schema_body
+from databus.schema import SchemaChange, TableSchema, column_named
+from databus.wire import COMMIT, CONTROL, Frame, Header, control_again, frames_in, rows_again
+
+_EXACT: Final = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """What is left of whole groups. taken: how many bytes of them were looked at: less than all where `error` stands
+    before the next group.
+    """
+
+    content: bytes
+    taken: int
+    error: DatabusError | None = None
+
+
+class FrameFilter:
+    """A filter over the frames of one physical source. Has no place in a stream: any number of readers share it, in any
+    threads.
+    """
+
+    def __init__(self, wanted: StreamFilter, physical: str, known: Definitions) -> None:
+        self.wanted = wanted
+        self.physical = physical
+        self._known = known
+        self._cuts: dict[tuple[int, bool], TableCut] = {}
+        self._made: dict[int, TableSchema] = {}
+
+    def cut_of(self, table: TableSchema) -> TableCut:
+        """What the filter makes of a definition. Raises as `TableCut.of` does."""
+        now = self._known.definition_now(table.source)
+        key = table.fingerprint, now is not None and now.fingerprint == table.fingerprint
+        found = self._cuts.get(key)
+        if found is None:
+            found = self._cuts[key] = TableCut.of(self.wanted, self.physical, table, self._known)
+            self._made[found.after.fingerprint] = found.after
+        return found
+
+    def made(self, fingerprint: int) -> TableSchema | None:
+        """The definition of what comes out that has this fingerprint, if there was one."""
+        return self._made.get(fingerprint)
+
+    def check(self, sources: Sequence[str], *, is_at_end: bool) -> None:
+        """Raise `UnknownColumn` or `MalformedRequest` where the filter does not fit these tables (`db.table`).
+
+        is_at_end: what comes is in the definitions of now. Else a table fits if it did once: the stream ends where it
+        does not any more.
+        """
+        for source in sources:
+            now = self._known.definition_now(source)
+            if now is None:
+                continue
+            versions = self._known.definitions(source)
+            self._check_columns(source, now, versions)
+            try:
+                self.cut_of(now)
+            except UnknownColumn:
+                if is_at_end or not any(self._fits(version) for version in versions):
+                    raise
+
+    def _fits(self, table: TableSchema) -> bool:
+        try:
+            self.cut_of(table)
+        except UnknownColumn:
+            return False
+        return True
+
+    def _check_columns(self, source: str, now: TableSchema, versions: Sequence[TableSchema]) -> None:
+        name = f"{self.physical}/{source}"
+        rules, forced = self.wanted.about(name)
+        hidden = {each.lower() for rule in forced for each in rule.hide}
+        there = dict.fromkeys(each for table in (now, *versions) for each in table.names if each.lower() not in hidden)
+        for rule in rules:
+            for column in rule.columns or ():
+                if column_named(column, tuple(there)) is None:
+                    raise unknown_column("columns", name, column, [each for each in now.names if each in there])
+
+    # Frames
+
+    def filtered(self, content: bytes, frames: Sequence[tuple[int, Frame]] | None = None) -> Filtered:
+        """What is left of whole groups; the same object where that is all.
+
+        frames: those of `content`, and where each begins, where somebody has cut it before.
+        """
+        cut = list(frames_in(content, self.physical)) if frames is None else frames
+        out = _Output(content)
+        start = first = 0
+        for number, (at, frame) in enumerate(cut):
+            if frame.header.kind != COMMIT:
+                continue
+            end = at + frame.header.frame_bytes
+            try:
+                group = [self._left(each, frame.header) for _, each in cut[first:number]]
+            except DatabusError as error:
+                return Filtered(out.content(start), start, error)
+            for (place, each), left in zip(cut[first:number], group, strict=True):
+                if left is not None:
+                    out.replace(place, place + each.header.frame_bytes, left)
+            start, first = end, number + 1
+        return Filtered(out.content(len(content)), len(content))
+
+    def measured(self, frames: Sequence[Frame]) -> tuple[int, int]:
+        """Roughly how many rows and bytes are left of the frames of a group, without its commit frame."""
+        rows = size = 0
+        for frame in frames:
+            header = frame.header
+            cut = self.cut_of(self._table_of(header))
+            if header.kind == CONTROL or cut.is_nothing:
+                rows, size = rows + header.rows, size + header.frame_bytes
+                continue
+            left = cut.count(frame.batch, self._hashes(frame, cut))
+            rows += left
+            size += header.frame_bytes * left // header.rows * len(cut.after.columns) // len(cut.before.columns)
+        return rows, size
+
+    def _left(self, frame: Frame, commit: Header) -> list[Any] | None:
+        """The buffers of a frame behind the filter, none where nothing is left; None where it passes as it is."""
+        if frame.header.kind == CONTROL:
+            return self._control(frame)
+        cut = self.cut_of(self._table_of(frame.header))
+        if cut.is_nothing:
+            return None
+        is_being_read = bool(commit.body_bytes) or b'"snapshots"' in commit.position  # also where that is hard to say
+        rows = cut.rows(frame.batch, self._hashes(frame, cut), all_updates=is_being_read)
+        if rows is None:
+            return []
+        if rows is frame.batch and cut.after.fingerprint == frame.header.fingerprint:
+            return None
+        return rows_again(frame.header, rows, cut.after.fingerprint)
+
+    def _hashes(self, frame: Frame, cut: TableCut) -> Hashes | None:
+        if cut.partition is None:
+            return None
+        if frame.key_hashes is None:
+            frame.key_hashes = row_hashes(cut.before, frame.batch)
+        hashes: Hashes = frame.key_hashes
+        return hashes
+
+    def _table_of(self, header: Header) -> TableSchema:
+        table = self._known.definition(header.fingerprint)
+        if table is None:
+            raise CorruptData(f"{self.physical}: no definition {header.fingerprint:016x} is known, which a frame names")
+        return table
+
+    def _control(self, frame: Frame) -> list[Any] | None:
+        table = self._table_of(frame.header)
+        body = frame.control
+        if frame.control_kind is not ControlKind.SCHEMA:
+            after = self.cut_of(table).after.fingerprint
+            return None if after == table.fingerprint else control_again(frame.header, body, after)
+        previous = previous_of(body)
+        before = None if previous is None else self._known.definition(previous)
+        old = None if before is None or not self._fits(before) else self.cut_of(before)
+        if old is not None:
+            self._check_gone(old, table)
+        new = self.cut_of(table)
+        if new.is_nothing and (before is None or (old is not None and old.is_nothing)):
+            return None
+        change = SchemaChange.of_control(frame.header.first, body, before, table)
+        seen, is_exact = changed_by(None if old is None else old.step, new.step, change)
+        said = schema_body(body, seen, hides=new.hides or (old is not None and old.hides))
+        if not (is_exact or change.needs_snapshot or before is None):
+            said[_EXACT] = False
+        return control_again(frame.header, said, new.after.fingerprint)
+
+    def _check_gone(self, old: TableCut, table: TableSchema) -> None:
+        """Raise `UnknownColumn` where a column of a condition goes away: nobody can say what passes from there on."""
+        there = old.before.names
+        gone = [name for name in old.step.reads if name in there and column_named(name, table.names) is None]
+        if gone:
+            raise UnknownColumn(
+                f"where: {self.physical}/{table.source} loses its column {', '.join(sorted(gone))} here, by which rows "
+                "are chosen; the stream ends before that. Go on from the same place with a condition over the columns "
+                f"that there are: {', '.join(table.names)}"
+            )
+
+
+class _Output:
+    """Stretches of `content` as they are, and what stands in place of others."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._view = memoryview(content)
+        self._pieces: list[Any] = []
+        self._kept = 0
+
+    def replace(self, start: int, end: int, buffers: Sequence[Any]) -> None:
+        """Have these stand there instead."""
+        self._pieces += [self._view[self._kept : start], *buffers]
+        self._kept = end
+
+    def content(self, end: int) -> bytes:
+        """All up to there."""
+        if not self._pieces and end == len(self._content):
+            return self._content
+        return b"".join([*self._pieces, self._view[self._kept : end]])

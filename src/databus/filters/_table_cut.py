@@ -1,0 +1,273 @@
+"""What a filter makes of one table in one definition: which rows it lets through, and which of their columns. Pure."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from databus.core import ConfigError, MalformedRequest, UnknownColumn
+from databus.filters._row_choice import Flags, RowChoice, begins_update, differs, whole_changes
+from databus.filters._stream_filter import Partition, StreamFilter, TableRule
+from databus.filters._table_step import TableStep
+from databus.schema import (
+    BUS_FIELDS,
+    BoundPredicate,
+    Predicate,
+    TableSchema,
+    column_named,
+    forms_of,
+    frame_schema,
+    key_bytes,
+    key_form,
+    key_hashes,
+    user_schema,
+)
+
+Rows: TypeAlias = Any  # a batch or a table
+Hashes = npt.NDArray[np.uint32]
+
+_BUS_NAMES: Final = tuple(field.name for field in BUS_FIELDS)
+_HASH_BITS: Final = np.uint32(0x7FFFFFFF)
+
+
+class Definitions(Protocol):
+    """Who knows the definitions that tables have had; the schema store of a log."""
+
+    def definition(self, fingerprint: int) -> TableSchema | None:
+        """The definition of that fingerprint."""
+        ...
+
+    def definitions(self, source: str) -> Sequence[TableSchema]:
+        """All that a table (`db.table`) has had, oldest first."""
+        ...
+
+    def definition_now(self, source: str) -> TableSchema | None:
+        """The one that it has now; of a table that is gone, the last."""
+        ...
+
+
+def row_hashes(table: TableSchema, rows: Rows) -> Hashes:
+    """By row, the hash by which partitions are dealt, of 31 bits: that of its key, or of the table's name where it has
+    none. See docs/key-bytes.md.
+    """
+    if not table.key:
+        name = key_hashes(pa.array([table.source.encode()], pa.large_binary()))
+        return np.repeat(name & _HASH_BITS, rows.num_rows)
+    return key_hashes(key_bytes([rows.column(name) for name in table.key])) & _HASH_BITS
+
+
+@dataclass(frozen=True)
+class TableCut:
+    """A filter over one definition of a table.
+
+    step: the definitions before and after, and what decides. conditions: over the columns of `step.before` and `later`,
+    those that the table has got since, which were NULL. choice: what becomes of rows that do not pass; None if all do.
+    """
+
+    step: TableStep
+    conditions: tuple[BoundPredicate, ...]
+    later: pa.Schema
+    choice: RowChoice | None
+    partition: Partition | None
+    hides: bool
+
+    @classmethod
+    def of(cls, wanted: StreamFilter, physical: str, table: TableSchema, known: Definitions) -> "TableCut":
+        """Fit a filter to a table.
+
+        Raises `UnknownColumn` for a column of a condition that the table has not, `MalformedRequest` for a comparison
+        that does not fit it.
+        """
+        name = f"{physical}/{table.source}"
+        rules, forced = wanted.about(name)
+        hidden = _hidden(table, forced)
+        later: dict[str, pa.DataType] = {}
+        seen = replace(table, columns=tuple(each for each in table.columns if each.name not in hidden))
+        try:
+            conditions = [
+                _bound(rule.where, over, table, hide, known, later)
+                for some, over, hide in ((rules, seen, forced), (forced, table, ()))
+                for rule in some
+                if rule.where is not None
+            ]
+            choice = RowChoice(table) if conditions else None
+        except LookupError as error:
+            raise unknown_column("where", name, error.args[0], seen.names) from None
+        except ConfigError as error:
+            raise MalformedRequest(f"where: {name}: {error}") from error
+        whole = table if choice is None else choice.after
+        sent = _sent(seen, (*rules, *forced))
+        after = replace(whole, columns=tuple(each for each in whole.columns if each.name in sent))
+        forms = tuple(key_form(forms_of(table.column(each).type).arrow) for each in table.key)
+        step = TableStep(
+            table,
+            after,
+            lambda rows: rows,
+            {each: each for each in sent},
+            reads=frozenset().union(*(each.columns for each in conditions)),
+            selects=bool(conditions) or wanted.partition is not None,
+            judged_by=None if wanted.partition is None else (table.key, forms),
+        )
+        return cls(step, tuple(conditions), pa.schema(list(later.items())), choice, wanted.partition, bool(hidden))
+
+    @property
+    def before(self) -> TableSchema:
+        """The definition of what comes in."""
+        return self.step.before
+
+    @property
+    def after(self) -> TableSchema:
+        """The definition of what comes out."""
+        return self.step.after
+
+    @property
+    def projects(self) -> bool:
+        """Whether columns are left out."""
+        return len(self.after.columns) < len(self.before.columns)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all passes as it is."""
+        return not self.step.selects and not self.projects
+
+    def passing(self, rows: pa.RecordBatch, hashes: Hashes | None) -> tuple[Flags | None, Flags | None]:
+        """Which rows are in the partition, and for which the conditions hold; None for all.
+
+        hashes: those of the rows, where there is a partition.
+        """
+        part = self.partition
+        mine = None if part is None or hashes is None else hashes % np.uint32(part.count) == part.index
+        if not self.conditions:
+            return mine, None
+        judged = rows
+        if len(self.later):
+            nulls = [pa.nulls(rows.num_rows, each.type) for each in self.later]
+            judged = pa.Table.from_batches([rows])
+            for name, column in zip(self.later.names, nulls, strict=True):
+                judged = judged.append_column(name, column)
+        holds = self.conditions[0].holds(judged)
+        for condition in self.conditions[1:]:
+            holds = pc.and_(holds, condition.holds(judged))
+        return mine, np.asarray(holds)
+
+    def count(self, rows: pa.RecordBatch, hashes: Hashes | None) -> int:
+        """Roughly how many rows are left."""
+        mine, holds = self.passing(rows, hashes)
+        if holds is None or (self.choice is not None and self.choice.removes):
+            return rows.num_rows if mine is None else int(np.count_nonzero(mine))
+        return int(np.count_nonzero(holds if mine is None else holds & mine))
+
+    def rows(self, rows: pa.RecordBatch, hashes: Hashes | None, *, all_updates: bool) -> pa.RecordBatch | None:
+        """What is left of rows; the same object where that is all, None where it is nothing.
+
+        all_updates: keep updates that change no column that is sent.
+        """
+        mine, holds = self.passing(rows, hashes)
+        if holds is not None and self.choice is not None and self.choice.removes:
+            left = rows if mine is None else rows.filter(pa.array(mine))
+            holds = holds if mine is None else holds[mine]
+            return self._sent_of(whole_changes(self.choice.left(left, holds)), all_updates=True)
+        passes = holds if mine is None else mine if holds is None else holds & mine
+        if passes is None or passes.all():
+            return self._sent_of(rows, all_updates=all_updates) if self.projects else rows
+        if not passes.any():
+            return None
+        left = rows.select([*self.after.names, *_BUS_NAMES]).filter(pa.array(passes))
+        return self._sent_of(whole_changes(left), all_updates=all_updates)
+
+    def _sent_of(self, rows: Rows, *, all_updates: bool) -> pa.RecordBatch | None:
+        names = self.after.names
+        if self.projects and not all_updates and self.before.first_images:
+            before = np.flatnonzero(begins_update(rows))
+            changed = np.zeros(len(before), bool)
+            for name in names if len(before) else ():
+                changed |= differs(rows.column(name), before)
+            if not changed.all():
+                stays = np.ones(rows.num_rows, bool)
+                stays[before[~changed]] = stays[before[~changed] + 1] = False
+                rows = rows.filter(pa.array(stays))
+        if not rows.num_rows:
+            return None
+        schema = frame_schema(self.after)
+        columns = [_used(_one(rows.column(name))) for name in schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _used(column: pa.Array) -> pa.Array:
+    """A dictionary's column without the values that no row has any more; others as they are."""
+    if not pa.types.is_dictionary(column.type) or len(column.dictionary) <= 1:
+        return column
+    indices = column.indices.to_numpy(zero_copy_only=False)
+    is_used = np.zeros(len(column.dictionary), bool)
+    is_used[indices] = True
+    if is_used.all():
+        return column
+    places = (np.cumsum(is_used) - 1).astype(np.int32)
+    return pa.DictionaryArray.from_arrays(pa.array(places[indices]), column.dictionary.filter(pa.array(is_used)))
+
+
+def _hidden(table: TableSchema, forced: Sequence[TableRule]) -> frozenset[str]:
+    found = {column_named(name, table.names) for rule in forced for name in rule.hide}
+    if lost := [name for name in table.key if name in found]:
+        raise ConfigError(f"hide: {table.source}: column {lost[0]} is part of the key, by which rows are told apart")
+    return frozenset(name for name in found if name is not None)
+
+
+def _sent(seen: TableSchema, rules: Sequence[TableRule]) -> tuple[str, ...]:
+    """The columns that all rules let through, and the key."""
+    wanted = [{column_named(name, seen.names) for name in rule.columns} for rule in rules if rule.columns is not None]
+    return tuple(name for name in seen.names if name in seen.key or all(name in some for some in wanted))
+
+
+def _bound(
+    where: str,
+    seen: TableSchema,
+    table: TableSchema,
+    hide: Sequence[TableRule],
+    known: Definitions,
+    later: dict[str, pa.DataType],
+) -> BoundPredicate:
+    """A condition over the columns of a table that its writer sees; those that it lacks are added to `later`."""
+    predicate = Predicate.parse(where)
+    for column in predicate.columns:
+        if column_named(column, seen.names) is None:
+            name, kind = _later(column, table, hide, known) or (None, None)
+            if name is None:
+                raise LookupError(column)
+            later[name] = kind
+    return predicate.over(pa.schema([*user_schema(seen), *later.items()]))
+
+
+def _later(
+    column: str, table: TableSchema, hide: Sequence[TableRule], known: Definitions
+) -> tuple[str, pa.DataType] | None:
+    """A column that a definition lacks, as the table has got it since; None if it has not."""
+    now = known.definition_now(table.source)
+    if now is None or now.fingerprint == table.fingerprint:
+        return None
+    versions = known.definitions(table.source)
+    own = [each.fingerprint for each in versions].index(table.fingerprint)
+    for version in reversed(versions[own + 1 :]):
+        hidden = _hidden(version, hide)
+        found = column_named(column, [each for each in version.names if each not in hidden])
+        if found is not None:
+            return found, forms_of(version.column(found).type).arrow
+    return None
+
+
+def unknown_column(parameter: str, name: str, column: str, names: Sequence[str]) -> UnknownColumn:
+    """The error for a column that a table has not."""
+    near = {each.lower(): each for each in names}.get(
+        next(iter(difflib.get_close_matches(column.lower(), [each.lower() for each in names], 1)), "")
+    )
+    hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(names)}"
+    return UnknownColumn(f"{parameter}: {name} has no column {column!r}{hint}")
