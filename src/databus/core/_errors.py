@@ -9,6 +9,8 @@ DatabusError
 │   ├── AccessDenied          no token, or a wrong one (401)
 │   ├── UnknownSource         a name that the relay does not have (404)
 │   ├── UnknownColumn         a column that a table does not have
+│   ├── UnknownGroup          a group that the relay does not have (404)
+│   ├── OtherCoordinator      groups are another relay's; the message names it (421)
 │   └── LockHeld              another process owns this log or state (names it)
 ├── TransientError        waiting may be enough: `retryable`           exit code 75
 │   ├── ServiceUnavailable    a relay or a database does not answer (503)
@@ -18,6 +20,12 @@ DatabusError
 └── FatalError            somebody has to decide before it goes on     exit code 3
     ├── PositionPurged        what was asked for has left the log (410)
     ├── PositionForeign       another history than the one asked for (409)
+    ├── GroupRefused          a group refused a call, which has changed nothing (409)
+    │   ├── Fenced                somebody else holds a partition now
+    │   ├── StaleCall             a newer call of the same member was handled before
+    │   ├── GroupDiffers          sources or filters are not those of the group
+    │   ├── GroupStateLost        where the group stood is not known
+    │   └── GroupBusy             somebody is at work in the group
     ├── SourceChanged         the database is not the one that we knew
     ├── SourceSuspended       capture of a source has stopped on an error (409)
     ├── CorruptData           bytes that are not what was written; names the place
@@ -27,7 +35,8 @@ DatabusError
     └── LimitExceeded         a named bound was hit
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class DatabusError(Exception):
@@ -68,6 +77,27 @@ class UnknownSource(InputError):
 
 class UnknownColumn(InputError):
     """A filter names a column that its table does not have; the message names both."""
+
+
+class UnknownGroup(InputError):
+    """No group of that name; the message names the nearest one."""
+
+    http_status = 404
+
+
+class OtherCoordinator(InputError):
+    """Another relay coordinates groups. coordinator: its address."""
+
+    http_status = 421
+
+    def __init__(self, message: str, *, coordinator: str | None = None) -> None:
+        super().__init__(message)
+        self.coordinator = coordinator
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """As the answer over HTTP says it."""
+        return {"coordinator": self.coordinator}
 
 
 class LockHeld(InputError):
@@ -133,6 +163,36 @@ class PositionForeign(FatalError):
     def __init__(self, message: str, *, physical: str | None = None) -> None:
         super().__init__(message)
         self.physical = physical
+
+
+class GroupRefused(FatalError):
+    """A group refused a call; nothing has changed. details: what the answer over HTTP says beside the message."""
+
+    http_status = 409
+
+    def __init__(self, message: str, *, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.details: Mapping[str, Any] = details or {}
+
+
+class Fenced(GroupRefused):
+    """Partitions are not the caller's any more: `fenced` names them."""
+
+
+class StaleCall(GroupRefused):
+    """A call with a number that is not above the `last` one handled."""
+
+
+class GroupDiffers(GroupRefused):
+    """A member wants other sources or filters than its group has: `differs` has both."""
+
+
+class GroupStateLost(GroupRefused):
+    """The name is known, and where it stood is not: somebody has to say so. `reason`: `lost` or `forgotten`."""
+
+
+class GroupBusy(GroupRefused):
+    """What was asked needs a group at rest, and somebody holds partitions, or a resize is under way."""
 
 
 class SourceChanged(FatalError):

@@ -22,9 +22,11 @@ from databus.core import (
     AccessDenied,
     ConfigError,
     DatabusError,
+    GroupRefused,
     InputError,
     LimitExceeded,
     MalformedRequest,
+    OtherCoordinator,
     PositionForeign,
     PositionPurged,
     ServiceUnavailable,
@@ -485,9 +487,13 @@ class Body:
 
 
 def _error_of(kind: type[DatabusError], message: str, told: Any) -> DatabusError:
-    """The relay's error as one here, with what else it says of a position."""
+    """The relay's error as one here, with what else it says of a position or a group."""
     physical, oldest = (told.get(name) for name in ("physical", "oldest")) if isinstance(told, dict) else (None, None)
     physical = physical if isinstance(physical, str) else None
     if issubclass(kind, PositionPurged):
         return kind(message, physical=physical, oldest=oldest if isinstance(oldest, int) else None)
+    if issubclass(kind, GroupRefused):
+        return kind(message, details=told if isinstance(told, dict) else None)
+    if issubclass(kind, OtherCoordinator):
+        return kind(message, coordinator=told.get("coordinator") if isinstance(told, dict) else None)
     return kind(message, physical=physical) if issubclass(kind, PositionForeign) else kind(message)

@@ -10,7 +10,15 @@ from typing import Any, Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from databus.core import AccessDenied, DatabusError, PositionForeign, PositionPurged, TooManyRequests
+from databus.core import (
+    AccessDenied,
+    DatabusError,
+    GroupRefused,
+    OtherCoordinator,
+    PositionForeign,
+    PositionPurged,
+    TooManyRequests,
+)
 from databus.relay._config import is_loopback
 
 _FOR_NO_PAGE: Final = {
@@ -102,6 +110,8 @@ def error_response(error: DatabusError, status: int | None = None, allow: str | 
 def _details(error: DatabusError) -> dict[str, Any]:
     if isinstance(error, PositionPurged):
         return {"physical": error.physical, "oldest": error.oldest}
+    if isinstance(error, GroupRefused | OtherCoordinator):
+        return dict(error.details)
     return {"physical": error.physical} if isinstance(error, PositionForeign) else {}
 
 

@@ -1,0 +1,30 @@
+"""Durable consumers and groups: who holds which partition, and how far each has come. Start with `Coordinator`."""
+
+from databus.relay.groups._call import Answer, Call, Held, Taken
+from databus.relay.groups._coordinator import Changes, Coordinator, GroupLimits, Now
+from databus.relay.groups._names import Listed, NameState
+from databus.relay.groups._operations import bring_in, delete, export, pause, reset, resize
+from databus.relay.groups._state import Barrier, Group, Member, Partition
+
+__all__ = [
+    "Answer",
+    "Barrier",
+    "Call",
+    "Changes",
+    "Coordinator",
+    "Group",
+    "GroupLimits",
+    "Held",
+    "Listed",
+    "Member",
+    "NameState",
+    "Now",
+    "Partition",
+    "Taken",
+    "bring_in",
+    "delete",
+    "export",
+    "pause",
+    "reset",
+    "resize",
+]

@@ -1,0 +1,155 @@
+"""What an operator does to a group. Pure, as the coordinator is; each refuses what would pull a partition from under
+somebody who is at work.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from databus.core import Checkpoint, GroupBusy, MalformedRequest
+from databus.relay.groups._call import check_name, sources_of
+from databus.relay.groups._coordinator import Coordinator, Now
+from databus.relay.groups._names import Listed, NameState
+from databus.relay.groups._state import PARTITIONS_MAX, Group, Partition
+
+_VERSION: Final = 1
+_EXPORTED: Final = frozenset({"v", "name", "sources", "filters", "guard", "last_fence", "start", "partitions"})
+
+
+def resize(coordinator: Coordinator, name: str, n: int) -> None:
+    """Split each partition in equal parts, as soon as it is free. Raises `MalformedRequest`, `GroupBusy`."""
+    group = coordinator.group(name)
+    if group.is_resizing:
+        raise GroupBusy(
+            f"{name}: it is being resized to {group.n}; partitions {_old(group)} have not been given up yet"
+        )
+    if n % group.n or not group.n < n <= PARTITIONS_MAX:
+        raise MalformedRequest(
+            f"to: {name} has {group.n} partitions; it can be resized to a multiple of that, {PARTITIONS_MAX} at most"
+        )
+    group.n = n
+    group.note_head()
+    coordinator.list_as(name, Listed(NameState.KEPT, n))
+    for number in [number for number, partition in group.partitions.items() if partition.holder is None]:
+        group.free(number)
+    coordinator.touch(group)
+
+
+def pause(coordinator: Coordinator, name: str, *, paused: bool) -> None:
+    """Have all members give up what they hold, and get nothing; or have them go on."""
+    group = coordinator.group(name)
+    if group.is_paused != paused:
+        group.is_paused = paused
+        group.note_head()
+    coordinator.touch(group)
+
+
+def reset(coordinator: Coordinator, name: str, to: Any, checkpoint: Checkpoint | None, now: Now) -> None:
+    """Have every partition stand elsewhere. Raises `GroupBusy` while anybody holds one.
+
+    to, checkpoint: where, as it was said, and the place that this is. Of a name that has no state it is kept what was
+    said: its next member makes the group there.
+    """
+    listed = coordinator.names.get(name)
+    if name not in coordinator.groups and listed is not None and listed.state is not NameState.DELETED:
+        coordinator.list_as(name, Listed(NameState.BEGINS, 0, listed.last_fence, now.wall_ms, to))
+        return
+    group = coordinator.group(name)
+    _check_at_rest(group, "reset")
+    if checkpoint is None:
+        raise ValueError("a place is needed")
+    group.start = checkpoint
+    group.barriers.clear()
+    for number, partition in group.partitions.items():
+        group.put(number, Partition(partition.of, checkpoint, partition.fence))
+    group.note_head()
+    coordinator.touch(group)
+
+
+def delete(coordinator: Coordinator, name: str, now: Now, *, force: bool = False) -> None:
+    """Forget a group. Raises `GroupBusy` while it has members, unless by force. Also of a name without a state."""
+    listed = coordinator.names.get(name)
+    if name not in coordinator.groups and listed is not None and listed.state is not NameState.DELETED:
+        coordinator.list_as(name, Listed(NameState.DELETED, 0, listed.last_fence, now.wall_ms))
+        return
+    group = coordinator.group(name)
+    if group.members and not force:
+        raise GroupBusy(
+            f"{name}: it has {len(group.members)} members that call, such as {next(iter(group.members))}; stop them "
+            "first, or say force=1: they are refused at their next call then"
+        )
+    coordinator.remove(name, NameState.DELETED, now)
+
+
+def export(coordinator: Coordinator, name: str) -> dict[str, Any]:
+    """All that makes the group go on elsewhere, or here after it was lost."""
+    group = coordinator.group(name)
+    whole = group.whole()
+    head = whole["head"]
+    return {
+        "v": _VERSION,
+        "name": name,
+        **{field: head[field] for field in ("sources", "filters", "guard", "last_fence", "start")},
+        "partitions": {
+            number: {"of": each["of"], "checkpoint": each["checkpoint"]} for number, each in whole["partitions"].items()
+        },
+    }
+
+
+def bring_in(coordinator: Coordinator, name: str, value: Any, now: Now) -> None:
+    """Put what `export` gave in the place of a group that has no members, or was lost. Raises `GroupBusy`."""
+    check_name(name)
+    group = _read(name, value)
+    coordinator.check_room(name)
+    there = coordinator.groups.get(name)
+    if there is not None:
+        _check_at_rest(there, "import")
+        if there.members:
+            raise GroupBusy(f"{name}: it has {len(there.members)} members that call; stop them first")
+        group.last_fence = max(group.last_fence, there.last_fence)
+        coordinator.remove(name, NameState.DELETED, now)
+    coordinator.add(group, now, waits=there is None)
+
+
+def _read(name: str, value: Any) -> Group:
+    if not isinstance(value, Mapping) or value.get("v") != _VERSION or set(value) != _EXPORTED:
+        raise MalformedRequest(f"{name}: this is no group that was exported by this version of databus")
+    try:
+        partitions = {
+            int(text): Partition(each["of"], Checkpoint.from_json(each["checkpoint"], f"partitions.{text}.checkpoint"))
+            for text, each in value["partitions"].items()
+        }
+        group = Group(
+            name,
+            sources_of(value["sources"]),
+            dict(value["filters"]),
+            max(partition.of for partition in partitions.values()),
+            Checkpoint.from_json(value["start"], "start"),
+            int(value["last_fence"]),
+            guard=bool(value["guard"]),
+        )
+        is_whole = sorted(part for number, each in partitions.items() for part in range(number, group.n, each.of))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise MalformedRequest(f"{name}: this is no group that was exported: {error!r}") from error
+    if is_whole != list(range(group.n)) or group.n > PARTITIONS_MAX:
+        raise MalformedRequest(f"{name}: its partitions are not each key's one partition of {group.n}")
+    for number, partition in partitions.items():
+        group.put(number, partition)
+    for number, partition in partitions.items():
+        if partition.of != group.n:
+            group.free(number)  # a resize that was under way ends here: nobody holds anything
+    group.note_head()
+    return group
+
+
+def _check_at_rest(group: Group, what: str) -> None:
+    held = {number: each.holder for number, each in group.partitions.items() if each.holder is not None}
+    if held:
+        number, holder = next(iter(held.items()))
+        raise GroupBusy(
+            f"{group.name}: {len(held)} partitions are held, {number} by {holder}; a {what} needs them given up: pause "
+            "the group, or stop its members, and wait until nobody holds any"
+        )
+
+
+def _old(group: Group) -> str:
+    return ", ".join(str(number) for number, each in group.partitions.items() if each.of != group.n)
