@@ -48,9 +48,10 @@ class Client:
 
     SIGTERM ends `run` and `join` in the main thread as `stop` does, unless the program has a handler of its own.
 
-    relay: an address, or a `RelayClient`, which takes files for TLS too. token, token_file: what a relay with a token
-    wants to be shown; without them the environment variable DATABUS_TOKEN is looked at. name: how the
-    relay's statistics and metrics call this client; by it they still show where it stood when it has vanished.
+    relay: an address, several of relays of one database, or a `RelayClient`, which takes files for TLS too. token,
+    token_file: what a relay with a token wants to be shown; without them the environment variable DATABUS_TOKEN is
+    looked at. name: how the relay's statistics and metrics call this client; by it they still show where it stood when
+    it has vanished.
     sources: names and patterns (`shop/main.*`, `orders`); None for all, with those whose database the relay could not
     reach so far.
     start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`,
@@ -60,7 +61,7 @@ class Client:
 
     def __init__(
         self,
-        relay: RelayClient | str,
+        relay: RelayClient | str | Sequence[str],
         consumer: Consumer,
         *,
         sources: Sequence[str] | None = None,
@@ -72,7 +73,7 @@ class Client:
         config: ClientConfig | None = None,
         clock: Clock | None = None,
     ) -> None:
-        if isinstance(relay, str):
+        if not isinstance(relay, RelayClient):
             relay = RelayClient(relay, token=token, token_file=token_file, name=name)
         elif (token, token_file, name) != (None, None, None):
             raise ConfigError("a RelayClient has its token and its name already; give them to it, not to the Client")

@@ -1,16 +1,17 @@
 """Splitting: groups of frames in, windows out. Pure; start with `Splitter`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from databus.client._window import Int, Keys, TableOf, View, Window
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, CorruptData, Pair, SourceCheckpoint
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNBEGUN, CorruptData, Pair, SourceCheckpoint
 from databus.wire import (
     Frame,
     FrameGroup,
     done_by,
+    ends_in_other_log,
     is_inside_transaction,
     resumes_after,
     snapshots_after,
@@ -34,6 +35,7 @@ class Splitter:
         self._snapshots: Mapping[str, int] = dict(start.snapshots)
         self._uuid = start.uuid
         self._log = start.log or ""
+        self._until_log = ""  # in which `until` was found: the first one that is connected
         self._is_inside = is_inside_transaction(start.pair)  # a part of it has been given out
         self._restarts = False  # the next window begins anew what was given out in part
 
@@ -42,12 +44,17 @@ class Splitter:
         """Whether `until` has been reached."""
         return self._until is not None and self._after >= self._until
 
-    def connected(self, uuid: str, log: str) -> bool:
+    def connected(self, uuid: str, log: str, unread: Sequence[str] = ()) -> bool:
         """The next groups come from this log. Whether they start a transaction anew of which a part was given out.
 
         Another log goes on from the end of the transaction before, and may count its rows otherwise: nothing of it is
-        dropped. What the other log read by snapshot is read anew.
+        dropped. unread: tables whose snapshots were open in the log before; they are read anew.
         """
+        self._until_log = self._until_log or log
+        if log != self._until_log:
+            self._until = ends_in_other_log(self._until)
+        if unread:
+            self._snapshots = dict.fromkeys(unread, UNBEGUN)
         is_other_log = self._log not in ("", log)
         self._uuid, self._log = uuid, log
         is_anew = is_other_log and is_inside_transaction(self._after)

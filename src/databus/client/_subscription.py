@@ -57,7 +57,9 @@ class Wanted:
 def wanted_of(relay: RelayClient, sources: Sequence[str] | None) -> list[Wanted]:
     """Which physical sources of a relay a list of names and patterns speaks of; see `select`."""
     physicals = relay.physicals()  # asked for first: the tables of a log that is there by then are known
-    return select(relay.sources(), physicals, sources)
+    wanted = select(relay.sources(), physicals, sources)
+    relay.check_peers([each.physical for each in wanted])
+    return wanted
 
 
 def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: Sequence[str] | None) -> list[Wanted]:
@@ -295,7 +297,7 @@ def _cancel(readers: Sequence[Reader]) -> None:
 
 
 def windows(
-    relay: RelayClient | str,
+    relay: RelayClient | str | Sequence[str],
     *,
     sources: Sequence[str] | None = None,
     start: Start = "beginning",
@@ -306,7 +308,8 @@ def windows(
 ) -> Subscription:
     """Follow a relay's sources, window by window.
 
-    relay: an address, or a `RelayClient`, which takes files for `https://` and tokens.
+    relay: an address, several of relays of one database (`["http://relay-a:11115", "http://relay-b:11115"]`), or a
+    `RelayClient`, which takes files for `https://` and tokens.
     sources: names and patterns; None for all there are, with those whose database the relay could not reach so far.
     checkpoint: where to go on, for the physical sources in it; the others begin at `start`: `beginning`,
     `earliest`, `latest`, or a time (all that was committed then or later comes, perhaps with a little from before).
@@ -314,7 +317,7 @@ def windows(
 
     Raises `ServiceUnavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
     """
-    client = RelayClient(relay, token=token) if isinstance(relay, str) else relay
+    client = relay if isinstance(relay, RelayClient) else RelayClient(relay, token=token)
     wanted = wanted_of(client, sources)
     known = checkpoint.sources if checkpoint is not None else {}
     starts: dict[str, Start] = {each.physical: known.get(each.physical) or each.begins_at(start) for each in wanted}

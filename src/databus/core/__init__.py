@@ -14,7 +14,7 @@ from databus.core._change import (
     ChangeType,
     ControlKind,
 )
-from databus.core._checkpoint import UNREAD_TABLES, Checkpoint, SourceCheckpoint
+from databus.core._checkpoint import UNBEGUN, UNREAD_TABLES, Checkpoint, SourceCheckpoint
 from databus.core._clock import Clock, SystemClock
 from databus.core._crash import CRASH_POINTS, crash_point, is_armed
 from databus.core._errors import (
@@ -99,6 +99,7 @@ __all__ = [
     "SOURCE",
     "TIMELINE_MAX",
     "TXID",
+    "UNBEGUN",
     "UNREAD_TABLES",
     "AccessDenied",
     "ChangeType",

@@ -18,6 +18,9 @@ from databus.core._scn import SEQ_DONE, Pair
 VERSION: Final = 1
 UNREAD_TABLES: Final = "*"
 """Among `snapshots`: tables are to be read in that log whose snapshots have not begun. No table has this name."""
+UNBEGUN: Final = 0
+"""Generation of a snapshot that was open in another log, and was requested anew from this one. No log has a snapshot of
+this generation, so none takes it for its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from databus.link._follow import (
     ReaderState,
     Started,
 )
+from databus.link._frame_stream import FrameStream
 from databus.link._http import answer_of, body_of, has_unasked, shut, shut_after, without_secrets
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
 from databus.link._registry_options import RegistryOptions
 from databus.link._relay import (
-    FrameStream,
     Head,
     Range,
     RangeControl,

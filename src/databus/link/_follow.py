@@ -13,9 +13,31 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from databus.core import Pair, PositionForeign, ServiceUnavailable, SourceCheckpoint, TransientError
+from databus.core import (
+    UNBEGUN,
+    UNREAD_TABLES,
+    FatalError,
+    InputError,
+    Pair,
+    PositionForeign,
+    PositionPurged,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    TransientError,
+)
+from databus.link._frame_stream import FrameStream
+from databus.link._ranges import any_of
 from databus.link._relay import RelayClient, Start
-from databus.wire import Commit, FrameGroup, Header, done_by, position_at, snapshots_after, snapshots_at
+from databus.wire import (
+    Commit,
+    FrameGroup,
+    Header,
+    done_by,
+    ends_in_other_log,
+    position_at,
+    snapshots_after,
+    snapshots_at,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +46,15 @@ class FollowConfig:
 
     buffer_bytes_max: what may wait for the consumer, for each physical source (one group may always wait).
     backoff_first_ms, backoff_ms_max: how long to wait before connecting again, doubled each time. outage_ms_max: how
-    long the relay may be away before `ServiceUnavailable` is raised.
+    long the relay may be away before `ServiceUnavailable` is raised. reread_after_ms: how long the relay may be away
+    before tables whose snapshots were open are read anew by another one.
     """
 
     buffer_bytes_max: int = 32 << 20
     backoff_first_ms: int = 50
     backoff_ms_max: int = 5_000
     outage_ms_max: int = 24 * 3_600_000
+    reread_after_ms: int = 10_000
 
 
 class Backoff:
@@ -61,10 +85,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A connection stands; what follows comes from this log."""
+    """What follows comes from this log. unread: tables whose snapshots were open in another, and are read anew here."""
 
     uuid: str
     log: str
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +193,8 @@ class Reader:
         self.channel = channel
         self._sources = None if sources is None else tuple(sources)
         self._until = until
+        self._until_log = ""  # in which it was found: the first one that is connected
+        self._uuid = ""
         self._start = start
         self._closing = threading.Event()
         self._backoff = Backoff(self._config.backoff_first_ms, self._config.backoff_ms_max)
@@ -242,22 +269,72 @@ class Reader:
         position = self.position
         if self._is_done(position.pair):
             return True
-        with self._relay.stream(self.physical, position, sources=self._sources, to=self._until, follow=True) as stream:
-            if position.uuid and stream.uuid not in ("", position.uuid):
-                raise PositionForeign(
-                    f"{self.physical}: the relay serves {stream.uuid}, the checkpoint is of {position.uuid}; "
-                    f"it belongs to another database"
-                )
+        with self._open(position) as stream:
+            self._check_identity(stream, position)
+            unread = self._read_anew(stream, position)
             self.state = ReaderState.STREAMING
             self.connections += 1
             self._away_since = None
-            if not self.channel.put(Connected(stream.uuid, stream.log)):
+            if self._is_done(position.pair):
                 return True
+            # told with the first groups: of a log that gives none, nothing was begun that would have to come again
+            connected: Connected | None = Connected(stream.uuid, stream.log, unread)
             for groups in stream:
                 self._backoff.reset()
+                if connected is not None:
+                    if not self.channel.put(connected):
+                        return True
+                    self._snapshots = dict.fromkeys(unread, UNBEGUN) if unread else self._snapshots
+                    connected = None
                 if not self._pass_on(groups, stream.uuid, stream.log) or self._is_done(done_by(groups[-1].commit)):
                     return True
         return False
+
+    def _open(self, position: SourceCheckpoint) -> FrameStream:
+        def asked(*, reads_anew: bool) -> FrameStream:
+            return self._relay.stream(
+                self.physical, position, sources=self._sources, to=self._until, follow=True, reads_anew=reads_anew
+            )
+
+        away_ms = 0.0 if self._away_since is None else (time.monotonic() - self._away_since) * 1e3
+        try:
+            return asked(reads_anew=away_ms >= self._config.reread_after_ms)
+        except PositionPurged:  # by all that there are: nobody has to be waited for
+            if not position.snapshots:
+                raise
+            return asked(reads_anew=True)
+
+    def _check_identity(self, stream: FrameStream, position: SourceCheckpoint) -> None:
+        known = position.uuid or self._uuid
+        if known and stream.uuid not in ("", known):
+            raise PositionForeign(
+                f"{self.physical}: {stream.where} serves {stream.uuid}, and what was read so far is of {known}; it is "
+                f"another database, or another physical source",
+                physical=self.physical,
+            )
+        self._uuid = self._uuid or stream.uuid
+        self._until_log = self._until_log or stream.log
+        if stream.log != self._until_log:
+            self._until = ends_in_other_log(self._until)
+
+    def _read_anew(self, stream: FrameStream, position: SourceCheckpoint) -> tuple[str, ...]:
+        """Have the tables read again whose snapshots this log cannot go on with; which they are. Until their snapshots
+        begin they stand in every position, so whoever is killed meanwhile asks again.
+        """
+        if stream.unread is None:
+            return ()
+        try:
+            tables = tuple(name for name in position.snapshots if name != UNREAD_TABLES)
+            if UNREAD_TABLES in position.snapshots:
+                is_read = any_of(self._sources, self.physical)
+                served = [each.table for each in self._relay.sources() if each.physical == self.physical]
+                tables = tuple(dict.fromkeys([*tables, *filter(is_read, served)]))
+            self._relay.request_snapshot(self.physical, tables)
+        except (InputError, FatalError) as error:
+            raise PositionPurged(
+                f"{stream.unread}. They could not be requested from here: {error}", physical=self.physical
+            ) from error
+        return tables
 
     def _is_done(self, pair: Pair) -> bool:
         return self._until is not None and pair >= self._until

@@ -15,8 +15,9 @@ from databus.core import (
     name_fits,
     split_physical,
 )
+from databus.link._frame_stream import FrameStream
 from databus.link._patience import patiently
-from databus.link._relay import FrameStream, RelayClient
+from databus.link._relay import RelayClient
 from databus.wire import Commit, FrameGroup, Header, done_by, position_after
 
 _PAUSE_S: Final = 0.05

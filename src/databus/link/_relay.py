@@ -3,17 +3,17 @@
 import datetime as dt
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, TypeVar
 
 from databus.core import (
     ConfigError,
     CorruptData,
     InputError,
     Pair,
+    PositionPurged,
     ServiceUnavailable,
     SourceCheckpoint,
     StreamCut,
@@ -21,11 +21,14 @@ from databus.core import (
     UnknownSource,
     us_of,
 )
+from databus.link._frame_stream import FrameStream
 from databus.link._http import Body, Endpoint, Sockets
+from databus.link._peers import Peers
 from databus.link._tls import Access
 from databus.schema import TableSchema
-from databus.wire import VERSION, FrameGroup, FrameParser
+from databus.wire import VERSION
 
+T = TypeVar("T")
 FRAMES: Final = "application/vnd.databus.frames"
 ACCEPTED: Final = f"{FRAMES}; version={VERSION}"
 StartName = Literal["beginning", "earliest", "latest"]
@@ -116,74 +119,15 @@ class Range:
         )
 
 
-class FrameStream:
-    """A response of frames: iterate it for lists of groups. Every checksum is checked.
-
-    Ends at the end of the response, or when `close` is called, by any thread. Raises `StreamCut` if the response ended
-    before it was complete, `ServiceUnavailable` if nothing came in time, `CorruptData` for bytes that no relay wrote.
-    """
-
-    def __init__(self, body: Body, where: str, physical: str) -> None:
-        self.where = where
-        self._body = body
-        self._parser = FrameParser(where)
-        self.physical = body.headers.get("x-dbus-physical") or physical
-        self.uuid = body.headers.get("x-dbus-uuid") or ""
-        self.log = body.headers.get("x-dbus-log") or ""
-        self.published: Pair = _pair(body.headers.get("x-dbus-published"))
-
-    def __iter__(self) -> Iterator[list[FrameGroup]]:
-        return self
-
-    def __next__(self) -> list[FrameGroup]:
-        parser, body = self._parser, self._body
-        try:
-            while count := body.read_into(parser.space()):
-                groups = parser.received(count)
-                if groups:
-                    return groups
-            parser.finish()
-        except TransientError:
-            if not body.is_closed:
-                self.close()
-                raise
-        except BaseException:
-            self.close()
-            raise
-        self.close()
-        raise StopIteration
-
-    def read_into(self, space: memoryview) -> int:
-        """Instead of iterating: the bytes as they come, unchecked, for who hands them on. 0 at the end of the response.
-
-        Raises `StreamCut` and `ServiceUnavailable` as iterating does.
-        """
-        return self._body.read_into(space)
-
-    def interrupt(self) -> None:
-        """End a read that blocks in another thread."""
-        self._body.interrupt()
-
-    def close(self) -> None:
-        """Let go of the connection; from any thread, callable twice."""
-        self._body.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 class RelayClient:
-    """One relay. Any thread may ask; each question has a connection of its own.
+    """One relay, or several of one database. Any thread may ask; each question has a connection of its own.
 
         relay = RelayClient("http://127.0.0.1:11115")
         with relay.stream("shop", relay.position("shop", start="earliest"), follow=True) as stream:
             for groups in stream: ...
 
+    url: one address, or several: as a list, or in one text with commas between. The one that answered last is asked
+    first; where it does not answer, or has not what is asked for, the others are.
     token, token_file: what the relay wants to be shown, or where it is; without them the environment variable
     DATABUS_TOKEN is looked at. ca_file, certificate_file, key_file: for `https://`; see `Access`. Without them the
     variables DATABUS_CA_FILE, DATABUS_CERTIFICATE_FILE and DATABUS_KEY_FILE are. access: all files at once. name: how
@@ -195,7 +139,7 @@ class RelayClient:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         *,
         token: str | None = None,
         token_file: str | Path | None = None,
@@ -210,23 +154,31 @@ class RelayClient:
         files = Access.of(token_file, ca_file, certificate_file, key_file)
         if access is not None and files != Access():
             raise ConfigError("files, and an access that has its own: give one of them")
-        self._endpoint = Endpoint.of(
-            url,
-            token=token,
-            access=access or files,
-            connect_ms_max=connect_ms_max,
-            read_ms_max=read_ms_max,
-            client=name,
-        )
-        self.url = url
+        urls = addresses_of(url)
         self._sockets = Sockets()
+        self._peers = Peers(
+            [
+                Endpoint.of(
+                    each,
+                    token=token,
+                    access=access or files,
+                    connect_ms_max=connect_ms_max,
+                    read_ms_max=read_ms_max,
+                    client=name,
+                )
+                for each in urls
+            ],
+            self._is_closed,
+        )
+        self.url = ",".join(urls)
         self._tables: dict[int, TableSchema] = {}
         self._tables_lock = threading.Lock()
 
     def clone(self) -> "RelayClient":
         """One for the same relay that is closed by itself; what is known of schemas is shared."""
         other = object.__new__(RelayClient)
-        other.url, other._endpoint, other._sockets = self.url, self._endpoint, Sockets()
+        other.url, other._sockets = self.url, Sockets()
+        other._peers = self._peers.clone(other._is_closed)
         other._tables, other._tables_lock = self._tables, self._tables_lock
         return other
 
@@ -234,12 +186,19 @@ class RelayClient:
         """End whatever waits for this relay, in any thread; nothing can be asked any more. Callable twice."""
         self._sockets.close()
 
-    def _get(self, path: str, query: Mapping[str, Any], *, wait_ms: int = 0, method: str = "GET") -> Any:
+    def _is_closed(self) -> bool:
+        return self._sockets.is_closed
+
+    def _get(self, path: str, query: Mapping[str, Any], *, wait_ms: int = 0) -> Any:
+        return self._peers.ask(lambda endpoint: self._json(endpoint, path, query, wait_ms=wait_ms))
+
+    def _post(self, path: str, query: Mapping[str, Any]) -> Any:
+        """A command is for one relay: the one that answered last."""
+        return self._json(self._peers.now, path, query, method="POST")
+
+    def _json(self, endpoint: Endpoint, path: str, query: Mapping[str, Any], **how: Any) -> Any:
         given = {name: value for name, value in query.items() if value is not None}
-        try:
-            return Body(self._endpoint, self._sockets, path, given, wait_ms=wait_ms, method=method).json()
-        except StreamCut as error:
-            raise ServiceUnavailable(str(error)) from error
+        return _whole(lambda: Body(endpoint, self._sockets, path, given, **how).json())
 
     def sources(self) -> list[SourceInfo]:
         """The sources that the relay serves."""
@@ -271,15 +230,13 @@ class RelayClient:
 
     def pause(self, physicals: Iterable[str]) -> list[Mapping[str, Any]]:
         """Have physical sources captured no further, and say what they are doing then; one that starts pauses after."""
-        told: list[Mapping[str, Any]] = self._get(
-            "/controlSources/pause", {"sources": _joined(physicals)}, method="POST"
-        )
+        told: list[Mapping[str, Any]] = self._post("/controlSources/pause", {"sources": _joined(physicals)})
         return told
 
     def resume(self, physicals: Iterable[str]) -> list[Mapping[str, Any]]:
         """Have paused sources go on, and suspended ones try again at once; say what they are doing then."""
         query = {"sources": _joined(physicals)}
-        told: list[Mapping[str, Any]] = self._get("/controlSources/unpause", query, method="POST")
+        told: list[Mapping[str, Any]] = self._post("/controlSources/unpause", query)
         return told
 
     def request_snapshot(self, physical: str, tables: Iterable[str], where: str | None = None) -> Mapping[str, Any]:
@@ -290,9 +247,41 @@ class RelayClient:
         stopped on an error.
         """
         query = {"sources": physical, "tables": ",".join(tables), "where": where}
-        (told,) = self._get("/controlSources/snapshot", query, method="POST")
+        (told,) = self._post("/controlSources/snapshot", query)
         state: Mapping[str, Any] = told
         return state
+
+    def check_peers(self, physicals: Sequence[str]) -> None:
+        """Whether all addresses that answer now are relays of the same database. Raises `ConfigError` naming two that
+        are not. One that does not answer is looked at when its turn comes: relays refuse positions of other databases.
+        """
+        now, others = self._peers.now, self._peers.others
+        uuids: dict[str, str] = {}
+        for endpoint in others:
+            try:
+                there = {each["name"]: each["SCN"] for each in self._json(endpoint, "/controlSources/status", {})}
+                for physical in physicals:
+                    if physical not in there:
+                        raise ConfigError(
+                            f"{endpoint.name} captures {', '.join(there) or 'nothing'}, and the {now.name} has "
+                            f"{physical}: several addresses are those of relays of one database, by one name"
+                        )
+                    if there[physical] is not None:
+                        uuids[physical] = uuids.get(physical) or self._uuid_at(now, physical)
+                        self._check_uuid(endpoint, physical, uuids[physical])
+            except TransientError as error:
+                self._peers.note_silent(endpoint, error)
+
+    def _uuid_at(self, endpoint: Endpoint, physical: str) -> str:
+        return str(self._json(endpoint, "/position", {"physical": physical, "start": "latest"})["uuid"])
+
+    def _check_uuid(self, endpoint: Endpoint, physical: str, wanted: str) -> None:
+        found = self._uuid_at(endpoint, physical)
+        if found != wanted:
+            raise ConfigError(
+                f"{physical}: the {endpoint.name} serves database {found}, and the {self._peers.now.name} {wanted}: "
+                f"several addresses are those of relays of one database"
+            )
 
     def table_of(self, fingerprint: int) -> TableSchema:
         """The definition of a table by the fingerprint that stands in its frames; asked for once."""
@@ -300,16 +289,20 @@ class RelayClient:
             found = self._tables.get(fingerprint)
         if found is not None:
             return found
-        told = self._get("/register", {"fingerprint": f"{fingerprint:016x}"})
+        table = self._peers.ask(lambda endpoint: self._table_at(endpoint, fingerprint))
+        with self._tables_lock:
+            return self._tables.setdefault(fingerprint, table)
+
+    def _table_at(self, endpoint: Endpoint, fingerprint: int) -> TableSchema:
+        told = self._json(endpoint, "/register", {"fingerprint": f"{fingerprint:016x}"})
         if not told:
-            raise UnknownSource(f"{self._endpoint.name} knows no schema {fingerprint:016x}")
+            raise UnknownSource(f"{endpoint.name} knows no schema {fingerprint:016x}")
         table = TableSchema.from_json(told[0]["table"])
         if table.fingerprint != fingerprint:
             raise CorruptData(
-                f"{self._endpoint.name}: asked for schema {fingerprint:016x}, was told {table.fingerprint:016x}"
+                f"{endpoint.name}: asked for schema {fingerprint:016x}, was told {table.fingerprint:016x}"
             )
-        with self._tables_lock:
-            return self._tables.setdefault(fingerprint, table)
+        return table
 
     def head(
         self,
@@ -406,11 +399,14 @@ class RelayClient:
         follow: bool = False,
         wait_ms: int = 10_000,
         bytes_max: int | None = None,
+        reads_anew: bool = False,
     ) -> FrameStream:
         """The groups after `start`, as they stand in the log: the first may begin below it.
 
         follow: stay on; else wait up to `wait_ms` for a first group and end with what is there. to: end after the group
-        that reaches this pair. Raises the relay's errors here, not at the first group.
+        that reaches this pair. reads_anew: where the log cannot go on with the snapshots that were open at `start`, it
+        begins without them, and `unread` of the stream is set: have them read again.
+        Raises the relay's errors here, not at the first group.
         """
         query = {
             "physical": physical,
@@ -420,16 +416,46 @@ class RelayClient:
             "wait_ms": None if follow else wait_ms,
             "max_bytes": bytes_max,
             "output": "frames",
-            **_start(start),
         }
+        if not (reads_anew and isinstance(start, SourceCheckpoint) and start.snapshots):
+            return self._peers.ask(lambda endpoint: self._stream_at(endpoint, physical, {**query, **_start(start)}))
+        bare = replace(start, snapshots={}, log=start.log if start.seq is not None else None)
+
+        def stream_anew(endpoint: Endpoint) -> FrameStream:
+            try:
+                return self._stream_at(endpoint, physical, {**query, **_start(start)})
+            except PositionPurged as error:
+                return self._stream_at(endpoint, physical, {**query, **_start(bare)}, error)
+
+        return self._peers.ask(stream_anew)
+
+    def _stream_at(
+        self, endpoint: Endpoint, physical: str, query: Mapping[str, Any], unread: PositionPurged | None = None
+    ) -> FrameStream:
         given = {name: value for name, value in query.items() if value is not None}
-        try:
-            body = Body(
-                self._endpoint, self._sockets, "/stream", given, accept=ACCEPTED, wait_ms=0 if follow else wait_ms
-            )
-        except StreamCut as error:
-            raise ServiceUnavailable(str(error)) from error
-        return FrameStream(body, f"{self._endpoint.name}, {physical}", physical)
+        wait_ms = int(given.get("wait_ms", 0))
+        body = _whole(lambda: Body(endpoint, self._sockets, "/stream", given, accept=ACCEPTED, wait_ms=wait_ms))
+        return FrameStream(
+            body,
+            f"{endpoint.name}, {physical}",
+            physical,
+            unread=unread,
+            fell_silent=lambda error: self._peers.leave(endpoint, error),
+        )
+
+
+def addresses_of(url: str | Sequence[str]) -> list[str]:
+    """The addresses, given as a list or in one text."""
+    texts = [url] if isinstance(url, str) else list(url)
+    return [each.strip() for text in texts for each in text.split(",")]
+
+
+def _whole(ask: Callable[[], T]) -> T:
+    """An answer that is cut off is none; a question can be asked again."""
+    try:
+        return ask()
+    except StreamCut as error:
+        raise ServiceUnavailable(str(error)) from error
 
 
 def _joined(sources: Iterable[str | int] | None) -> str | None:
@@ -451,11 +477,6 @@ def _start(start: Start | None) -> dict[str, str]:
         except ValueError as error:
             raise InputError(f"start: {error}") from None
     return {"start": start}
-
-
-def _pair(text: str | None) -> Pair:
-    scn, _, seq = (text or "0:0").partition(":")
-    return int(scn), int(seq or 0)
 
 
 def _registered(told: Mapping[str, Any]) -> RegisteredSchema:

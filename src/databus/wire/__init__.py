@@ -39,6 +39,7 @@ from databus.wire._header import (
 )
 from databus.wire._position import (
     done_by,
+    ends_in_other_log,
     is_inside_transaction,
     is_of_other_log,
     position_after,
@@ -79,6 +80,7 @@ __all__ = [
     "done_by",
     "encode_body",
     "encode_group",
+    "ends_in_other_log",
     "frames_in",
     "header_length",
     "is_inside_transaction",

@@ -11,7 +11,7 @@ Which snapshots are open can be told in two ways, with the same answer: from the
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNREAD_TABLES, ControlKind, Pair, SourceCheckpoint
+from databus.core import BUS_SEQ_MIN, SEQ_DONE, UNBEGUN, UNREAD_TABLES, ControlKind, Pair, SourceCheckpoint
 from databus.wire._group import Commit
 from databus.wire._header import Header
 
@@ -42,6 +42,13 @@ def resumes_after(pair: Pair, *, is_other_log: bool) -> Pair:
     if not is_other_log:
         return pair
     return (pair[0], -1) if is_inside_transaction(pair) else (pair[0], min(pair[1], SEQ_DONE))
+
+
+def ends_in_other_log(until: Pair | None) -> Pair | None:
+    """Where one stops in another log that was to stop at `until`: what the bus put behind a transaction there is not
+    here.
+    """
+    return None if until is None else (until[0], min(until[1], SEQ_DONE))
 
 
 def is_of_other_log(position: SourceCheckpoint, log: str) -> bool:
@@ -108,19 +115,24 @@ def snapshots_after(
     """The open snapshots, by source the generation, once a control of `source` has been delivered."""
     if kind == ControlKind.SNAPSHOT_BEGIN:
         return {**snapshots, source: int(body["generation"])}
-    if kind == ControlKind.SNAPSHOT_END:
+    if kind == ControlKind.SNAPSHOT_END or (kind == ControlKind.DROP and snapshots.get(source) == UNBEGUN):
         return {each: value for each, value in snapshots.items() if each != source}
     return snapshots
 
 
 def snapshots_at(snapshots: Mapping[str, int], commit: Header) -> Mapping[str, int]:
     """Those of the open snapshots that are still open after a commit frame: one may have ended without a control, its
-    table dropped or not captured any more. With them, whether tables wait whose snapshots have not begun.
+    table dropped or not captured any more. With them, whether tables wait whose snapshots have not begun. Those that
+    were asked for anew stay until they begin: this log may not know of them yet.
     """
     if not snapshots and not commit.has_unread:
         return snapshots
     there = Commit.from_header(commit).snapshots
-    still = {name: each for name, each in snapshots.items() if name in there and there[name].generation == each}
+    still = {
+        name: each
+        for name, each in snapshots.items()
+        if name != UNREAD_TABLES and (each == UNBEGUN or (name in there and there[name].generation == each))
+    }
     return _with_unread(still, commit)
 
 
