@@ -5,20 +5,22 @@
             for row in window.rows(): ...
             store(window.checkpoint)  # in the transaction that keeps the rows, or after it
 
+In an event loop the same with `async with` and `async for`. Both take what `_find` finds; only the waiting differs.
 Between physical sources there is no order; inside each there is the order of commits.
 """
 
+import asyncio
 import difflib
-import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from databus.client._batches import Batcher, WindowBatch
+from databus.client._bell import Batches, Bell
 from databus.client._lane import Lane
 from databus.client._window import Window
 from databus.core import (
@@ -100,7 +102,7 @@ def select(known: Sequence[SourceInfo], physicals: Mapping[str, bool], sources: 
 
 
 class Subscription:
-    """An iterator over windows; `batches` joins many. `close` ends it, from any thread too.
+    """An iterator over windows, for `for` and `async for`; `batches` joins many. `close` ends it, from any thread too.
 
     Each physical source has a reader of its own that reconnects by itself. They take turns: one that is busy never
     keeps another waiting for more than a few windows, or one transaction. An error that somebody must decide about
@@ -124,7 +126,7 @@ class Subscription:
     ) -> None:
         config = config or FollowConfig()
         until = until or {}
-        self._bell = threading.Condition()
+        self._bell = Bell()
         self._is_closed = False
         self._carried = dict(carried or {})
         self._lanes: deque[Lane] = deque()  # whose turn it is stands first
@@ -165,23 +167,43 @@ class Subscription:
         found = self._next_to_give()
         if found is None:
             raise StopIteration
-        lane, window = found
+        return self._give_window(*found)
+
+    def __aiter__(self) -> AsyncIterator[Window]:
+        return self
+
+    async def __anext__(self) -> Window:
+        found = await self._next_to_give_async()
+        if found is None:
+            raise StopAsyncIteration
+        return self._give_window(*found)
+
+    def batches(self, rows_max: int = ROWS_MAX) -> Batches:
+        """What has arrived, joined: at least one window, and about `rows_max` rows at most, of one physical source. For
+        `for` and `async for`.
+        """
+
+        def take() -> WindowBatch | None:
+            self._finish_given()
+            found = self._next_to_give()
+            return None if found is None else self._give_batch(*found, rows_max)
+
+        async def take_async() -> WindowBatch | None:
+            found = await self._next_to_give_async()
+            return None if found is None else self._give_batch(*found, rows_max)
+
+        return Batches(take, take_async)
+
+    def _give_window(self, lane: Lane, window: Window) -> Window:
         self._give(lane, window, window)
         self._turn_windows += 1
         return window
 
-    def batches(self, rows_max: int = ROWS_MAX) -> Iterator[WindowBatch]:
-        """What has arrived, joined: at least one window, and about `rows_max` rows at most, of one physical source."""
-        while True:
-            self._finish_given()
-            found = self._next_to_give()
-            if found is None:
-                return
-            lane, window = found
-            batch, last = _join(lane, window, rows_max)
-            self._give(lane, batch, last)
-            self._turn_windows = _TURN_WINDOWS_MAX  # a batch is a turn
-            yield batch
+    def _give_batch(self, lane: Lane, window: Window, rows_max: int) -> WindowBatch:
+        batch, last = _join(lane, window, rows_max)
+        self._give(lane, batch, last)
+        self._turn_windows = _TURN_WINDOWS_MAX  # a batch is a turn
+        return batch
 
     def _give(self, lane: Lane, given: Window | WindowBatch, last: Window) -> None:
         """Note what is given out. last: up to where its lane has come once that is done."""
@@ -200,22 +222,35 @@ class Subscription:
 
     def _next_to_give(self) -> tuple[Lane, Window] | None:
         """The next window that is worth giving out, and its lane, waiting for it; None when there will be none."""
-        while not self._is_closed:
-            lane = self._next_lane()
-            if lane is None:
-                if all(each.is_over for each in self._lanes):
-                    return None
-                self._wait()
-            elif not lane.windows:
+        while (found := self._find()) is None and not self._is_finished():
+            self._wait()
+        return found
+
+    async def _next_to_give_async(self) -> tuple[Lane, Window] | None:
+        """The same in an event loop. Whoever is cancelled here has taken nothing."""
+        self._finish_given()
+        await self._bell.give_way()
+        while (found := self._find()) is None and not self._is_finished():
+            await self._bell.wait_async(lambda: self._is_closed or self._has_work())
+        return found
+
+    def _is_finished(self) -> bool:
+        """Whether there will be no more windows."""
+        return self._is_closed or all(each.is_over for each in self._lanes)
+
+    def _find(self) -> tuple[Lane, Window] | None:
+        """The next window that is worth giving out, and its lane; None while there is none. Never waits."""
+        while not self._is_closed and (lane := self._next_lane()) is not None:
+            if not lane.windows:
                 self._inside = None if self._inside is lane else self._inside
                 error, lane.error = lane.error, None
                 if error is not None:
                     raise error
-            else:
-                window = lane.windows.popleft()
-                if not window.is_passed_over:
-                    return lane, window
-                lane.done = window
+                continue
+            window = lane.windows.popleft()
+            if not window.is_passed_over:
+                return lane, window
+            lane.done = window
         return None
 
     def _next_lane(self) -> Lane | None:
@@ -256,12 +291,16 @@ class Subscription:
 
     def close(self) -> None:
         """End the iteration and the readers. Callable twice, from any thread."""
+        self._end()
+        for lane in list(self._lanes):
+            lane.reader.close()
+
+    def _end(self) -> None:
+        """The same without waiting for the readers' threads."""
         with self._bell:
             self._is_closed = True
             self._bell.notify_all()
         self._forget()
-        for lane in list(self._lanes):
-            lane.reader.close()
 
     def __enter__(self) -> Self:
         return self
@@ -270,6 +309,65 @@ class Subscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()  # at once, also where what follows is cancelled
+        await asyncio.to_thread(self.close)
+
+
+class _LateSubscription(Subscription):
+    """One that was made in an event loop, which must not wait for a relay: it asks it when it is entered, in a thread,
+    or when the first window is asked for.
+
+    ask: the relay's answers, as the arguments of a `Subscription`.
+    """
+
+    def __init__(self, ask: Callable[[], dict[str, Any]]) -> None:
+        self._ask = ask
+        self._is_open = self._is_closed = False
+
+    def _open(self, asked: dict[str, Any] | None = None) -> None:
+        if self._is_open:
+            return
+        if self._is_closed:
+            raise ServiceUnavailable("this subscription was closed before it had begun")
+        super().__init__(**(asked or self._ask()))
+        self._is_open = True
+
+    async def _open_async(self) -> None:
+        if not self._is_open:
+            self._open(await asyncio.to_thread(self._ask))
+
+    async def __aenter__(self) -> Self:
+        await self._open_async()
+        return self
+
+    async def _next_to_give_async(self) -> tuple[Lane, Window] | None:
+        await self._open_async()
+        return await super()._next_to_give_async()
+
+    def __enter__(self) -> Self:
+        self._open()
+        return self
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        self._open()
+        return super().checkpoint
+
+    def _finish_given(self) -> None:
+        self._open()
+        super()._finish_given()
+
+    def close(self) -> None:
+        if self._is_open:
+            super().close()
+        self._is_closed = True
 
 
 def _join(lane: Lane, window: Window, rows_max: int) -> tuple[WindowBatch, Window]:
@@ -316,15 +414,29 @@ def windows(
     follow: stay on for ever; else end at what is published now.
 
     Raises `ServiceUnavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
+    In an event loop the relay is asked by `async with`, so that is where it is raised.
     """
     client = relay if isinstance(relay, RelayClient) else RelayClient(relay, token=token)
-    wanted = wanted_of(client, sources)
-    known = checkpoint.sources if checkpoint is not None else {}
-    starts: dict[str, Start] = {each.physical: known.get(each.physical) or each.begins_at(start) for each in wanted}
-    until = None
-    if not follow:
-        nothing = SourceCheckpoint().pair
-        until = {
-            each.physical: client.head(each.physical).published.pair if each.has_log else nothing for each in wanted
-        }
-    return Subscription(client, wanted, starts, until=until, carried=known, config=config)
+
+    def ask() -> dict[str, Any]:
+        wanted = wanted_of(client, sources)
+        known = checkpoint.sources if checkpoint is not None else {}
+        starts: dict[str, Start] = {each.physical: known.get(each.physical) or each.begins_at(start) for each in wanted}
+        until = None
+        if not follow:
+            nothing = SourceCheckpoint().pair
+            until = {
+                each.physical: client.head(each.physical).published.pair if each.has_log else nothing for each in wanted
+            }
+        how = {"until": until, "carried": known, "config": config}
+        return {"relay": client, "wanted": wanted, "starts": starts, **how}
+
+    return _LateSubscription(ask) if _is_in_event_loop() else Subscription(**ask())
+
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
