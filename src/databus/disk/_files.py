@@ -80,6 +80,17 @@ def make_folder(folder: Path) -> None:
         raise write_failure(folder, error) from error
 
 
+def move_folder(folder: Path, to: Path) -> None:
+    """Give a folder another place on the same disk, durably; what is above that is made. Raises as `make_folder`."""
+    make_folder(to.parent)
+    try:
+        folder.rename(to)
+        sync_folder(to.parent)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise write_failure(to, error) from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make names that were created, renamed or removed in `folder` durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -304,6 +304,16 @@ class RelayClient:
             )
         return table
 
+    def chain(self, physical: str, start: str, *, definitions: int = -1) -> Mapping[str, Any]:
+        """What a relay needs in order to keep a copy of a log, as /chain says it; see `databus.sources.relay`.
+
+        definitions: how many of them are known here; they are not sent while there are no more.
+        """
+        told: Mapping[str, Any] = self._get(
+            "/chain", {"physical": physical, "start": start, "definitions": definitions if definitions >= 0 else None}
+        )
+        return told
+
     def head(
         self,
         physical: str | None = None,

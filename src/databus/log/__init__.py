@@ -4,6 +4,7 @@ from databus.log._config import LogConfig, LogHead
 from databus.log._cursor import Cursor, Measuring, Span
 from databus.log._log import Log
 from databus.log._measure import ControlMark, Measure, MeasureLimits
+from databus.log._origin import LogOrigin, definitions_from_json, definitions_json
 from databus.log._reader import FrameReader
 from databus.log._resume import Resume
 from databus.log._scan import Allowance, scan
@@ -20,6 +21,7 @@ __all__ = [
     "Log",
     "LogConfig",
     "LogHead",
+    "LogOrigin",
     "LogView",
     "Measure",
     "MeasureLimits",
@@ -30,6 +32,8 @@ __all__ = [
     "SegmentFile",
     "SegmentHeader",
     "Span",
+    "definitions_from_json",
+    "definitions_json",
     "scan",
     "segment_numbers",
     "segment_path",

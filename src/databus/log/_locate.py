@@ -26,7 +26,7 @@ from databus.core import (
 )
 from databus.log._cursor import Cursor
 from databus.log._reader import FrameReader, GroupSpan
-from databus.log._segment import End, Segment
+from databus.log._segment import ORIGIN, End, Segment
 from databus.log._view import LogView
 from databus.wire import ROWS, Commit, Frame, is_of_other_log
 
@@ -43,9 +43,14 @@ class _GroupPlace(NamedTuple):
 def beginning(view: LogView) -> Cursor:
     """Before the very first frame of the log. Raises `PositionPurged` if retention has removed that."""
     first = view.segments[0]
-    if first.number != 1:
+    if not _is_beginning(first):
         raise _purged(view, "the beginning", first)
     return earliest(view)
+
+
+def _is_beginning(segment: Segment) -> bool:
+    """Whether nothing was before it: a copy of a log may begin in the midst of that."""
+    return segment.number == 1 and segment.before == ORIGIN.pair
 
 
 def earliest(view: LogView) -> Cursor:
@@ -68,7 +73,7 @@ def at_time(view: LogView, time_us: int) -> Cursor:
     segments = _readable(view, published)
     at = next((i for i in reversed(range(len(segments))) if segments[i].header.before.max_commit_us < time_us), -1)
     if at < 0:
-        if segments[0].number != 1:
+        if not _is_beginning(segments[0]):
             raise _purged(view, f"what was committed from {time_us} us on", segments[0])
         at = 0
     place = _seek_time(view, segments[at], published, time_us)

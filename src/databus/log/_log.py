@@ -6,7 +6,6 @@ because a snapshot would not come out the same again.
 """
 
 import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,8 +30,9 @@ from databus.log._cursor import Cursor
 from databus.log._ends import Appended, Ends
 from databus.log._index import SparseIndex
 from databus.log._mark import Mark, MarkFile
-from databus.log._opening import begin, check_known, create_segment, renewed
-from databus.log._recover import Recovered, cut_segments, recover
+from databus.log._opening import create_segment, found_or_begun
+from databus.log._origin import LogOrigin
+from databus.log._recover import Recovered, cut_segments
 from databus.log._resume import Resume
 from databus.log._retention import expired, remove_up_to
 from databus.log._room import Room
@@ -91,10 +91,12 @@ class Log:
         clock: Clock | None = None,
         ids: Mapping[str, int] | None = None,
         contains: Contains | None = None,
+        origin: LogOrigin | None = None,
     ) -> Self:
         """Own the log in `folder`: make it, or recover it and cut it back to its published end.
 
-        ids: by table, ids to give instead of the next free ones. contains: see `databus.core.Contains`. Raises
+        ids: by table, ids to give instead of the next free ones. contains: see `databus.core.Contains`. origin: which
+        log this one is a copy of, for a new one. Raises
         `LockHeld` naming the owner; `SourceChanged` if the log is of another database; `CorruptData` naming the place
         if something durable is damaged; `UnsupportedFeature` if another version of databus wrote it; `DiskFull`.
         """
@@ -104,11 +106,7 @@ class Log:
         mark = MarkFile(folder)
         try:
             schemas = SchemaStore.load(folder, physical, ids or {})
-            found = recover(folder, mark.read())
-            if found is None:
-                found = begin(folder, physical, identity, clock, schemas)
-            check_known(folder, found, physical, identity, schemas)
-            found = renewed(folder, found, clock, schemas)
+            found = found_or_begun(folder, mark.read(), physical, identity, clock, schemas, origin)
             view = LogView(
                 uuid=found.segments[-1].header.log,
                 physical=physical,
@@ -155,18 +153,7 @@ class Log:
 
     def resume(self) -> Resume:
         """Where the source goes on: after the last whole transaction."""
-        commit = self._ends.committed.commit
-        return Resume(
-            position=None if self._ends.committed.commit_offset < 0 else commit.position,
-            scn=commit.scn,
-            seq=commit.seq,
-            txid=commit.txid,
-            timeline=timeline_of(commit.scn),
-            schemas=self.schemas.in_force(),
-            snapshots=commit.snapshots,
-            log_id=f"{self.uuid} at {self.folder.resolve()} on {socket.gethostname()}",
-            folder=self.folder / "source",
-        )
+        return Resume.after(self._ends.committed, self.schemas.in_force(), self.uuid, self.folder)
 
     @property
     def last_commit(self) -> Commit | None:
@@ -477,6 +464,19 @@ class Log:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self.close()
+
+    def as_origin(self, start: str) -> LogOrigin:
+        """What a copy of this log has to know that begins at `beginning`, `earliest` or `latest`.
+
+        Raises `PositionPurged` if retention has removed the beginning.
+        """
+        if start == "beginning":
+            _locate.beginning(self._view)
+        with self._changed:
+            oldest = self._view.segments[0].header
+            latest = self._ends.published, self._ends.forces.published()
+        place = latest if start == "latest" else (oldest.before, oldest.in_force)
+        return LogOrigin(self.uuid, self.identity, self.schemas.all(), *place)
 
     def beginning(self) -> Cursor:
         """Before the very first frame of the log. Raises `PositionPurged` if retention has removed that."""

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from databus.core import Clock, ConfigError, CorruptData, Identity, SourceChanged, timeline_of
 from databus.disk import write_all, write_failure
-from databus.log._recover import Recovered
+from databus.log._mark import Mark
+from databus.log._origin import LogOrigin
+from databus.log._recover import Recovered, recover
 from databus.log._schemas import NAME as SCHEMAS_NAME
 from databus.log._schemas import SchemaStore
 from databus.log._segment import ORIGIN, VERSION, End, Segment, SegmentFile, SegmentHeader, segment_path
@@ -58,22 +60,52 @@ def _remove_begun(path: Path, beside: Path, folder_fd: int, cause: OSError) -> N
         ) from error
 
 
-def begin(folder: Path, physical: str, identity: Identity, clock: Clock, schemas: SchemaStore) -> Recovered:
-    """A new log, with one segment."""
-    origin = End(1, 0, -1, ORIGIN, 0)
+def found_or_begun(
+    folder: Path,
+    mark: Mark | None,
+    physical: str,
+    identity: Identity,
+    clock: Clock,
+    schemas: SchemaStore,
+    origin: LogOrigin | None,
+) -> Recovered:
+    """The log in `folder`, recovered, or a new one there. Raises as `Log.open` does."""
+    found = recover(folder, mark)
+    if found is None:
+        if origin is not None:
+            schemas.adopt(origin.definitions)
+        found = begin(folder, physical, identity, clock, schemas, origin)
+    check_known(folder, found, physical, identity, schemas)
+    return renewed(folder, found, clock, schemas)
+
+
+def begin(
+    folder: Path,
+    physical: str,
+    identity: Identity,
+    clock: Clock,
+    schemas: SchemaStore,
+    origin: LogOrigin | None = None,
+) -> Recovered:
+    """A new log, with one segment. origin: which log it is a copy of."""
+    before = End(1, 0, -1, ORIGIN, 0)
+    if origin is not None:
+        before = before._replace(commit=origin.before.commit, max_commit_us=origin.before.max_commit_us)
+    in_force = {} if origin is None else origin.in_force
     header = SegmentHeader(
-        log=str(uuids.uuid4()),
+        log=str(uuids.uuid4()) if origin is None else origin.log,
         physical=physical,
         identity=identity,
         number=1,
-        timeline=0,
+        timeline=timeline_of(before.commit.scn),
         created_us=clock.now_ns() // 1000,
-        before=origin,
-        published=origin,
+        before=before,
+        published=before,
         previous_bytes=0,
+        in_force=in_force,
     )
     segment, _ = create_segment(folder, header, schemas)
-    return Recovered((segment,), segment.first_offset, origin, {})
+    return Recovered((segment,), segment.first_offset, before, in_force)
 
 
 def renewed(folder: Path, found: Recovered, clock: Clock, schemas: SchemaStore) -> Recovered:

@@ -1,10 +1,13 @@
 """Where a log ends, in the words of the source that continues after it."""
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from databus.core import timeline_of
+from databus.log._segment import End
 from databus.schema import TableSchema
 from databus.wire import OpenSnapshot
 
@@ -28,3 +31,19 @@ class Resume:
     snapshots: Mapping[str, OpenSnapshot] = field(default_factory=dict)
     log_id: str = ""
     folder: Path | None = None
+
+    @classmethod
+    def after(cls, end: End, schemas: Mapping[str, TableSchema], log: str, folder: Path) -> Self:
+        """At the end of the last whole transaction in a log."""
+        commit = end.commit
+        return cls(
+            position=None if end.commit_offset < 0 else commit.position,
+            scn=commit.scn,
+            seq=commit.seq,
+            txid=commit.txid,
+            timeline=timeline_of(commit.scn),
+            schemas=schemas,
+            snapshots=commit.snapshots,
+            log_id=f"{log} at {folder.resolve()} on {socket.gethostname()}",
+            folder=folder / "source",
+        )

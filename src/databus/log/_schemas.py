@@ -103,6 +103,25 @@ class SchemaStore:
                 self._write([*self._by_fingerprint.values(), *new.values()])
                 self._add(new.values())
 
+    def adopt(self, definitions: Iterable[SchemaVersion]) -> None:
+        """Take definitions with the numbers that they have in the log that this one is a copy of.
+
+        Raises `DiskFull`, and `CorruptData` for numbers that are another table's here.
+        """
+        with self._lock:
+            new = [each for each in definitions if each.table.fingerprint not in self._by_fingerprint]
+            for each in new:
+                of_id = self._by_id.get(each.source_id, ())
+                if of_id and of_id[0].table.source != each.table.source:
+                    raise CorruptData(
+                        f"{self._path}: id {each.source_id} is {of_id[0].table.source} here, and "
+                        f"{each.table.source} in the log that this one is a copy of; stop the relay, move that folder "
+                        f"away and start it again"
+                    )
+            if new:
+                self._write([*self._by_fingerprint.values(), *new])
+                self._add(new)
+
     def _free_id(self, ids: Mapping[str, int]) -> int:
         taken = {*ids.values(), *self._forced.values()}
         candidate = max(ids.values(), default=0) + 1

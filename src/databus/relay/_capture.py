@@ -32,10 +32,11 @@ from databus.core import (
     TransientError,
     crash_point,
 )
-from databus.log import Log, LogConfig
+from databus.log import Log, LogConfig, LogOrigin
 from databus.operate import logger_of
 from databus.relay._capture_state import Counters, State, Status, remedy_of
 from databus.relay._config import CaptureConfig
+from databus.relay._copying import LogCopy, set_aside
 from databus.relay._group_writer import Draft, GroupWriter
 from databus.relay._lag import LagWatch
 from databus.relay._log_identity import check_identity, held_identity
@@ -64,6 +65,8 @@ class Capture:
         options: CaptureConfig,
         log_config: LogConfig,
         published: Callable[[], None],
+        log_ended: Callable[[], None],
+        copy: LogCopy,
         clock: Clock | None = None,
     ) -> None:
         self.physical = physical
@@ -77,6 +80,8 @@ class Capture:
         self._options = options
         self._log_config = log_config
         self._published = published
+        self._log_ended = log_ended
+        self.copy = copy
         self._clock = clock or SystemClock()
         self._logger = logger_of("databus.relay").bind(physical=physical)
         self._thread = threading.Thread(target=self._run, name=f"capture-{physical}", daemon=True)
@@ -244,13 +249,14 @@ class Capture:
 
     def _open(self) -> tuple[Source, Log]:
         self._begin("connecting")
-        source = self._source = self._open_source(self.physical, self.config)
+        source = self._source = self.copy.takes(self._open_source(self.physical, self.config))
         self._open_what_is_held()
+        origin = self.copy.origin(self.log, self._begin_anew)
         identity = source.identify()
         self._begin(f"opening the log of {identity.description}")
-        log = self._open_log(identity)
+        log = self._open_log(identity, origin)
         self._begin(f"asking {identity.description} for its tables")
-        log.schemas.register(source.tables())
+        self.copy.register(log, source)
         resume = log.resume()
         self._last_commit = log.last_commit
         self._begin(f"starting {identity.description} after SCN {resume.scn}")
@@ -268,11 +274,15 @@ class Capture:
 
     def _open_what_is_held(self) -> None:
         """Open a log that there is already: consumers may read it, though the database be away or another one now."""
-        identity = None if self.log is not None else held_identity(self._folder)
-        if identity is not None:
+        if self.log is None and (identity := held_identity(self._folder)) is not None:
             self._open_log(identity)
 
-    def _open_log(self, identity: Identity) -> Log:
+    def _begin_anew(self, log: Log) -> None:
+        self.log = None
+        set_aside(log)
+        self._log_ended()
+
+    def _open_log(self, identity: Identity, origin: LogOrigin | None = None) -> Log:
         if self.log is None:
             self.log = Log.open(
                 self._folder,
@@ -282,6 +292,7 @@ class Capture:
                 clock=self._clock,
                 ids=self.config.ids,
                 contains=getattr(self._source, "contains", None),  # a source need not have it
+                origin=origin,
             )
             self.log.subscribe(self._published)
             self._last_commit = self.log.last_commit
@@ -301,6 +312,7 @@ class Capture:
                 self._settle(log)
                 self._look(source)
             else:
+                self.copy.register(log)
                 self._append(group, log)
                 self._retry_ms = self._options.retry_ms_min
             self._look_around(source, log)
@@ -389,6 +401,7 @@ class Capture:
         if now_ns >= self._next_upkeep_ns:
             self._next_upkeep_ns = now_ns + _UPKEEP_NS
             self._measure(source)
+            self.copy.register(log)
             log.retain()
         if now_ns - self._quiet_since_ns >= self._options.progress_ms * 1_000_000:
             self._progress(log)
@@ -407,7 +420,7 @@ class Capture:
         self._settle(log)
         self._quiet_since_ns = self._clock.monotonic_ns()
         last = self._last_commit
-        if last is not None and not last.continues:
+        if last is not None and not last.continues and not self.copy.is_one:
             self._append(Group(last), log)
             self.counters.progress += 1
 
@@ -468,7 +481,7 @@ class Capture:
         """Write the last commit frame again, where one can be written, while nothing is read from the source."""
         log, last, now_ns = self.log, self._last_commit, self._clock.monotonic_ns()
         is_due = now_ns - self._quiet_since_ns >= self._options.progress_ms * 1_000_000
-        if log is None or last is None or last.continues or not is_due:
+        if log is None or last is None or last.continues or self.copy.is_one or not is_due:
             return
         self._quiet_since_ns = now_ns
         try:

@@ -149,6 +149,19 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
             only_one=(ONE_START,),
             errors=POSITION_ERRORS,
         ),
+        Command(
+            "/chain",
+            Answer.object(
+                "what a [chained relay](sources.md#another-relay) has to know of a log: its uuid, the definitions, where "
+                "a copy begins, the relays between here and the database"
+            ),
+            parameters=(
+                PHYSICAL,
+                Parameter("start", "where a copy begins; `earliest` by default", choice(StartName), StartName.EARLIEST),
+                Parameter("definitions", "how many definitions the copy has; all that are more are sent", whole()),
+            ),
+            errors=(404, 503),
+        ),
     )
 
 

@@ -27,6 +27,7 @@ from databus.relay._command import Body, Command, method_of
 from databus.relay._command_pages import help_text
 from databus.relay._command_table import table
 from databus.relay._config import RelayConfig
+from databus.relay._copying import chain_json
 from databus.relay._feed import Feed
 from databus.relay._openapi import openapi
 from databus.relay._params import Given, StartName, start_of
@@ -195,6 +196,24 @@ class Commands:
             }
 
         return _json(await self._in_reader(find))
+
+    async def chain(self, ask: "Ask") -> web.Response:
+        """GET /chain: what another relay has to know that keeps a copy of a log."""
+        capture, start = self._catalog.choose(ask.given["physical"], None), ask.given["start"]
+        known = -1 if ask.given["definitions"] is None else ask.given["definitions"]
+
+        def find() -> dict[str, Any]:
+            return chain_json(
+                capture.physical,
+                capture.copy.hops(),
+                capture.log,
+                start=str(start),
+                known=known,
+                state=capture.describe(),
+                lag_ms=capture.lag.behind_ms,
+            )
+
+        return _json(await self._in_thread(find))
 
     async def range(self, ask: "Ask") -> web.Response:
         """GET /range: how far some rows or bytes reach, and where to split them; see `databus.relay._range`."""
@@ -381,6 +400,7 @@ ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamRespon
     "/stream": Commands.stream,
     "/position": Commands.position,
     "/range": Commands.range,
+    "/chain": Commands.chain,
     "/bufferInfo/inbound/{physical}": Commands.buffer_info,
     "/relayStats/outbound/http/clients": Commands.clients,
     "/relayStats/outbound/http/client/{name}": Commands.client_stats,

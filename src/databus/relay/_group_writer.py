@@ -21,6 +21,8 @@ class Draft:
     @property
     def bytes(self) -> int:
         """Of its columns' buffers, which is known at once."""
+        if self.group.encoded is not None:
+            return self.group.encoded.bytes_total
         return sum(rows.batch.get_total_buffer_size() for rows in self.group.rows)
 
 

@@ -12,8 +12,10 @@ import resource
 import signal
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -29,9 +31,10 @@ from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
+from databus.relay._copying import LogCopy
 from databus.relay._feed import Feed
 from databus.relay._server import Server
-from databus.sources import open_source
+from databus.sources import RelayHop, SourceConfig, open_source
 
 RELAY_FILE: Final = "relay.json"
 _SETTLE_S_MAX: Final = 2.0
@@ -61,21 +64,35 @@ class Relay:
         self.config = config
         self._server = Server(config)
         self._feeds = {name: Feed(self._server.loop) for name in config.sources}
-        self.captures = {
-            name: Capture(
-                name,
-                options,
-                config.folder / name,
-                open_source=open_source,
-                options=config.capture,
-                log_config=config.log,
-                published=self._feeds[name].published,
-                clock=clock or SystemClock(),
-            )
-            for name, options in config.sources.items()
-        }
+        self._id = str(uuid.uuid4())
+        self._open_source = open_source
+        self._clock = clock or SystemClock()
+        self.captures = {name: self._capture(name, options) for name, options in config.sources.items()}
         self._commands = Commands(config, Catalog(self.captures, config.file), self._feeds)
         self._lock: FolderLock | None = None
+
+    def _capture(self, name: str, options: SourceConfig) -> Capture:
+        return Capture(
+            name,
+            options,
+            self.config.folder / name,
+            open_source=self._open_source,
+            options=self.config.capture,
+            log_config=self.config.log,
+            published=partial(self._tell_published, name),
+            log_ended=partial(self._end_streams, name),
+            copy=LogCopy(lambda: RelayHop(self._id, self.url)),
+            clock=self._clock,
+        )
+
+    def _tell_published(self, name: str) -> None:
+        self._feeds[name].published()  # which is another one once streams were ended
+
+    def _end_streams(self, name: str) -> None:
+        """Have those end who follow a log that is not served any more; whoever asks again is told of what is there."""
+        feed, self._feeds[name] = self._feeds[name], Feed(self._server.loop)
+        with suppress(RuntimeError):  # the loop has ended, and they with it
+            self._server.loop.call_soon_threadsafe(feed.end)
 
     @property
     def url(self) -> str:

@@ -14,6 +14,7 @@ from databus.sources._capabilities import (
 )
 from databus.sources._config import ColumnChoice, LocalPath, SourceConfig, SourceName
 from databus.sources._contract import Source, SourceLag
+from databus.sources._copying import Copying, RelayHop
 from databus.sources._oracle import Oracle, OracleTable, Reading, Row
 from databus.sources._registry import (
     all_offered,
@@ -31,6 +32,7 @@ __all__ = [
     "ColumnChoice",
     "Comparable",
     "Contains",
+    "Copying",
     "Describable",
     "Finding",
     "Identity",
@@ -40,6 +42,7 @@ __all__ = [
     "OracleTable",
     "Preparable",
     "Reading",
+    "RelayHop",
     "Resume",
     "Row",
     "ScnCounter",

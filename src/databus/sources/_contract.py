@@ -12,9 +12,10 @@ excepted. A group may be a commit alone, for transactions that changed no captur
 with others yields one now and then (its own `progress_bytes` and `progress_ms`), never one for each, so that neither
 consumers' checkpoints nor what the database keeps for us stand still. Rows that are encoded already, as those of
 another log, are given with their bytes (`Rows.body`): they go into the log as they are, and the batch is a view of
-them. A source never skips: if what it needs is gone,
-or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if the database does not
-answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts anew from the log's end.
+them. So does a whole group (`Group.encoded`) of a log that this one is a copy of; see `_copying`. A source never skips:
+if what it needs is gone, or the database is not the one of `resume`, it raises `SourceChanged` or `PositionPurged`; if
+the database does not answer, `ServiceUnavailable`, and the capture loop closes it, waits and starts anew from the log's
+end.
 
 A source may also have a static method `contains` (see `Contains`), by which a log knows whether a consumer's position
 is of its history although nothing of that transaction is in the log; without it such a position is believed.

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, cast
 
-from databus.core import ConfigError, UnsupportedFeature, how_to_install
+from databus.core import ConfigError, Contains, UnsupportedFeature, how_to_install
 from databus.formats import validated
 from databus.sources._config import SourceConfig
 from databus.sources._contract import Source
@@ -22,6 +22,7 @@ _BUILT_IN: Final = {
     "kafka": "databus.sources.kafka:KafkaSource",
     "mock": "databus.sources.mock:MockSource",
     "mysql": "databus.sources.mysql:MysqlSource",
+    "relay": "databus.sources.relay:RelaySource",
     "sqlite": "databus.sources.sqlite:SqliteSource",
     "stream": "databus.sources.stream:StreamSource",
 }
@@ -32,6 +33,9 @@ _NEEDS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "mysql": ("mysql", _NEEDS_MYSQL),
 }
 """By kind: its extra, and the packages of that by the name that they are imported by."""
+
+_BY_SCHEME: Final = {"domains": "mysql", "file-offset": "mysql", "gtid": "mysql", "count": "mock"}
+"""By how SCNs are made: the kind of source that can tell whether a position contains a transaction."""
 
 GROUP: Final = "databus.sources"
 
@@ -109,6 +113,15 @@ def _is_offered_by(type_name: str, capability: Any) -> bool:
         return isinstance(_class_of(type_name, "source"), capability)
     except ConfigError:  # a package that it needs is not there
         return False
+
+
+def contains_of(scheme: str) -> Contains | None:
+    """How positions of that scheme are compared with transactions; None where nobody here knows."""
+    try:
+        found: Contains | None = getattr(_class_of(_BY_SCHEME[scheme], "source"), "contains", None)
+    except (KeyError, ConfigError):  # a package that it needs is not there
+        return None
+    return found
 
 
 def open_source(physical: str, config: SourceConfig) -> Source:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -119,6 +119,8 @@ class FrameGroup:
 
     frames: tuple[Frame, ...]
     commit: Header
+    pieces: tuple[memoryview, ...] = field(default=(), compare=False, repr=False)
+    """All of its bytes, commit frame included, as they came."""
 
     @property
     def control(self) -> Frame | None:
@@ -159,6 +161,8 @@ class FrameParser:
         self._offset = 0  # of self._start in the stream
         self._header: Header | None = None
         self._frames: list[Frame] = []
+        self._group_start = 0  # of the group's bytes in this arena; those before are in `_pieces`
+        self._pieces: list[memoryview] = []
 
     def _place(self) -> str:
         return f"{self._where}, byte {self._offset}"
@@ -173,6 +177,9 @@ class FrameParser:
             arena = _arena(max(ARENA_BYTES, needed + _LOOKAHEAD_BYTES))
             kept = self._end - self._start
             arena[:kept] = self._arena[self._start : self._end]
+            if self._group_start < self._start:
+                self._pieces.append(self._arena[self._group_start : self._start].toreadonly())
+            self._group_start = 0
             self._arena, self._start, self._end, frame_end = arena, 0, kept, needed
         return self._arena[self._end : max(frame_end, self._end) + _LOOKAHEAD_BYTES]
 
@@ -192,8 +199,9 @@ class FrameParser:
             if header.kind == COMMIT:
                 if body_bytes:
                     header = whole_commit(header, self._body(header, start + header_bytes, stop))
-                groups.append(FrameGroup(tuple(self._frames), header))
-                self._frames = []
+                whole = self._arena[self._group_start : stop].toreadonly()
+                groups.append(FrameGroup(tuple(self._frames), header, (*self._pieces, whole)))
+                self._frames, self._pieces, self._group_start = [], [], stop
             else:
                 body = self._body(header, start + header_bytes, stop)
                 if len(self._frames) >= self._group_frames_max:

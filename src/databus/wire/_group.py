@@ -184,7 +184,8 @@ class Group:
     """What a source yields. `snapshot`: it holds what was read and not logged, so it is served only after fsync.
 
     unrepeatable: reading again may make another group of the same changes, as where the source says itself what is one
-    transaction; it is served only after fsync too.
+    transaction; it is served only after fsync too. encoded: the whole group as another log has it, which goes into this
+    one byte for byte; `rows` is empty then.
     """
 
     commit: Commit
@@ -192,6 +193,7 @@ class Group:
     control: Control | None = None
     snapshot: bool = False
     unrepeatable: bool = False
+    encoded: "EncodedGroup | None" = field(default=None, compare=False, repr=False)
 
 
 class Registry(Protocol):
@@ -378,10 +380,12 @@ def _encode_commit(group: Group, first: Pair, rows: int, capture_us: int) -> lis
 
 
 def encode_group(group: Group, registry: Registry, capture_us: int) -> EncodedGroup:
-    """Encode a source's group as frames.
+    """Encode a source's group as frames, unless it is encoded.
 
     Raises ValueError where it breaks a rule of this module's first lines, `LimitExceeded` where readers refuse it.
     """
+    if group.encoded is not None:
+        return group.encoded
     if len(group.rows) >= GROUP_FRAMES_MAX:
         raise LimitExceeded(f"{len(group.rows)} frames of rows in one group; the most are {GROUP_FRAMES_MAX - 1}")
     commit = group.commit

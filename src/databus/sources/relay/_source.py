@@ -1,0 +1,252 @@
+"""The source of a chained relay: groups of another relay's log, as they are.
+
+A reader's thread receives and checks them; they go into the log in the same bytes. Its own position is the log's: after
+the last whole transaction, which upstream finds by (SCN, `_seq`) and the transaction's id as it does for any consumer.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from databus.core import (
+    COMMIT_VERSION,
+    SEQ,
+    AccessDenied,
+    ControlKind,
+    FatalError,
+    Identity,
+    Pair,
+    PositionPurged,
+    ServiceUnavailable,
+    SourceCheckpoint,
+    SystemClock,
+)
+from databus.link import Arrived, Channel, Connected, Ended, FollowConfig, Reader, RelayClient
+from databus.log import LogOrigin, Resume, SchemaVersion
+from databus.schema import TableSchema
+from databus.sources._contract import SourceLag
+from databus.sources._copying import RelayHop
+from databus.sources._registry import contains_of
+from databus.sources.relay._config import RelaySourceConfig
+from databus.sources.relay._upstream import Upstream
+from databus.wire import CONTROL, SNAPSHOT, Commit, Control, EncodedGroup, Frame, FrameGroup, Group, Rows
+
+_NOBODY: Final = RelayHop("", "")
+
+
+class RelaySource:
+    """One physical source of another relay; see `databus.sources.Copying`."""
+
+    config_model: ClassVar = RelaySourceConfig
+
+    def __init__(self, physical: str, config: RelaySourceConfig) -> None:
+        self.physical = physical
+        self._config = config
+        self._client = RelayClient(
+            config.url, access=config.access, name=f"chained {physical}", read_ms_max=config.read_ms_max
+        )
+        self._upstream = Upstream(physical, self._client.clone())
+        self._clock = SystemClock()
+        self._bell = threading.Condition()
+        self._channel = Channel(self._bell, config.buffer_bytes_max)
+        self._reader: Reader | None = None
+        self._arrived: deque[FrameGroup] = deque()
+        self._origin: LogOrigin | None = None
+        self._known: dict[int, TableSchema] = {}
+        self._definitions_seen: Sequence[SchemaVersion] = ()
+        self._pair: Pair = (0, 0)
+        self._commit_us = 0
+
+    # What a copy is of
+
+    @property
+    def begins_new_log(self) -> bool:
+        """See `Copying`."""
+        return self._config.on_new_log == "begin"
+
+    @property
+    def path(self) -> Sequence[RelayHop]:
+        """See `Copying`."""
+        return self._upstream.path
+
+    @property
+    def definitions(self) -> Sequence[SchemaVersion]:
+        """See `Copying`."""
+        return self._upstream.definitions
+
+    def origin(self, me: RelayHop, *, is_new: bool) -> LogOrigin:
+        """See `Copying.origin`."""
+        self._origin = self._upstream.origin(me, self._config.start if is_new else "latest")
+        return self._origin
+
+    def identify(self) -> Identity:
+        """See `Source.identify`: the database that the log upstream is of."""
+        return (self._origin or self.origin(_NOBODY, is_new=False)).identity
+
+    @staticmethod
+    def contains(scheme: str, position: Mapping[str, Any], txid: str) -> bool | None:
+        """See `databus.core.Contains`: as the source that upstream captures says it."""
+        contains = contains_of(scheme)
+        return None if contains is None else contains(scheme, position, txid)
+
+    def tables(self) -> Sequence[TableSchema]:
+        """See `Source.tables`; a log that is a copy knows them by the numbers in `definitions`."""
+        return [each.table for each in self.definitions]
+
+    # Groups
+
+    def start(self, resume: Resume) -> None:
+        """See `Source.start`."""
+        identity, log = self.identify(), "" if self._origin is None else self._origin.log
+        self._pair = (resume.scn, resume.seq)
+        position = SourceCheckpoint(
+            uuid=identity.uuid,
+            scn=resume.scn,
+            seq=resume.seq if resume.scn else None,
+            txid=resume.txid,
+            log=log if resume.scn else None,
+            snapshots={name: each.generation for name, each in resume.snapshots.items()} if resume.scn else {},
+        )
+        config = FollowConfig(buffer_bytes_max=self._config.buffer_bytes_max, outage_ms_max=0)
+        self._reader = Reader(self._client, self.physical, position, self._channel, config=config)
+        self._upstream.watch()
+
+    def poll(self, wait_ms: int) -> Group | None:
+        """See `Source.poll`."""
+        if not self._arrived and not self._take(wait_ms / 1e3):
+            return None
+        return self._group(self._arrived.popleft())
+
+    def _take(self, wait_s: float) -> bool:
+        """Wait until something has arrived; whether it did in time."""
+        deadline = time.monotonic() + wait_s
+        while not self._arrived:
+            with self._bell:
+                while not len(self._channel):
+                    left_s = deadline - time.monotonic()
+                    if left_s <= 0 or not self._bell.wait(left_s):
+                        return False
+            match self._channel.take():
+                case Arrived(groups):
+                    self._arrived.extend(groups)
+                case Connected(_, log):
+                    self._check_log(log)
+                case Ended(error):
+                    self._ended(error)
+        return True
+
+    def _check_log(self, log: str) -> None:
+        if self._origin is not None and log != self._origin.log:
+            raise ServiceUnavailable(f"{self.physical}: the relay at {self._config.url} serves another log now, {log}")
+
+    def _ended(self, error: BaseException | None) -> None:
+        if isinstance(error, FatalError):
+            self._check_log(self._upstream.origin(_NOBODY, "latest").log)
+        if isinstance(error, PositionPurged):
+            raise PositionPurged(
+                f"{self.physical}: the relay at {self._config.url} no longer holds what follows SCN {self._pair[0]}: "
+                f"{error}. What this log holds is served. To begin a new copy, stop this relay, move its folder "
+                f"{self.physical!r} away, and start it again; consumers that stand before that then have to start over",
+                physical=self.physical,
+                oldest=error.oldest,
+            ) from error
+        raise error or ServiceUnavailable(f"{self.physical}: the relay at {self._config.url} has ended the stream")
+
+    def _group(self, group: FrameGroup) -> Group:
+        for frame in group.frames:
+            if frame.header.fingerprint not in self._known:
+                self._know(frame.header.fingerprint)
+        header = group.commit
+        commit = Commit.from_header(header)
+        is_snapshot = bool(header.flags & SNAPSHOT)
+        control = None if group.control is None else self._control(group.control)
+        before, self._pair, self._commit_us = self._pair, commit.pair, commit.commit_us
+        if group.frames and header.first <= before:
+            return self._rest(group, commit, before)
+        is_gone = control is not None and control.kind is ControlKind.DROP
+        encoded = EncodedGroup(
+            buffers=group.pieces,
+            bytes_total=sum(map(len, group.pieces)),
+            commit_bytes=header.frame_bytes,
+            rows=header.rows,
+            first=header.first,
+            commit=commit,
+            needs_sync=False,  # upstream has fsynced what would not come out the same again
+            schemas=tuple(
+                (each.header.source_id, 0 if is_gone and each.header.kind == CONTROL else each.header.fingerprint)
+                for each in group.frames
+            ),
+        )
+        return Group(commit, (), control, snapshot=is_snapshot, encoded=encoded)
+
+    def _rest(self, group: FrameGroup, commit: Commit, before: Pair) -> Group:
+        """What is new in a group of which a part is here: upstream has lost its log's end with its machine, and has
+        captured it again in other groups.
+        """
+        rows = []
+        for frame in group.rows:
+            batch = frame.batch
+            scns, seqs = (batch.column(name).to_numpy() for name in (COMMIT_VERSION, SEQ))
+            done = int(np.count_nonzero((scns < before[0]) | ((scns == before[0]) & (seqs <= before[1]))))
+            if done < batch.num_rows:
+                rows.append(Rows(self._known[frame.header.fingerprint], batch.slice(done)))
+        control = None if group.control is None else self._control(group.control)
+        is_new = control is not None and control.pair > before
+        return Group(commit, tuple(rows), control if is_new else None, snapshot=bool(group.commit.flags & SNAPSHOT))
+
+    def _control(self, frame: Frame) -> Control:
+        header = frame.header
+        return Control(frame.control_kind, self._known[header.fingerprint], *header.first, frame.control)
+
+    def _know(self, fingerprint: int) -> None:
+        """Have the definitions that the log upstream has by now: a frame uses one that is new."""
+        for is_renewed in (False, True):
+            if is_renewed:
+                self._upstream.renew_definitions()
+            if self._definitions_seen is not self.definitions:
+                self._definitions_seen = self.definitions
+                self._known = {each.table.fingerprint: each.table for each in self._definitions_seen}
+            if fingerprint in self._known:
+                return
+        raise ServiceUnavailable(
+            f"{self.physical}: the relay at {self._config.url} does not know the definition {fingerprint:016x} of its "
+            f"own frames"
+        )
+
+    # What else there is
+
+    def durable(self, position: Mapping[str, Any]) -> None:
+        """See `Source.durable`: the log upstream has a retention of its own."""
+        del position
+
+    def request_snapshot(self, sources: Sequence[str], where: str | None = None) -> None:
+        """See `Source.request_snapshot`: asked of the relay upstream, with the token that it knows us by."""
+        try:
+            self._client.request_snapshot(self.physical, sources, where)
+        except AccessDenied as error:
+            raise AccessDenied(
+                f"{self.physical} is copied from the relay at {self._config.url}, which does not let this relay ask "
+                f"for snapshots; ask there: {error}"
+            ) from error
+
+    def lag(self) -> SourceLag:
+        """See `Source.lag`: behind the database, so with what the relay upstream is behind."""
+        standing = self._upstream.standing
+        if standing is None or standing.lag_ms is None:
+            return SourceLag()
+        if self._pair >= standing.published:
+            return SourceLag(standing.lag_ms)
+        age_ms = self._clock.now_ns() / 1e6 - self._commit_us / 1e3 if self._commit_us else None
+        return SourceLag(None if age_ms is None else max(age_ms, standing.lag_ms))
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._upstream.close()
+        if self._reader is not None:
+            self._reader.close()
+        self._channel.close()
+        self._client.close()
