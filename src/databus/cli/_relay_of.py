@@ -61,4 +61,4 @@ def _in_file(path: Path) -> "tuple[str | None, Access]":
     from databus.relay import load_relay, told_url
 
     relay = load_relay(path)
-    return told_url(relay.folder), Access.of(relay.token_file)
+    return told_url(relay.folder), Access.of(relay.operator_token_file)

@@ -69,6 +69,12 @@ class AccessDenied(InputError):
     http_status = 401
 
 
+class RightMissing(InputError):
+    """A request's token is known, and does not allow what is asked; the message names the right."""
+
+    http_status = 403
+
+
 class UnknownSource(InputError):
     """No source of that name or id; the message names the nearest ones."""
 

@@ -59,7 +59,7 @@ def _lines() -> Iterator[str]:
     from databus.relay import RelayConfig
 
     yield from _table(RelayConfig, skip=())
-    for name in ("tls", "log", "capture", "serve", "registry"):
+    for name in ("access", "tls", "log", "capture", "serve", "registry"):
         annotation = RelayConfig.model_fields[name].annotation
         yield from _section(f"### relay `{name}`", next(iter(get_args(annotation)), annotation))
     yield '## Options of Spark\'s `format("databus")`\n'

@@ -42,17 +42,19 @@ HTTP_LOGGER: Final = logging.getLogger("databus.http")
 HTTP_LOGGER.addFilter(_is_of_ours)
 
 
-def admit(request: web.Request, tokens: Sequence[bytes], who: str = "relay") -> None:
+def admit(request: web.Request, tokens: Sequence[bytes], who: str = "relay") -> list[bool]:
     """Raise unless whoever asks may. Without tokens only this machine may, and no web page that it shows.
 
-    tokens: the whole values of the header, one of which it must have. who: what is asked, for the error.
+    tokens: the whole values of the header, one of which it must have. who: what is asked, for the error. Returns which
+    of the tokens it has.
     """
     if tokens:
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        if not sum(hmac.compare_digest(given, each) for each in tokens):  # all of them: the time tells nothing
+        has = [hmac.compare_digest(given, each) for each in tokens]  # all of them: the time tells nothing
+        if not sum(has):
             said = f"the token is not this {who}'s" if given else f"this {who} wants a token"
             raise AccessDenied(f"{said}: send the header `Authorization: Bearer TOKEN`")
-        return
+        return has
     if not is_loopback(_host_of(request.host)):
         raise AccessDenied(
             f"this {who} has no token, so it answers only who addresses it as localhost, not as "
@@ -63,6 +65,7 @@ def admit(request: web.Request, tokens: Sequence[bytes], who: str = "relay") -> 
             f"this {who} has no token, so it does not answer web pages (the request has an Origin, or a "
             "Sec-Fetch-Site of another site); set token_file to let others in"
         )
+    return []
 
 
 def _is_of_a_page(request: web.Request) -> bool:

@@ -18,6 +18,7 @@ from databus.core import (
 )
 from databus.log import Log, SchemaStore, SchemaVersion
 from databus.relay._capture import Capture
+from databus.relay._grant import ALL, Grant
 from databus.schema import avro_schema
 
 _NAMED_MAX: Final = 10  # how many names an error lists
@@ -26,25 +27,28 @@ _NAMED_MAX: Final = 10  # how many names an error lists
 class Selection:
     """Sources of one physical source, by names and patterns that may come to match more while a stream is followed."""
 
-    def __init__(self, physical: str, names: Sequence[str] | None) -> None:
+    def __init__(self, physical: str, names: Sequence[str] | None, grant: Grant = ALL) -> None:
         self.physical = physical
         self.names = names
+        self.grant = grant
         self._ids: frozenset[int] | None = None
         self._seen: Mapping[str, int] | None = None
 
     def ids(self, store: SchemaStore) -> frozenset[int] | None:
         """The ids that are selected now; None for all. Cheap while no table is new."""
-        if self.names is None:
+        if self.names is None and not self.grant.is_limited:
             return None
         known = store.ids()
         if known is not self._seen:
-            self._ids = frozenset(id_ for name in self.names for id_ in _matching(self.physical, known, name))
+            there = self.grant.visible(store)
+            named = (id_ for name in self.names or () for id_ in _matching(self.physical, there, name))
+            self._ids = frozenset(there.values() if self.names is None else named)
             self._seen = known
         return self._ids
 
     def check(self, store: SchemaStore) -> None:
         """Raise `UnknownSource` for a name that matches nothing, `MalformedRequest` for one that matches several."""
-        known = store.ids()
+        known = self.grant.visible(store)
         for name in self.names or ():
             found = _matching(self.physical, known, name)
             if is_pattern(name):
@@ -78,11 +82,19 @@ def unknown(name: str, there_are: Iterable[str], what: str = "source") -> Unknow
 
 
 class Catalog:
-    """All physical sources of a relay. file: where they are named."""
+    """The physical sources of a relay and their tables, as far as a grant lets see them. file: where they are named."""
 
-    def __init__(self, captures: Mapping[str, Capture], file: Path | None) -> None:
+    def __init__(self, captures: Mapping[str, Capture], file: Path | None, grant: Grant = ALL) -> None:
         self.captures = captures
         self.file = file
+        self.grant = grant
+
+    def within(self, grant: Grant) -> "Catalog":
+        """What is there for the holder of a grant."""
+        if not grant.is_limited:
+            return self
+        captures = {name: each for name, each in self.captures.items() if grant.sees_physical(name)}
+        return Catalog(captures, self.file, grant)
 
     def physical(self, name: str) -> Capture:
         """The physical source of that name. Raises `UnknownSource`."""
@@ -98,8 +110,13 @@ class Catalog:
     def log_of(self, capture: Capture) -> Log:
         """Its log. Raises `ServiceUnavailable` while it has not been opened."""
         if capture.log is None:
-            raise ServiceUnavailable(f"{capture.physical}: its log is not open yet ({capture.describe()}); ask again")
+            said = self.describe(capture)
+            raise ServiceUnavailable(f"{capture.physical}: its log is not open yet ({said}); ask again")
         return capture.log
+
+    def describe(self, capture: Capture) -> str:
+        """What a physical source is doing, as one line."""
+        return capture.describe() if self.grant.sees_messages else capture.status.state.name
 
     def logs(self) -> Iterator[Log]:
         """The logs that are open."""
@@ -123,6 +140,8 @@ class Catalog:
         if len(candidates) > 1:
             names = ", ".join(sorted(each.physical for each in candidates))
             raise MalformedRequest(f"physical: say which physical source is meant; it may be {names}")
+        if not candidates:
+            raise UnknownSource("there is no physical source that this token may read")
         return candidates[0]
 
     def _holding(self, sources: Sequence[str]) -> list[Capture]:
@@ -140,7 +159,7 @@ class Catalog:
                 left = [
                     each
                     for each in candidates
-                    if each.log is None or _matching(each.physical, each.log.schemas.ids(), name)
+                    if each.log is None or _matching(each.physical, self.grant.visible(each.log.schemas), name)
                 ]
             if not left:
                 if len(self.captures) > 1 and len(candidates) < len(self.captures):
@@ -153,7 +172,7 @@ class Catalog:
 
     def all_names(self) -> list[str]:
         """The full names of all sources."""
-        return [log.schemas.full_name(name) for log in self.logs() for name in log.schemas.ids()]
+        return [log.schemas.full_name(name) for log in self.logs() for name in self.grant.visible(log.schemas)]
 
     def sources(self, *, detailed: bool) -> list[dict[str, Any]]:
         """What `/sources` answers."""
@@ -161,6 +180,7 @@ class Catalog:
             _source_json(log.schemas, each, detailed=detailed)
             for log in self.logs()
             for each in log.schemas.current().values()
+            if self.grant.sees(log.physical, each.table.source)
         ]
 
     def definitions(
@@ -175,10 +195,13 @@ class Catalog:
                 continue
             store = capture.log.schemas
             current = {each.table.fingerprint for each in store.current().values()}
-            by_name = {name: set(_matching(capture.physical, store.ids(), name)) for name in names or ()}
+            there = self.grant.visible(store)
+            by_name = {name: set(_matching(capture.physical, there, name)) for name in names or ()}
             matched |= {name for name, ids in by_name.items() if ids}
             wanted = set().union(*by_name.values())
             for each in store.all():
+                if each.table.source not in there:
+                    continue
                 is_wanted = names is None or each.source_id in wanted
                 if is_wanted and fingerprint in (None, each.table.fingerprint):
                     found.append(_definition_json(store, each, is_current=each.table.fingerprint in current))

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from databus.core import MalformedRequest
+from databus.relay._grant import Right
 from databus.relay._params import (
     INT64_MAX,
     fingerprint,
@@ -26,17 +27,6 @@ from databus.relay._params import (
 )
 
 ADDRESS_OF: Final = re.compile(r"\{(\*?)(\w+)\}")
-
-
-class Right(StrEnum):
-    """What whoever asks must be allowed to do."""
-
-    NONE = "none"
-    """Nothing: a known token is enough."""
-    READ = "read"
-    """To see data, and states."""
-    CONTROL = "control"
-    """To change something."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from databus.relay._command import EVERYWHERE, Command, Parameter, Right, Table
+from databus.relay._command import EVERYWHERE, Command, Parameter, Table
 from databus.relay._command_table import table
+from databus.relay._grant import Right
 
 BEGIN: Final = "<!-- commands: from the code, by `make docs` -->"
 END: Final = "<!-- end of commands -->"

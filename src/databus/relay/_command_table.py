@@ -21,13 +21,13 @@ from databus.relay._command import (
     Command,
     OnlyOne,
     Parameter,
-    Right,
     Table,
     Type,
     choice,
     whole,
 )
 from databus.relay._config import ServeConfig
+from databus.relay._grant import Right
 from databus.relay._params import START_NAMES, Output, StartName, after
 
 FRAMES: Final = "application/vnd.databus.frames"
@@ -152,8 +152,8 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
         Command(
             "/chain",
             Answer.object(
-                "what a [chained relay](sources.md#another-relay) has to know of a log: its uuid, the definitions, where "
-                "a copy begins, the relays between here and the database"
+                "what a [chained relay](sources.md#another-relay) has to know of a log: its uuid, the definitions, "
+                "where a copy begins, the relays between here and the database"
             ),
             parameters=(
                 PHYSICAL,

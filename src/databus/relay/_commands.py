@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from databus.core import Checkpoint, MalformedRequest, TooManyRequests
+from databus.core import Checkpoint, MalformedRequest, RightMissing, TooManyRequests
 from databus.formats import lines_of
 from databus.log import Log
 from databus.relay import _control
@@ -29,6 +29,7 @@ from databus.relay._command_table import table
 from databus.relay._config import RelayConfig
 from databus.relay._copying import chain_json
 from databus.relay._feed import Feed
+from databus.relay._grant import Grant
 from databus.relay._openapi import openapi
 from databus.relay._params import Given, StartName, start_of
 from databus.relay._range import RangeAsk, RangeScan, find_range
@@ -70,11 +71,12 @@ class Commands:
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._small.shutdown(wait=False, cancel_futures=True)
 
-    async def run(self, request: web.Request, client: str) -> web.StreamResponse:
-        """Answer one request. Raises a `DatabusError` to be made an answer."""
+    async def run(self, request: web.Request, client: str, grant: Grant) -> web.StreamResponse:
+        """Answer one request of the holder of a grant. Raises a `DatabusError` to be made an answer."""
         path = [unquote(part) for part in request.rel_url.raw_path.split("/") if part]
         command = self._find(path, method_of(request.method), request.method)
-        ask = Ask(request, command, path, client)
+        _check_right(command, grant)
+        ask = Ask(request, command, path, client, grant, self._catalog.within(grant))
         if not command.checks_itself:
             await self._read(ask)
         return await ANSWERS[command.path](self, ask)
@@ -133,12 +135,12 @@ class Commands:
 
     async def sources(self, ask: "Ask") -> web.Response:
         """GET /sources."""
-        return _json(self._catalog.sources(detailed=ask.given["v"] == 2))
+        return _json(ask.catalog.sources(detailed=ask.given["v"] == 2))
 
     async def register(self, ask: "Ask") -> web.Response:
         """GET /register."""
         given = ask.given
-        return _json(self._catalog.definitions(given["physical"], given["sources"], given["fingerprint"]))
+        return _json(ask.catalog.definitions(given["physical"], given["sources"], given["fingerprint"]))
 
     async def registry(self, ask: "Ask") -> web.Response:
         """/registry/...: see `databus.relay._avro_registry_http`."""
@@ -149,8 +151,8 @@ class Commands:
     async def stream(self, ask: "Ask") -> web.StreamResponse:
         """GET /stream: see `databus.relay._stream`."""
         wanted = StreamAsk.of(ask.given, ask.request.headers.get("Accept", ""))
-        capture = self._catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
-        log = self._catalog.log_of(capture)
+        capture = ask.catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
+        log = ask.catalog.log_of(capture)
         with self._a_place():
             streaming = Streaming(
                 ask.request,
@@ -161,6 +163,7 @@ class Commands:
                 reader=self._readers,
                 stats=self.stats,
                 client=ask.client,
+                grant=ask.grant,
                 now_us=time.time_ns() // 1000,
                 write_ms_max=self._limits.write_ms_max,
             )
@@ -179,8 +182,8 @@ class Commands:
         """GET /position: the checkpoint that a start means, and what the log holds."""
         start = start_of(ask.given, StartName.LATEST)
         checkpoint = start if isinstance(start, Checkpoint) else None
-        capture = self._catalog.choose(ask.given["physical"], ask.given["sources"], checkpoint)
-        log = self._catalog.log_of(capture)
+        capture = ask.catalog.choose(ask.given["physical"], ask.given["sources"], checkpoint)
+        log = ask.catalog.log_of(capture)
 
         def find() -> dict[str, Any]:
             position = open_cursor(log, start).position
@@ -218,9 +221,9 @@ class Commands:
     async def range(self, ask: "Ask") -> web.Response:
         """GET /range: how far some rows or bytes reach, and where to split them; see `databus.relay._range`."""
         wanted = RangeAsk.of(ask.given)
-        capture = self._catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
-        log = self._catalog.log_of(capture)
-        selection = Selection(log.physical, wanted.sources)
+        capture = ask.catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
+        log = ask.catalog.log_of(capture)
+        selection = Selection(log.physical, wanted.sources, ask.grant)
         selection.check(log.schemas)
         with self._a_place():
             cursor = await self._in_reader(lambda: open_cursor(log, wanted.start))
@@ -232,36 +235,32 @@ class Commands:
 
     async def buffer_info(self, ask: "Ask") -> web.Response:
         """GET /bufferInfo/inbound/<physical>."""
-        log = self._catalog.log_of(self._catalog.physical(ask.path[-1]))
+        log = ask.catalog.log_of(ask.catalog.physical(ask.path[-1]))
         return _json(await self._in_thread(lambda: _control.buffer_info(log)))
 
     async def clients(self, ask: "Ask") -> web.Response:
         """GET /relayStats/outbound/http/clients, /containerStats/outbound/clients."""
-        del ask
-        return _json(self.stats.names())
+        return _json(self.stats.names(ask.grant))
 
     async def client_stats(self, ask: "Ask") -> web.Response:
         """GET /relayStats/outbound/http/client/<name>."""
-        return _json(_control.client_stats(self.stats, ask.path[-1]))
+        return _json(_control.client_stats(self.stats, ask.path[-1], ask.grant))
 
     async def serving_stats(self, ask: "Ask") -> web.Response:
         """GET /relayStats/outbound/http/total."""
-        del ask
-        return _json(_control.serving_stats(self.stats))
+        return _json(_control.serving_stats(self.stats, ask.grant))
 
     async def captured_total(self, ask: "Ask") -> web.Response:
         """GET /containerStats/inbound/events/total."""
-        del ask
-        return _json(_control.captured_total(self._catalog))
+        return _json(_control.captured_total(ask.catalog))
 
     async def physical_names(self, ask: "Ask") -> web.Response:
         """GET /containerStats/inbound/events/psources."""
-        del ask
-        return _json(sorted(self._catalog.captures))
+        return _json(sorted(ask.catalog.captures))
 
     async def captured(self, ask: "Ask") -> web.Response:
         """GET /containerStats/inbound/events/psource/<physical>."""
-        return _json(_control.captured(self._catalog.physical(ask.path[-1])))
+        return _json(_control.captured(ask.catalog.physical(ask.path[-1])))
 
     async def sent(self, ask: "Ask") -> web.Response:
         """GET /containerStats/outbound/total."""
@@ -271,7 +270,7 @@ class Commands:
     async def status(self, ask: "Ask") -> web.Response:
         """GET /controlSources/status."""
         sources, looks = ask.given["sources"], ask.given["look"]
-        return _json(await self._in_thread(lambda: _control.states(self._catalog, sources, looks=looks)))
+        return _json(await self._in_thread(lambda: _control.states(ask.catalog, sources, looks=looks)))
 
     async def act(self, ask: "Ask") -> web.Response:
         """POST /controlSources/{pause,unpause,snapshot}."""
@@ -280,8 +279,8 @@ class Commands:
 
         def act() -> Any:
             if verb == "snapshot":
-                return _control.read_again(self._catalog, given["sources"], given["tables"], given["where"])
-            return _control.pause(self._catalog, given["sources"], pauses=verb == "pause")
+                return _control.read_again(ask.catalog, given["sources"], given["tables"], given["where"])
+            return _control.pause(ask.catalog, given["sources"], pauses=verb == "pause")
 
         return _json(await self._in_thread(lambda: self._audited(verb, ask, asked, act)))
 
@@ -297,8 +296,10 @@ class Commands:
             self._audit.note(action, self._who(ask), asked, result)
 
     def _who(self, ask: "Ask") -> dict[str, Any]:
-        token = self._config.token_file
-        return {"address": ask.peer, "client": ask.client, "token": None if token is None else token.name}
+        grant = ask.grant
+        token = next((file.name for file, each in self._config.token_files.items() if each == grant), None)
+        access = {"access": grant.name} if grant.name else {}
+        return {"address": ask.peer, "client": ask.client, "token": token, **access}
 
     async def config(self, ask: "Ask") -> web.Response:
         """GET /config: without secrets."""
@@ -314,14 +315,13 @@ class Commands:
 
     async def ready(self, ask: "Ask") -> web.Response:
         """GET /admin/ready: GOOD or BAD."""
-        is_ready, lines = _control.readiness(self._catalog, ask.given["sources"])
+        is_ready, lines = _control.readiness(ask.catalog, ask.given["sources"])
         text = "\n".join(["GOOD" if is_ready else "BAD", *lines, ""])
         return web.Response(text=text, status=200 if is_ready else 503)
 
     async def admin_status(self, ask: "Ask") -> web.Response:
         """GET /admin/status: why."""
-        del ask
-        return _json(await self._in_thread(lambda: _control.admin_status(self._catalog)))
+        return _json(await self._in_thread(lambda: _control.admin_status(ask.catalog)))
 
     async def help(self, ask: "Ask") -> web.Response:
         """GET /help."""
@@ -337,16 +337,19 @@ class Commands:
         """GET /metrics, for Prometheus."""
         from databus.relay._metrics import render_metrics  # late: it costs a relay's start, and may never be asked for
 
-        del ask
-        body, content_type = await self._in_thread(lambda: render_metrics(self._catalog, self.stats))
+        body, content_type = await self._in_thread(lambda: render_metrics(ask.catalog, self.stats))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
 
 class Ask:
     """One request: its command, its path, and who asks; `given` and `body` once they have been read and checked."""
 
-    def __init__(self, request: web.Request, command: Command, path: list[str], client: str) -> None:
+    def __init__(
+        self, request: web.Request, command: Command, path: list[str], client: str, grant: Grant, catalog: Catalog
+    ) -> None:
         self.request = request
+        self.grant = grant
+        self.catalog = catalog  # as far as the grant goes
         self.command = command
         self.path = path
         self.client = client
@@ -354,6 +357,14 @@ class Ask:
         self.body: Any = None
         peer = None if request.transport is None else request.transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unknown"
+
+
+def _check_right(command: Command, grant: Grant) -> None:
+    """Raise `RightMissing` unless a command may be asked by the holder of a grant."""
+    if not grant.allows(command.right):
+        raise RightMissing(f"{command.path}: needs the right `{command.right}`, which access {grant.name!r} lacks")
+    if command.needs_all_tables and grant.is_limited:
+        raise RightMissing(f"{command.path}: is for those only whose access is not limited by tables or columns")
 
 
 async def _query_of(request: web.Request) -> dict[str, str]:

@@ -3,14 +3,24 @@
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SerializeAsAny, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from databus.core import ConfigError
 from databus.formats import has_reference, line_of, lines_in, lines_of, load_yaml, substitute
 from databus.log import LogConfig
 from databus.relay._avro_registry import Compatibility
+from databus.relay._grant import ALL, Grant, Right
 from databus.sources import SourceConfig, parse_source
 
 PORT: Final = 11115
@@ -115,6 +125,34 @@ class TlsConfig(BaseModel):
         return self.model_copy(update=paths)
 
 
+class AccessConfig(BaseModel):
+    """One token, or several, and what who holds it may do and see."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$",
+        description="For logs, the audit log and statistics.",
+        examples=["billing"],
+    )
+    token_file: Path = Field(description="File with its bearer token, as the relay's `token_file` is.")
+    rights: list[Literal[Right.READ, Right.CONTROL]] = Field(
+        [Right.READ],
+        description="`read`: to see changes and states. `control`: to pause sources, have tables read again, register "
+        "schemas. Without any, `/admin`, `/help` and `/openapi.json` are answered, as probes need it.",
+    )
+    tables: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None,
+        description="Tables or patterns, by full name. For its holder there are no others. All by default.",
+        examples=[["shop/main.*"]],
+    )
+
+    @property
+    def grant(self) -> Grant:
+        """What it allows."""
+        return Grant(self.name, frozenset(self.rights), None if self.tables is None else tuple(self.tables))
+
+
 _Physical = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 
 
@@ -132,6 +170,10 @@ class RelayConfig(BaseModel):
         None,
         description="File with the bearer token that every request must carry; needed beyond the loopback. It is read "
         "again when it changes. While a token is being replaced it holds both, a line each.",
+    )
+    access: list[AccessConfig] = Field(
+        default_factory=list,
+        description="Instead of `token_file`: several tokens, and what who holds them may do and see.",
     )
     tls: TlsConfig | None = Field(
         None, description="Answer by `https://` alone, with this certificate. Changed files are used within seconds."
@@ -153,6 +195,20 @@ class RelayConfig(BaseModel):
         address_of(value)
         return value
 
+    @model_validator(mode="after")
+    def _check_access(self) -> Self:
+        if self.access and self.token_file is not None:
+            raise ValueError(
+                "token_file, access: both say who may ask; give one. A token that may do all is an entry of `access` "
+                "with `rights: [read, control]`"
+            )
+        for field in ("name", "token_file"):
+            given = [str(getattr(each, field)) for each in self.access]
+            twice = next((each for each in given if given.count(each) > 1), None)
+            if twice is not None:
+                raise ValueError(f"access: two have the {field} {twice}; what either may do would be unclear")
+        return self
+
     @property
     def file(self) -> Path | None:
         """The file that says so, for who has to type its name; None where there is none."""
@@ -163,18 +219,26 @@ class RelayConfig(BaseModel):
         """Host and port to bind to."""
         return address_of(self.listen)
 
-    def tokens(self) -> tuple[str, ...]:
-        """The bearer tokens, from their file; none where everybody of this machine may ask. Raises `ConfigError` if the
-        file is no good, or missing where it is needed.
-        """
+    @property
+    def token_files(self) -> dict[Path, Grant]:
+        """The files with bearer tokens, and what these allow; none where everybody of this machine may ask."""
+        if self.token_file is not None:
+            return {self.token_file: ALL}
+        return {each.token_file: each.grant for each in self.access}
+
+    @property
+    def operator_token_file(self) -> Path | None:
+        """The file whose token may do most, for commands that are run beside the relay."""
+        ranked = sorted(self.token_files.items(), key=lambda each: (each[1].is_limited, -len(each[1].rights)))
+        return ranked[0][0] if ranked else None
+
+    def check_tokens(self) -> None:
+        """Raise `ConfigError` if there are no tokens where they are needed."""
         host = self.address[0]
-        if self.token_file is None:
-            if not is_loopback(host):
-                raise ConfigError(
-                    f"listen: {host} can be reached from other machines; set token_file, or listen on 127.0.0.1"
-                )
-            return ()
-        return tokens_in(self.token_file, "token_file")
+        if not self.token_files and not is_loopback(host):
+            raise ConfigError(
+                f"listen: {host} can be reached from other machines; set token_file, or listen on 127.0.0.1"
+            )
 
     def shown(self) -> dict[str, Any]:
         """As JSON for `/config`, without secrets: references as written, nothing under a name that sounds secret."""
@@ -268,6 +332,7 @@ def parse_relay(value: Mapping[str, Any], *, folder: Path, where: str = "", file
         raise ConfigError("\n".join(lines))
     config.folder = folder / config.folder
     config.token_file = None if config.token_file is None else folder / config.token_file
+    config.access = [each.model_copy(update={"token_file": folder / each.token_file}) for each in config.access]
     config.tls = None if config.tls is None else config.tls.below(folder)
     config.written_as(value, file)
     return config

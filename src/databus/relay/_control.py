@@ -2,14 +2,22 @@
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from databus.core import MalformedRequest, UnsupportedFeature, canonical_name, split_physical
+from databus.core import (
+    UNREAD_TABLES,
+    MalformedRequest,
+    RightMissing,
+    UnsupportedFeature,
+    canonical_name,
+    is_pattern,
+    split_physical,
+)
 from databus.log import Log
 from databus.relay._capture import Capture
 from databus.relay._capture_state import State, remedy_of
 from databus.relay._catalog import Catalog, unknown
+from databus.relay._grant import Grant
 from databus.relay._stats import Stats
 
 _STATE_WORDS: Final = {
@@ -33,16 +41,17 @@ _WORST_FIRST: Final = (
 )
 
 
-def _capture_json(capture: Capture, file: Path | None) -> dict[str, Any]:
-    """One physical source's state. file: the relay's."""
+def _capture_json(capture: Capture, catalog: Catalog) -> dict[str, Any]:
+    """One physical source's state, without what names tables out of reach. Messages may, so who is limited has none."""
     status, lag, counters = capture.status, capture.lag, capture.counters
+    file, grant, of = catalog.file, catalog.grant, capture.physical
     return {
         "name": capture.physical,
         "status": _STATE_WORDS[status.state],
         "state": status.state.name,
         "error": status.error or None,
-        "missingTables": list(capture.missing_tables.said(capture.log)),
-        "message": status.message,
+        "missingTables": list(capture.missing_tables.said(capture.log)) if grant.sees_messages else [],
+        "message": status.message if grant.sees_messages else "",
         "remedy": remedy_of(status, capture.config),
         "file": None if file is None else str(file),
         "pausePending": capture.is_pause_pending,
@@ -53,9 +62,9 @@ def _capture_json(capture: Capture, file: Path | None) -> dict[str, Any]:
         "lagChanges": lag.changes,
         "lagBytes": lag.bytes,
         "retentionLeftMs": lag.retention_left_ms,
-        "valuesOmitted": dict(lag.values_omitted),
+        "valuesOmitted": {each: n for each, n in lag.values_omitted.items() if grant.sees(of, each)},
         "statementsUnknown": lag.statements_unknown,
-        "snapshots": capture.reading,
+        "snapshots": [each for each in capture.reading if each == UNREAD_TABLES or grant.sees(of, each)],
         "snapshotRows": counters.snapshot_rows,
         "restarts": counters.restarts,
     }
@@ -65,13 +74,15 @@ def admin_status(catalog: Catalog) -> dict[str, Any]:
     """The relay's state: the worst of its sources'."""
     captures = list(catalog.captures.values())
     states = {capture.physical: capture.status for capture in captures}
-    worst = next(state for state in _WORST_FIRST if any(status.state is state for status in states.values()))
+    is_in = [state for state in _WORST_FIRST if any(status.state is state for status in states.values())]
+    worst = is_in[0] if is_in else State.RUNNING
     messages = [f"{name}: {status.message}" for name, status in states.items() if status.message]
+    messages = messages if catalog.grant.sees_messages else []
     return {
         "status": worst.name,
         "code": worst.value,
         "message": "; ".join(messages),
-        "sources": [_capture_json(capture, catalog.file) for capture in captures],
+        "sources": [_capture_json(capture, catalog) for capture in captures],
     }
 
 
@@ -81,7 +92,7 @@ def readiness(catalog: Catalog, sources: Sequence[str] | None) -> tuple[bool, li
     With a line for each that says what it is doing.
     """
     captures = catalog.physicals(sources)
-    lines = [" ".join(f"{capture.physical}: {capture.describe()}".split()) for capture in captures]
+    lines = [" ".join(f"{capture.physical}: {catalog.describe(capture)}".split()) for capture in captures]
     if sources is None:
         return any(capture.log is not None for capture in captures), lines
     return all(capture.status.state in (State.RUNNING, State.PAUSED) for capture in captures), lines
@@ -94,10 +105,10 @@ def states(catalog: Catalog, sources: Sequence[str] | None, *, looks: bool = Fal
     """
     captures = catalog.physicals(sources)
     if not looks:
-        return [_capture_json(capture, catalog.file) for capture in captures]
+        return [_capture_json(capture, catalog) for capture in captures]
     deadline = time.monotonic() + _LOOK_S_MAX
     return [
-        {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture, catalog.file)}
+        {"lagIsNew": capture.look(max(deadline - time.monotonic(), 0.0)), **_capture_json(capture, catalog)}
         for capture in captures
     ]
 
@@ -111,7 +122,7 @@ def pause(catalog: Catalog, sources: Sequence[str] | None, *, pauses: bool) -> l
     for capture, status in before:
         if status.state is not wished:
             capture.wait_until_changed(status, max(deadline - time.monotonic(), 0.0))
-    return [_capture_json(capture, catalog.file) for capture in captures]
+    return [_capture_json(capture, catalog) for capture in captures]
 
 
 def read_again(
@@ -122,11 +133,13 @@ def read_again(
     if tables is None:
         raise MalformedRequest("tables: name those to read: /controlSources/snapshot?tables=main.orders")
     _snapshot(catalog, captures, tables, where)
-    return [_capture_json(capture, catalog.file) for capture in captures]
+    return [_capture_json(capture, catalog) for capture in captures]
 
 
 def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[str], where: str | None) -> None:
     """Have tables read anew: full names, or `db.table` where one physical source is meant."""
+    if where is not None and catalog.grant.is_limited:  # by what comes then, one could tell hidden columns
+        raise RightMissing("where: is for those only whose access is not limited by tables or columns")
     wanted: dict[str, list[str]] = {}
     for table in tables:
         owner, name = split_physical(table)
@@ -140,6 +153,9 @@ def _snapshot(catalog: Catalog, captures: Sequence[Capture], tables: Sequence[st
                 f"tables: {table[:100]!r} does not say of which physical source; write NAME/{table[:100]}"
             )
     for physical, names in wanted.items():
+        for name in names:
+            if catalog.grant.is_limited and (is_pattern(name) or not catalog.grant.sees(physical, name)):
+                raise unknown(name, catalog.all_names())
         try:
             catalog.physical(physical).snapshot(names, where)
         except UnsupportedFeature as error:
@@ -167,33 +183,33 @@ def buffer_info(log: Log) -> dict[str, Any]:
     }
 
 
-def serving_stats(stats: Stats) -> dict[str, Any]:
+def serving_stats(stats: Stats, grant: Grant) -> dict[str, Any]:
     """/relayStats: all clients together."""
-    return {**stats.total.to_json(), "numClients": len(stats.names()), "numStreams": len(stats.streams)}
+    return {**stats.total.to_json(), "numClients": len(stats.names(grant)), "numStreams": len(stats.streams)}
 
 
-def client_stats(stats: Stats, name: str) -> dict[str, Any]:
+def client_stats(stats: Stats, name: str, grant: Grant) -> dict[str, Any]:
     """/relayStats: one client."""
-    found = stats.known(name)
+    found = stats.known(name, grant)
     if found is None:
-        raise unknown(name, stats.names(), "client")
-    streams = [stream.to_json() for stream in stats.streams if stream.client == name]
+        raise unknown(name, stats.names(grant), "client")
+    streams = [
+        stream.to_json()
+        for stream in stats.streams
+        if stream.client == name and (not grant.is_limited or stream.access == grant.name)
+    ]
     return {"name": name, **found.to_json(), "streams": streams}
 
 
 def captured_total(catalog: Catalog) -> dict[str, int]:
     """/containerStats: what came in, of all physical sources."""
     each = [_inbound(capture) for capture in catalog.captures.values()]
-    return {name: sum(one[name] for one in each) for name in _inbound_names(each)}
+    return {name: sum(one[name] for one in each) for name in (each[0] if each else ())}
 
 
 def captured(capture: Capture) -> dict[str, Any]:
     """/containerStats: what came in, of one."""
     return {"name": capture.physical, **_inbound(capture)}
-
-
-def _inbound_names(each: Sequence[dict[str, int]]) -> list[str]:
-    return list(each[0]) if each else []
 
 
 def _inbound(capture: Capture) -> dict[str, int]:

@@ -7,18 +7,19 @@ from databus.formats import BigIntegers
 from databus.log import Log, LogView, Span
 from databus.relay._catalog import Selection
 from databus.relay._chunk import Chunk, Made, Piece, State
+from databus.relay._grant import Grant
 from databus.relay._ndjson import Renderer
 
 if TYPE_CHECKING:
     from databus.relay._tail import Follower
 
-LineKey = tuple[frozenset[str] | None, BigIntegers | None]
-"""Names of sources, None for all; and how big integers are written in JSON, None for frames."""
+LineKey = tuple[frozenset[str] | None, Grant, BigIntegers | None]
+"""Names of sources, None for all; what the reader may see; how big integers are written in JSON, None for frames."""
 
 
 def key_of(selection: Selection, json: BigIntegers | None) -> LineKey:
     """What two requests have in common whose followers are sent the same."""
-    return None if selection.names is None else frozenset(selection.names), json
+    return None if selection.names is None else frozenset(selection.names), selection.grant, json
 
 
 def state_of(position: SourceCheckpoint) -> State:

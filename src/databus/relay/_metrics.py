@@ -15,6 +15,7 @@ from databus.log import Log
 from databus.relay._capture import Capture
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
+from databus.relay._grant import Grant
 from databus.relay._stats import Stats
 from databus.wire import VERSION
 
@@ -59,14 +60,14 @@ class _Collector:
             ("version", "python", "wire"), of, 1.0,
         )  # fmt: skip
         for capture in self._catalog.captures.values():
-            _capture(families, capture)
+            _capture(families, capture, self._catalog.grant)
             if capture.log is not None:
                 _log(families, capture.log)
         _serving(families, self._stats, self._catalog)
         yield from families.all()
 
 
-def _capture(families: _Families, capture: Capture) -> None:
+def _capture(families: _Families, capture: Capture, grant: Grant) -> None:
     of = (capture.physical,)
     counters, lag, status = capture.counters, capture.lag, capture.status
     for state in State:
@@ -107,6 +108,8 @@ def _capture(families: _Families, capture: Capture) -> None:
         left_s,
     )
     for table, count in lag.values_omitted.items():
+        if not grant.sees(capture.physical, table):
+            continue
         families.counter(
             "capture_values_omitted",
             "Values left out of captured rows because the row was too large.",
@@ -232,6 +235,8 @@ def _clients(families: _Families, stats: Stats, catalog: Catalog) -> None:
     for key, position in stats.positions(time.monotonic()):
         capture = catalog.captures.get(key[1])
         if capture is None or capture.log is None:
+            continue
+        if catalog.grant.is_limited and stats.known(key[0], catalog.grant) is None:
             continue
         head = capture.log.head()
         lag_scn = float(max(head.published.scn - position.scn, 0))

@@ -126,14 +126,14 @@ class Relay:
         return self
 
     def _say_ready(self) -> None:
-        config, token_file = self.config, self.config.token_file
+        config = self.config
         if config.tls is None and not is_loopback(config.address[0]):
             _logger.warning(
                 "the relay listens beyond this machine without TLS: its token and all rows cross the network in clear; "
                 "set tls",
                 listen=config.listen,
             )
-        if token_file is not None and is_readable_by_all(token_file):
+        for token_file in filter(is_readable_by_all, config.token_files):
             _logger.warning(
                 "every user of this machine can read the token's file; take the right away: chmod o= FILE",
                 file=str(token_file),

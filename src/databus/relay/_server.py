@@ -15,13 +15,13 @@ from aiohttp import web
 
 from databus.core import ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
 from databus.operate import logger_of
-from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
+from databus.relay._admission import HTTP_LOGGER, error_response, hide_from_pages
 from databus.relay._certificates import Certificates
 from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._door import Door
 from databus.relay._tls import Tls
-from databus.relay._tokens import Tokens, keep_renewing
+from databus.relay._tokens import Keys, keep_renewing
 
 NAME_LENGTH_MAX: Final = 100
 _START_S_MAX: Final = 30.0
@@ -40,7 +40,7 @@ class Server:
     def __init__(self, config: RelayConfig) -> None:
         """Read the files of tokens and certificates. Raises `ConfigError` that names the one that is wrong."""
         self._config = config
-        self._tokens = Tokens(config.token_file, config.tokens)
+        self._keys = Keys(config)
         self._thread = threading.Thread(target=self._run, name="relay-http", daemon=True)
         self._bound = threading.Event()
         self._error: BaseException | None = None
@@ -112,7 +112,7 @@ class Server:
         )
         await self._runner.setup()
         listening: asyncio.Server | None = None
-        read = [self._tokens] if self._certificates is None else [self._tokens, self._certificates]
+        read = [self._keys] if self._certificates is None else [self._keys, self._certificates]
         renewing = asyncio.ensure_future(keep_renewing(*read))
         try:
             listening = await self._listen(self._runner)
@@ -148,13 +148,14 @@ class Server:
         assert self._commands is not None  # noqa: S101 - bound after it was given
         began = time.monotonic()
         command = request.match_info["command"]
-        client, is_error = "unknown", True
+        client, access, is_error = "unknown", "", True
         try:
-            admit(request, self._tokens.headers)
+            grant = self._keys.admit(request)
+            access = grant.name
             self._door.leave(request.transport)
             is_crowded = self._check_room(command)
             client = _client_of(request)
-            response = await self._commands.run(request, client)
+            response = await self._commands.run(request, client, grant)
             if is_crowded and not response.prepared:
                 response.force_close()
             is_error = False
@@ -168,12 +169,12 @@ class Server:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except Exception:
-            _logger.exception("request failed by a defect", path=request.path, client=client)
+            _logger.exception("request failed by a defect", path=request.path, client=client, access=access)
             return error_response(DatabusError("a defect in the relay; its log has the details"))
         finally:
             now_us = time.time_ns() // 1000
             self._commands.stats.note(
-                client, command, is_error=is_error, seconds=time.monotonic() - began, now_us=now_us
+                client, command, access, is_error=is_error, seconds=time.monotonic() - began, now_us=now_us
             )
 
     def _check_room(self, command: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from databus.core import SourceCheckpoint
+from databus.relay._grant import Grant
 
 NAME_LENGTH_MAX: Final = 100
 _CALLS: Final = ("sources", "register", "stream", "position", "range", "other")
@@ -24,6 +25,8 @@ class ClientStats:
     sent_bytes: int = 0
     seconds: float = 0.0
     last_us: int = 0
+    access: str = ""
+    """As whom it asked last, of `access` in relay.yml."""
 
     def to_json(self) -> dict[str, Any]:
         """With the original's names where it had them."""
@@ -37,6 +40,7 @@ class ClientStats:
             "timeStreamCallsMs": round(self.seconds * 1000),
             "numBytes": self.sent_bytes,
             "timestampLastAccessMs": self.last_us // 1000,
+            **({"access": self.access} if self.access else {}),
         }
 
 
@@ -52,6 +56,7 @@ class OpenStream:
     position: SourceCheckpoint
     sent_bytes: int = 0
     at_tail: bool = False
+    access: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """For /relayStats and /admin/status."""
@@ -63,6 +68,7 @@ class OpenStream:
             "position": self.position.to_json(),
             "numBytes": self.sent_bytes,
             "atTail": self.at_tail,
+            **({"access": self.access} if self.access else {}),
         }
 
 
@@ -108,10 +114,12 @@ class Stats:
         self._clients.move_to_end(name)
         return found
 
-    def note(self, name: str, command: str, *, is_error: bool, seconds: float, now_us: int) -> None:
+    def note(self, name: str, command: str, access: str, *, is_error: bool, seconds: float, now_us: int) -> None:
         """A request has been answered."""
         command = command if command in _CALLS else "other"
-        for each in (self.total, self.client(name)):
+        client = self.client(name)
+        client.access = access
+        for each in (self.total, client):
             each.calls[command] += 1
             each.errors[command] += is_error
             each.last_us = now_us
@@ -124,13 +132,14 @@ class Stats:
         self.total.sent_bytes += count
         self.client(stream.client).sent_bytes += count
 
-    def names(self) -> list[str]:
-        """The clients that are known."""
-        return sorted(self._clients)
+    def names(self, grant: Grant) -> list[str]:
+        """The clients that are known; for whoever sees some tables only, those that came with the same token."""
+        return sorted(name for name, each in self._clients.items() if not grant.is_limited or each.access == grant.name)
 
-    def known(self, name: str) -> ClientStats | None:
+    def known(self, name: str, grant: Grant) -> ClientStats | None:
         """The counters of a client, if it has ever asked."""
-        return self._clients.get(name)
+        found = self._clients.get(name)
+        return None if found is None or (grant.is_limited and found.access != grant.name) else found
 
 
 def _is_name(client: str) -> bool:

@@ -25,6 +25,7 @@ from databus.operate import logger_of
 from databus.relay._catalog import Selection
 from databus.relay._command_table import FRAMES, NDJSON
 from databus.relay._feed import Feed
+from databus.relay._grant import Grant
 from databus.relay._ndjson import Renderer
 from databus.relay._params import AtTime, Given, Output, Start, StartName, start_of
 from databus.relay._send import ClientGone, Sender
@@ -124,6 +125,7 @@ class Streaming:
         reader: Executor,
         stats: Stats,
         client: str,
+        grant: Grant,
         now_us: int,
         write_ms_max: int,
     ) -> None:
@@ -136,14 +138,14 @@ class Streaming:
         self._reader = reader
         self._stats = stats
         self._write_ms_max = write_ms_max
-        self._selection = Selection(log.physical, ask.sources)
+        self._selection = Selection(log.physical, ask.sources, grant)
         self._renderer: Renderer | None = None
         self._published = SourceCheckpoint()
         self._until = ask.to
-        self._logger = logger_of("databus.relay").bind(physical=log.physical, client=client)
+        self._logger = logger_of("databus.relay").bind(physical=log.physical, client=client, access=grant.name)
         output = "frames" if ask.json is None else "json"
         selected = "all" if ask.sources is None else ",".join(ask.sources)
-        self._stream = OpenStream(client, log.physical, selected, output, now_us, SourceCheckpoint())
+        self._stream = OpenStream(client, log.physical, selected, output, now_us, SourceCheckpoint(), access=grant.name)
 
     async def serve(self) -> web.StreamResponse:
         """Answer the request. Raises a `DatabusError` only while nothing has been sent."""

@@ -2,12 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from databus.core import ConfigError
+from aiohttp import web
+
+from databus.core import AccessDenied, ConfigError
 from databus.operate import logger_of
+from databus.relay._admission import admit
 from databus.relay._certificates import LOOK_S, state_of
+from databus.relay._config import RelayConfig, tokens_in
+from databus.relay._grant import ALL, Grant
 
 _logger = logger_of("databus.relay")
 
@@ -46,6 +52,40 @@ class Tokens:
 
     def _state(self) -> tuple[int, int, int] | None:
         return None if self._file is None else state_of(self._file)
+
+
+class Keys:
+    """The tokens of a relay, and what each allows; like `Tokens` for all its files."""
+
+    def __init__(self, config: RelayConfig) -> None:
+        """Read the files. Raises `ConfigError` if one is no good, or missing where it is needed."""
+        config.check_tokens()
+        option = "token_file" if config.token_file is not None else "access.{name}.token_file"
+        self._held = [
+            (grant, Tokens(file, partial(tokens_in, file, option.format(name=grant.name))))
+            for file, grant in config.token_files.items()
+        ]
+        owner: dict[bytes, str] = {}
+        for grant, tokens in self._held:
+            for header in tokens.headers:
+                if owner.setdefault(header, grant.name) != grant.name:
+                    raise ConfigError(
+                        f"access: {owner[header]} and {grant.name} have the same token; what it allows would be unclear"
+                    )
+
+    def admit(self, request: web.Request) -> Grant:
+        """What whoever asks may do and see. Raises `AccessDenied` if nothing."""
+        known = [(header, grant) for grant, tokens in self._held for header in tokens.headers]
+        has = admit(request, [header for header, _ in known])
+        found = {grant for (_, grant), is_it in zip(known, has, strict=True) if is_it} if known else {ALL}
+        if len(found) > 1:  # a file was changed so while the relay runs
+            raise AccessDenied("the token is that of several entries of `access`; each needs one of its own")
+        return found.pop()
+
+    def renew(self) -> None:
+        """Read again the files that have changed."""
+        for _, tokens in self._held:
+            tokens.renew()
 
 
 class Renewable(Protocol):

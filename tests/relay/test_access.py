@@ -1,0 +1,227 @@
+"""What those who hold one token of several may do and see: what is out of reach does not exist for them."""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from databus.core import ConfigError
+from databus.relay import Relay, parse_relay
+from databus.schema import Column, TableSchema
+from databus.wire import Group
+from tests.relay.support import (
+    ORDERS,
+    STOCK,
+    Answer,
+    Database,
+    ask,
+    commit_of,
+    get,
+    order,
+    path_of,
+    published,
+    rows_of,
+    sale,
+    scripted,
+    until,
+)
+
+USERS = TableSchema("main.users", (Column("id", "int64"), Column("ssn", "string")), ("id",))
+TOKENS = {name: f"token-of-{name}" for name in ("ops", "billing", "reader", "probe")}
+ACCESS: list[dict[str, Any]] = [
+    {"name": "ops", "token_file": "ops", "rights": ["read", "control"]},
+    {"name": "reader", "token_file": "reader"},
+    {"name": "probe", "token_file": "probe", "rights": []},
+    {"name": "billing", "token_file": "billing", "rights": ["read", "control"], "tables": ["shop/main.orders"]},
+]
+HIDDEN = ("stock", "users", "ssn", "crm")
+
+
+def user(scn: int) -> Group:
+    return Group(commit_of(scn, 1), (rows_of(USERS, scn, [{"id": scn, "ssn": "756.1"}]),))
+
+
+def write_tokens(folder: Path) -> None:
+    for name, token in TOKENS.items():
+        (folder / name).write_text(f"{token}\n")
+
+
+@pytest.fixture(scope="module")
+def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    """Two physical sources, of which `billing` sees one table."""
+    folder = tmp_path_factory.mktemp("access")
+    write_tokens(folder)
+    shop = Database(tables=(ORDERS, STOCK, USERS), groups=[order(1), sale(2), user(3), order(4)])
+    crm = Database(uuid="22222222-2222-2222-2222-222222222222", tables=(USERS,), groups=[user(1)])
+    with scripted(folder, {"shop": shop, "crm": crm}, access=ACCESS) as relay:
+        published(relay, "shop", 4)
+        published(relay, "crm", 1)
+        yield relay
+
+
+def bearer(name: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {TOKENS[name]}", "x-dbus-client": f"client-of-{name}"}
+
+
+def get_as(name: str, relay: Relay, path: str, **query: Any) -> Answer:
+    return get(relay, path, headers=bearer(name), **query)
+
+
+def post_as(name: str, relay: Relay, path: str, **query: Any) -> Answer:
+    return ask("POST", relay, path_of(path, query), bearer(name))
+
+
+def test_a_token_that_is_not_known_is_401_and_a_right_that_is_missing_403(relay: Relay) -> None:
+    assert get(relay, "/sources").status == 401
+    assert get(relay, "/sources", headers={"Authorization": "Bearer token-of-nobody"}).status == 401
+    assert get_as("reader", relay, "/sources").status == 200
+    refused = post_as("reader", relay, "/controlSources/pause", sources="shop")
+    assert (refused.status, refused.json["error"]) == (403, "RightMissing")
+    assert "right `control`, which access 'reader' lacks" in refused.json["message"]
+    assert get_as("probe", relay, "/stream", physical="shop", wait_ms=0).status == 403
+    assert [get_as("probe", relay, path).status for path in ("/admin/live", "/admin/ready", "/help")] == [200] * 3
+
+
+def test_tables_out_of_reach_are_in_no_list(relay: Relay) -> None:
+    assert get_as("billing", relay, "/sources").json == [{"name": "shop/main.orders", "id": 1}]
+    assert len(get_as("reader", relay, "/sources").json) == 4
+    assert {each["name"] for each in get_as("billing", relay, "/register").json} == {"shop/main.orders"}
+    assert get_as("billing", relay, "/register", fingerprint=f"{USERS.fingerprint:016x}").status == 404
+    assert get_as("billing", relay, "/containerStats/inbound/events/psources").json == ["shop"]
+    assert [each["name"] for each in get_as("billing", relay, "/controlSources/status").json] == ["shop"]
+
+
+def test_rows_out_of_reach_are_in_no_stream_and_its_positions_go_on(relay: Relay) -> None:
+    groups = get_as("billing", relay, "/stream", output="frames").groups
+    assert [group.commit.last_scn for group in groups] == [1, 2, 3, 4]
+    assert [[frame.header.source_id for frame in group.frames] for group in groups] == [[1], [1], [], [1]]
+    lines = get_as("billing", relay, "/stream", wait_ms=0).lines
+    assert {line["_source"] for line in lines if "_source" in line} == {"shop/main.orders"}
+    assert get_as("billing", relay, "/range", start="beginning").json["rows"] == 3
+
+
+def test_who_sees_less_and_who_sees_all_stand_at_the_tail_of_one_log(tmp_path: Path) -> None:
+    write_tokens(tmp_path)
+    shop = Database(tables=(ORDERS, STOCK), groups=[order(1)])
+    with scripted(tmp_path, {"shop": shop}, access=ACCESS) as relay, ThreadPoolExecutor(2) as threads:
+        published(relay, "shop", 1)
+        following = {"output": "frames", "start": "latest", "follow": 1, "to": 2}
+        answers = {name: threads.submit(get_as, name, relay, "/stream", **following) for name in ("billing", "reader")}
+        streams = relay._commands.stats.streams
+        until(lambda: len(streams) == 2 and all(each.at_tail for each in list(streams)))
+        shop.add(sale(2))
+        counts = {name: [len(group.frames) for group in each.result().groups] for name, each in answers.items()}
+        assert counts == {"billing": [1], "reader": [2]}
+
+
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [
+        ("/stream", {"sources": "main.users"}),
+        ("/stream", {"sources": "shop/main.stock"}),
+        ("/stream", {"sources": "2"}),
+        ("/stream", {"sources": "usres"}),
+        ("/stream", {"physical": "crm"}),
+        ("/stream", {"physical": "cmr"}),
+        ("/stream", {"sources": "crm/main.users"}),
+        ("/range", {"sources": "main.stck"}),
+        ("/register", {"sources": "main.usres"}),
+        ("/position", {"physical": "crm"}),
+        ("/bufferInfo/inbound/crm", {}),
+        ("/containerStats/inbound/events/psource/crm", {}),
+        ("/controlSources/status", {"sources": "crm"}),
+        ("/admin/ready", {"sources": "crm"}),
+        ("/relayStats/outbound/http/client/client-of-reader", {}),
+    ],
+)
+def test_asking_for_what_is_out_of_reach_is_as_asking_for_what_is_not_there(
+    relay: Relay, path: str, query: dict[str, str]
+) -> None:
+    answer = get_as("billing", relay, path, **query)
+    assert answer.status == 404
+    said = answer.json["message"]
+    for value in (*query.values(), *query.get("sources", "").split("/"), path.rpartition("/")[2]):
+        said = said.replace(value, "")
+    assert not any(each in said for each in HIDDEN), said
+
+
+def test_an_operator_of_some_tables_has_no_others_read_again_or_paused(relay: Relay) -> None:
+    assert post_as("billing", relay, "/controlSources/snapshot", sources="shop", tables="main.users").status == 404
+    assert post_as("billing", relay, "/controlSources/snapshot", sources="shop", tables="main.*").status == 404
+    assert post_as("billing", relay, "/controlSources/snapshot", tables="main.orders", where="id > 1").status == 403
+    assert post_as("billing", relay, "/controlSources/pause", sources="crm").status == 404
+    assert post_as("billing", relay, "/controlSources/snapshot", tables="main.orders").status == 200
+
+
+def test_what_tells_of_all_tables_is_for_those_who_see_all(relay: Relay) -> None:
+    for path in ("/config", "/registry/subjects"):
+        assert get_as("reader", relay, path).status == 200
+        assert get_as("billing", relay, path).status == 403
+
+
+def test_nothing_that_is_answered_to_who_sees_one_table_names_another(relay: Relay) -> None:
+    get_as("reader", relay, "/stream", physical="crm", wait_ms=0)
+    paths = [
+        path.replace("{physical}", "shop").replace("{name}", "client-of-billing")
+        for path, operations in get_as("billing", relay, "/openapi.json").json["paths"].items()
+        if "get" in operations and not path.startswith("/registry") and path not in ("/config", "/stream")
+    ]
+    assert len(paths) > 15
+    for path in paths:
+        answer = get_as("billing", relay, path)
+        assert answer.status == 200, path
+        text = answer.body.decode()
+        assert not any(f"main.{each}" in text or f'"{each}"' in text for each in HIDDEN), path
+        assert "client-of-reader" not in text, path
+
+
+def test_the_audit_log_and_statistics_say_which_access_it_was(relay: Relay) -> None:
+    post_as("ops", relay, "/controlSources/unpause", sources="shop")
+    entries = [json.loads(line) for line in (relay.config.folder / "audit.jsonl").read_text().splitlines()]
+    (entry,) = [each for each in entries if each["action"] == "unpause"]
+    assert (entry["who"]["access"], entry["who"]["token"], entry["who"]["client"]) == ("ops", "ops", "client-of-ops")
+    stats = get_as("ops", relay, "/relayStats/outbound/http/client/client-of-ops").json
+    assert stats["access"] == "ops"
+    told = [path.read_bytes() for path in relay.config.folder.rglob("*") if path.is_file()]
+    told += [get_as("ops", relay, path).body for path in ("/config", "/metrics", "/admin/status")]
+    assert not any(token.encode() in text for token in TOKENS.values() for text in told)
+
+
+def test_a_token_that_was_replaced_is_known_within_seconds(tmp_path: Path) -> None:
+    write_tokens(tmp_path)
+    with scripted(tmp_path, {"shop": Database()}, access=ACCESS) as relay:
+        (tmp_path / "reader").write_text("another-token\n")
+        new = {"Authorization": "Bearer another-token"}
+        until(lambda: get(relay, "/sources", headers=new).status == 200)
+        assert get_as("reader", relay, "/sources").status == 401
+        assert ask("POST", relay, "/controlSources/pause", new).status == 403
+        (tmp_path / "reader").write_text(f"{TOKENS['ops']}\nanother-token\n")
+        until(lambda: get_as("ops", relay, "/sources").status == 401, "a token of two is nobody's")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"token_file": "ops", "access": ACCESS[:1]}, "token_file, access: both say who may ask; give one"),
+        ({"access": [ACCESS[0], ACCESS[0]]}, "two have the name ops"),
+        ({"access": [ACCESS[0], {**ACCESS[1], "token_file": "ops"}]}, "two have the token_file"),
+        ({"access": [{**ACCESS[0], "rights": ["write"]}]}, "access[0].rights[0]: "),
+        ({"access": [{**ACCESS[0], "rihgts": []}]}, "access[0].rihgts: "),
+        ({"access": [{"name": "x"}]}, "access[0].token_file: missing"),
+    ],
+)
+def test_a_mistake_in_access_is_said_with_its_place(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_relay({"sources": {"shop": {"type": "mock"}}, **options}, folder=tmp_path)
+    assert says in str(raised.value)
+
+
+def test_two_accesses_with_one_token_do_not_start(tmp_path: Path) -> None:
+    (tmp_path / "ops").write_text("one-and-the-same\n")
+    (tmp_path / "reader").write_text("one-and-the-same\n")
+    config = parse_relay({"sources": {"shop": {"type": "mock"}}, "access": ACCESS[:2]}, folder=tmp_path)
+    with pytest.raises(ConfigError, match="ops and reader have the same token"):
+        Relay(config)
