@@ -286,3 +286,10 @@ def test_a_relay_lives_while_all_its_readers_are_busy(relay: Relay) -> None:
             assert get(relay, path).status == 200
     finally:
         gate.set()
+
+
+def test_a_path_with_a_line_feed_is_asked_for_the_token_too(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("correct-horse-1\n")
+    with scripted(tmp_path, {"shop": Database()}, token_file="token") as relay:  # noqa: S106 - a path
+        assert get(relay, "/sources%0A").status == 401
+        assert get(relay, "/sources%0A", headers={"Authorization": "Bearer correct-horse-1"}).status == 404

@@ -46,6 +46,11 @@ class RegistryCommands:
             return _json({"error_code": 50001, "message": str(error)}, error.http_status)
         return _json(found)
 
+    def unknown(self, path: list[str]) -> web.Response:
+        """Answer that there is no such call, in the words that these clients understand."""
+        message = f"there is no /{'/'.join(path)[:200]} of this registry for such a request"
+        return _json({"error_code": 40400, "message": message}, HTTPStatus.NOT_FOUND)
+
     async def _schema_of(self, request: web.Request) -> str:
         """The schema in a request's body."""
         try:

@@ -146,6 +146,10 @@ class Commands:
         """/registry/...: see `databus.relay._avro_registry_http`."""
         return await self._registry.answer(ask.request, ask.path[1:])
 
+    async def no_registry(self, ask: "Ask") -> web.Response:
+        """Whatever else is below /registry."""
+        return self._registry.unknown(ask.path[1:])
+
     # Positions and changes
 
     async def stream(self, ask: "Ask") -> web.StreamResponse:
@@ -433,6 +437,7 @@ ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamRespon
     "/admin/status": Commands.admin_status,
     "/help": Commands.help,
     "/openapi.json": Commands.openapi,
-    **dict.fromkeys((each.path for each in table().commands if each.checks_itself), Commands.registry),
+    **dict.fromkeys((each.path for each in table() if each.checks_itself), Commands.registry),
+    "/registry/{*rest}": Commands.no_registry,
 }
 """Who answers the commands of the table, by their path."""

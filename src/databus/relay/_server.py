@@ -97,7 +97,7 @@ class Server:
         self._ending = asyncio.Event()
         limit = self._config.serve.request_bytes_max
         app = web.Application(client_max_size=limit)
-        app.router.add_route("*", "/{command:[^/]*}{rest:.*}", self._answer)
+        app.router.add_route("*", r"/{command:[^/]*}{rest:[\s\S]*}", self._answer)  # a line feed may be in a path
         app.on_response_prepare.append(hide_from_pages)
         self._runner = web.AppRunner(
             app,
