@@ -160,6 +160,7 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
                 Parameter("start", "where a copy begins; `earliest` by default", choice(StartName), StartName.EARLIEST),
                 Parameter("definitions", "how many definitions the copy has; all that are more are sent", whole()),
             ),
+            needs_all_tables=True,  # a copy is of the whole log
             errors=(404, 503),
         ),
     )

@@ -206,7 +206,7 @@ class Commands:
 
     async def chain(self, ask: "Ask") -> web.Response:
         """GET /chain: what another relay has to know that keeps a copy of a log."""
-        capture, start = self._catalog.choose(ask.given["physical"], None), ask.given["start"]
+        capture, start = ask.catalog.choose(ask.given["physical"], None), ask.given["start"]
         known = -1 if ask.given["definitions"] is None else ask.given["definitions"]
 
         def find() -> dict[str, Any]:
