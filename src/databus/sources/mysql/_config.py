@@ -214,6 +214,11 @@ class BinlogConfig(SourceConfig):
         description="The server's setting of that name. MariaDB's log does not have it; without this option, a "
         "TIMESTAMP column that depends on it counts as not understood.",
     )
+    system_time_zone: str | None = Field(
+        None,
+        description="The server's setting of that name, which no log has. Where it is not `UTC`, capture stops at an "
+        "ALTER TABLE that copies a TIMESTAMP under `time_zone=SYSTEM`: MySQL moves times then that come twice.",
+    )
     lower_case_table_names: Literal[0, 1, 2] | None = Field(
         None,
         description="The server's setting of that name, which no log has. Without this option, capture stops where "

@@ -4,7 +4,7 @@ History makes it (from the server's catalogue, from DDL, from a table map's own 
 everything that a row image does not: names, signedness, character sets, members, the key.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Self
 
@@ -67,6 +67,8 @@ class ColumnDefinition:
     stands in row images, and no query sees it; never captured. default: the literal that existing rows get when the
     column is added, in SQL; None for NULL or none. uses: the columns that its expression may name, none of an ordinary
     column; None where it is not known whether it is generated, or from what. is_auto_increment: as far as is known.
+    is_steady: of a generated column, whether it is not stored, or its expression gives the same in every session; two
+    definitions that differ only in that are equal, as one and the same expression has many spellings.
     """
 
     name: str
@@ -83,6 +85,7 @@ class ColumnDefinition:
     is_hidden: bool = False
     uses: tuple[str, ...] | None = ()
     is_auto_increment: bool = False
+    is_steady: bool = field(default=False, compare=False)
 
     def to_json(self) -> dict[str, Any]:
         """As a JSON object, without what is as by default."""
@@ -105,6 +108,7 @@ class ColumnDefinition:
             "invisible": self.is_invisible,
             "hidden": self.is_hidden,
             "auto_increment": self.is_auto_increment,
+            "steady": self.is_steady,
         }
         value |= {mark: True for mark, holds in marks.items() if holds}
         if self.default is not None:
@@ -132,6 +136,7 @@ class ColumnDefinition:
             is_hidden=value.get("hidden", False),
             uses=None if uses is None else tuple(uses),
             is_auto_increment=value.get("auto_increment", False),
+            is_steady=value.get("steady", False),
         )
 
 

@@ -284,6 +284,7 @@ class BinlogSource(SessionSource[BinlogConfig]):
             explicit_timestamps=self._config.explicit_defaults_for_timestamp,
             database_charsets=self._config.database_charsets,
             zero_dates=self._config.zero_dates,
+            system_zone=self._config.system_time_zone,
             tables_max=self._config.history_tables_max,
         )
         keeper = HistoryKeeper(self.physical, history, folder)

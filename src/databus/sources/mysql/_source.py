@@ -381,6 +381,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             fold=fold,
             explicit_timestamps=facts.variables.get("explicit_defaults_for_timestamp", "ON").upper() == "ON",
             zero_dates=self._config.zero_dates,
+            system_zone=facts.variables.get("system_time_zone"),
             tables_max=self._config.history_tables_max,
         )
         return HistoryKeeper(self.physical, history, folder)

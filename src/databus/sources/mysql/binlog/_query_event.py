@@ -40,7 +40,7 @@ def _words(text: str) -> frozenset[str]:
 
 # Statements that change no row and no table's definition, by their first word.
 _NOTHING: Final = _words(
-    "ANALYZE BINLOG CACHE CHANGE CHECK CHECKSUM DO EXPLAIN FLUSH GRANT HELP INSTALL KILL LOCK OPTIMIZE PURGE RELEASE "
+    "ANALYZE BINLOG CACHE CHANGE CHECK CHECKSUM DO EXPLAIN FLUSH GRANT HELP INSTALL KILL LOCK PURGE RELEASE "
     "RESET RESTART REVOKE SET SHOW SHUTDOWN START STOP UNINSTALL UNLOCK USE"
 )
 _ROWS: Final = _words("CALL DELETE INSERT LOAD MERGE REPLACE SELECT TABLE UPDATE VALUES WITH")
@@ -73,7 +73,7 @@ class Query:
 
     text: decoded by the client's character set; bytes that it does not have are kept as surrogates. alter_phase: with
     MariaDB's `binlog_alter_two_phase` a statement is logged when it starts and again when it is done, or was undone.
-    raw: as it stands.
+    time_zone: the session's, where the statement used it. raw: as it stands.
     """
 
     text: str
@@ -85,6 +85,7 @@ class Query:
     explicit_defaults_for_timestamp: bool | None = None
     has_xid: bool = False
     alter_phase: AlterPhase | None = None
+    time_zone: str | None = None
     raw: bytes = b""
 
     @property
@@ -121,6 +122,8 @@ def _variables(raw: bytes) -> dict[str, Any]:
             found[name] = reader.integer(width)
         elif code == 4:
             found["charsets"] = (reader.integer(2), reader.integer(2), reader.integer(2))
+        elif code == 5:
+            found["time_zone"] = reader.take(reader.integer(1)).decode("utf-8", "surrogateescape")
         elif code == _ALTER_PHASE:
             phase = found["alter_phase"] = _ALTER_PHASES.get(reader.integer(1) & 0b1110)
             reader.take(8 if phase in ("commit", "rollback") else 0)  # the sequence number of its start
@@ -138,7 +141,7 @@ def _skip(reader: Reader, code: int) -> bool:
         reader.take(_WIDTHS[code])
     elif code == 2:
         reader.take(reader.integer(1) + 1)
-    elif code in (5, 6):
+    elif code == 6:
         reader.take(reader.integer(1))
     elif code == 11:
         reader.take(reader.integer(1))

@@ -14,6 +14,7 @@ from databus.sources.mysql.tables._syntax import (
     ChangeRows,
     ColumnText,
     Convert,
+    Copying,
     DropColumn,
     DropKey,
     Options,
@@ -42,6 +43,10 @@ safe or described, not which there are.
 """
 
 REPAIRED: Final = ChangeRows("REPAIR takes rows away that are damaged")
+
+COPY: Final = Copying(copies=True)
+IN_PLACE: Final = Copying(copies=False)
+_IN_PLACE: Final = ("INPLACE", "INSTANT", "NOCOPY")
 
 _ELSEWHERE: Final = ("CONNECTION", "UNION", "IETF_QUOTES")
 """Options that say where, or how, an engine finds rows that it did not write: as all may that we do not know."""
@@ -116,7 +121,9 @@ def read_alter(cursor: Cursor, *, ignores: bool) -> AlterTable:
         actions += _read_action(cursor)
         cursor.accept_mark(",")
     is_optional |= REPAIRED in actions  # it is logged of a table that is not there, too
-    return AlterTable(name, tuple(actions), ignores, is_optional)
+    copies = False if IN_PLACE in actions else True if COPY in actions else None  # in place, or the server refuses
+    others = tuple(action for action in actions if not isinstance(action, Copying))
+    return AlterTable(name, others, ignores, is_optional, copies)
 
 
 def _read_action(cursor: Cursor) -> list[Action]:
@@ -291,11 +298,11 @@ def _read_partition(cursor: Cursor) -> list[Action] | None:
         cursor.skip_to_comma()
         return [ChangeRows("a partition was exchanged with a table", other=other)]
     if cursor.accept("REMOVE", "PARTITIONING"):
-        return []
+        return [COPY]
     if cursor.at_one_of(_MOVES_PARTITIONS) and (cursor.peek(1).upper in ("PARTITION", "BY") or cursor.is_at_end):
-        cursor.take()
+        verb = cursor.take().upper
         _skip_partitions(cursor)
-        return []
+        return [COPY] if verb in ("OPTIMIZE", "PARTITION") else []
     return None
 
 
@@ -314,7 +321,7 @@ def _skip_partitions(cursor: Cursor) -> None:
             cursor.skip_brackets()
 
 
-_HARMLESS: Final = frozenset({"FORCE", "SECONDARY_LOAD", "SECONDARY_UNLOAD"})
+_HARMLESS: Final = frozenset({"SECONDARY_LOAD", "SECONDARY_UNLOAD"})
 
 
 def _read_rest(cursor: Cursor) -> list[Action]:
@@ -327,12 +334,18 @@ def _read_rest(cursor: Cursor) -> list[Action]:
     if cursor.accept("ORDER", "BY"):
         while not cursor.is_at_end:
             cursor.take()
-        return []
+        return [COPY]
+    if cursor.accept("FORCE"):
+        return [COPY]
     if cursor.accept_one_of(*_HARMLESS):
         return []
-    if cursor.accept_one_of("ALGORITHM", "LOCK"):
+    if cursor.accept("ALGORITHM"):
+        cursor.accept_mark("=")
+        algorithm = cursor.text().upper()
+        return [COPY] if algorithm == "COPY" else [IN_PLACE] if algorithm in _IN_PLACE else []
+    if cursor.accept("LOCK"):
         cursor.accept_mark("=")
         cursor.text()
         return []
     found = _read_option(cursor)
-    return [] if found is None else [SetOptions(found)]
+    return [] if found is None else [SetOptions(found), *([COPY] if found.engine else [])]

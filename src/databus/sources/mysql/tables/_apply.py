@@ -7,7 +7,14 @@ from typing import Any, Final
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType
 from databus.sources.mysql.tables._change_class import FILLS, UNPROVEN, Reason, reason_of
 from databus.sources.mysql.tables._column_types import charset_of, known_charset, resize_text, resolve, resolve_charset
-from databus.sources.mysql.tables._generated_columns import looks_same, made_anew, names_in, with_new_names
+from databus.sources.mysql.tables._copied_values import changed_dates, computed_again, moved_times
+from databus.sources.mysql.tables._generated_columns import (
+    computed,
+    looks_same,
+    made_anew,
+    spaced,
+    with_new_names,
+)
 from databus.sources.mysql.tables._lexer import Server, UnknownEffect, UnreadableStatement
 from databus.sources.mysql.tables._literal_charsets import Written
 from databus.sources.mysql.tables._literals import (
@@ -54,7 +61,8 @@ class Setting:
     """Where a statement ran. database_charset: the default of tables that do not say theirs, or `UNKNOWN_CHARSET`.
 
     explicit_timestamps: `explicit_defaults_for_timestamp`, None where nothing says it. zero_dates: as `null` a zero
-    date is a known value, NULL; as `text`, its text. written: in which character sets its literals are.
+    date is a known value, NULL; as `text`, its text. written: in which character sets its literals are. time_zone: the
+    session's, where the statement used it; system_zone: what SYSTEM is.
     """
 
     server: Server
@@ -63,6 +71,8 @@ class Setting:
     database_charset: str
     zero_dates: str = "error"
     written: Written = field(default_factory=Written)
+    time_zone: str | None = None
+    system_zone: str | None = None
 
     @property
     def is_explicit_for_timestamp(self) -> bool:
@@ -129,7 +139,8 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
             columns[index] = replace(column, is_nullable=False)
         text = texts.get(column.name)
         if text is not None and text.is_generated:
-            columns[index] = replace(columns[index], uses=names_in(text.expression, columns))
+            words, is_stored = text.expression, text.is_stored and not text.is_row_time
+            columns[index] = computed(columns[index], spaced(words), words, columns, is_stored=is_stored)
         is_bare = text is not None and text.default is None and not text.is_generated
         updates = text is not None and text.on_update
         if column.type is not FieldType.TIMESTAMP2:
@@ -147,10 +158,11 @@ def _settle(state: TableState, texts: Mapping[str, ColumnText], setting: Setting
 
 @dataclass(slots=True)
 class Outcome:
-    """What an ALTER TABLE made of a table. fill, renamed, reasons: as in `Altered`."""
+    """What an ALTER TABLE made of a table. fill, renamed, reasons, text_reasons: as in `Altered`."""
 
     state: TableState
     reasons: list[Reason] = field(default_factory=list)
+    text_reasons: list[Reason] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
     fill: dict[str, Any] = field(default_factory=dict)
 
@@ -213,6 +225,7 @@ class _Alteration:
         self._explain_columns(outcome)
         self._explain_generated(outcome)
         self._explain_table(outcome)
+        self._explain_copied(outcome)
         return outcome
 
     def _new_charsets(self) -> tuple[str, str]:
@@ -452,6 +465,19 @@ class _Alteration:
         if self._setting.zero_dates == "text" and value.is_zero:
             return value.text + (f".{'0' * column.meta}" if column.meta else "")
         raise UnknownLiteral(f"{column.name} is filled with {value.text}, which is no date")
+
+    def _explain_copied(self, outcome: Outcome) -> None:
+        """Columns whose values the session may have changed, whatever the statement says of them."""
+        setting = self._setting
+        if self._statement.copies is False:
+            return
+        if not setting.server.is_mariadb:
+            outcome.reasons += moved_times(self._origin, setting.time_zone, setting.system_zone)
+        sql_mode = 0 if self._statement.is_lenient else setting.sql_mode
+        outcome.text_reasons += changed_dates(self._origin, sql_mode)
+        old = {column.name: column for column in self._old.columns}
+        is_asked = bool(self._statement.copies)
+        outcome.reasons += computed_again(self._origin, old, sql_mode, is_asked=is_asked)
 
     def _explain_table(self, outcome: Outcome) -> None:
         old, new = self._old, outcome.state

@@ -10,8 +10,8 @@ from databus.sources.mysql._charsets import canonical_charset, charset_of_collat
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql.tables._column_clauses import digits_of, read_default
 from databus.sources.mysql.tables._column_types import parse_column_type
-from databus.sources.mysql.tables._generated_columns import names_in
-from databus.sources.mysql.tables._lexer import Server, UnreadableStatement, tokens_of
+from databus.sources.mysql.tables._generated_columns import computed
+from databus.sources.mysql.tables._lexer import Server, Token, UnreadableStatement, tokens_of
 from databus.sources.mysql.tables._literals import spelled
 from databus.sources.mysql.tables._members import Asker
 from databus.sources.mysql.tables._syntax import EXPRESSION, KeyPart, Literal
@@ -133,8 +133,10 @@ def _table(
         raise UnreadableStatement("the catalogue shows no columns; the user may not have SELECT on it")
     expressions = [_str(row[8] or "") for row in columns]
     definitions = tuple(
-        replace(column, uses=names_in(expression, definitions)) if column.is_generated else column
-        for column, expression in zip(definitions, expressions, strict=True)
+        _computed(column, expression, definitions, server, is_stored="VIRTUAL" not in _str(row[6]).upper())
+        if column.is_generated
+        else column
+        for column, expression, row in zip(definitions, expressions, columns, strict=True)
     )
     in_key = {_str(row[1]) for row in columns if _str(row[5]) == "PRI"}
     row_times = ""
@@ -144,6 +146,19 @@ def _table(
     chosen = [key for key in made if key.kind == "unique" and {part.name for part in key.parts} == in_key]
     ordered = chosen[:1] + [key for key in made if key not in chosen[:1]]
     return TableState(name[0], name[1], definitions, tuple(ordered), charset, row_times).with_sorted_keys()
+
+
+def _computed(
+    column: ColumnDefinition, expression: str, columns: Sequence[ColumnDefinition], server: Server, *, is_stored: bool
+) -> ColumnDefinition:
+    """A generated column with what its expression tells. MySQL's catalogue has quotes in it with a backslash."""
+    is_computed = is_stored and expression.upper() not in ("ROW START", "ROW END")
+    plain = expression if server.is_mariadb else expression.replace("\\'", "'")
+    try:
+        tokens = list(tokens_of(plain, server))
+    except UnreadableStatement:
+        tokens = [Token("other", expression, "", 0, 0)]  # which no session is known to understand in the same way
+    return computed(column, expression, tokens, columns, is_stored=is_computed)
 
 
 def _settled(table: TableState, asker: Asker) -> TableState:

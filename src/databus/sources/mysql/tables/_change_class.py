@@ -49,7 +49,7 @@ def reason_of(old: ColumnDefinition, new: ColumnDefinition, sql_mode: int) -> Re
         return Reason(new.name, UNPROVEN, "it became AUTO_INCREMENT, which may have put numbers in place of 0 and NULL")
     if old.is_nullable and not new.is_nullable and not _refuses_null(new, sql_mode):
         return Reason(new.name, UNPROVEN, "it became NOT NULL, which may have changed NULLs to other values")
-    if old.members and new.members and not _is_strict(sql_mode) and not _are_apart({*old.members, *new.members}):
+    if old.members and new.members and not is_strict(sql_mode) and not _are_apart({*old.members, *new.members}):
         # Values are looked for among the new members by the new collation: 'A' may become 'a'. A strict server refuses.
         return Reason(new.name, UNPROVEN, "members may be equal in some collation, and sql_mode is not strict")
     if _is_same_type(old, new):
@@ -78,10 +78,11 @@ def _keeps_numbers(old: ColumnDefinition, sql_mode: int) -> bool:
 
 def _refuses_null(new: ColumnDefinition, sql_mode: int) -> bool:
     """Whether the server refuses the change where a NULL is there, so that there was none."""
-    return _is_strict(sql_mode) and new.type is not FieldType.TIMESTAMP2
+    return is_strict(sql_mode) and new.type is not FieldType.TIMESTAMP2
 
 
-def _is_strict(sql_mode: int) -> bool:
+def is_strict(sql_mode: int) -> bool:
+    """Whether the server refuses values that do not fit, in statements of that sql_mode."""
     return bool(sql_mode & (SqlMode.STRICT_ALL_TABLES | SqlMode.STRICT_TRANS_TABLES))
 
 

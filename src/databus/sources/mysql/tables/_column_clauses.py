@@ -274,9 +274,9 @@ def _generated(cursor: Cursor, column: ColumnText) -> ColumnText | None:
         if not cursor.accept_one_of("START", "END"):
             raise UnreadableStatement("ROW START or ROW END expected")
         return replace(column, is_generated=True, is_row_time=True, is_nullable=False)
-    expression = cursor.skip_brackets()
-    cursor.accept_one_of("VIRTUAL", "STORED", "PERSISTENT")
-    return replace(column, is_generated=True, expression=expression)
+    expression = tuple(cursor.skip_brackets())
+    is_stored = cursor.accept_one_of("VIRTUAL", "STORED", "PERSISTENT") in ("STORED", "PERSISTENT")
+    return replace(column, is_generated=True, expression=expression, is_stored=is_stored)
 
 
 _NAMED: Final = ("COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE", "SRID")

@@ -34,7 +34,8 @@ def _altered(before: TableState, after: TableState, outcome: Outcome | None, ddl
     if outcome is None:
         return
     old, new = before.definition, after.definition
-    if old == new and not outcome.reasons:
+    if old == new and not outcome.reasons and not outcome.text_reasons:
         return
-    event = Altered(old, new, ddl, tuple(outcome.reasons), outcome.renamed, outcome.fill)
+    more = tuple(outcome.text_reasons)
+    event = Altered(old, new, ddl, tuple(outcome.reasons), outcome.renamed, outcome.fill, more)
     yield event if event.number < UNPROVEN else replace(event, renamed={}, fill={})

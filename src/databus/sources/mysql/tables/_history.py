@@ -19,7 +19,7 @@ from databus.sources.mysql.tables._lexer import Server, UnknownEffect, Unreadabl
 from databus.sources.mysql.tables._literal_charsets import Written
 from databus.sources.mysql.tables._members import hides_charset, is_in_servers_words, with_likely_members
 from databus.sources.mysql.tables._name_case import Spelling
-from databus.sources.mysql.tables._pending_changes import Changes, Work, state_of, text_of
+from databus.sources.mysql.tables._pending_changes import Changes, Work, is_same, state_of, text_of
 from databus.sources.mysql.tables._statements import Statement, read_statement, server_charset_of
 from databus.sources.mysql.tables._syntax import (
     AlterTable,
@@ -48,6 +48,7 @@ from databus.sources.mysql.tables._unknown_tables import (
     contents_known,
     doubtful,
     gone,
+    not_known,
     told,
     unlogged,
 )
@@ -55,18 +56,14 @@ from databus.sources.mysql.tables._unknown_tables import (
 TABLES_MAX: Final = 50_000
 
 
-def _not_known(name: TableName) -> UnreadableStatement:
-    return UnreadableStatement(f"{name[0]}.{name[1]} is not in the history")
-
-
 class History:
     """The tables at one position; `apply` moves it past a statement.
 
     captured: whether consumers see a table of that name: events tell of those only. fold: names are compared in lower
     case (lower_case_table_names). explicit_timestamps: the server's explicit_defaults_for_timestamp, for statements
-    that do not carry it. Of both, None says that nobody knows: what depends on it is not understood. database_charsets:
-    the defaults of databases that were there when the history began, where no catalogue says them. zero_dates: the
-    policy for values, `error` or `null`.
+    that do not carry it. system_zone: its system_time_zone. Of these, None says that nobody knows: what depends on it
+    is not understood, or class 3. database_charsets: the defaults of databases that were there when the history began,
+    where no catalogue says them. zero_dates: the policy for values, `error` or `null`.
     """
 
     def __init__(
@@ -78,6 +75,7 @@ class History:
         explicit_timestamps: bool | None = True,
         database_charsets: Mapping[str, str] | None = None,
         zero_dates: str = "error",
+        system_zone: str | None = None,
         tables_max: int = TABLES_MAX,
     ) -> None:
         self.server = server
@@ -88,6 +86,7 @@ class History:
         self._reasons: dict[TableName, str] = {}  # why a table is not known, where a statement of this session says
         self._explicit_timestamps = explicit_timestamps
         self._zero_dates = zero_dates
+        self._system_zone = system_zone
         self._tables_max = tables_max
         self._tables: dict[TableName, TableState | bytes] = {}
         self._databases: dict[str, str] = {}
@@ -162,16 +161,19 @@ class History:
             else:
                 self._tables[name] = text
                 self._spelling.add(name)
-        for database, charset in changes.databases.items():
+        self._take(changes.databases, changes.others)
+        for note, holds in changes.notes.items():
+            self._presence.set(note, holds)
+        self._check_count()
+
+    def _take(self, databases: Mapping[str, str | None], others: Mapping[TableName, bool]) -> None:
+        for database, charset in databases.items():
             if charset is None:
                 self._databases.pop(database, None)
             else:
                 self._databases[database] = charset
-        for name, is_there in changes.others.items():
+        for name, is_there in others.items():
             (self._others.add if is_there else self._others.discard)(name)
-        for note, holds in changes.notes.items():
-            self._presence.set(note, holds)
-        self._check_count()
 
     def take_changes(self) -> Changes:
         """What has changed since the last call, for the store."""
@@ -279,6 +281,8 @@ class History:
 
     def _do_failed(self, parsed: Parsed, statement: Statement, work: Work) -> None:
         """A statement that failed is logged where it did something: CREATE OR REPLACE had dropped the old table."""
+        if isinstance(parsed, AlterTable) and parsed.keeps_all:
+            return  # ANALYZE PARTITION is logged of tables that are not there, and a copy that fails leaves the table
         if not isinstance(parsed, CreateTable):
             raise UnreadableStatement(f"it failed with error {statement.error_code}, and may have been done in part")
         if parsed.or_replace:
@@ -299,7 +303,7 @@ class History:
         """The error for a table that must be there, and is not known."""
         if self._presence.may_be_there(name, work.notes):
             return UnknownEffect(f"{name[0]}.{name[1]} was made before the history begins, or in a way not known")
-        return _not_known(name)
+        return not_known(name)
 
     def _is_other(self, name: TableName, work: Work) -> bool:
         return work.others.get(name, name in self._others)
@@ -316,6 +320,8 @@ class History:
             UNKNOWN_CHARSET if charset is None or hides_charset(statement.text) else charset,
             self._zero_dates,
             Written.by(statement.charsets),
+            statement.time_zone,
+            self._system_zone,
         )
 
     def _create(self, parsed: CreateTable, statement: Statement, work: Work) -> None:
@@ -335,7 +341,7 @@ class History:
         else:
             made = create(parsed, *name, self._setting(name[0], statement, work))
         if there is not None and not parsed.or_replace:
-            if there == made or made.is_like(there):
+            if made.is_like(there):
                 return  # the catalogue that the history began with had it already
             raise UnreadableStatement(f"{name[0]}.{name[1]} is there already, as far as we know, and is another table")
         work.tables[name], work.origin[name] = made, None
@@ -348,10 +354,10 @@ class History:
         name = self._of(parsed.name)
         state = self._now(name, work)
         is_none = parsed.is_optional and not self._presence.may_be_there(name, work.notes)
-        if state is None and (is_none or self._is_other(name, work)):
+        if state is None and (is_none or parsed.keeps_all or self._is_other(name, work)):
             return
         if state is None and any(moves_rows(action) for action in parsed.actions):
-            raise _not_known(name)
+            raise not_known(name)
         state = self._known(name, work)
         outcome = alter(state, parsed, self._setting(name[0], statement, work))
         work.tables[name], work.origin[name], work.outcomes[name] = outcome.state, name, outcome
@@ -382,7 +388,7 @@ class History:
         if state is None:
             if is_optional and not self._presence.may_be_there(old, work.notes):
                 return
-            raise _not_known(old)  # it may bring rows under a captured name, and nobody would hear of them
+            raise not_known(old)  # it may bring rows under a captured name, and nobody would hear of them
         if old == new:
             return
         origin = work.origin.get(old, old)
@@ -464,18 +470,12 @@ class History:
                     before = TableState(*name, ())  # nothing of it matters but its name
                 events += explain(name, before, work, statement.text)
         for name, state in work.tables.items():
-            if self._state(name) != state:
+            if not is_same(self._state(name), state):
                 self._keep(name, state)
-        for database, charset in work.databases.items():
-            if charset is None:
-                self._databases.pop(database, None)
-            else:
-                self._databases[database] = charset
-            self._changes.databases[database] = charset
-        for name, is_there in work.others.items():
-            if is_there != (name in self._others):
-                (self._others.add if is_there else self._others.discard)(name)
-                self._changes.others[name] = is_there
+        others = {name: is_there for name, is_there in work.others.items() if is_there != (name in self._others)}
+        self._take(work.databases, others)
+        self._changes.databases |= work.databases
+        self._changes.others |= others
         self._note(work.notes)
         return events
 

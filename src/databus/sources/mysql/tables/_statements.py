@@ -37,7 +37,7 @@ from databus.sources.mysql.tables._syntax import (
 )
 from databus.sources.mysql.tables._token_cursor import Cursor
 
-_READ: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "REPAIR", "TRUNCATE"})
+_READ: Final = frozenset({"CREATE", "ALTER", "DROP", "OPTIMIZE", "RENAME", "REPAIR", "TRUNCATE"})
 _ROWS: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD"})
 _OTHER_MAKERS: Final = ("VIEW", "SEQUENCE")
 _NAME_TOKENS_MAX: Final = 6  # IF NOT EXISTS a.b
@@ -59,6 +59,8 @@ class Statement(Protocol):
     def charsets(self) -> tuple[int, int, int] | None: ...
     @property
     def explicit_defaults_for_timestamp(self) -> bool | None: ...
+    @property
+    def time_zone(self) -> str | None: ...
 
 
 def server_charset_of(statement: Statement) -> str:
@@ -96,8 +98,8 @@ def read_statement(text: str, server: Server, sql_mode: int, database: str) -> P
         return _read_rename(cursor)
     if first.upper == "DELETE":
         return _read_delete(cursor)
-    if first.upper == "REPAIR":
-        return _read_repair(cursor)
+    if first.upper in ("OPTIMIZE", "REPAIR"):
+        return _read_maintenance(cursor, repairs=first.upper == "REPAIR")
     cursor.accept("TABLE")
     return Truncate(cursor.name())
 
@@ -228,9 +230,7 @@ def _read_alter(cursor: Cursor) -> Parsed:
     ignores = cursor.accept("IGNORE")
     if not cursor.accept("TABLE"):
         return None
-    found = read_alter(cursor, ignores=ignores)
-    does_nothing = not found.actions and not ignores  # ANALYZE PARTITION is logged of tables that are not there, too
-    return None if does_nothing else found
+    return read_alter(cursor, ignores=ignores)
 
 
 def _read_drop(cursor: Cursor) -> Parsed:
@@ -270,15 +270,21 @@ def _read_rename(cursor: Cursor) -> Parsed:
     return RenameTables(tuple(pairs), is_optional)
 
 
-def _read_repair(cursor: Cursor) -> Parsed:
-    """It is logged whatever the engine, and of tables that are not there."""
+def _read_maintenance(cursor: Cursor, *, repairs: bool) -> Parsed:
+    """REPAIR and OPTIMIZE: logged whatever the engine, and of tables that are not there.
+
+    MySQL's OPTIMIZE copies a table of InnoDB that has a FULLTEXT key, and makes invalid dates zero in any sql_mode.
+    """
     cursor.accept_one_of("NO_WRITE_TO_BINLOG", "LOCAL")
     if not cursor.accept_one_of("TABLE", "TABLES"):
         return None
     names = [cursor.name()]
     while cursor.accept_mark(","):
         names.append(cursor.name())
-    first, *others = (AlterTable(name, (REPAIRED,), is_optional=True) for name in names)
+    actions = (REPAIRED,) if repairs else ()
+    first, *others = (
+        AlterTable(name, actions, is_optional=True, copies=True, is_lenient=not repairs) for name in names
+    )
     return replace(first, others=tuple(others))
 
 

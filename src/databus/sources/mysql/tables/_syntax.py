@@ -5,6 +5,8 @@ Names stand as written. Whatever has no place here has no effect on a definition
 
 from dataclasses import dataclass, field
 
+from databus.sources.mysql.tables._lexer import Token
+
 
 @dataclass(frozen=True, slots=True)
 class Name:
@@ -54,8 +56,9 @@ EXPRESSION = Literal("expression")
 
 @dataclass(frozen=True, slots=True)
 class ColumnText:
-    """A column as a statement defines it. is_nullable, default: None where it is not said. expression: the words of
-    what a generated column is made of. engine_option: the name of one that may say where its values are.
+    """A column as a statement defines it. is_nullable, default: None where it is not said. expression: what a generated
+    column is made of; is_stored: whether the table keeps its values. engine_option: the name of one that may say where
+    its values are.
     """
 
     name: str
@@ -64,7 +67,8 @@ class ColumnText:
     default: Literal | None = None
     on_update: bool = False
     is_generated: bool = False
-    expression: str = ""
+    expression: tuple[Token, ...] = ()
+    is_stored: bool = False
     is_row_time: bool = False
     is_auto_increment: bool = False
     is_invisible: bool = False
@@ -249,6 +253,13 @@ class SetVersioning:
     is_versioned: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """What a statement says of how it is done. copies: whether the server writes all rows into a new table."""
+
+    copies: bool
+
+
 Action = (
     AddColumn
     | ChangeColumn
@@ -264,6 +275,7 @@ Action = (
     | SetOptions
     | ChangeRows
     | SetVersioning
+    | Copying
 )
 
 
@@ -274,16 +286,25 @@ def moves_rows(action: Action) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AlterTable:
-    """ALTER TABLE, and what is that by other words: CREATE INDEX, DROP INDEX, REPAIR TABLE.
+    """ALTER TABLE, and what is that by other words: CREATE INDEX, DROP INDEX, OPTIMIZE TABLE, REPAIR TABLE.
 
-    ignores: IGNORE, errors become changed values. others: what the statement does to other tables.
+    ignores: IGNORE, errors become changed values. copies: whether it asks for all rows to be written into a new table,
+    or forbids it; None where the server chooses. is_lenient: values that do not fit are changed in any sql_mode.
+    others: what the statement does to other tables.
     """
 
     name: Name
     actions: tuple[Action, ...]
     ignores: bool = False
     is_optional: bool = False
+    copies: bool | None = None
+    is_lenient: bool = False
     others: tuple["AlterTable", ...] = ()
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether no column, key or row becomes another by what it says, but for what a copy may do."""
+        return not self.actions and not self.ignores
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,8 @@ class Altered:
     """A table changed. reasons: each with its class; the change's own is the highest.
 
     renamed: old names of columns to new ones. fill: by new column, what the rows that were there hold in it, in the
-    bus's type (a TIME as microseconds); None for NULL. A class 3 change has neither: nothing is proven.
+    bus's type (a TIME as microseconds); None for NULL. A class 3 change has neither: nothing is proven. text_reasons:
+    more of them, for consumers that get their columns as text.
     """
 
     before: TableDefinition
@@ -32,6 +33,7 @@ class Altered:
     reasons: tuple[Reason, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
     fill: Mapping[str, Any] = field(default_factory=dict)
+    text_reasons: tuple[Reason, ...] = ()
 
     @property
     def number(self) -> int:
@@ -56,7 +58,7 @@ class Altered:
         fill = {n: shown_value(self._column(n), v) if n in after else v for n, v in self.fill.items()}
         old_names = {new: old for old, new in self.renamed.items()}
         old = {column.name: column for column in self.before.columns}
-        reasons = []
+        reasons = [reason for reason in self.text_reasons if reason.column in after]
         for column in self.after.columns:
             origin = old.get(old_names.get(column.name, column.name))
             if origin is None or column.name in fill:

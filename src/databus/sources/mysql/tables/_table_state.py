@@ -94,7 +94,7 @@ class TableState:
 
     def is_like(self, shown: "TableState") -> bool:
         """Whether a catalogue that shows this table shows it as `shown`."""
-        return replace(self, keys=tuple(key for key in self.keys if key.kind != "period")) == shown
+        return self == shown or replace(self, keys=tuple(key for key in self.keys if key.kind != "period")) == shown
 
     def column(self, name: str) -> ColumnDefinition | None:
         """The column of that name, in whatever case."""

@@ -127,16 +127,16 @@ class Cursor:
             return int(whole)
         raise UnreadableStatement(f"a number expected, not {token.text[:40]!r}")
 
-    def skip_brackets(self) -> str:
-        """Pass what stands in brackets, and them; the words and marks that it consists of."""
+    def skip_brackets(self) -> list[Token]:
+        """Pass what stands in brackets, and them; the tokens that it consists of."""
         self.expect_mark("(")
         passed, depth = [], 1
         while depth:
             token = self.take()
-            passed.append(token.text)
+            passed.append(token)
             if token.kind == "other" and token.text in "()":
                 depth += 1 if token.text == "(" else -1
-        return " ".join(passed)
+        return passed[:-1]
 
     def skip_value(self) -> None:
         """Pass one value: what stands in brackets, a signed number, a string, a word."""

@@ -19,8 +19,8 @@ _BEFORE_NAME: Final = {
 
 _ALTERING: Final = frozenset({"ALTER", "DROP", "OPTIMIZE", "RENAME", "REPAIR", "TRUNCATE"})
 _WAITS_SINCE: Final = (8, 0)
-_CHANGING: Final = frozenset({"ALTER", "CREATE", "DROP", "RENAME", "REPAIR", "TRUNCATE"})
-_LISTS: Final = frozenset({"DROP", "RENAME", "REPAIR"})
+_CHANGING: Final = frozenset({"ALTER", "CREATE", "DROP", "OPTIMIZE", "RENAME", "REPAIR", "TRUNCATE"})
+_LISTS: Final = frozenset({"DROP", "OPTIMIZE", "RENAME", "REPAIR"})
 _PASSED: Final = frozenset({"IF", "NOT", "EXISTS", "TO", "AS", "INTO", "TABLE", "IGNORE", "LOW_PRIORITY", "DELAYED"})
 _ANY_NAME: Final = re.compile(r"[0-9A-Za-z_$\u0080-\U0010FFFF]+")
 

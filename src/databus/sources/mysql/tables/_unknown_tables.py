@@ -8,6 +8,8 @@ statement made or changed in a way that is not understood stays doubtful until s
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from databus.sources.mysql.tables._lexer import UnreadableStatement
+
 Note = tuple[str, ...]
 TableName = tuple[str, str]
 
@@ -41,6 +43,11 @@ def told(name: TableName) -> Note:
 def unlogged(name: TableName) -> Note:
     """Noted of a table of which the log has shown rows, though not that it was made."""
     return "unlogged", *name
+
+
+def not_known(name: TableName) -> UnreadableStatement:
+    """The error for a table that must be known."""
+    return UnreadableStatement(f"{name[0]}.{name[1]} is not in the history")
 
 
 class Presence:
