@@ -50,8 +50,8 @@ def compare(content: bytes, frames: FrameFilter, wanted: Wanted, history: Histor
         assert its_commit.header == commit.header
         if control is not None:
             assert some[0].header.first == control.header.first
-            after = frames.made(some[0].header.fingerprint)
-            assert after is not None
+            (after,) = frames.made_of(table)
+            assert after.fingerprint == some[0].header.fingerprint
             assert after.names == twin.sent(table)
             if before is not None:
                 is_exact = twin.is_exact(before, table, control.control)
@@ -59,7 +59,7 @@ def compare(content: bytes, frames: FrameFilter, wanted: Wanted, history: Histor
             continue
         opened = b"snapshots" in commit.header.position
         expected = [] if table is None else twin.group(table, images_of(whole[0], table), opened=opened)
-        got = images_of(some[0], frames.made(some[0].header.fingerprint)) if some else []
+        got = images_of(some[0], frames.cut_of(table).after) if some else []
         assert got == expected, (wanted, got, expected)
     assert next(found, None) is None
     assert (left.error is None) == (left.taken == len(content))

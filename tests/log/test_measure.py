@@ -11,9 +11,12 @@ from databus.log._measure import MeasureLimits
 from databus.log._scan import Allowance
 from databus.relay import _range
 from databus.relay._catalog import Selection
+from databus.relay._command_table import table
 from databus.relay._feed import Feed
 from databus.relay._range import RangeAsk, RangeScan
 from tests.log.make import ORDERS, ORDERS_2, STOCK, bytes_of, control, group, open_log, read, scns_of
+
+(RANGE,) = table().at(["range"])
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ def test_commits_published_while_measuring_are_no_reason_to_answer(tmp_path, mon
     with open_log(tmp_path) as log:
         log.append(group(1, tables=(ORDERS, STOCK)))
         monkeypatch.setattr(Measuring, "result", overtaken)
-        ask = RangeAsk.parse({"sources": "main.stock", "wait_ms": "1000"}, 1000)
+        ask = RangeAsk.of(RANGE.check({"sources": "main.stock", "wait_ms": "1000"}))
         scan = RangeScan(log, log.latest(), ask, Selection("shop", ["main.stock"]))
         rounds = [scan.step() for _ in range(3)]
         assert [each.is_something for each in rounds] == [False] * 3
@@ -165,7 +168,7 @@ def test_a_range_that_takes_too_long_is_answered_with_how_far_it_got(log, monkey
     log.append(group(201, tables=(STOCK,)))
     monkeypatch.setattr(_scan, "SCAN_BYTES_MAX", 5_000)
     monkeypatch.setattr(_range, "RANGE_SCAN_MS_MAX", 0)
-    ask = RangeAsk.parse({"sources": "main.stock", "rows_max": "10", "wait_ms": "60000"}, 60_000)
+    ask = RangeAsk.of(RANGE.check({"sources": "main.stock", "rows_max": "10", "wait_ms": "60000"}))
     cursor = log.beginning()
     answers = []
 

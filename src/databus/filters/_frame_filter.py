@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from databus.core import ControlKind, CorruptData, DatabusError, UnknownColumn
+from databus.core import ControlKind, CorruptData, DatabusError, UnknownColumn, is_pattern
+from databus.filters._choice import matches, nearest
 from databus.filters._stream_filter import StreamFilter
 from databus.filters._table_cut import Definitions, Hashes, TableCut, row_hashes, unknown_column
 from databus.filters._table_step import changed_by, previous_of, schema_body
@@ -17,6 +18,7 @@ from databus.schema import SchemaChange, TableSchema, column_named
 from databus.wire import COMMIT, CONTROL, Frame, Header, control_again, frames_in, rows_again
 
 _EXACT: Final = "exact"
+_NAMED_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,17 @@ class FrameFilter:
         found = self._cuts.get(key)
         if found is None:
             found = self._cuts[key] = TableCut.of(self.wanted, self.physical, table, self._known)
-            self._made[found.after.fingerprint] = found.after
+            self._made[table.fingerprint] = found.after
         return found
 
-    def made(self, fingerprint: int) -> TableSchema | None:
-        """The definition of what comes out that has this fingerprint, if there was one."""
-        return self._made.get(fingerprint)
+    def after(self, table: TableSchema) -> tuple[TableSchema, ...]:
+        """The definition of what comes out of one; none where the filter does not fit it."""
+        return (self.cut_of(table).after,) if self._fits(table) else ()
+
+    def made_of(self, table: TableSchema) -> tuple[TableSchema, ...]:
+        """What was made of a definition so far."""
+        made = self._made.get(table.fingerprint)
+        return () if made is None else (made,)
 
     def check(self, sources: Sequence[str], *, is_at_end: bool) -> None:
         """Raise `UnknownColumn` or `MalformedRequest` where the filter does not fit these tables (`db.table`).
@@ -73,6 +80,16 @@ class FrameFilter:
             except UnknownColumn:
                 if is_at_end or not any(self._fits(version) for version in versions):
                     raise
+
+    def unmatched(self, sources: Sequence[str]) -> str | None:
+        """What is wrong if a rule is about a table that is none of these (`db.table`); patterns may match nothing."""
+        full = [f"{self.physical}/{source}" for source in sources]
+        for rule in self.wanted.rules:
+            if not is_pattern(rule.tables) and not any(matches(name, [rule.tables]) for name in full):
+                near = nearest(rule.tables, full)
+                hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(full[:_NAMED_MAX]) or 'none'}"
+                return f"filters: no table called {rule.tables[:200]!r} is among those asked for{hint}"
+        return None
 
     def _fits(self, table: TableSchema) -> bool:
         try:
@@ -93,10 +110,16 @@ class FrameFilter:
 
     # Frames
 
-    def filtered(self, content: bytes, frames: Sequence[tuple[int, Frame]] | None = None) -> Filtered:
+    def filtered(
+        self,
+        content: bytes,
+        frames: Sequence[tuple[int, Frame]] | None = None,
+        sources: frozenset[int] | None = None,
+    ) -> Filtered:
         """What is left of whole groups; the same object where that is all.
 
-        frames: those of `content`, and where each begins, where somebody has cut it before.
+        frames: those of `content`, and where each begins, where somebody has cut it before. sources: ids whose frames
+        are wanted; None for all.
         """
         cut = list(frames_in(content, self.physical)) if frames is None else frames
         out = _Output(content)
@@ -106,7 +129,7 @@ class FrameFilter:
                 continue
             end = at + frame.header.frame_bytes
             try:
-                group = [self._left(each, frame.header) for _, each in cut[first:number]]
+                group = [self._left(each, frame.header, sources) for _, each in cut[first:number]]
             except DatabusError as error:
                 return Filtered(out.content(start), start, error)
             for (place, each), left in zip(cut[first:number], group, strict=True):
@@ -120,8 +143,12 @@ class FrameFilter:
         rows = size = 0
         for frame in frames:
             header = frame.header
+            if header.kind == CONTROL:
+                self._control(frame)  # which may be where the stream ends
+                size += header.frame_bytes
+                continue
             cut = self.cut_of(self._table_of(header))
-            if header.kind == CONTROL or cut.is_nothing:
+            if cut.is_nothing:
                 rows, size = rows + header.rows, size + header.frame_bytes
                 continue
             left = cut.count(frame.batch, self._hashes(frame, cut))
@@ -129,8 +156,10 @@ class FrameFilter:
             size += header.frame_bytes * left // header.rows * len(cut.after.columns) // len(cut.before.columns)
         return rows, size
 
-    def _left(self, frame: Frame, commit: Header) -> list[Any] | None:
+    def _left(self, frame: Frame, commit: Header, sources: frozenset[int] | None) -> list[Any] | None:
         """The buffers of a frame behind the filter, none where nothing is left; None where it passes as it is."""
+        if sources is not None and frame.header.source_id not in sources:
+            return []
         if frame.header.kind == CONTROL:
             return self._control(frame)
         cut = self.cut_of(self._table_of(frame.header))

@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass
 from typing import Final
 
-from databus.core import CorruptData, Pair, SourceCheckpoint
-from databus.log._measure import GroupSize, Measure, MeasureLimits, SplitPoint, Tally, size_of
+from databus.core import CorruptData, InputError, Pair, SourceCheckpoint
+from databus.log._measure import FramesLeft, GroupSize, Measure, MeasureLimits, SplitPoint, Tally, size_of
 from databus.log._reader import BUFFER_BYTES, FrameReader
 from databus.log._scan import Allowance, Scanned, scan
 from databus.log._segment import End, Segment, SegmentFile
@@ -175,15 +175,33 @@ class Cursor:
             pass
         return measuring.result()
 
-    def count(self, tally: Tally, sources: frozenset[int] | None, to: Pair | None, allowance: Allowance) -> bool:
-        """Move over groups that `tally` takes, within the allowance; whether that was all of them."""
+    def count(
+        self,
+        tally: Tally,
+        sources: frozenset[int] | None,
+        to: Pair | None,
+        allowance: Allowance,
+        left: FramesLeft | None = None,
+    ) -> bool:
+        """Move over groups that `tally` takes, within the allowance; whether that was all of them.
+
+        left: what is left of a group's frames behind a filter. A group for which it raises an `InputError` ends the
+        measure, where others were before it.
+        """
         published = self._view.published
         while not tally.is_full and not self.has_reached(to) and (found := self.advance(published)) is not None:
             segment, limit = found
-            with FrameReader(self._view.file(segment), limit, with_bodies=False) as reader:
+            with FrameReader(self._view.file(segment), limit, with_bodies=left is not None) as reader:
                 for group in scan(reader, self._offset, limit, sources, check_bodies=False):
                     allowance.spend(group.end - group.start)
-                    if not tally.take(size_of(reader, segment, group)):
+                    try:
+                        size = size_of(reader, segment, group, left)
+                    except InputError:
+                        if not tally.sum.groups:
+                            raise
+                        tally.end()
+                        return True
+                    if not tally.take(size):
                         return True
                     self._segment, self._offset = segment.number, group.end
                     if to is not None and done_by(group.commit) >= to:
@@ -217,16 +235,18 @@ class Measuring:
         sources: frozenset[int] | None = None,
         to: Pair | None = None,
         partitions: int = 1,
+        left: FramesLeft | None = None,
     ) -> None:
         self._cursor = cursor
         self._start = cursor.copy()
         self._tally = Tally(limits, partitions)
         self._sources = sources
         self._to = to
+        self._left = left
 
     def step(self, allowance: Allowance) -> bool:
         """Go on; whether that was all: a limit is reached, or the published end, or `to`."""
-        return self._cursor.count(self._tally, self._sources, self._to, allowance)
+        return self._cursor.count(self._tally, self._sources, self._to, allowance, self._left)
 
     def end(self) -> None:
         """Be content with what has been measured; not inside a transaction, if another came before it."""

@@ -1,6 +1,7 @@
 """Measuring: how far a reader gets within limits, and where its work could be split; from headers alone."""
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -70,10 +71,19 @@ class GroupSize(NamedTuple):
         return self.commit_offset + self.commit.frame_bytes
 
 
-def size_of(reader: FrameReader, segment: Segment, group: Scanned) -> GroupSize:
-    """A group that was walked over, as it would be served."""
-    rows = sum(header.rows for _, header in group.frames)
-    bytes_ = sum(header.frame_bytes for _, header in group.frames) + group.commit.frame_bytes
+FramesLeft = Callable[[Sequence[Frame]], tuple[int, int]]
+"""Rows and bytes that are left of a group's frames behind a filter."""
+
+
+def size_of(reader: FrameReader, segment: Segment, group: Scanned, left: FramesLeft | None = None) -> GroupSize:
+    """A group that was walked over, as it would be served. left: behind this."""
+    if left is None:
+        rows = sum(header.rows for _, header in group.frames)
+        bytes_ = sum(header.frame_bytes for _, header in group.frames)
+    else:
+        read = ((at, header, memoryview(reader.body(at, header))) for at, header in group.frames)
+        rows, bytes_ = left([Frame(header, body, reader.place(at)) for at, header, body in read])
+    bytes_ += group.commit.frame_bytes
     control = None
     if group.frames and group.frames[0][1].kind == CONTROL:
         at, header = group.frames[0]

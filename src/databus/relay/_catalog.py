@@ -2,7 +2,8 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,7 @@ from databus.core import (
 from databus.log import Log, SchemaStore, SchemaVersion
 from databus.relay._capture import Capture
 from databus.relay._grant import ALL, Grant
-from databus.schema import avro_schema
+from databus.schema import TableSchema, avro_schema
 
 _NAMED_MAX: Final = 10  # how many names an error lists
 
@@ -45,6 +46,11 @@ class Selection:
             self._ids = frozenset(there.values() if self.names is None else named)
             self._seen = known
         return self._ids
+
+    def tables(self, store: SchemaStore) -> list[str]:
+        """The tables that are selected now, `db.table`."""
+        ids = self.ids(store)
+        return [name for name, id_ in store.ids().items() if ids is None or id_ in ids]
 
     def check(self, store: SchemaStore) -> None:
         """Raise `UnknownSource` for a name that matches nothing, `MalformedRequest` for one that matches several."""
@@ -184,9 +190,16 @@ class Catalog:
         ]
 
     def definitions(
-        self, physical: str | None, names: Sequence[str] | None, fingerprint: int | None
+        self,
+        physical: str | None,
+        names: Sequence[str] | None,
+        fingerprint: int | None,
+        behind: Callable[[Log, TableSchema], Collection[TableSchema]] = lambda _, table: (table,),
     ) -> list[dict[str, Any]]:
-        """What `/register` answers: all versions of the sources named, or the one of a fingerprint."""
+        """What `/register` answers: all versions of the sources named, or the one of a fingerprint.
+
+        behind: what becomes of a definition behind the filters that are meant.
+        """
         captures = self.captures.values() if physical is None else [self.physical(physical)]
         found: list[dict[str, Any]] = []
         matched: set[str] = set()
@@ -200,11 +213,14 @@ class Catalog:
             matched |= {name for name, ids in by_name.items() if ids}
             wanted = set().union(*by_name.values())
             for each in store.all():
-                if each.table.source not in there:
+                if each.table.source not in there or (names is not None and each.source_id not in wanted):
                     continue
-                is_wanted = names is None or each.source_id in wanted
-                if is_wanted and fingerprint in (None, each.table.fingerprint):
-                    found.append(_definition_json(store, each, is_current=each.table.fingerprint in current))
+                is_current = each.table.fingerprint in current
+                found += [
+                    _definition_json(store, replace(each, table=table), is_current=is_current)
+                    for table in behind(capture.log, each.table)
+                    if fingerprint in (None, table.fingerprint)
+                ]
         if fingerprint is not None and not found:
             raise UnknownSource(f"fingerprint: no definition {fingerprint:016x} in any log of this relay")
         for name in names or ():

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from databus.core import CorruptData, Pair, SourceCheckpoint
 from databus.log import Cursor, End, FrameReader, SegmentFile, Span, scan
-from databus.wire import Commit, done_by
+from databus.wire import Commit, Frame, done_by, frames_in
 
 CHUNK_BYTES: Final = 256 << 10
 """A chunk ends with the group that reaches this."""
@@ -45,7 +45,7 @@ class Chunk:
     what was wanted. bytes: all that it holds.
     """
 
-    __slots__ = ("bytes", "content", "end", "file", "frames", "made", "pieces", "reached", "start")
+    __slots__ = ("_cut", "bytes", "content", "end", "file", "frames", "made", "pieces", "reached", "start")
 
     def __init__(
         self, file: SegmentFile, start: tuple[int, int], end: End, frames: list[tuple[int, int, int]], content: bytes
@@ -59,6 +59,19 @@ class Chunk:
         self.made: dict[Hashable, Made] = {}
         self.pieces: dict[Hashable, Piece] = {}
         self.bytes = len(content) + OVERHEAD_BYTES
+        self._cut: list[tuple[int, Frame]] | None = None
+
+    @property
+    def cut(self) -> list[tuple[int, Frame]]:
+        """Its frames, for filters: decoded, and their keys hashed, once for all. Kept until `let_go_of_frames`."""
+        found = self._cut
+        if found is None:
+            found = self._cut = list(frames_in(self.content, f"{self.file.path} at {self.start[1]}"))
+        return found
+
+    def let_go_of_frames(self) -> None:
+        """Who comes later cuts it again: small frames take more memory than their bytes."""
+        self._cut = None
 
     def selected(self, sources: frozenset[int] | None) -> list[tuple[int, int]]:
         """Where in `content` the frames of `sources` are, and the commit frames: as few stretches as there are."""

@@ -39,6 +39,15 @@ PHYSICAL: Final = Parameter("physical", "the physical source; may be left out wh
 SOURCES: Final = Parameter(
     "sources", "names (`shop/main.orders`, `main.orders`, `orders`), patterns (`main.*`) or ids; all by default", NAMES
 )
+COLUMN_FILTERS: Final = (
+    Parameter("where", "only rows for which this [condition](filters.md) holds, of all tables"),
+    Parameter("columns", "only these columns, and the key; of all tables"),
+    Parameter("filters", 'where tables differ: `{"main.orders": {"where": "…", "columns": ["…"]}}`'),
+)
+FILTERS: Final = (
+    *COLUMN_FILTERS,
+    Parameter("partition", "`i/n`: only rows whose key is in bucket i of n, counted from 0"),
+)
 START: Final = (
     Parameter("from", "start after this checkpoint, of one physical source or whole", CHECKPOINT),
     Parameter("scn", "start after this SCN", Type("N", after, whole().schema)),
@@ -88,6 +97,7 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
                 PHYSICAL,
                 SOURCES,
                 Parameter("fingerprint", "the one definition that has it", FINGERPRINT),
+                *COLUMN_FILTERS,
                 Parameter("protocolVersion", "of the original; not looked at"),
             ),
             errors=(404,),
@@ -101,6 +111,7 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
             parameters=(
                 PHYSICAL,
                 SOURCES,
+                *FILTERS,
                 *START,
                 TO,
                 Parameter("follow", "1 stays on and sends what comes", FLAG, default=False),
@@ -121,7 +132,7 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
                 ONE_START,
                 OnlyOne(frozenset({"max_bytes", "size"}), "they mean the same; give one"),
             ),
-            errors=POSITION_ERRORS,
+            errors=(*POSITION_ERRORS, 429),
         ),
         Command(
             "/position",
@@ -136,6 +147,7 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
             parameters=(
                 PHYSICAL,
                 SOURCES,
+                *FILTERS,
                 *START,
                 TO,
                 Parameter("rows_max", "whole groups with so many rows at most, one group at least", whole(1)),

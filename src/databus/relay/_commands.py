@@ -29,6 +29,7 @@ from databus.relay._command_table import table
 from databus.relay._config import RelayConfig
 from databus.relay._copying import chain_json
 from databus.relay._feed import Feed
+from databus.relay._filters import Filters, check_filter, filter_of
 from databus.relay._grant import Grant
 from databus.relay._openapi import openapi
 from databus.relay._params import Given, StartName, start_of
@@ -56,6 +57,7 @@ class Commands:
         self._readers = ThreadPoolExecutor(_READ_THREADS, "relay-read")
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "relay-small")
         self._tails: dict[str, Tail] = {}
+        self._filters = Filters()
         self._waiting = 0  # streams and long polls
         self._audit = Audit(config.folder)
         registry = SchemaRegistry(config.folder, config.registry.compatibility)
@@ -140,7 +142,8 @@ class Commands:
     async def register(self, ask: "Ask") -> web.Response:
         """GET /register."""
         given = ask.given
-        return _json(ask.catalog.definitions(given["physical"], given["sources"], given["fingerprint"]))
+        behind = self._filters.behind(given, ask.grant)
+        return _json(ask.catalog.definitions(given["physical"], given["sources"], given["fingerprint"], behind))
 
     async def registry(self, ask: "Ask") -> web.Response:
         """/registry/...: see `databus.relay._avro_registry_http`."""
@@ -157,13 +160,14 @@ class Commands:
         wanted = StreamAsk.of(ask.given, ask.request.headers.get("Accept", ""))
         capture = ask.catalog.choose(wanted.physical, wanted.sources, wanted.checkpoint)
         log = ask.catalog.log_of(capture)
-        with self._a_place():
+        with self._a_place(), self._filters.use(filter_of(ask.given, log, ask.grant), log) as frames:
             streaming = Streaming(
                 ask.request,
                 wanted,
                 log=log,
                 feed=self._feeds[log.physical],
                 tail=self._tail_of(log),
+                frames=frames,
                 reader=self._readers,
                 stats=self.stats,
                 client=ask.client,
@@ -229,9 +233,11 @@ class Commands:
         log = ask.catalog.log_of(capture)
         selection = Selection(log.physical, wanted.sources, ask.grant)
         selection.check(log.schemas)
-        with self._a_place():
+        with self._a_place(), self._filters.use(filter_of(ask.given, log, ask.grant), log) as frames:
             cursor = await self._in_reader(lambda: open_cursor(log, wanted.start))
-            scan = RangeScan(log, cursor, wanted, selection)
+            if frames is not None:
+                check_filter(frames, selection.tables(log.schemas), is_at_end=cursor.is_at_end)
+            scan = RangeScan(log, cursor, wanted, selection, frames)
             found = await find_range(scan, self._feeds[log.physical], wanted.wait_ms, self._in_reader)
             return _json({**found.to_json(), "log": log.uuid})
 

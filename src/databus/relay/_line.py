@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from databus.core import SourceCheckpoint
+from databus.filters import FrameFilter, StreamFilter
 from databus.formats import BigIntegers
 from databus.log import Log, LogView, Span
 from databus.relay._catalog import Selection
@@ -13,13 +14,16 @@ from databus.relay._ndjson import Renderer
 if TYPE_CHECKING:
     from databus.relay._tail import Follower
 
-LineKey = tuple[frozenset[str] | None, Grant, BigIntegers | None]
-"""Names of sources, None for all; what the reader may see; how big integers are written in JSON, None for frames."""
+LineKey = tuple[frozenset[str] | None, Grant, BigIntegers | None, StreamFilter | None]
+"""Names of sources, None for all; what the reader may see; how big integers are written in JSON, None for frames; and
+the filter.
+"""
 
 
-def key_of(selection: Selection, json: BigIntegers | None) -> LineKey:
+def key_of(selection: Selection, json: BigIntegers | None, frames: FrameFilter | None) -> LineKey:
     """What two requests have in common whose followers are sent the same."""
-    return None if selection.names is None else frozenset(selection.names), selection.grant, json
+    names = None if selection.names is None else frozenset(selection.names)
+    return names, selection.grant, json, None if frames is None else frames.wanted
 
 
 def state_of(position: SourceCheckpoint) -> State:
@@ -34,12 +38,21 @@ class Line:
     in the loop's.
     """
 
-    def __init__(self, log: Log, view: LogView, selection: Selection, json: BigIntegers | None, made: int) -> None:
+    def __init__(
+        self,
+        log: Log,
+        view: LogView,
+        selection: Selection,
+        json: BigIntegers | None,
+        frames: FrameFilter | None,
+        made: int,
+    ) -> None:
         self._log = log
         self._view = view
         self._selection = selection
         self._renderer = None if json is None else Renderer(log, json)
-        self.key = key_of(selection, json)
+        self._frames = frames
+        self.key = key_of(selection, json, frames)
         self.followers: set[Follower] = set()
         self.made = made
         self.is_rendering = False
@@ -47,12 +60,21 @@ class Line:
     @property
     def renders(self) -> bool:
         """Whether making something of a chunk takes more than copying."""
-        return self._renderer is not None
+        return self._renderer is not None or self._frames is not None
 
     def make(self, chunk: Chunk) -> int:
-        """Have the chunk hold what this line makes of it; returns the bytes that takes. Raises `CorruptData`."""
+        """Have the chunk hold what this line makes of it; returns the bytes that takes.
+
+        Raises `CorruptData`, and what the filter says of a change that it cannot follow.
+        """
         sources = self._selection.ids(self._log.schemas)
-        content = chunk.content_of(sources)
+        if self._frames is None:
+            content = chunk.content_of(sources)
+        else:
+            found = self._frames.filtered(chunk.content, chunk.cut, sources)
+            if found.error is not None:
+                raise found.error
+            content = found.content
         if self._renderer is not None:
             content = self._renderer.rows(content)
         chunk.made[self.key] = Made(content, sources)
@@ -72,6 +94,6 @@ class Line:
 
     def rest_of(self, chunk: Chunk, piece: Piece, bytes_done: int) -> list[Span] | bytes:
         """What is left of a piece of which so much was sent; frames as they stand in the log."""
-        if self._renderer is None:
+        if not self.renders:
             return chunk.spans_behind(chunk.made[self.key].sources, bytes_done)
         return b"".join(piece.buffers)[bytes_done:]

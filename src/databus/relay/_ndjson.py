@@ -66,6 +66,5 @@ class Renderer:
         return f"{line}\n".encode() + text
 
     def _name_of(self, frame: Frame) -> str:
-        found = self._log.schemas.by_fingerprint(frame.header.fingerprint)
-        name = str(frame.header.source_id) if found is None else found.table.source
-        return self._log.schemas.full_name(name)
+        versions = self._log.schemas.by_id(frame.header.source_id)
+        return self._log.schemas.full_name(versions[-1].table.source if versions else str(frame.header.source_id))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from databus.core import Checkpoint, Pair
+from databus.filters import FrameFilter
 from databus.log import Allowance, Cursor, Log, Measure, MeasureLimits, Measuring
 from databus.relay._catalog import Selection
 from databus.relay._feed import Feed
@@ -65,6 +66,8 @@ class RangeFound:
     measure: Measure
     published: dict[str, Any]
     is_something: bool
+    fingerprint_of: Callable[[int], int] = int
+    """That of a definition behind the filter."""
 
     def after(self, passed: "RangeFound | None") -> "RangeFound":
         """With the groups that were passed while waiting; there was nothing in them but commits."""
@@ -87,7 +90,7 @@ class RangeFound:
                 {
                     "kind": each.kind,
                     "id": each.source_id,
-                    "fingerprint": f"{each.fingerprint:016x}",
+                    "fingerprint": f"{self.fingerprint_of(each.fingerprint):016x}",
                     "scn": each.pair[0],
                     "seq": each.pair[1],
                 }
@@ -99,11 +102,14 @@ class RangeFound:
 class RangeScan:
     """A measurement from `cursor` on, in steps that leave others their turn; it moves the cursor. Reads the disk."""
 
-    def __init__(self, log: Log, cursor: Cursor, ask: RangeAsk, selection: Selection) -> None:
+    def __init__(
+        self, log: Log, cursor: Cursor, ask: RangeAsk, selection: Selection, frames: FrameFilter | None = None
+    ) -> None:
         self._log = log
         self._cursor = cursor
         self._ask = ask
         self._selection = selection
+        self._filter = frames
         self._passed: RangeFound | None = None
         self._measuring: Measuring | None = None
 
@@ -113,7 +119,8 @@ class RangeScan:
         if self._measuring is None:
             limits = MeasureLimits(ask.rows_max, ask.bytes_max, ask.stop_at_controls)
             ids = self._selection.ids(self._log.schemas)
-            self._measuring = Measuring(self._cursor, limits, ids, ask.to, ask.partitions)
+            left = None if self._filter is None else self._filter.measured
+            self._measuring = Measuring(self._cursor, limits, ids, ask.to, ask.partitions, left)
         is_done = self._measuring.step(Allowance())
         if not is_done and not is_last:
             return None
@@ -121,9 +128,16 @@ class RangeScan:
             self._measuring.end()
         measure, self._measuring = self._measuring.result(), None
         is_something = bool(measure.rows or measure.controls) or self._cursor.has_reached(ask.to) or measure.is_full
-        found = RangeFound(measure, self._log.head().published.to_json(), is_something).after(self._passed)
+        found = RangeFound(measure, self._log.head().published.to_json(), is_something, self._fingerprint_of)
+        found = found.after(self._passed)
         self._passed = found
         return found
+
+    def _fingerprint_of(self, fingerprint: int) -> int:
+        table = self._log.schemas.definition(fingerprint)
+        if self._filter is None or table is None:
+            return fingerprint
+        return self._filter.cut_of(table).after.fingerprint
 
 
 async def find_range(

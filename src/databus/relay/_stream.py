@@ -19,12 +19,14 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 
 from databus.core import Checkpoint, DatabusError, MalformedRequest, Pair, SourceCheckpoint
+from databus.filters import FrameFilter
 from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, Span
 from databus.operate import logger_of
 from databus.relay._catalog import Selection
 from databus.relay._command_table import FRAMES, NDJSON
 from databus.relay._feed import Feed
+from databus.relay._filters import check_filter, read_filtered
 from databus.relay._grant import Grant
 from databus.relay._ndjson import Renderer
 from databus.relay._params import AtTime, Given, Output, Start, StartName, start_of
@@ -122,6 +124,7 @@ class Streaming:
         log: Log,
         feed: Feed,
         tail: Tail,
+        frames: FrameFilter | None,
         reader: Executor,
         stats: Stats,
         client: str,
@@ -134,6 +137,7 @@ class Streaming:
         self._log = log
         self._feed = feed
         self._tail = tail
+        self._filter = frames
         self._has_moved = ask.start is StartName.LATEST
         self._reader = reader
         self._stats = stats
@@ -151,6 +155,9 @@ class Streaming:
         """Answer the request. Raises a `DatabusError` only while nothing has been sent."""
         self._selection.check(self._log.schemas)
         cursor = await self._in_thread(lambda: open_cursor(self._log, self._ask.start))
+        if self._filter is not None:
+            tables = self._selection.tables(self._log.schemas)
+            check_filter(self._filter, tables, is_at_end=cursor.is_at_end)
         self._stream.position = cursor.position
         if self._ask.json is not None:
             self._renderer = Renderer(self._log, self._ask.json, cursor.position.pair)
@@ -210,6 +217,11 @@ class Streaming:
         if self._is_over(cursor):
             return []
         sources = self._selection.ids(self._log.schemas)
+        if self._filter is not None:
+            content = read_filtered(cursor, self._filter, bytes_max, sources=sources, to=self._until, until=until)
+            if self._renderer is None or not content:
+                return content
+            return self._renderer.rows(content) + self._renderer.position_line(cursor.position)
         spans = cursor.read(bytes_max, sources=sources, to=self._until, until=until)
         if self._renderer is None or not spans:
             return spans
@@ -306,6 +318,7 @@ class Streaming:
             self._selection,
             sender,
             json=self._ask.json,
+            frames=self._filter,
             to=self._until,
             note=lambda follower, count: self._stats.sent(self._stream, count, follower.position),
         )

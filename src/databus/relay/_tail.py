@@ -18,6 +18,7 @@ from typing import Final
 
 from databus.core import DatabusError, Pair
 from databus.disk import BUFFERS_A_CALL_MAX
+from databus.filters import FrameFilter
 from databus.formats import BigIntegers
 from databus.log import Cursor, End, Log, Span
 from databus.operate import logger_of
@@ -157,6 +158,7 @@ class Tail:
         sender: Sender,
         *,
         json: BigIntegers | None,
+        frames: FrameFilter | None,
         to: Pair | None,
         note: Callable[[Follower, int], None],
     ) -> Follower | None:
@@ -176,10 +178,10 @@ class Tail:
         number = self._end if place == self._place else self._numbers.get(place)
         if number is None:
             return None
-        key = key_of(selection, json)
+        key = key_of(selection, json, frames)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = Line(self.log, cursor.view, selection, json, number)
+            line = self._lines[key] = Line(self.log, cursor.view, selection, json, frames, number)
         elif line.made > number and any(line.key not in self._chunk(n).made for n in range(number, line.made)):
             line.made = number
         follower = Follower(self, line, cursor, number, sender, to, note)
@@ -340,6 +342,8 @@ class Tail:
     def _add(self, chunk: Chunk | None) -> None:
         if chunk is None:
             return
+        if self._chunks:
+            self._chunks[-1].let_go_of_frames()
         self._numbers[chunk.start] = self._end
         self._chunks.append(chunk)
         self._place = chunk.end.place

@@ -1,0 +1,128 @@
+"""Filters in use: each is fitted to tables once, for all who ask for the same; and how a log is read behind one."""
+
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from databus.core import CorruptData, MalformedRequest, Pair, TooManyRequests
+from databus.filters import FrameFilter, StreamFilter
+from databus.log import Allowance, Cursor, End, Log, Span
+from databus.relay._grant import Grant
+from databus.relay._original_filters import translated
+from databus.schema import TableSchema
+
+FILTERS_MAX: Final = 256
+"""Distinct filters that may be in use at once: each costs the tail a pass over all that is published."""
+_KEPT_MAX: Final = 4 * FILTERS_MAX
+_PIECE_BYTES: Final = 4 << 20  # read from the log at a time
+
+
+class Filters:
+    """The filters of a relay. In the loop's thread; what it gives out is for any."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, StreamFilter], FrameFilter] = OrderedDict()
+        self._users: dict[tuple[str, StreamFilter], int] = {}
+
+    @contextmanager
+    def use(self, wanted: StreamFilter, log: Log) -> Iterator[FrameFilter | None]:
+        """The filter over this log; None where it lets all pass. Raises `TooManyRequests`."""
+        if wanted.is_nothing:
+            yield None
+            return
+        key = log.uuid, wanted
+        if key not in self._users and len(self._users) >= FILTERS_MAX:
+            raise TooManyRequests(
+                f"filters: {len(self._users)} distinct ones are in use, and at most {FILTERS_MAX} may be; ask for the "
+                "same as others do, or again when some have ended"
+            )
+        self._users[key] = self._users.get(key, 0) + 1
+        try:
+            yield self._of(key, log)
+        finally:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key]
+
+    def _of(self, key: tuple[str, StreamFilter], log: Log) -> FrameFilter:
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = FrameFilter(key[1], log.physical, log.schemas)
+        self._kept.move_to_end(key)
+        if len(self._kept) > _KEPT_MAX:
+            self._kept.popitem(last=False)
+        return found
+
+    def behind(self, given: Mapping[str, Any], grant: Grant) -> Callable[[Log, TableSchema], Collection[TableSchema]]:
+        """What becomes of a definition: behind the filter that is given, if one is; else it itself, and all that it has
+        become for those who were sent something lately.
+        """
+        if any(given[name] is not None for name in ("where", "columns", "filters")):
+            return lambda log, table: FrameFilter(filter_of(given, log, grant), log.physical, log.schemas).after(table)
+
+        def all_of(log: Log, table: TableSchema) -> Collection[TableSchema]:
+            kept = (frames for (uuid, _), frames in self._kept.items() if uuid == log.uuid)
+            return {table: None, **{each: None for frames in kept for each in frames.made_of(table)}}
+
+        return (lambda _, table: (table,)) if given["fingerprint"] is None else all_of
+
+
+def filter_of(given: Mapping[str, Any], log: Log, grant: Grant) -> StreamFilter:
+    """The filter that a request's parameters ask for. Raises `MalformedRequest`."""
+    filters, partition = translated(given["filters"], log.schemas, grant.visible(log.schemas))
+    return StreamFilter.parse(given["where"], given["columns"], filters, given.get("partition") or partition)
+
+
+def check_filter(frames: FrameFilter, sources: Sequence[str], *, is_at_end: bool) -> None:
+    """Raise an `InputError` where a filter does not fit the tables that are asked for (`db.table`)."""
+    lost = frames.unmatched(sources)
+    if lost is not None:
+        raise MalformedRequest(lost)
+    frames.check(sources, is_at_end=is_at_end)
+
+
+def read_filtered(
+    cursor: Cursor,
+    frames: FrameFilter,
+    bytes_max: int,
+    *,
+    sources: frozenset[int] | None = None,
+    to: Pair | None = None,
+    until: End | None = None,
+) -> bytes:
+    """Move over the next whole groups until what is left of them makes `bytes_max`, or it takes too long.
+
+    Empty if there are none. Parameters and errors are those of `Cursor.read`.
+
+    Where the filter cannot follow, what is before comes first; the error is raised by the next call.
+    """
+    allowance = Allowance()
+    pieces: list[bytes] = []
+    left = bytes_max
+    while left > 0 and not (pieces and allowance.is_spent):
+        before = cursor.copy()
+        spans = cursor.read(min(left, _PIECE_BYTES), sources=sources, to=to, until=until, allowance=allowance)
+        if not spans:
+            break
+        found = frames.filtered(_bytes_of(spans))
+        pieces.append(found.content)
+        left -= len(found.content)
+        if found.error is not None:
+            cursor.go(before.place, before.position)
+            if not any(pieces):
+                raise found.error
+            taken = 0
+            while taken < found.taken:  # a group at a time
+                taken += sum(span.length for span in cursor.read(1, sources=sources, to=to, until=until))
+            break
+    return b"".join(pieces)
+
+
+def _bytes_of(spans: Sequence[Span]) -> bytes:
+    pieces = [os.pread(span.fd, span.length, span.offset) for span in spans]
+    for piece, span in zip(pieces, spans, strict=True):
+        if len(piece) < span.length:
+            raise CorruptData(f"{span.file.path} at {span.offset}: the file ends here")
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
