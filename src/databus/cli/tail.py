@@ -49,6 +49,10 @@ def tail(
         str | None,
         typer.Option("--since", help="Instead: from a time on, such as 2026-07-01T12:00:00Z, or 90s, 15m, 2h, 1d ago."),
     ] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", help="Only rows for which this condition holds: total >= 100.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option("--columns", help="Only these columns, and the key: id,total.")] = None,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="Stop after so many changes, an update being one.")
     ] = None,
@@ -87,7 +91,16 @@ def tail(
     first = asked.client(read_ms_max=_FIRST_ANSWER_MS_MAX)
     with (
         trouble_told(first, tables, lambda said: typer.echo(said, err=True)),
-        windows(asked.client(), sources=tables, start=begins, checkpoint=checkpoint, follow=follow) as following,
+        windows(
+            asked.client(),
+            sources=tables,
+            start=begins,
+            checkpoint=checkpoint,
+            follow=follow,
+            where=where,
+            columns=columns,
+            on_filter_change="stop",
+        ) as following,
     ):
         since_us = us_of(begins) if isinstance(begins, dt.datetime) else None  # the group there may begin before
         wanted = (each for each in following if since_us is None or each.commit_us >= since_us)

@@ -9,7 +9,7 @@ after `start`.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -22,7 +22,7 @@ from databus.client._followed_source import FollowedSource
 from databus.client._lane import Lane
 from databus.client._saving import Saving
 from databus.client._sigterm import ends_on_sigterm
-from databus.client._subscription import Wanted, wanted_of
+from databus.client._subscription import Wanted, filtered, wanted_of
 from databus.core import (
     Checkpoint,
     Clock,
@@ -36,6 +36,7 @@ from databus.core import (
     place_in_user_code,
     wait_seeing_signals,
 )
+from databus.filters import Columns
 from databus.link import Backoff, Channel, ReaderState, RelayClient, Start
 from databus.operate import logger_of
 
@@ -57,6 +58,7 @@ class Client:
     start: where a physical source begins of which no checkpoint was saved: `beginning`, `earliest`, `latest`,
     or a time such as `datetime.now(UTC) - timedelta(hours=1)`: all that was committed then or later comes, perhaps
     with a little from before.
+    where, columns, filters: which rows and columns come, as `windows` takes them.
     """
 
     def __init__(
@@ -72,12 +74,15 @@ class Client:
         name: str | None = None,
         config: ClientConfig | None = None,
         clock: Clock | None = None,
+        where: str | None = None,
+        columns: Columns | None = None,
+        filters: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         if not isinstance(relay, RelayClient):
             relay = RelayClient(relay, token=token, token_file=token_file, name=name)
         elif (token, token_file, name) != (None, None, None):
             raise ConfigError("a RelayClient has its token and its name already; give them to it, not to the Client")
-        self._relay = relay.clone()
+        self._relay = filtered(relay, where, columns, filters).clone()
         self._consumer = consumer
         self._names = sources
         self._start_at = start

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from databus.client._models import object_of
 from databus.core import CHANGE_TYPE, SEQ, ChangeType, Pair, UnrepresentableValue
-from databus.schema import TableSchema
+from databus.filters import row_hashes
+from databus.schema import TableSchema, forms_of
 from databus.wire import Frame
 
 T = TypeVar("T")
@@ -111,6 +112,22 @@ class Row:
         image = self._before if self._after is None else self._after
         names = self.table.names
         return tuple((image or ())[names.index(name)] for name in self.table.key)
+
+    @property
+    def key_hash(self) -> int:
+        """The hash of its key, of 31 bits, by which partitions are dealt; that of the table's name where it has no key.
+
+        A copy that several partitions fill keeps it beside the row: `ControlEvent.covers` says what a control removes.
+        For many rows use `databus.filters.row_hashes` over `Changes.batch`.
+        """
+        image = self._before if self._after is None else self._after
+        columns = {
+            column.name: pa.array([value], forms_of(column.type).arrow)
+            for column, value in zip(self.table.columns, image or (), strict=True)
+            if column.name in self.table.key
+        }
+        rows = pa.table(columns) if columns else pa.table({"": [None]})
+        return int(row_hashes(self.table, rows)[0])
 
     def __repr__(self) -> str:
         images = f"{self.before} -> {self.after}" if self._before and self._after else str(self.values)

@@ -14,10 +14,10 @@ import difflib
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from databus.client._batches import Batcher, WindowBatch
 from databus.client._bell import Batches, Bell
@@ -35,6 +35,7 @@ from databus.core import (
     split_physical,
     wait_seeing_signals,
 )
+from databus.filters import Columns, StreamFilter
 from databus.link import Channel, FollowConfig, Reader, RelayClient, SourceInfo, Start
 
 ROWS_MAX: Final = 100_000
@@ -403,6 +404,10 @@ def windows(
     follow: bool = True,
     token: str | None = None,
     config: FollowConfig | None = None,
+    where: str | None = None,
+    columns: Columns | None = None,
+    filters: Mapping[str, Mapping[str, Any]] | None = None,
+    on_filter_change: Literal["snapshot", "stop"] | None = None,
 ) -> Subscription:
     """Follow a relay's sources, window by window.
 
@@ -412,11 +417,17 @@ def windows(
     checkpoint: where to go on, for the physical sources in it; the others begin at `start`: `beginning`,
     `earliest`, `latest`, or a time (all that was committed then or later comes, perhaps with a little from before).
     follow: stay on for ever; else end at what is published now.
+    where, columns: only rows for which this condition holds, and only these columns, beside the key. filters: by table
+    or pattern, `{"shop/main.orders": {"where": "total >= 100", "columns": ["id", "total"]}}`. A checkpoint is good at
+    any filter. on_filter_change: see `FollowConfig`.
 
     Raises `ServiceUnavailable` where the relay does not answer now; once it has, the iterator connects anew by itself.
     In an event loop the relay is asked by `async with`, so that is where it is raised.
     """
     client = relay if isinstance(relay, RelayClient) else RelayClient(relay, token=token)
+    client = filtered(client, where, columns, filters)
+    if on_filter_change is not None:
+        config = replace(config or FollowConfig(), on_filter_change=on_filter_change)
 
     def ask() -> dict[str, Any]:
         wanted = wanted_of(client, sources)
@@ -432,6 +443,17 @@ def windows(
         return {"relay": client, "wanted": wanted, "starts": starts, **how}
 
     return _LateSubscription(ask) if _is_in_event_loop() else Subscription(**ask())
+
+
+def filtered(
+    client: RelayClient,
+    where: str | None,
+    columns: Columns | None,
+    filters: Mapping[str, Mapping[str, Any]] | None,
+) -> RelayClient:
+    """The client behind a filter; itself where there is none. Raises `MalformedRequest`."""
+    wanted = StreamFilter.parse(where, columns, filters)
+    return client if wanted.is_nothing else client.filtered(wanted)
 
 
 def _is_in_event_loop() -> bool:

@@ -27,6 +27,7 @@ from databus.core import (
     SourceCheckpoint,
     UnsupportedFeature,
 )
+from databus.filters import Partition
 from databus.schema import TableSchema
 from databus.wire import Commit, Frame, FrameGroup, position_at
 
@@ -49,6 +50,14 @@ class ControlEvent:
         self.body: Mapping[str, Any] = frame.control
         self.pair: Pair = frame.header.first
         self.kind: ControlKind = frame.control_kind
+
+    def covers(self, key_hash: int) -> bool:
+        """Whether it speaks of the rows of this `Row.key_hash`: behind a partition it does of that partition's alone.
+
+        A copy that several partitions fill removes by it, for a `truncate` or at the end of a snapshot.
+        """
+        part = self.body.get("partition")
+        return part is None or Partition.parse(str(part)).holds(key_hash)
 
     def __repr__(self) -> str:
         return f"<{self.source} {self.kind} {self.pair[0]}:{self.pair[1]}>"

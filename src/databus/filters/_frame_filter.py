@@ -18,6 +18,7 @@ from databus.schema import SchemaChange, TableSchema, column_named
 from databus.wire import COMMIT, CONTROL, Frame, Header, control_again, frames_in, rows_again
 
 _EXACT: Final = "exact"
+_PARTITION: Final = "partition"
 _NAMED_MAX: Final = 10
 
 
@@ -189,10 +190,12 @@ class FrameFilter:
 
     def _control(self, frame: Frame) -> list[Any] | None:
         table = self._table_of(frame.header)
-        body = frame.control
+        part = self.wanted.partition
+        body = frame.control if part is None else {**frame.control, _PARTITION: str(part)}
         if frame.control_kind is not ControlKind.SCHEMA:
             after = self.cut_of(table).after.fingerprint
-            return None if after == table.fingerprint else control_again(frame.header, body, after)
+            is_same = after == table.fingerprint and part is None
+            return None if is_same else control_again(frame.header, body, after)
         previous = previous_of(body)
         before = None if previous is None else self._known.definition(previous)
         old = None if before is None or not self._fits(before) else self.cut_of(before)

@@ -10,9 +10,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any, Final, Self
 
-from databus.core import ConfigError, MalformedRequest, split_names
+from databus.core import ConfigError, MalformedRequest, split_names, split_physical
 from databus.filters._choice import matches
 from databus.schema import Predicate
 
@@ -63,6 +64,10 @@ class Partition:
             )
         return cls(index, count)
 
+    def holds(self, key_hash: int) -> bool:
+        """Whether a key is in it, by its hash of 31 bits."""
+        return key_hash % self.count == self.index
+
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
@@ -111,6 +116,17 @@ class StreamFilter:
         there for this one's rules.
         """
         return replace(self, forced=(*self.forced, *other.rules, *other.forced))
+
+    def within(self, physical: str) -> "StreamFilter":
+        """What it says of the tables of one physical source."""
+
+        def may_be_there(rule: TableRule) -> bool:
+            owner = split_physical(rule.tables)[0]
+            return not owner or fnmatchcase(physical, owner)
+
+        return replace(
+            self, rules=tuple(filter(may_be_there, self.rules)), forced=tuple(filter(may_be_there, self.forced))
+        )
 
     def about(self, name: str) -> tuple[tuple[TableRule, ...], tuple[TableRule, ...]]:
         """The rules, and those that are forced, for the table of a full name, `physical/db.table`."""

@@ -3,6 +3,7 @@
 Below sources and relay, so that a source may read another relay. Windows are made of the frames in `databus.client`.
 """
 
+from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, SourceInfo
 from databus.link._follow import (
     Arrived,
     Backoff,
@@ -21,15 +22,7 @@ from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
 from databus.link._registry_options import RegistryOptions
-from databus.link._relay import (
-    Head,
-    Range,
-    RangeControl,
-    RegisteredSchema,
-    RelayClient,
-    SourceInfo,
-    Start,
-)
+from databus.link._relay import RelayClient, Start
 from databus.link._schema_registry import RegistryAccess
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 

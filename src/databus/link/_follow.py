@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 from databus.core import (
     UNBEGUN,
@@ -21,6 +21,7 @@ from databus.core import (
     Pair,
     PositionForeign,
     PositionPurged,
+    SchemaChanged,
     ServiceUnavailable,
     SourceCheckpoint,
     TransientError,
@@ -30,6 +31,7 @@ from databus.link._ranges import any_of
 from databus.link._relay import RelayClient, Start
 from databus.wire import (
     Commit,
+    Frame,
     FrameGroup,
     Header,
     done_by,
@@ -55,6 +57,10 @@ class FollowConfig:
     backoff_ms_max: int = 5_000
     outage_ms_max: int = 24 * 3_600_000
     reread_after_ms: int = 10_000
+    on_filter_change: Literal["snapshot", "stop"] = "snapshot"
+    """What happens where a change of a table's schema makes a filter mean something else for rows that came before: the
+    relay is asked for a snapshot of the table, or the reader stops with `SchemaChanged`.
+    """
 
 
 class Backoff:
@@ -340,6 +346,13 @@ class Reader:
         return self._until is not None and pair >= self._until
 
     def _pass_on(self, groups: list[FrameGroup], uuid: str, log: str) -> bool:
+        changed = (
+            at for at, group in enumerate(groups) if group.control and group.control.control.get("exact") is False
+        )
+        at = next(changed, 0)  # what is before it comes first, whatever becomes of it
+        if at and not (self._pass_on(groups[:at], uuid, log) and not self._is_done(done_by(groups[at - 1].commit))):
+            return False
+        groups = groups[at:]
         size = 0
         for group in groups:
             size += group.commit.frame_bytes
@@ -350,6 +363,8 @@ class Reader:
                     self._relay.table_of(header.fingerprint)  # so that the consumer never waits for it
                     self._known.add(header.fingerprint)
             if (control := group.control) is not None:
+                if control.control.get("exact") is False:
+                    self._filter_changed(control)
                 table = self._relay.table_of(control.header.fingerprint)
                 self._snapshots = snapshots_after(self._snapshots, table.source, control.control_kind, control.control)
             self._snapshots = snapshots_at(self._snapshots, group.commit)
@@ -357,6 +372,22 @@ class Reader:
             return False
         self._last = groups[-1].commit, uuid, log
         return True
+
+    def _filter_changed(self, control: Frame) -> None:
+        """Rows before this control were judged by other values than they have now: have them read again, or stop."""
+        table = self._relay.table_of(control.header.fingerprint).source
+        what = (
+            f"{self.physical}/{table}: at SCN {control.header.first[0]} its schema changes what the filter reads, and "
+            "rows that came before were chosen, or cut, by other values than they have now"
+        )
+        if self._config.on_filter_change == "stop":
+            raise SchemaChanged(
+                f"{what}. Read the table again (`databus snapshot`), or say `on_filter_change: snapshot`"
+            )
+        try:
+            self._relay.request_snapshot(self.physical, [table])
+        except (InputError, FatalError) as error:
+            raise SchemaChanged(f"{what}. A snapshot could not be requested: {error}") from error
 
     @property
     def position(self) -> SourceCheckpoint:

@@ -4,7 +4,7 @@ import datetime as dt
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -21,6 +21,8 @@ from databus.core import (
     UnknownSource,
     us_of,
 )
+from databus.filters import StreamFilter
+from databus.link._answers import Head, Range, RangeControl, RegisteredSchema, SourceInfo
 from databus.link._frame_stream import FrameStream
 from databus.link._http import Body, Endpoint, Sockets
 from databus.link._peers import Peers
@@ -34,89 +36,6 @@ ACCEPTED: Final = f"{FRAMES}; version={VERSION}"
 StartName = Literal["beginning", "earliest", "latest"]
 Start = SourceCheckpoint | StartName | dt.datetime
 """A position, a word for one, or a time: all committed then or later, and what shares a group with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceInfo:
-    """One source as /sources tells it. name: `physical/db.table`; table: `db.table`."""
-
-    name: str
-    id: int
-    physical: str
-    table: str
-    version: int
-    fingerprint: int
-    key: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredSchema:
-    """One version of a source's schema, as /register tells it."""
-
-    name: str
-    id: int
-    version: int
-    fingerprint: int
-    is_current: bool
-    table: TableSchema
-    avro: str
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """Where a log stands. position: the one asked for; oldest: before the first frame that it still holds."""
-
-    physical: str
-    uuid: str
-    log: str
-    position: SourceCheckpoint
-    oldest: SourceCheckpoint
-    published: SourceCheckpoint
-    published_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class RangeControl:
-    """A control inside a range. fingerprint: of the table's schema, for a change of it the new one."""
-
-    kind: str
-    source_id: int
-    fingerprint: int
-    pair: Pair
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them.
-
-    controls: those of the sources asked for, in order. log: which one these groups stand in; empty where an older relay
-    does not say. oldest_us: commit time of the first group with rows or a control; None also of an older relay.
-    """
-
-    position: SourceCheckpoint
-    rows: int
-    bytes: int
-    groups: int
-    published: SourceCheckpoint
-    splits: tuple[SourceCheckpoint, ...]
-    controls: tuple[RangeControl, ...] = ()
-    log: str = ""
-    oldest_us: int | None = None
-
-    def then(self, following: "Range") -> "Range":
-        """This range and the one that was measured from its position on, as one."""
-        inner = (*self.splits, self.position) if self.rows or self.controls else ()
-        return Range(
-            following.position,
-            self.rows + following.rows,
-            self.bytes + following.bytes,
-            self.groups + following.groups,
-            following.published,
-            (*inner, *following.splits),
-            (*self.controls, *following.controls),
-            self.log,
-            following.oldest_us if self.oldest_us is None else self.oldest_us,
-        )
 
 
 class RelayClient:
@@ -171,6 +90,7 @@ class RelayClient:
             self._is_closed,
         )
         self.url = ",".join(urls)
+        self.filters = StreamFilter()
         self._tables: dict[int, TableSchema] = {}
         self._tables_lock = threading.Lock()
 
@@ -180,6 +100,13 @@ class RelayClient:
         other.url, other._sockets = self.url, Sockets()
         other._peers = self._peers.clone(other._is_closed)
         other._tables, other._tables_lock = self._tables, self._tables_lock
+        other.filters = self.filters
+        return other
+
+    def filtered(self, filters: StreamFilter) -> "RelayClient":
+        """One for the same relay whose streams and ranges have what passes a filter, in the definitions behind it."""
+        other = self.clone()
+        other.filters = filters
         return other
 
     def close(self) -> None:
@@ -217,7 +144,11 @@ class RelayClient:
 
     def register(self, sources: Iterable[str | int]) -> list[RegisteredSchema]:
         """Every version of these sources' schemas. Raises `UnknownSource`."""
-        return [_registered(each) for each in self._get("/register", {"sources": _joined(sources)})]
+        query = {"sources": _joined(sources), **self._register_query()}
+        return [_registered(each) for each in self._get("/register", query)]
+
+    def _register_query(self) -> dict[str, str]:
+        return replace(self.filters, partition=None).query()
 
     def states(self, *, look: bool = False) -> list[Mapping[str, Any]]:
         """What each physical source is doing, as /controlSources/status says it. look: with its lag as it is now."""
@@ -294,7 +225,8 @@ class RelayClient:
             return self._tables.setdefault(fingerprint, table)
 
     def _table_at(self, endpoint: Endpoint, fingerprint: int) -> TableSchema:
-        told = self._json(endpoint, "/register", {"fingerprint": f"{fingerprint:016x}"})
+        query = {"fingerprint": f"{fingerprint:016x}", **self._register_query()}
+        told = self._json(endpoint, "/register", query)
         if not told:
             raise UnknownSource(f"{endpoint.name} knows no schema {fingerprint:016x}")
         table = TableSchema.from_json(told[0]["table"])
@@ -381,6 +313,7 @@ class RelayClient:
             "partitions": partitions,
             "wait_ms": wait_ms,
             "stop_at_controls": 1 if stop_at_controls else None,
+            **self.filters.within(physical).query(),
             **_start(start),
         }
         told = self._get("/range", query, wait_ms=wait_ms)
@@ -426,6 +359,7 @@ class RelayClient:
             "wait_ms": None if follow else wait_ms,
             "max_bytes": bytes_max,
             "output": "frames",
+            **self.filters.within(physical).query(),
         }
         if not (reads_anew and isinstance(start, SourceCheckpoint) and start.snapshots):
             return self._peers.ask(lambda endpoint: self._stream_at(endpoint, physical, {**query, **_start(start)}))

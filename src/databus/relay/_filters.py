@@ -60,7 +60,12 @@ class Filters:
         become for those who were sent something lately.
         """
         if any(given[name] is not None for name in ("where", "columns", "filters")):
-            return lambda log, table: FrameFilter(filter_of(given, log, grant), log.physical, log.schemas).after(table)
+
+            def after(log: Log, table: TableSchema) -> Collection[TableSchema]:
+                found = FrameFilter(filter_of(given, log, grant), log.physical, log.schemas).after(table)
+                return found if given["fingerprint"] is None else {table: None, **dict.fromkeys(found)}
+
+            return after
 
         def all_of(log: Log, table: TableSchema) -> Collection[TableSchema]:
             kept = (frames for (uuid, _), frames in self._kept.items() if uuid == log.uuid)

@@ -1,0 +1,89 @@
+"""What a relay answers, as values."""
+
+from dataclasses import dataclass
+
+from databus.core import Pair, SourceCheckpoint
+from databus.schema import TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """One source as /sources tells it. name: `physical/db.table`; table: `db.table`."""
+
+    name: str
+    id: int
+    physical: str
+    table: str
+    version: int
+    fingerprint: int
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """One version of a source's schema, as /register tells it."""
+
+    name: str
+    id: int
+    version: int
+    fingerprint: int
+    is_current: bool
+    table: TableSchema
+    avro: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where a log stands. position: the one asked for; oldest: before the first frame that it still holds."""
+
+    physical: str
+    uuid: str
+    log: str
+    position: SourceCheckpoint
+    oldest: SourceCheckpoint
+    published: SourceCheckpoint
+    published_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeControl:
+    """A control inside a range. fingerprint: of the table's schema, for a change of it the new one."""
+
+    kind: str
+    source_id: int
+    fingerprint: int
+    pair: Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Whole groups after a position, that fit a limit: where they end, how much they are, and where to split them.
+
+    controls: those of the sources asked for, in order. log: which one these groups stand in; empty where an older relay
+    does not say. oldest_us: commit time of the first group with rows or a control; None also of an older relay.
+    """
+
+    position: SourceCheckpoint
+    rows: int
+    bytes: int
+    groups: int
+    published: SourceCheckpoint
+    splits: tuple[SourceCheckpoint, ...]
+    controls: tuple[RangeControl, ...] = ()
+    log: str = ""
+    oldest_us: int | None = None
+
+    def then(self, following: "Range") -> "Range":
+        """This range and the one that was measured from its position on, as one."""
+        inner = (*self.splits, self.position) if self.rows or self.controls else ()
+        return Range(
+            following.position,
+            self.rows + following.rows,
+            self.bytes + following.bytes,
+            self.groups + following.groups,
+            following.published,
+            (*inner, *following.splits),
+            (*self.controls, *following.controls),
+            self.log,
+            following.oldest_us if self.oldest_us is None else self.oldest_us,
+        )
