@@ -95,7 +95,11 @@ def _kind(rows: Rows, change: ChangeType) -> pa.Scalar:
 
 
 def _are(rows: Rows, change: ChangeType) -> Flags:
-    return np.asarray(pc.equal(rows.column(CHANGE_TYPE), _kind(rows, change)))
+    kinds = rows.column(CHANGE_TYPE)
+    if pa.types.is_integer(kinds.type):
+        are: Flags = np.asarray(kinds) == int(change)
+        return are
+    return np.asarray(pc.equal(kinds, change.label))
 
 
 def _joined(rows: Rows, is_before: Flags, is_after: Flags) -> Flags:

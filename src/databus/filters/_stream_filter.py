@@ -104,7 +104,8 @@ class StreamFilter:
                 rules.append(_rule(tables, f"{name}: ", each.get("where"), each.get("columns")))
         if len(rules) > _RULES_MAX:
             raise MalformedRequest(f"filters: {len(rules)} tables and patterns; at most {_RULES_MAX} are taken")
-        return cls(tuple(rules), (), Partition.parse(partition) if isinstance(partition, str) else partition)
+        part = Partition.parse(partition) if isinstance(partition, str) else partition
+        return cls(tuple(rules), (), None if part is None or part.count == 1 else part)
 
     @property
     def is_nothing(self) -> bool:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from databus.core import ConfigError, MalformedRequest, UnknownColumn
+from databus.core import TXID, ConfigError, MalformedRequest, UnknownColumn
 from databus.filters._row_choice import Flags, RowChoice, begins_update, differs, whole_changes
 from databus.filters._stream_filter import Partition, StreamFilter, TableRule
 from databus.filters._table_step import TableStep
@@ -177,7 +177,8 @@ class TableCut:
             return self._sent_of(rows, all_updates=all_updates) if self.projects else rows
         if not passes.any():
             return None
-        left = rows.select([*self.after.names, *_BUS_NAMES]).filter(pa.array(passes))
+        left = rows.select([*self.after.names, *_BUS_NAMES]) if self.projects else rows
+        left = left.filter(pa.array(passes))
         return self._sent_of(whole_changes(left), all_updates=all_updates)
 
     def _sent_of(self, rows: Rows, *, all_updates: bool) -> pa.RecordBatch | None:
@@ -193,7 +194,8 @@ class TableCut:
                 rows = rows.filter(pa.array(stays))
         if not rows.num_rows:
             return None
-        schema = frame_schema(self.after)
+        if rows.schema.equals(schema := frame_schema(self.after)) and len(rows.column(TXID).dictionary) <= 1:
+            return rows
         columns = [_used(_one(rows.column(name))) for name in schema.names]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
