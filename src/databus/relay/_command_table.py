@@ -18,6 +18,7 @@ from databus.relay._command import (
     PAIR,
     TIME,
     Answer,
+    Body,
     Command,
     OnlyOne,
     Parameter,
@@ -26,9 +27,10 @@ from databus.relay._command import (
     choice,
     whole,
 )
-from databus.relay._config import ServeConfig
+from databus.relay._config import GroupsConfig, ServeConfig
 from databus.relay._grant import Right
 from databus.relay._params import START_NAMES, Output, StartName, after
+from databus.relay.groups import CallBody, Exported
 
 FRAMES: Final = "application/vnd.databus.frames"
 NDJSON: Final = "application/x-ndjson"
@@ -65,10 +67,10 @@ PHYSICALS: Final = Parameter("sources", "physical sources; all by default", NAME
 POSITION_ERRORS: Final = (404, 409, 410, 503)
 
 
-def table(serve: ServeConfig | None = None) -> Table:
+def table(serve: ServeConfig | None = None, groups: GroupsConfig | None = None) -> Table:
     """The commands of a relay with these limits; of one with the default ones."""
-    serve = serve or ServeConfig()
-    return Table([*_changes(serve), *_states(), *_controls(), *_registry(), *_about()])
+    serve, groups = serve or ServeConfig(), groups or GroupsConfig()
+    return Table([*_changes(serve), *_states(), *_controls(), *_groups(groups), *_registry(), *_about()])
 
 
 def _wait(serve: ServeConfig, default: int, what: str) -> Parameter:
@@ -231,6 +233,52 @@ def _controls() -> Sequence[Command]:
             ),
             errors=(404, 409, 503),
         ),
+    )
+
+
+def _groups(groups: GroupsConfig) -> Sequence[Command]:
+    """Durable consumers and groups."""
+    post, errors = ("POST",), (404, 409, 421, 503)
+    after = Answer.object("the group after it")
+
+    def act(verb: str, *parameters: Parameter, body: Body | None = None, more: tuple[int, ...] = ()) -> Command:
+        path, errors_of = f"/groups/{{name}}/{verb}", (*errors, *more)
+        return Command(path, after, Right.CONTROL, post, parameters, errors=errors_of, body=body)
+
+    return (
+        Command(
+            "/groups",
+            Answer.object("who coordinates groups; the groups, and how far each is behind"),
+            parameters=(Parameter("names", "0 leaves the groups out", FLAG, default=True),),
+            errors=(503,),
+        ),
+        Command(
+            "/groups/{name}", Answer.object("one group: members, partitions, lags"), methods=("GET",), errors=errors
+        ),
+        Command(
+            "/groups/{name}",
+            Answer.object("what a member is to take and to give up; see [Groups](#groups)"),
+            methods=post,
+            errors=(*errors, 410),
+            body=Body(CallBody, groups.call_bytes_max),
+        ),
+        act(
+            "reset",
+            Parameter("to", "`latest`, `earliest`, `beginning`, a time, or an SCN"),
+            Parameter("from", "or a checkpoint", CHECKPOINT),
+            more=(410,),
+        ),
+        act(
+            "resize",
+            Parameter(
+                "to", "so many partitions: a multiple of today's number", whole(1, PARTITIONS_MAX), is_required=True
+            ),
+        ),
+        act("pause"),
+        act("resume"),
+        act("delete", Parameter("force", "1 deletes a group that has members, too", FLAG, default=False)),
+        Command("/groups/{name}/export", Answer.object("the group, to be imported"), errors=errors),
+        act("import", body=Body(Exported, groups.call_bytes_max)),
     )
 
 

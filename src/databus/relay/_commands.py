@@ -19,6 +19,8 @@ from databus.core import Checkpoint, MalformedRequest, RightMissing, TooManyRequ
 from databus.formats import lines_of
 from databus.log import Log
 from databus.relay import _control
+from databus.relay._ask import Ask
+from databus.relay._ask import json_answer as _json
 from databus.relay._audit import Audit
 from databus.relay._avro_registry import SchemaRegistry
 from databus.relay._avro_registry_http import RegistryCommands
@@ -31,8 +33,9 @@ from databus.relay._copying import chain_json
 from databus.relay._feed import Feed
 from databus.relay._filters import Filters, check_filter, filter_of
 from databus.relay._grant import Grant
+from databus.relay._group_commands import GroupCommands
 from databus.relay._openapi import openapi
-from databus.relay._params import Given, StartName, start_of
+from databus.relay._params import StartName, start_of
 from databus.relay._range import RangeAsk, RangeScan, find_range
 from databus.relay._stats import Stats
 from databus.relay._stream import StreamAsk, Streaming, open_cursor
@@ -48,7 +51,7 @@ class Commands:
     """Answers requests from a catalogue; `close` when no more will come."""
 
     def __init__(self, config: RelayConfig, catalog: Catalog, feeds: Mapping[str, Feed]) -> None:
-        self.table = table(config.serve)
+        self.table = table(config.serve, config.groups)
         self.stats = Stats(config.serve.clients_max)
         self._config = config
         self._limits = config.serve
@@ -62,14 +65,17 @@ class Commands:
         self._audit = Audit(config.folder)
         registry = SchemaRegistry(config.folder, config.registry.compatibility)
         self._registry = RegistryCommands(registry, config.serve.request_ms_max, self._in_thread)
+        self.groups = GroupCommands(config, self._in_reader, self._a_place, self._note)
 
     def end(self) -> None:
         """Have streams and long polls end: those that follow between two groups. In the loop's thread."""
+        self.groups.keeper.end()
         for feed in self._feeds.values():
             feed.end()
 
     def close(self) -> None:
         """Let go of the threads."""
+        self.groups.keeper.close()
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._small.shutdown(wait=False, cancel_futures=True)
 
@@ -152,6 +158,10 @@ class Commands:
     async def no_registry(self, ask: "Ask") -> web.Response:
         """Whatever else is below /registry."""
         return self._registry.unknown(ask.path[1:])
+
+    async def of_groups(self, ask: "Ask") -> web.StreamResponse:
+        """/groups/...: see `databus.relay._group_commands`."""
+        return await self.groups.answer(ask)
 
     # Positions and changes
 
@@ -305,6 +315,9 @@ class Commands:
         finally:
             self._audit.note(action, self._who(ask), asked, result)
 
+    def _note(self, action: str, ask: Ask, asked: Mapping[str, Any], result: str) -> None:
+        self._audit.note(action, self._who(ask), asked, result)
+
     def _who(self, ask: "Ask") -> dict[str, Any]:
         grant = ask.grant
         token = next((file.name for file, each in self._config.token_files.items() if each == grant), None)
@@ -347,26 +360,9 @@ class Commands:
         """GET /metrics, for Prometheus."""
         from databus.relay._metrics import render_metrics  # late: it costs a relay's start, and may never be asked for
 
-        body, content_type = await self._in_thread(lambda: render_metrics(ask.catalog, self.stats))
+        groups = self.groups.keeper.seen
+        body, content_type = await self._in_thread(lambda: render_metrics(ask.catalog, self.stats, groups))
         return web.Response(body=body, headers={"Content-Type": content_type})
-
-
-class Ask:
-    """One request: its command, its path, and who asks; `given` and `body` once they have been read and checked."""
-
-    def __init__(
-        self, request: web.Request, command: Command, path: list[str], client: str, grant: Grant, catalog: Catalog
-    ) -> None:
-        self.request = request
-        self.grant = grant
-        self.catalog = catalog  # as far as the grant goes
-        self.command = command
-        self.path = path
-        self.client = client
-        self.given: Given = {}
-        self.body: Any = None
-        peer = None if request.transport is None else request.transport.get_extra_info("peername")
-        self.peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unknown"
 
 
 def _check_right(command: Command, grant: Grant) -> None:
@@ -409,12 +405,6 @@ async def _body_of(request: web.Request, body: Body) -> BaseModel:
         raise MalformedRequest("; ".join(lines_of(error, body.model))) from None
 
 
-def _json(value: Any) -> web.Response:
-    return web.Response(
-        body=json.dumps(value, ensure_ascii=False).encode() + b"\n", content_type="application/json", charset="utf-8"
-    )
-
-
 ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamResponse]]]] = {
     "/sources": Commands.sources,
     "/register": Commands.register,
@@ -445,5 +435,6 @@ ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamRespon
     "/openapi.json": Commands.openapi,
     **dict.fromkeys((each.path for each in table() if each.checks_itself), Commands.registry),
     "/registry/{*rest}": Commands.no_registry,
+    **dict.fromkeys((each.path for each in table() if each.parts[0] == "groups"), Commands.of_groups),
 }
 """Who answers the commands of the table, by their path."""

@@ -105,6 +105,51 @@ class RegistryConfig(BaseModel):
     )
 
 
+class GroupsConfig(BaseModel):
+    """Durable consumers and groups: names under which a relay keeps how far consumers have come."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    coordinator: str | None = Field(
+        None,
+        pattern=r"^https?://[^/\s]+$",
+        description="The one relay that coordinates groups, as clients reach it, such as `http://relay-a:11115`; by "
+        "default the relay that is asked does. Name the same in all relays of a database: others answer with its "
+        "address.",
+    )
+    coordinates: bool | None = Field(
+        None,
+        description="Whether this relay is the one that `coordinator` names. By default it finds out: the port is its "
+        "own, and the host an address of this machine. Say so where that is not seen from inside, as in a container.",
+    )
+    lease_ms: int = Field(
+        10_000,
+        ge=100,
+        le=600_000,
+        description="How long a partition stays with a member that does not call. A member keeps the lease that it was "
+        "given first, whatever is configured later.",
+    )
+    names_max: int = Field(
+        1_000, ge=1, le=100_000, description="Groups at once; a call that would make one more gets 429."
+    )
+    unused_days_max: int = Field(
+        7,
+        ge=1,
+        le=3_650,
+        description="A name that nobody has used for so many days, counted while the relay runs, is forgotten. Whoever "
+        "comes with it later is told so, and does not begin anew in silence.",
+    )
+    call_bytes_max: int = Field(
+        4 << 20, ge=1 << 10, le=64 << 20, description="Length of a member's call, or of a group that is imported."
+    )
+    guard_bytes_max: int = Field(
+        8 << 30,
+        ge=0,
+        description="So much of a physical source's log is kept beyond its retention for groups with `guard`. Beyond, "
+        "or where `free_bytes_min` needs the room, the guard ends, with a warning.",
+    )
+
+
 class TlsConfig(BaseModel):
     """The certificate that a relay shows, and whose certificates it wants to be shown. Files are in PEM."""
 
@@ -181,6 +226,9 @@ class RelayConfig(BaseModel):
     log: LogConfig = Field(default_factory=LogConfig, description="The logs: segments, retention, durability.")
     capture: CaptureConfig = Field(default_factory=CaptureConfig, description="How sources are read.")
     serve: ServeConfig = Field(default_factory=ServeConfig, description="How consumers are served.")
+    groups: GroupsConfig = Field(
+        default_factory=GroupsConfig, description="Durable consumers and groups: who coordinates them, leases, limits."
+    )
     registry: RegistryConfig = Field(default_factory=RegistryConfig, description="The registry of Avro schemas.")
     sources: dict[_Physical, SerializeAsAny[SourceConfig]] = Field(
         description="The physical sources, by name.", examples=[{"shop": {"type": "sqlite", "path": "shop.db"}}]

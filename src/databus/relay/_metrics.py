@@ -16,10 +16,15 @@ from databus.relay._capture import Capture
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
 from databus.relay._grant import Grant
+from databus.relay._group_lag import Lags
+from databus.relay._group_pages import visible_groups
 from databus.relay._stats import Stats
+from databus.relay.groups import Coordinator, Group
 from databus.wire import VERSION
 
 _BY_SOURCE: Final = ("physical",)
+_BY_GROUP: Final = ("group",)
+_BY_PARTITION: Final = ("group", "partition", "physical")
 _BY_CLIENT: Final = ("client", "physical")
 
 
@@ -48,9 +53,10 @@ class _Families:
 class _Collector:
     """What one scrape sees."""
 
-    def __init__(self, catalog: Catalog, stats: Stats) -> None:
+    def __init__(self, catalog: Catalog, stats: Stats, groups: Coordinator) -> None:
         self._catalog = catalog
         self._stats = stats
+        self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
         families = _Families()
@@ -64,6 +70,9 @@ class _Collector:
             if capture.log is not None:
                 _log(families, capture.log)
         _serving(families, self._stats, self._catalog)
+        lags = Lags(self._catalog.captures)
+        for group in visible_groups(self._groups, self._catalog.grant):
+            _group(families, group, lags)
         yield from families.all()
 
 
@@ -266,6 +275,48 @@ def _clients(families: _Families, stats: Stats, catalog: Catalog) -> None:
         )
 
 
+def _group(families: _Families, group: Group, lags: Lags) -> None:
+    of, partitions = (group.name,), dict(group.partitions)
+    held = sum(each.holder is not None for each in partitions.values())
+    families.gauge("group_members", "Members that call, of a group.", _BY_GROUP, of, float(len(group.members)))
+    families.gauge("group_partitions", "Partitions of a group.", _BY_GROUP, of, float(len(partitions)))
+    families.gauge("group_partitions_held", "Partitions of a group that a member holds.", _BY_GROUP, of, float(held))
+    families.gauge(
+        "group_paused", "1 if an operator has paused the group, 0 otherwise.", _BY_GROUP, of, float(group.is_paused)
+    )
+    for number, partition in partitions.items():
+        for physical, lag in lags.of(partition.checkpoint).items():
+            key = (group.name, str(number), physical)
+            families.gauge(
+                "group_lag_seconds",
+                "Age of the oldest change that the database has committed and a partition of a group has not saved.",
+                _BY_PARTITION,
+                key,
+                lag.seconds,
+            )
+            families.gauge(
+                "group_lag_changes",
+                "Changes of the physical source behind what a partition of a group has saved; many are estimated.",
+                _BY_PARTITION,
+                key,
+                lag.changes,
+            )
+            families.gauge(
+                "group_lag_bytes",
+                "Bytes of log behind what a partition of a group has saved.",
+                _BY_PARTITION,
+                key,
+                lag.bytes,
+            )
+            families.gauge(
+                "group_retention_left_seconds",
+                "Time until what a partition of a group needs next leaves the log.",
+                _BY_PARTITION,
+                key,
+                lag.retention_left_s,
+            )
+
+
 def _behind_s(capture: Capture) -> float | None:
     behind_ms = capture.lag.behind_ms
     return None if behind_ms is None else behind_ms / 1e3
@@ -280,8 +331,8 @@ def _age_s(capture: Capture, log: Log, position: SourceCheckpoint) -> float | No
     return max(time.time() - oldest_us / 1e6, 0.0) if oldest_us else _behind_s(capture)
 
 
-def render_metrics(catalog: Catalog, stats: Stats) -> tuple[bytes, str]:
+def render_metrics(catalog: Catalog, stats: Stats, groups: Coordinator) -> tuple[bytes, str]:
     """The text of /metrics, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Collector(catalog, stats))
+    registry.register(_Collector(catalog, stats, groups))
     return generate_latest(registry), CONTENT_TYPE_LATEST

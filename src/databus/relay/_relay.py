@@ -115,7 +115,10 @@ class Relay:
         folder = self.config.folder
         make_folder(folder)
         self._lock = FolderLock.take(folder)
+        keeper = self._commands.groups.keeper
+        keeper.open()
         self._server.start(self._commands)
+        self._server.loop.call_soon_threadsafe(keeper.start)
         for capture in self.captures.values():
             capture.start()
         for capture in self.captures.values():

@@ -54,11 +54,11 @@ class StartNotKept(Coordinator):
 
     latest = 0
 
-    def handle(self, name: str, call: Call, now: Now, start: Checkpoint | None = None) -> Answer:
+    def handle(self, name: str, call: Call, now: Now, start: Checkpoint | None = None, access: str = "") -> Answer:
         for partition in self.groups[name].partitions.values() if name in self.groups else ():
             if partition.holder is None and partition.checkpoint == self.groups[name].start:
                 partition.checkpoint = Checkpoint({"shop": SourceCheckpoint(uuid="u", scn=self.latest)})
-        return super().handle(name, call, now, start)
+        return super().handle(name, call, now, start, access)
 
 
 ABLATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {

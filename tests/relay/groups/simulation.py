@@ -17,7 +17,7 @@ from functools import cache, partial
 from typing import Any
 
 from databus.core import Checkpoint, DatabusError, SourceCheckpoint
-from databus.relay.groups import Call, Coordinator, GroupLimits, Listed, Now, resize
+from databus.relay.groups import Call, CallBody, Coordinator, GroupLimits, Listed, Now, resize
 
 LEASE_S, STOP_AT, EVERY_S, TIMEOUT_S = 10.0, 0.8, 1.0, 2.0
 NAME = "billing"
@@ -100,7 +100,7 @@ class CoordinatorNode(Node):
 
     def arrived(self, body: dict[str, Any], reply: Callable[[Any], None]) -> None:
         world = self.world
-        call = Call.from_json(body)
+        call = Call.of(CallBody.model_validate(body))
         before = self.stands()
         if hasattr(self.machine, "latest"):  # one that finds a start again, in a test
             self.machine.latest = world.head

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from databus.core import (
     Checkpoint,
@@ -19,7 +20,9 @@ from databus.core import (
 from databus.relay.groups import (
     Answer,
     Call,
+    CallBody,
     Coordinator,
+    Exported,
     GroupLimits,
     Listed,
     NameState,
@@ -68,7 +71,7 @@ class Relay:
     def call(self, member: str, name: str = "billing", **fields: Any) -> Answer:
         self.numbers[member] = fields.pop("call", self.numbers.get(member, 0) + 1)
         value = {"member": member, "call": self.numbers[member], **fields}
-        answer = self.machine.handle(name, Call.from_json(value), self.now, at(shop=5))
+        answer = self.machine.handle(name, Call.of(CallBody.model_validate(value)), self.now, at(shop=5))
         self.keep()
         return answer
 
@@ -244,7 +247,7 @@ def test_a_name_whose_state_is_lost_waits_for_an_import_or_a_reset():
     with pytest.raises(GroupStateLost) as lost:
         relay.call(BERT)
     assert lost.value.details == {"reason": "lost"}
-    bring_in(relay.machine, "billing", kept, relay.now)
+    bring_in(relay.machine, "billing", Exported.model_validate(kept), relay.now)
     assert relay.call(BERT).state == "starting"  # those who held something may still be at work
     relay.wait(10.1)
     answer = relay.call(BERT)
@@ -319,8 +322,8 @@ def test_there_is_a_bound_on_names_and_unknown_ones_are_told_the_nearest():
     ],
 )
 def test_a_malformed_call_names_its_field(fields, said):
-    with pytest.raises(MalformedRequest, match=said):
-        Call.from_json({"member": ANNE, "call": 1, **fields})
+    with pytest.raises((MalformedRequest, ValidationError), match=said):
+        Call.of(CallBody.model_validate({"member": ANNE, "call": 1, **fields}))
 
 
 def test_a_journal_from_before_a_resize_is_no_state_to_go_on_with():

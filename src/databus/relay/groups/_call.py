@@ -3,21 +3,69 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from databus.core import Checkpoint, MalformedRequest, SourceCheckpoint
 from databus.relay.groups._state import PARTITIONS_MAX, Barrier
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_MEMBER: Final = re.compile(r"[A-Za-z0-9-]{8,64}")
-_NUMBER: Final = re.compile(r"[0-9]{1,4}")
 _WAIT_MS_MAX: Final = 60_000
 _INT64_MAX: Final = (1 << 63) - 1
-_FIELDS: Final = frozenset(
-    {
-        "member", "call", "sources", "filters", "partitions", "start", "guard", "holds", "gives", "leave", "wait_ms",
-    }
-)  # fmt: skip
+_STRICT: Final = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class BarrierBody(BaseModel):
+    """A control that deals keys anew."""
+
+    model_config = _STRICT
+
+    physical: str
+    scn: int = Field(ge=0, le=_INT64_MAX)
+    seq: int | None = Field(None, ge=0, le=_INT64_MAX)
+
+
+class HeldBody(BaseModel):
+    """One partition as a member says it."""
+
+    model_config = _STRICT
+
+    fence: int = Field(ge=0, le=_INT64_MAX, description="As it was given with the partition.")
+    checkpoint: dict[str, Any] | None = Field(
+        None, description="To save; missing where nothing is new since the last call that was answered."
+    )
+    waits: BarrierBody | None = Field(
+        None, description="The control that deals keys anew, behind which the member waits for all other partitions."
+    )
+
+
+_Number = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,3})$")]
+
+
+class CallBody(BaseModel):
+    """A member's call, as it is sent."""
+
+    model_config = _STRICT
+
+    member: str = Field(pattern=r"^[A-Za-z0-9-]{8,64}$", description="A UUID that the member makes itself.")
+    call: int = Field(ge=1, le=_INT64_MAX, description="Above the number of every call before.")
+    sources: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None, min_length=1, description="The names that the group follows; null for all of the one physical source."
+    )
+    filters: dict[str, Any] = Field(default_factory=dict, description="The same for all members.")
+    partitions: int = Field(1, ge=1, le=PARTITIONS_MAX, description="Counts when the group is made.")
+    start: str | dict[str, Any] = Field(
+        "latest",
+        description="Where the group begins when it is made: latest, earliest, beginning, {time}, {scn}, a checkpoint.",
+    )
+    guard: bool = Field(False, description="Keep the log for this group beyond retention.")
+    holds: dict[_Number, HeldBody] = Field(
+        default_factory=dict, description="What the member holds after this call; all else is given back."
+    )
+    gives: dict[_Number, HeldBody] = Field(default_factory=dict, description="What it saves and gives back at once.")
+    leave: bool = Field(False, description="Saves what is held, gives it back, and is a member no more.")
+    wait_ms: int = Field(0, ge=0, le=_WAIT_MS_MAX, description="How long to wait for something to do.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,33 +94,23 @@ class Call:
     wait_ms: int = 0
 
     @classmethod
-    def from_json(cls, value: object) -> "Call":
-        """Read and check it. Raises `MalformedRequest`."""
-        if not isinstance(value, dict):
-            raise MalformedRequest("the call is not a JSON object")
-        for name in value:
-            if name not in _FIELDS:
-                raise MalformedRequest(f"{name[:100]}: no such field in a call; there are {', '.join(sorted(_FIELDS))}")
-        member, filters = value.get("member"), value.get("filters", {})
-        if not isinstance(member, str) or not _MEMBER.fullmatch(member):
-            raise MalformedRequest("member: a UUID that the member makes itself is needed")
-        if not isinstance(filters, dict):
-            raise MalformedRequest("filters: not a JSON object")
-        holds, gives = _held(value, "holds"), _held(value, "gives")
-        if both := sorted(set(holds) & set(gives)):
+    def of(cls, body: CallBody) -> "Call":
+        """The call that was sent. Raises `MalformedRequest` naming the field."""
+        holds, gives = _held(body.holds, "holds"), _held(body.gives, "gives")
+        if both := sorted(holds.keys() & gives.keys()):
             raise MalformedRequest(f"gives.{both[0]}: stands in holds too; a partition is held or given back")
         return cls(
-            member,
-            _integer(value, "call", None, least=1),
-            sources_of(value.get("sources")),
-            filters,
-            _integer(value, "partitions", 1, least=1, most=PARTITIONS_MAX),
-            value.get("start", "latest"),
-            _flag(value, "guard"),
+            body.member,
+            body.call,
+            None if body.sources is None else tuple(sorted(set(body.sources))),
+            body.filters,
+            body.partitions,
+            body.start,
+            body.guard,
             holds,
             gives,
-            _flag(value, "leave"),
-            _integer(value, "wait_ms", 0, most=_WAIT_MS_MAX),
+            body.leave,
+            body.wait_ms,
         )
 
     @property
@@ -140,54 +178,16 @@ def check_name(name: str) -> str:
     return name
 
 
-def sources_of(value: object) -> tuple[str, ...] | None:
-    """The sources of a group in one order, whichever they were given in; None for all of its physical source."""
-    if value is None:
-        return None
-    if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
-        raise MalformedRequest("sources: a list of names is needed, or null for all of the one physical source")
-    return tuple(sorted(set(value)))
+def _held(said: Mapping[str, HeldBody], name: str) -> dict[int, Held]:
+    if len(said) > PARTITIONS_MAX:
+        raise MalformedRequest(f"{name}: {len(said)} partitions, and a group has at most {PARTITIONS_MAX}")
+    return {int(text): _held_one(each, f"{name}.{text}") for text, each in said.items()}
 
 
-def _held(call: Mapping[str, Any], name: str) -> dict[int, Held]:
-    value = call.get(name, {})
-    if not isinstance(value, dict) or len(value) > PARTITIONS_MAX:
-        raise MalformedRequest(f"{name}: an object is needed, with at most {PARTITIONS_MAX} partitions")
-    found: dict[int, Held] = {}
-    for text, each in value.items():
-        where = f"{name}.{text[:20]}"
-        if not _NUMBER.fullmatch(text) or not isinstance(each, dict) or each.keys() - {"fence", "checkpoint", "waits"}:
-            raise MalformedRequest(f'{where}: expected a partition such as "3": {{"fence", "checkpoint", "waits"}}')
-        checkpoint = each.get("checkpoint")
-        found[int(text)] = Held(
-            _integer(each, "fence", None, where=where),
-            None if checkpoint is None else Checkpoint.from_json(checkpoint, f"{where}.checkpoint"),
-            _barrier(each.get("waits"), f"{where}.waits"),
-        )
-    return found
-
-
-def _barrier(value: object, where: str) -> Barrier | None:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or not isinstance(value.get("physical"), str):
-        raise MalformedRequest(f'{where}: expected {{"physical", "scn", "seq"}}')
-    at = {name: each for name, each in value.items() if name != "physical"}
-    return Barrier(value["physical"], SourceCheckpoint.from_json(at, where).pair)
-
-
-def _integer(
-    value: Mapping[str, Any], name: str, default: int | None, *, least: int = 0, most: int = _INT64_MAX, where: str = ""
-) -> int:
-    found = value.get(name, default)
-    if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= most:
-        place = f"{where}.{name}" if where else name
-        raise MalformedRequest(f"{place}: {str(found)[:100]} is not a whole number in {least}..{most}")
-    return found
-
-
-def _flag(value: Mapping[str, Any], name: str) -> bool:
-    found = value.get(name, False)
-    if not isinstance(found, bool):
-        raise MalformedRequest(f"{name}: {str(found)[:100]} is neither true nor false")
-    return found
+def _held_one(body: HeldBody, where: str) -> Held:
+    checkpoint, waits = body.checkpoint, body.waits
+    return Held(
+        body.fence,
+        None if checkpoint is None else Checkpoint.from_json(checkpoint, f"{where}.checkpoint"),
+        None if waits is None else Barrier(waits.physical, SourceCheckpoint(scn=waits.scn, seq=waits.seq).pair),
+    )

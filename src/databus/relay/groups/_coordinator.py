@@ -110,6 +110,11 @@ class Coordinator:
         self._names_changed = False
         return Changes(records, names)
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether `drain` would give something."""
+        return bool(self._touched or self._said or self._names_changed)
+
     def whole(self) -> list[dict[str, Any]]:
         """Everything, as records of a journal that begins with them."""
         return [group.whole() for group in self.groups.values()]
@@ -196,8 +201,8 @@ class Coordinator:
             )
         return True
 
-    def handle(self, name: str, call: Call, now: Now, start: Checkpoint | None = None) -> Answer:
-        """Answer a call. start: where its group begins, if there is none yet.
+    def handle(self, name: str, call: Call, now: Now, start: Checkpoint | None = None, access: str = "") -> Answer:
+        """Answer a call. start: where its group begins, and under which access, if there is none yet.
 
         Raises what changes nothing: `GroupStateLost`, `GroupDiffers`, `StaleCall`, `Fenced`, `TooManyRequests`.
         """
@@ -207,6 +212,7 @@ class Coordinator:
                 raise ValueError("a new group needs a place to begin")
             before = self.names.get(name)
             group = Group.made(name, call.sources, call.filters, call.partitions, start)
+            group.access = access
             self.add(group, now, waits=before is not None and before.state is NameState.BEGINS)
         group = self.groups[name]
         try:

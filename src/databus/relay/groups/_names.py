@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from crc32c import crc32c
 
-from databus.core import CorruptData
+from databus.core import CorruptData, crash_point
 from databus.disk import replace_file
 
 NAME: Final = "groups.names"
@@ -82,4 +82,9 @@ def write_names(folder: Path, names: Mapping[str, Listed]) -> None:
     left = sorted((each.at_ms, name) for name, each in names.items() if each.state is NameState.DELETED)
     dropped = {name for _, name in left[: max(len(left) - _LEFT_MAX, 0)]}
     text = json.dumps({name: each.to_json() for name, each in names.items() if name not in dropped}).encode()
-    replace_file(folder / NAME, [b"%08x\n" % crc32c(text), text], durable=True)
+    replace_file(
+        folder / NAME,
+        [b"%08x\n" % crc32c(text), text],
+        durable=True,
+        before_rename=lambda: crash_point("groups.names.before_rename"),
+    )

@@ -2,17 +2,39 @@
 somebody who is at work.
 """
 
-from collections.abc import Mapping
 from typing import Any, Final
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from databus.core import Checkpoint, GroupBusy, MalformedRequest
-from databus.relay.groups._call import check_name, sources_of
+from databus.relay.groups._call import check_name
 from databus.relay.groups._coordinator import Coordinator, Now
 from databus.relay.groups._names import Listed, NameState
 from databus.relay.groups._state import PARTITIONS_MAX, Group, Partition
 
 _VERSION: Final = 1
-_EXPORTED: Final = frozenset({"v", "name", "sources", "filters", "guard", "last_fence", "start", "partitions"})
+
+
+class _ExportedPartition(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    of: int = Field(ge=1, le=PARTITIONS_MAX)
+    checkpoint: dict[str, Any]
+
+
+class Exported(BaseModel):
+    """A group as `export` gives it and `import` takes it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    v: int = Field(ge=_VERSION, le=_VERSION)
+    name: str
+    sources: list[str] | None
+    filters: dict[str, Any]
+    guard: bool
+    last_fence: int = Field(ge=0, le=(1 << 63) - 1)
+    start: dict[str, Any]
+    partitions: dict[int, _ExportedPartition]
 
 
 def resize(coordinator: Coordinator, name: str, n: int) -> None:
@@ -95,10 +117,9 @@ def export(coordinator: Coordinator, name: str) -> dict[str, Any]:
     }
 
 
-def bring_in(coordinator: Coordinator, name: str, value: Any, now: Now) -> None:
+def bring_in(coordinator: Coordinator, name: str, given: Exported, now: Now) -> None:
     """Put what `export` gave in the place of a group that has no members, or was lost. Raises `GroupBusy`."""
-    check_name(name)
-    group = _read(name, value)
+    group = _read(check_name(name), given)
     coordinator.check_room(name)
     there = coordinator.groups.get(name)
     if there is not None:
@@ -110,32 +131,21 @@ def bring_in(coordinator: Coordinator, name: str, value: Any, now: Now) -> None:
     coordinator.add(group, now, waits=there is None)
 
 
-def _read(name: str, value: Any) -> Group:
-    if not isinstance(value, Mapping) or value.get("v") != _VERSION or set(value) != _EXPORTED:
-        raise MalformedRequest(f"{name}: this is no group that was exported by this version of databus")
-    try:
-        partitions = {
-            int(text): Partition(each["of"], Checkpoint.from_json(each["checkpoint"], f"partitions.{text}.checkpoint"))
-            for text, each in value["partitions"].items()
-        }
-        group = Group(
-            name,
-            sources_of(value["sources"]),
-            dict(value["filters"]),
-            max(partition.of for partition in partitions.values()),
-            Checkpoint.from_json(value["start"], "start"),
-            int(value["last_fence"]),
-            guard=bool(value["guard"]),
-        )
-        is_whole = sorted(part for number, each in partitions.items() for part in range(number, group.n, each.of))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise MalformedRequest(f"{name}: this is no group that was exported: {error!r}") from error
-    if is_whole != list(range(group.n)) or group.n > PARTITIONS_MAX:
-        raise MalformedRequest(f"{name}: its partitions are not each key's one partition of {group.n}")
-    for number, partition in partitions.items():
-        group.put(number, partition)
-    for number, partition in partitions.items():
-        if partition.of != group.n:
+def _read(name: str, given: Exported) -> Group:
+    start = Checkpoint.from_json(given.start, "start")
+    n = max((each.of for each in given.partitions.values()), default=0)
+    sources = None if given.sources is None else tuple(sorted(set(given.sources)))
+    group = Group(name, sources, given.filters, n, start, given.last_fence, guard=given.guard)
+    parts = sorted(part for number, each in given.partitions.items() for part in range(number, n, each.of))
+    if not n or parts != list(range(n)) or any(n % each.of for each in given.partitions.values()):
+        raise MalformedRequest(f"partitions: they do not share all keys among themselves, each to one of {n}")
+    for number, each in given.partitions.items():
+        checkpoint = Checkpoint.from_json(each.checkpoint, f"partitions.{number}.checkpoint")
+        if checkpoint.sources.keys() != start.sources.keys():
+            raise MalformedRequest(f"partitions.{number}.checkpoint: it holds other physical sources than start")
+        group.put(number, Partition(each.of, checkpoint))
+    for number, each in given.partitions.items():
+        if each.of != n:
             group.free(number)  # a resize that was under way ends here: nobody holds anything
     group.note_head()
     return group

@@ -88,6 +88,8 @@ class Group:
     n: int
     start: Checkpoint
     last_fence: int = 0
+    access: str = ""
+    """Under which access of relay.yml it was made."""
     guard: bool = False
     is_paused: bool = False
     unused_h: int = 0
@@ -189,9 +191,9 @@ class Group:
         return [number for number, partition in self.partitions.items() if partition.holder == member]
 
     def held(self) -> dict[str, list[int]]:
-        """The partitions of each member that has any."""
+        """The partitions of each member that has any; any thread."""
         found: dict[str, list[int]] = {}
-        for number, partition in self.partitions.items():
+        for number, partition in list(self.partitions.items()):
             if partition.holder is not None:
                 found.setdefault(partition.holder, []).append(number)
         return found
@@ -233,6 +235,7 @@ class Group:
             "n": self.n,
             "start": self.start.to_json(),
             "last_fence": self.last_fence,
+            "access": self.access,
             "guard": self.guard,
             "paused": self.is_paused,
             "unused_h": self.unused_h,
@@ -250,6 +253,7 @@ class Group:
             head["n"],
             Checkpoint.from_json(head["start"], f"{name}.start"),
             head["last_fence"],
+            head["access"],
             head["guard"],
             head["paused"],
             head["unused_h"],

@@ -1,0 +1,217 @@
+"""/groups: members' calls, and what operators see of groups and do to them.
+
+The groups themselves are in `databus.relay.groups`.
+"""
+
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from databus.core import Checkpoint, MalformedRequest, OtherCoordinator, RightMissing, SystemClock, TooManyRequests
+from databus.relay._ask import Ask, json_answer
+from databus.relay._config import RelayConfig
+from databus.relay._group_lag import Lags
+from databus.relay._group_pages import group_page, groups_page, is_visible
+from databus.relay._group_start import find_start, said_place
+from databus.relay.groups import (
+    Call,
+    Coordinator,
+    GroupKeeper,
+    GroupLimits,
+    Now,
+    bring_in,
+    check_name,
+    delete,
+    export,
+    pause,
+    reset,
+    resize,
+)
+
+_PORTS: Final = {"http": 80, "https": 443}
+_HOURS: Final = 24
+
+InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs what reads the disk."""
+Place = Callable[[], AbstractContextManager[None]]
+"""One of the places for those who wait; raises `TooManyRequests`."""
+Note = Callable[[str, Ask, Mapping[str, Any], str], None]
+"""Writes to the audit log."""
+
+
+class GroupCommands:
+    """Answers /groups. `open` before the loop asks, `start` and `end` in it, `close` after it."""
+
+    def __init__(self, config: RelayConfig, in_thread: InThread, place: Place, note: Note) -> None:
+        groups = config.groups
+        limits = GroupLimits(groups.lease_ms, groups.names_max, groups.unused_days_max * _HOURS)
+        self.keeper = GroupKeeper(config.folder, limits, SystemClock())
+        self._config = groups
+        self._in_thread, self._place, self._note = in_thread, place, note
+        self._is_coordinator = groups.coordinator is None or groups.coordinates
+
+    async def answer(self, ask: Ask) -> web.Response:
+        """Answer a command of /groups."""
+        match ask.path[1:], ask.command.body:
+            case [], _:
+                return await self.groups(ask)
+            case [_], None:
+                return await self.group(ask)
+            case [_], _:
+                return await self.call(ask)
+            case [_, "export"], _:
+                return await self.export(ask)
+        return await self.act(ask)
+
+    # Who coordinates
+
+    def _coordinates(self, ask: Ask) -> bool:
+        """Whether this relay is the one that coordinates."""
+        if self._is_coordinator is None:
+            name = None if ask.request.transport is None else ask.request.transport.get_extra_info("sockname")
+            port = name[1] if isinstance(name, tuple) else 0
+            self._is_coordinator = _is_here(self._config.coordinator or "", port)
+        return self._is_coordinator
+
+    def _machine(self, ask: Ask) -> Coordinator:
+        """The coordinator. Raises `OtherCoordinator`, or what is wrong with its files."""
+        if not self._coordinates(ask):
+            raise OtherCoordinator(
+                f"groups are coordinated by {self._config.coordinator}; ask there. If that is this relay, set "
+                "groups.coordinates: true",
+                coordinator=self._config.coordinator,
+            )
+        machine = self.keeper.machine
+        group = machine.groups.get(ask.path[1])
+        if group is not None and not is_visible(group, ask.grant):
+            raise RightMissing(f"{ask.path[1]}: the name is in use under another access; take another one")
+        return machine
+
+    # Members
+
+    async def call(self, ask: Ask) -> web.Response:
+        """POST /groups/NAME."""
+        machine, name, call = self._machine(ask), check_name(ask.path[1]), Call.of(ask.body)
+        start: Checkpoint | None = None
+        if machine.needs_start(name, call):
+            listed = machine.names.get(name)
+            said = call.start if listed is None or listed.start is None else listed.start
+            start = await self._in_thread(partial(find_start, ask.catalog, call.sources, said))
+        with ExitStack() as waiting:
+
+            def may_wait() -> bool:
+                """Where no place is left it is answered at once, and calls again: a save must not fail for that."""
+                try:
+                    waiting.enter_context(self._place())
+                except TooManyRequests:
+                    return False
+                return True
+
+            answer = await self.keeper.handle(name, call, start, ask.grant.name, may_wait)
+        return json_answer(answer.to_json())
+
+    # Operators
+
+    async def groups(self, ask: Ask) -> web.Response:
+        """GET /groups."""
+        coordinates = self._coordinates(ask)
+        page: dict[str, Any] = {
+            "coordinator": self._config.coordinator,
+            "is_coordinator": coordinates,
+            "lease_ms": self._config.lease_ms,
+        }
+        if coordinates and ask.given["names"]:
+            machine, lags = self.keeper.machine, Lags(ask.catalog.captures)
+            page["lost"] = [] if ask.grant.is_limited else machine.lost()
+            page["groups"] = await self._in_thread(partial(groups_page, machine, ask.grant, lags, self.keeper.now()))
+        return json_answer(page)
+
+    async def group(self, ask: Ask) -> web.Response:
+        """GET /groups/NAME."""
+        group, lags = self._machine(ask).group(ask.path[1]), Lags(ask.catalog.captures)
+        return json_answer(await self._in_thread(partial(group_page, group, lags, self.keeper.now())))
+
+    async def export(self, ask: Ask) -> web.Response:
+        """GET /groups/NAME/export."""
+        machine = self._machine(ask)
+        await self.keeper.durable()
+        return json_answer(export(machine, ask.path[1]))
+
+    async def act(self, ask: Ask) -> web.Response:
+        """POST /groups/NAME/{reset,resize,pause,resume,delete,import}."""
+        machine, name, verb = self._machine(ask), check_name(ask.path[1]), ask.path[2]
+        asked = {"group": name, **{each: value for each, value in ask.given.items() if each != "client"}}
+        result = "done"
+        try:
+            place = await self._place_of(machine, name, ask) if verb == "reset" else None
+            _act(machine, name, ask, place, self.keeper.now())
+            self.keeper.changed(name)
+            await self.keeper.durable()
+        except Exception as error:
+            result = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            await self._in_thread(partial(self._note, f"groups.{verb}", ask, asked, result))
+        group = machine.groups.get(name)
+        if group is None:
+            return json_answer({"name": name, "state": machine.names[name].state})
+        lags = Lags(ask.catalog.captures)
+        return json_answer(await self._in_thread(partial(group_page, group, lags, self.keeper.now())))
+
+    async def _place_of(self, machine: Coordinator, name: str, ask: Ask) -> Checkpoint | None:
+        """The place that a reset means; None where its group is not there and will find it when it is made."""
+        group = machine.groups.get(name)
+        if group is None:
+            return None
+        sources, to = group.sources, said_reset(ask)
+        found: Checkpoint = await self._in_thread(partial(find_start, ask.catalog, sources, to))
+        return found
+
+
+def said_reset(ask: Ask) -> Any:
+    """Where a reset goes, as a call would say it. Raises `MalformedRequest`."""
+    place = ask.given["from"]
+    if (place is None) == (ask.given["to"] is None):
+        raise MalformedRequest("to, from: one of them says where the group is to stand")
+    return said_place(ask.given["to"]) if place is None else place.to_json()
+
+
+def _act(machine: Coordinator, name: str, ask: Ask, place: Checkpoint | None, now: Now) -> None:
+    match ask.path[2]:
+        case "reset":
+            reset(machine, name, said_reset(ask), place, now)
+        case "resize":
+            resize(machine, name, ask.given["to"])
+        case "delete":
+            delete(machine, name, now, force=ask.given["force"])
+        case "import":
+            bring_in(machine, name, ask.body, now)
+        case verb:
+            pause(machine, name, paused=verb == "pause")
+
+
+def _is_here(url: str, port: int) -> bool:
+    """Whether an address is this machine's, and its port this relay's."""
+    parts = urlsplit(url)
+    if (parts.port or _PORTS.get(parts.scheme)) != port or parts.hostname is None:
+        return False
+    try:
+        found = socket.getaddrinfo(parts.hostname, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return any(_can_bind(family, address) for family, _, _, _, address in found)
+
+
+def _can_bind(family: int, address: Any) -> bool:
+    """Whether an address is one of this machine: only such a one can be bound."""
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,81 @@
+"""Where a group begins: its words, times and checkpoints as one place in every physical source that it follows.
+
+The coordinator decides it once, when the group is made, and it is durable before anybody is told.
+"""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from databus.core import Checkpoint, MalformedRequest, SourceCheckpoint, is_pattern, split_physical
+from databus.relay._catalog import Catalog, Selection
+from databus.relay._params import Start, StartName, after, time_of
+from databus.relay._stream import open_cursor
+
+
+def said_start(value: Any) -> Start:
+    """What a call or an operator says: a word, `{"time"}`, `{"scn"}`, a checkpoint. Raises `MalformedRequest`."""
+    if isinstance(value, dict):
+        if "v" in value or "sources" in value:
+            return Checkpoint.from_json(value, "start")
+        if set(value) == {"time"}:
+            return time_of("start.time", str(value["time"]))
+        if set(value) == {"scn"}:
+            return after("start.scn", str(value["scn"]))
+    if value in list(StartName):
+        return StartName(value)
+    raise MalformedRequest(
+        f'start: {str(value)[:100]!r} is none of {", ".join(StartName)}, {{"time": ...}}, {{"scn": ...}}, a checkpoint'
+    )
+
+
+def said_place(text: str) -> Any:
+    """What an operator types behind `--to`, as a call would say it."""
+    if text in list(StartName):
+        return text
+    return {"scn": text} if text.isascii() and text.isdigit() else {"time": text}
+
+
+def _named(catalog: Catalog, sources: Sequence[str] | None) -> dict[str, list[str]]:
+    """The physical sources that a group follows, with its names there; also those that this relay does not capture.
+
+    Raises `UnknownSource`, `MalformedRequest` where it is not clear which one a name means.
+    """
+    found: dict[str, list[str]] = {}
+    for name in sources or ():
+        owner, _ = split_physical(name)
+        fitting = [each for each in catalog.captures if owner and fnmatchcase(each, owner)]
+        if owner and not fitting and not is_pattern(owner):
+            fitting = [owner]
+        for physical in fitting or [catalog.choose(None, [name]).physical]:
+            found.setdefault(physical, []).append(name)
+    return found or {catalog.choose(None, None).physical: []}
+
+
+def find_start(catalog: Catalog, sources: Sequence[str] | None, value: Any) -> Checkpoint:
+    """The place; reads the disk. Raises what a stream from there would."""
+    start = said_start(value)
+    named = _named(catalog, sources)
+    for physical, names in named.items():
+        if physical in catalog.captures:
+            Selection(physical, names).check(catalog.log_of(catalog.captures[physical]).schemas)
+    if isinstance(start, SourceCheckpoint) and len(named) > 1:
+        raise MalformedRequest(f"start.scn: the group follows {', '.join(named)}; an SCN is of one physical source")
+    return Checkpoint({physical: _place(catalog, physical, start) for physical in named})
+
+
+def _place(catalog: Catalog, physical: str, start: Start) -> SourceCheckpoint:
+    given = start.sources.get(physical) if isinstance(start, Checkpoint) else None
+    if isinstance(start, Checkpoint) and given is None:
+        raise MalformedRequest(
+            f"start: the checkpoint does not say where to begin in {physical}; it holds {', '.join(start.sources)}"
+        )
+    if physical not in catalog.captures:
+        if given is not None:
+            return given
+        raise MalformedRequest(
+            f"start: the coordinator does not capture {physical}, so it cannot find a place there; ask the relay that "
+            "does (/position) and give `start` as a checkpoint"
+        )
+    found = open_cursor(catalog.log_of(catalog.physical(physical)), start).position
+    return found if given is None else given
