@@ -156,6 +156,25 @@ def test_a_snapshot_that_is_asked_for_at_a_copy_is_read_upstream(tmp_path):
         assert "main.events" in refused.json["message"]
 
 
+def test_a_token_that_may_not_see_all_is_refused_a_copy_and_one_that_may_not_control_a_snapshot(tmp_path):
+    for name in ("some", "read"):
+        (tmp_path / name).write_text(f"{name}-token-1234\n")
+    access = [
+        {"name": "some", "token_file": str(tmp_path / "some"), "tables": ["shop/main.orders"]},
+        {"name": "read", "token_file": str(tmp_path / "read")},
+    ]
+    database = Database(groups=[order(1), sale(2)])
+    with scripted(tmp_path / "a", {"shop": database}, access=access) as first:
+        with chained(tmp_path / "b", first, source={"token_file": str(tmp_path / "some")}) as second:
+            assert "not limited by tables" in wait_for_state(second, State.SUSPENDED_ON_ERROR)["message"]
+        with chained(tmp_path / "c", first, source={"token_file": str(tmp_path / "read")}) as second:
+            published(second, "shop", 2)
+            refused = post(second, "/controlSources/snapshot", sources="shop", tables="main.orders")
+            assert refused.status == 403
+            assert f"ask there: {'/controlSources/snapshot'}: needs the right" in refused.json["message"]
+            assert first.url in refused.json["message"]
+
+
 def test_a_copy_waits_for_an_upstream_that_is_away_and_serves_what_it_has(tmp_path):
     database = Database(groups=[order(1), sale(2)])
     with scripted(tmp_path / "a", {"shop": database}) as first:

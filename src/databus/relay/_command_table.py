@@ -175,7 +175,7 @@ def _changes(serve: ServeConfig) -> Sequence[Command]:
                 Parameter("definitions", "how many definitions the copy has; all that are more are sent", whole()),
             ),
             needs_all_tables=True,  # a copy is of the whole log
-            errors=(404, 503),
+            errors=(404, 410, 503),
         ),
     )
 

@@ -21,6 +21,7 @@ from databus.core import (
     Identity,
     Pair,
     PositionPurged,
+    RightMissing,
     ServiceUnavailable,
     SourceCheckpoint,
     SystemClock,
@@ -134,6 +135,7 @@ class RelaySource:
                 case Arrived(groups):
                     self._arrived.extend(groups)
                 case Connected(_, log):
+                    self._upstream.renew_definitions()  # refused where our token may not see all: this is no copy then
                     self._check_log(log)
                 case Ended(error):
                     self._ended(error)
@@ -227,8 +229,8 @@ class RelaySource:
         """See `Source.request_snapshot`: asked of the relay upstream, with the token that it knows us by."""
         try:
             self._client.request_snapshot(self.physical, sources, where)
-        except AccessDenied as error:
-            raise AccessDenied(
+        except (AccessDenied, RightMissing) as error:
+            raise type(error)(
                 f"{self.physical} is copied from the relay at {self._config.url}, which does not let this relay ask "
                 f"for snapshots; ask there: {error}"
             ) from error
