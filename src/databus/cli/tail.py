@@ -1,10 +1,12 @@
 """`databus tail`: changes as they happen."""
 
-import datetime as dt
-import re
 import sys
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
@@ -14,19 +16,12 @@ from databus.cli._file import FileOfRelay
 from databus.cli._relay_of import relay_of
 
 if TYPE_CHECKING:
-    from databus.core import Checkpoint
-    from databus.link import Start
-
-_STARTS: Final[dict[str, Literal["beginning", "earliest", "latest"]]] = {
-    "beginning": "beginning",
-    "earliest": "earliest",
-    "latest": "latest",
-}
+    from databus.cli._tail_bounds import Begin, End
+    from databus.client import Subscription, Window
+    from databus.core import Checkpoint, SourceCheckpoint
+    from databus.link import RelayClient
 
 _BIG_INTEGERS: Final[dict[str, Literal["number", "string"]]] = {"number": "number", "string": "string"}
-
-_AGO: Final = re.compile(r"(\d{1,6})([smhd])")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FIRST_ANSWER_MS_MAX: Final = 5_000
 
 
@@ -43,7 +38,10 @@ def tail(
     context: typer.Context,
     tables: Annotated[list[str] | None, typer.Argument(help="Tables, `*` standing for anything; all of them.")] = None,
     start: Annotated[
-        str, typer.Option("--from", help="latest, earliest, beginning, or a checkpoint's file.")
+        str,
+        typer.Option(
+            "--from", help="latest, earliest, beginning, a time as for --since, an SCN, or a checkpoint's file."
+        ),
     ] = "latest",
     since: Annotated[
         str | None,
@@ -53,10 +51,23 @@ def tail(
         str | None, typer.Option("--where", help="Only rows for which this condition holds: total >= 100.")
     ] = None,
     columns: Annotated[str | None, typer.Option("--columns", help="Only these columns, and the key: id,total.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="Stop after the transaction of this SCN, or after this time, past or to come."),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Go on where this file says, and keep there how far all is printed. --from: if there is none."
+        ),
+    ] = None,
     count: Annotated[
         int | None, typer.Option("-n", "--count", min=1, help="Stop after so many changes, an update being one.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Or stop at what is there now.")] = True,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Instead of changes: rows and transactions a second, and the lag.")
+    ] = False,
     file: FileOfRelay = None,
     relay: RelayUrl = None,
     token_file: TokenFile = None,
@@ -77,77 +88,113 @@ def tail(
     is, its key, and what has changed. Elsewhere, or with --json, it is JSON for programs; there an update is two lines,
     the row before and the row after. See "Changes as JSON" in docs/http.md.
 
-    A source that is not captured now is named on standard error, with the reason.
+    A source that is not captured now is named on standard error, with the reason. --relay takes several addresses of
+    relays of one database, with commas between: after an outage, tail goes on at another.
     """
-    from databus.cli._change_lines import change_lines
+    from databus.cli._tail_bounds import begin_of, end_of
     from databus.cli._trouble import trouble_told
-    from databus.client import tail_lines, windows
-    from databus.core import us_of
+    from databus.core import ConfigError
 
+    if since is not None and "start" in options_given(context):
+        raise ConfigError("--from and --since: only one of them can say where to start")
+    if stats and (count is not None or resume is not None):
+        raise ConfigError("--stats counts what comes and prints no changes; leave out -n and --resume")
     integers = _big_integers_of(big_integers)
     is_json = as_json or form is Form.JSON or (form is Form.AUTO and not sys.stdout.isatty())
     asked = relay_of(file, relay, token_file, ca_file, certificate_file, key_file)
-    begins, checkpoint = _start_of(context, start, since)
     first = asked.client(read_ms_max=_FIRST_ANSWER_MS_MAX)
-    with (
-        trouble_told(first, tables, lambda said: typer.echo(said, err=True)),
-        windows(
-            asked.client(),
-            sources=tables,
-            start=begins,
-            checkpoint=checkpoint,
-            follow=follow,
-            where=where,
-            columns=columns,
-            on_filter_change="stop",
-        ) as following,
-    ):
-        since_us = us_of(begins) if isinstance(begins, dt.datetime) else None  # the group there may begin before
-        wanted = (each for each in following if since_us is None or each.commit_us >= since_us)
-        lines = tail_lines(wanted, count, integers) if is_json else islice(change_lines(wanted), count)
-        for line in lines:
-            typer.echo(line)
+    begin = begin_of(since or start, "--from" if since is None else "--since", first, tables)
+    end = end_of(until, first, tables, follow=follow)
+    narrowed = {"where": where, "columns": columns}
+    tailing = _Tailing(asked.client(), tables, begin, end, is_json, integers, narrowed)
+    with trouble_told(first, tables, lambda said: typer.echo(said, err=True)):
+        if stats:
+            tailing.count()
+        else:
+            tailing.print(count, resume)
 
 
-def _start_of(context: typer.Context, start: str, since: str | None) -> "tuple[Start, Checkpoint | None]":
-    """Where to begin, and the checkpoint to go on at, if there is one."""
-    from databus.core import ConfigError
+@dataclass
+class _Tailing:
+    """What is followed and how it is printed. narrowed: `where` and `columns`. known: where it goes on. ended: where
+    physical sources have come to the end.
+    """
 
-    if since is None:
-        return _STARTS.get(start, "beginning"), _checkpoint_of(start)
-    if "start" in options_given(context):
-        raise ConfigError("--from and --since: only one of them can say where to start")
-    return _time_of(since), None
+    client: "RelayClient"
+    tables: list[str] | None
+    begin: "Begin"
+    end: "End"
+    is_json: bool
+    integers: Literal["number", "string"]
+    narrowed: "dict[str, str | None]"
+    known: "dict[str, SourceCheckpoint]" = field(default_factory=dict)
+    ended: "dict[str, SourceCheckpoint]" = field(default_factory=dict)
+    following: "Subscription | None" = None
 
+    @contextmanager
+    def _followed(self, end: "End", known: "Mapping[str, SourceCheckpoint]") -> "Iterator[Subscription]":
+        """known: where to go on, for the physical sources in it."""
+        from databus.cli._tail_bounds import ended_in_time
+        from databus.client import windows
+        from databus.core import Checkpoint
 
-def _time_of(text: str) -> dt.datetime:
-    """A time, or how long ago it is."""
-    from databus.core import ConfigError, time_us
+        given = {} if self.begin.checkpoint is None else self.begin.checkpoint.sources
+        with (
+            windows(
+                self.client,
+                sources=self.tables,
+                start=self.begin.start,
+                checkpoint=Checkpoint({**given, **known}),
+                follow=end.follows,
+                until=end.until,
+                where=self.narrowed["where"],
+                columns=self.narrowed["columns"],
+                on_filter_change="stop",
+            ) as following,
+            ended_in_time(end, following),
+        ):
+            yield following
 
-    if found := _AGO.fullmatch(text):
-        ago_s = int(found[1]) * _SECONDS[found[2]]
-        return dt.datetime.now(dt.UTC) - dt.timedelta(seconds=ago_s)
-    try:
-        return dt.datetime.fromtimestamp(time_us(text) / 1e6, dt.UTC)
-    except (ValueError, OverflowError) as error:
-        raise ConfigError(f"--since {text[:100]}: is neither a time such as 2026-07-01T12:00Z nor 15m or 2h") from error
+    def count(self) -> None:
+        from databus.cli._tail_stats import Stats
 
+        with self._followed(self.end, {}) as following:
+            Stats(self.begin, self.end, is_json=self.is_json).follow(following)
 
-def _checkpoint_of(start: str) -> "Checkpoint | None":
-    """The checkpoint in a file; None where `start` is one of the three words."""
-    from pathlib import Path
+    def print(self, count: int | None, resume: Path | None) -> None:
+        from databus.cli._change_lines import change_lines
+        from databus.cli._tail_place import Place
+        from databus.client import tail_lines
 
-    from databus.core import Checkpoint, ConfigError
+        with ExitStack() as stack:
+            place = None
+            if resume is not None:
+                place = stack.enter_context(closing(Place(resume, self._taken, self.ended)))
+                self.known.update(place.open())
+            wanted: Iterator[Window] = stack.enter_context(closing(self._windows()))
+            if place is not None:
+                wanted = place.passing(wanted, is_json=self.is_json)
+                stack.enter_context(place.kept())
+            lines = tail_lines(wanted, count, self.integers) if self.is_json else islice(change_lines(wanted), count)
+            for line in lines:
+                typer.echo(line)
+                if place is not None:
+                    place.printed()
 
-    if start in _STARTS:
-        return None
-    try:
-        text = Path(start).read_text()
-    except OSError as error:
-        raise ConfigError(
-            f"--from {start}: not latest, earliest or beginning, and as a checkpoint's file: {error.strerror}"
-        ) from error
-    return Checkpoint.from_json(text.splitlines()[0] if text else "", f"--from {start}")
+    def _windows(self) -> "Generator[Window]":
+        from databus.cli._tail_bounds import within
+
+        # where it goes on, a time to begin at has passed
+        begin = replace(self.begin, since_us=None) if self.known else self.begin
+        for end in self.end.phases():
+            with self._followed(end, self.known) as self.following:
+                yield from within(self.following, begin, end, self.ended)
+                self.known.update(self.following.checkpoint.sources)
+
+    def _taken(self) -> "Checkpoint":
+        from databus.core import Checkpoint
+
+        return Checkpoint(self.known) if self.following is None else self.following.checkpoint
 
 
 def _big_integers_of(text: str) -> Literal["number", "string"]:

@@ -154,9 +154,12 @@ class Subscription:
     def checkpoint(self) -> Checkpoint:
         """Everything up to the window before the one last given out; a window is done when the next is asked for.
 
-        While the loop's body runs, `window.checkpoint` is where that window will have brought the whole.
+        While the loop's body runs, `window.checkpoint` is where that window will have brought the whole. Any thread may
+        ask.
         """
-        positions = {lane.physical: lane.position for lane in sorted(self._lanes, key=lambda lane: lane.physical)}
+        positions = {
+            lane.physical: lane.position for lane in sorted(self._lanes.copy(), key=lambda lane: lane.physical)
+        }
         known = {name: position for name, position in positions.items() if position is not None}
         return Checkpoint({**self._carried, **known})
 
@@ -402,6 +405,7 @@ def windows(
     start: Start = "beginning",
     checkpoint: Checkpoint | None = None,
     follow: bool = True,
+    until: Mapping[str, Pair] | None = None,
     token: str | None = None,
     config: FollowConfig | None = None,
     where: str | None = None,
@@ -416,7 +420,8 @@ def windows(
     sources: names and patterns; None for all there are, with those whose database the relay could not reach so far.
     checkpoint: where to go on, for the physical sources in it; the others begin at `start`: `beginning`,
     `earliest`, `latest`, or a time (all that was committed then or later comes, perhaps with a little from before).
-    follow: stay on for ever; else end at what is published now.
+    follow: stay on for ever; else end at what is published now. until: by physical source, the (SCN, `_seq`) to end at;
+    `SEQ_DONE` stands for a whole transaction.
     where, columns: only rows for which this condition holds, and only these columns, beside the key. filters: by table
     or pattern, `{"shop/main.orders": {"where": "total >= 100", "columns": ["id", "total"]}}`. A checkpoint is good at
     any filter. on_filter_change: see `FollowConfig`.
@@ -433,13 +438,11 @@ def windows(
         wanted = wanted_of(client, sources)
         known = checkpoint.sources if checkpoint is not None else {}
         starts: dict[str, Start] = {each.physical: known.get(each.physical) or each.begins_at(start) for each in wanted}
-        until = None
-        if not follow:
-            nothing = SourceCheckpoint().pair
-            until = {
-                each.physical: client.head(each.physical).published.pair if each.has_log else nothing for each in wanted
-            }
-        how = {"until": until, "carried": known, "config": config}
+        ends = dict(until or {})
+        for each in wanted if not follow else ():
+            end = client.head(each.physical).published.pair if each.has_log else SourceCheckpoint().pair
+            ends[each.physical] = min(end, ends.get(each.physical, end))
+        how = {"until": ends, "carried": known, "config": config}
         return {"relay": client, "wanted": wanted, "starts": starts, **how}
 
     return _LateSubscription(ask) if _is_in_event_loop() else Subscription(**ask())
