@@ -160,6 +160,22 @@ class TableLookup:
             dump.close()
 
 
+def tables_there(connect: "Callable[[], pymysql.Connection[Any]]", names: Sequence[Name]) -> list[Name]:
+    """Which of these tables the server has now, in its own spelling."""
+    connection = connect()
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT table_schema, table_name FROM information_schema.tables WHERE (table_schema, table_name) IN %s",
+                (list(names),),
+            )
+            return [(str(database), str(name)) for database, name in cursor.fetchall()]
+    except pymysql.MySQLError as error:
+        raise ServiceUnavailable(f"the server cannot be asked which tables it has: {error}") from error
+    finally:
+        close_quietly(connection)
+
+
 def _end_of_log(server: ConnectedServer) -> tuple[int, int]:
     facts = server_facts(server.connection, server.facts.server)
     return file_number(facts.file), facts.offset

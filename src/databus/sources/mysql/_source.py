@@ -7,6 +7,7 @@ one that the log is of and still has what comes next, and at which place to go o
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -23,7 +24,7 @@ from databus.schema import TableSchema
 from databus.sources._contract import SourceLag
 from databus.sources.mysql._captured_tables import Selection, Tables, json_form_of
 from databus.sources.mysql._config import MysqlConfig
-from databus.sources.mysql._definition_lookup import TableLookup
+from databus.sources.mysql._definition_lookup import TableLookup, tables_there
 from databus.sources.mysql._durable_history import HistoryKeeper
 from databus.sources.mysql._held_tables import held_after
 from databus.sources.mysql._kernels import load_first_kernels
@@ -382,6 +383,7 @@ class MysqlSource(MysqlOperations, SessionSource[MysqlConfig]):
             explicit_timestamps=facts.variables.get("explicit_defaults_for_timestamp", "ON").upper() == "ON",
             zero_dates=self._config.zero_dates,
             system_zone=facts.variables.get("system_time_zone"),
+            there=partial(tables_there, partial(connect_again, self._config, facts)),
             tables_max=self._config.history_tables_max,
         )
         return HistoryKeeper(self.physical, history, folder)

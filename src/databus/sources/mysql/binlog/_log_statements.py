@@ -63,7 +63,8 @@ class StatementWalk(Walk):
             text = self._compressed_text(body)
         if kind == EventType.EXECUTE_LOAD_QUERY:
             body = body[:13] + body[26:]  # between them: which file, and where in the statement its name stands
-        query = parse_query(body, text=text)
+        flags = int.from_bytes(self._event()[17:19], "little")
+        query = parse_query(body, flags=flags, text=text)
         if (
             state[s.TX_STATE] == s.OUTSIDE
             and self._transaction_kernels.begin_anonymous(state, self._when()) == s.FAILED

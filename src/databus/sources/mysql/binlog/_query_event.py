@@ -73,7 +73,8 @@ class Query:
 
     text: decoded by the client's character set; bytes that it does not have are kept as surrogates. alter_phase: with
     MariaDB's `binlog_alter_two_phase` a statement is logged when it starts and again when it is done, or was undone.
-    time_zone: the session's, where the statement used it. raw: as it stands.
+    time_zone: the session's, where the statement used it. uses_temporary: it may be about temporary tables of its
+    session, which may have the names of others. raw: as it stands.
     """
 
     text: str
@@ -86,6 +87,7 @@ class Query:
     has_xid: bool = False
     alter_phase: AlterPhase | None = None
     time_zone: str | None = None
+    uses_temporary: bool = False
     raw: bytes = b""
 
     @property
@@ -94,8 +96,11 @@ class Query:
         return self.alter_phase in ("start", "rollback")
 
 
-def parse_query(body: bytes, *, text: bytes | None = None) -> Query:
-    """Read a QUERY event's body. `text`: what its text is once inflated. Raises `ValueError`."""
+_OF_SESSION: Final = 0x4  # LOG_EVENT_THREAD_SPECIFIC_F
+
+
+def parse_query(body: bytes, *, flags: int = 0, text: bytes | None = None) -> Query:
+    """Read a QUERY event's body. `flags`: its header's. `text`: what its text is once inflated. Raises `ValueError`."""
     reader = Reader(body)
     reader.take(8)
     database_bytes = reader.integer(1)
@@ -108,7 +113,10 @@ def parse_query(body: bytes, *, text: bytes | None = None) -> Query:
     found = _variables(variables)
     charsets = found.get("charsets")
     client = charset_of_number(charsets[0]) if charsets else None
-    return Query(decoded(raw, client or "utf8mb4"), database, error_code, raw=raw, **found)
+    uses_temporary = bool(flags & _OF_SESSION)
+    return Query(
+        decoded(raw, client or "utf8mb4"), database, error_code, raw=raw, uses_temporary=uses_temporary, **found
+    )
 
 
 def _variables(raw: bytes) -> dict[str, Any]:

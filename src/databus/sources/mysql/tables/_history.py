@@ -4,7 +4,7 @@ All tables are kept, captured or not, since a rename may make any of them a capt
 stay as the text they were loaded from.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -39,6 +39,7 @@ from databus.sources.mysql.tables._syntax import (
 )
 from databus.sources.mysql.tables._table_events import TableEvent, Unknown
 from databus.sources.mysql.tables._table_state import TableState, as_shown
+from databus.sources.mysql.tables._temporary_tables import TEMPORARY, check_temporary
 from databus.sources.mysql.tables._touched_tables import touched_names
 from databus.sources.mysql.tables._unknown_tables import (
     PARTIAL,
@@ -63,7 +64,8 @@ class History:
     case (lower_case_table_names). explicit_timestamps: the server's explicit_defaults_for_timestamp, for statements
     that do not carry it. system_zone: its system_time_zone. Of these, None says that nobody knows: what depends on it
     is not understood, or class 3. database_charsets: the defaults of databases that were there when the history began,
-    where no catalogue says them. zero_dates: the policy for values, `error` or `null`.
+    where no catalogue says them. zero_dates: the policy for values, `error` or `null`. there: asks MariaDB which
+    of these tables it has now; None where there is none to ask.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class History:
         database_charsets: Mapping[str, str] | None = None,
         zero_dates: str = "error",
         system_zone: str | None = None,
+        there: Callable[[Sequence[TableName]], Iterable[TableName]] | None = None,
         tables_max: int = TABLES_MAX,
     ) -> None:
         self.server = server
@@ -87,6 +90,9 @@ class History:
         self._explicit_timestamps = explicit_timestamps
         self._zero_dates = zero_dates
         self._system_zone = system_zone
+        self._there = None
+        if there is not None and server.is_mariadb:
+            self._there = lambda names: {self._name(*name) for name in there(names)}
         self._tables_max = tables_max
         self._tables: dict[TableName, TableState | bytes] = {}
         self._databases: dict[str, str] = {}
@@ -195,13 +201,13 @@ class History:
         A statement that is not understood changes nothing but that the tables it names are not known any more, and
         gives `Unknown` if one of them is captured.
         """
-        sql_mode = statement.sql_mode or 0
         try:
-            parsed = read_statement(statement.text, self.server, sql_mode, statement.database)
+            parsed = read_statement(statement.text, self.server, statement.sql_mode or 0, statement.database)
             if parsed is None:
                 return []
             work = Work()
             self._do(parsed, statement, work)
+            check_temporary(parsed, statement, work.tables, self._captured, self._there)
         except UnreadableStatement as why:
             return self._not_understood(statement, why)
         if rows_follow or is_in_servers_words(statement.text, self.server):
@@ -282,7 +288,7 @@ class History:
     def _do_failed(self, parsed: Parsed, statement: Statement, work: Work) -> None:
         """A statement that failed is logged where it did something: CREATE OR REPLACE had dropped the old table."""
         if isinstance(parsed, AlterTable) and parsed.keeps_all:
-            return  # ANALYZE PARTITION is logged of tables that are not there, and a copy that fails leaves the table
+            return  # ANALYZE PARTITION is logged of tables that are not there; a copy that fails leaves the table
         if not isinstance(parsed, CreateTable):
             raise UnreadableStatement(f"it failed with error {statement.error_code}, and may have been done in part")
         if parsed.or_replace:
@@ -294,16 +300,12 @@ class History:
     def _known(self, name: TableName, work: Work) -> TableState:
         state = self._now(name, work)
         if state is None:
-            raise self._missing(name, work)
+            if self._presence.may_be_there(name, work.notes):
+                raise UnknownEffect(f"{name[0]}.{name[1]} was made before the history begins, or in a way not known")
+            raise not_known(name)
         if state.charset == UNKNOWN_CHARSET:
             state = replace(state, charset=self._given_charsets.get(name[0], UNKNOWN_CHARSET))
         return state
-
-    def _missing(self, name: TableName, work: Work) -> UnreadableStatement:
-        """The error for a table that must be there, and is not known."""
-        if self._presence.may_be_there(name, work.notes):
-            return UnknownEffect(f"{name[0]}.{name[1]} was made before the history begins, or in a way not known")
-        return not_known(name)
 
     def _is_other(self, name: TableName, work: Work) -> bool:
         return work.others.get(name, name in self._others)
@@ -391,15 +393,11 @@ class History:
             raise not_known(old)  # it may bring rows under a captured name, and nobody would hear of them
         if old == new:
             return
-        origin = work.origin.get(old, old)
-        work.tables[new] = replace(state, database=new[0], name=new[1])
-        work.origin[new] = origin
-        work.tables[old] = None
-        work.origin[old] = None
+        if self.server.is_mariadb and self._now(new, work) is not None:
+            raise UnreadableStatement(f"{new[0]}.{new[1]} is there already, as far as we know{TEMPORARY}")
+        work.move(old, new, state)
         self._note_gone(old, work)
         work.notes |= {doubtful(new): False, gone(new): False}
-        if origin is None and old in work.filled:
-            work.filled.add(new)
 
     def _create_other(self, name: TableName, parsed: CreateOther, work: Work) -> None:
         is_doubtful = parsed.is_optional and self._presence.may_be_there(name, work.notes)

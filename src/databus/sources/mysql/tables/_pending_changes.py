@@ -3,7 +3,7 @@
 import base64
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from databus.sources.mysql.tables._apply import Outcome
 from databus.sources.mysql.tables._table_state import TableState
@@ -39,6 +39,14 @@ class Work:
     databases: dict[str, str | None] = field(default_factory=dict)
     others: dict[TableName, bool] = field(default_factory=dict)
     notes: dict[Note, bool] = field(default_factory=dict)
+
+    def move(self, old: TableName, new: TableName, state: TableState) -> None:
+        """Give a table another name."""
+        origin = self.origin.get(old, old)
+        self.tables[new], self.origin[new] = replace(state, database=new[0], name=new[1]), origin
+        self.tables[old], self.origin[old] = None, None
+        if origin is None and old in self.filled:
+            self.filled.add(new)
 
 
 def text_of(state: TableState) -> bytes:
