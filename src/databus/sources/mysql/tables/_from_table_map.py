@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final, Protocol
 
-from databus.core import CorruptData, source_name
+from databus.core import CorruptData, SourceChanged, source_name
 from databus.sources.mysql._charsets import BYTES_A_CHARACTER, charset_of_number
 from databus.sources.mysql._definition import BINARY, ColumnDefinition, FieldType, TableDefinition
 from databus.sources.mysql._server_text import decoded
@@ -23,9 +23,6 @@ _WORDS: Final = {
     FieldType.YEAR: "year",
     FieldType.DATE: "date",
     FieldType.NEWDATE: "date",
-    FieldType.TIME: "time",
-    FieldType.DATETIME: "datetime",
-    FieldType.TIMESTAMP: "timestamp",
     FieldType.TIME2: "time",
     FieldType.DATETIME2: "datetime",
     FieldType.TIMESTAMP2: "timestamp",
@@ -42,6 +39,12 @@ GEOMETRIES: Final = (
     "multipolygon",
     "geometrycollection",
 )
+_OLD_TIMES: Final = {
+    FieldType.TIME: FieldType.TIME2,
+    FieldType.DATETIME: FieldType.DATETIME2,
+    FieldType.TIMESTAMP: FieldType.TIMESTAMP2,
+}
+"""Forms of which a table map tells neither width nor digits; a statement's words mean either form, by a setting."""
 _BLOBS: Final = {1: "tiny", 2: "", 3: "medium", 4: "long"}
 _HASH: Final = "DB_ROW_HASH_"
 
@@ -87,7 +90,7 @@ def from_table_map(table_map: LoggedTable, previous: TableDefinition | None = No
 
     previous: what the history has, for what no table map says: the words of a type, defaults, what is generated. It is
     believed column by column, only where it agrees with the map. Raises `CorruptData` for a map without names, or whose
-    parts contradict each other.
+    parts contradict each other, `SourceChanged` for a column that neither of them says enough of.
     """
     metadata, source = table_map.metadata, source_name(table_map.database, table_map.name)
     if metadata.names is None:
@@ -163,6 +166,11 @@ def _column(
     )
     if known is not None and _agrees(known, column, has_visibility=metadata.visible is not None):
         return known if known.is_nullable == column.is_nullable else replace(known, is_nullable=column.is_nullable)
+    if kind in _OLD_TIMES:
+        raise SourceChanged(
+            f"{source}: column {column.name!r} has the form of MariaDB 5.3, of which no log says how many digits of a "
+            f"second it has, and nothing else is known of it here. For log files, give `definitions`"
+        )
     geometry = metadata.geometry_types[index] if metadata.geometry_types is not None else None
     return replace(column, column_type=_words(column, geometry))
 
@@ -179,7 +187,8 @@ def _charset(metadata: Metadata, index: int) -> str | None:
 
 def _agrees(known: ColumnDefinition, logged: ColumnDefinition, *, has_visibility: bool) -> bool:
     """Whether the history's column is the one that the map tells of."""
-    if (known.type, known.meta) != (logged.type, logged.meta):
+    like = _OLD_TIMES.get(logged.type)
+    if known.type not in (logged.type, like) or (known.meta != logged.meta and like is None):
         return False
     if known.is_unsigned != logged.is_unsigned:
         return False
