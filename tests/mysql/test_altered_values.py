@@ -49,6 +49,12 @@ CASES: dict[str, tuple[str, str, list[str]]] = {
     "a_default_taken_away_at_once": ("id INT PRIMARY KEY", "(1)", ["ADD COLUMN c INT NOT NULL DEFAULT 2, ALTER COLUMN c DROP DEFAULT", "ADD d INT DEFAULT 3, ALTER d DROP DEFAULT"]),
     "a_default_set_at_once": ("id INT PRIMARY KEY", "(1)", ["ADD COLUMN c INT NOT NULL DEFAULT 2, ALTER COLUMN c SET DEFAULT 5", "ALTER d SET DEFAULT 5, ADD COLUMN d INT", "ADD e INT, MODIFY e BIGINT DEFAULT 7"]),
     "columns_that_come_again": ("id INT AUTO_INCREMENT PRIMARY KEY, v INT", "(5, 7), (9, 8)", ["DROP id, ADD id INT AUTO_INCREMENT FIRST", "DROP v, ADD v INT DEFAULT 1", "DROP v, DROP COLUMN IF EXISTS v"]),
+    "if_exists_of_a_column_that_is_added": ("id INT PRIMARY KEY, v INT", "(1, 7)", [
+        "ADD COLUMN IF NOT EXISTS c VARCHAR(9) DEFAULT 'x', MODIFY COLUMN IF EXISTS c INT DEFAULT 1", "ADD d INT DEFAULT 1, CHANGE COLUMN IF EXISTS d e INT DEFAULT 2",
+        "ALTER COLUMN IF EXISTS f SET DEFAULT 5, ADD COLUMN f INT DEFAULT 3", "ADD g INT DEFAULT 2, RENAME COLUMN IF EXISTS g TO h", "ADD i INT DEFAULT 2, DROP COLUMN IF EXISTS i",
+        "ADD COLUMN IF NOT EXISTS v BIGINT, MODIFY COLUMN IF EXISTS v BIGINT", "CHANGE v w INT, ADD COLUMN IF NOT EXISTS v INT DEFAULT 4"]),
+    "if_exists_of_a_column_that_comes_again": ("id INT PRIMARY KEY, v INT, w INT", "(1, 7, 8)", [
+        "DROP v, ADD v INT, MODIFY COLUMN IF EXISTS v VARCHAR(9) DEFAULT 'y'", "DROP w, ADD w INT, ALTER COLUMN IF EXISTS w SET DEFAULT 4", "DROP COLUMN IF EXISTS w, ADD COLUMN IF NOT EXISTS w INT DEFAULT 1"]),
     "members_that_are_equal_now": ("id INT PRIMARY KEY, e ENUM('a','b') COLLATE utf8mb4_general_ci, s SET('a','b') COLLATE utf8mb4_general_ci", "(1, 'a', 'a,b'), (2, 'b', 'a')", ["MODIFY e ENUM('A','a','b') COLLATE utf8mb4_general_ci", "MODIFY s SET('A','a','b') COLLATE utf8mb4_general_ci"]),
     "members_by_another_collation": ("id INT PRIMARY KEY, e ENUM('a','A','e','é') COLLATE utf8mb4_bin", "(1, 'A'), (2, 'é')", ["CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci", "MODIFY e ENUM('a','A','e','é','x') COLLATE utf8mb4_general_ci"]),
     "defaults_that_are_rounded": ("id INT PRIMARY KEY", "(1)", ["ADD a INT DEFAULT 2.5e0", "ADD c DECIMAL(6,2) DEFAULT -0.001", "ADD d DATE DEFAULT '1999-12-31 23:59:59.500'"]),

@@ -173,11 +173,12 @@ def alter(state: TableState, statement: AlterTable, setting: Setting) -> Outcome
 
 
 def _with_whole_additions(actions: Sequence[Action], old: TableState) -> tuple[Action, ...]:
-    """The actions, with each column that is added as it is in the end.
+    """The actions that do something, with each column that is added as it is in the end.
 
     MariaDB lets the same statement, before or after that, give it another default, define it again, or add it again IF
     NOT EXISTS. No value of the first definition is in any row then.
     """
+    actions = [action for action in actions if _does_something(action, old)]
     gone = {action.name.casefold() for action in actions if isinstance(action, DropColumn)}
     stay = {name for column in old.columns if (name := column.name.casefold()) not in gone}
     whole: dict[str, AddColumn] = {}
@@ -197,6 +198,19 @@ def _with_whole_additions(actions: Sequence[Action], old: TableState) -> tuple[A
             case _:
                 others.append(action)
     return tuple(whole[action] if isinstance(action, str) else action for action in others)
+
+
+def _does_something(action: Action, old: TableState) -> bool:
+    """Whether its IF EXISTS, or IF NOT EXISTS, holds of the columns that the table has before the statement."""
+    match action:
+        case AddColumn(column, _, True):
+            return old.column(column.name) is None
+        case ChangeColumn(name, _, _, True) | RenameColumn(name, _, True):
+            return old.column(name) is not None
+        case DropColumn(name, True) | SetDefault(name, _, True):
+            return old.column(name) is not None
+        case _:
+            return True
 
 
 class _Alteration:
@@ -242,9 +256,9 @@ class _Alteration:
         keeps = self._setting.server.is_mariadb and table != self._old.charset
         return (table if keeps else converted), converted
 
-    def _required(self, name: str, *, is_optional: bool) -> ColumnDefinition | None:
+    def _required(self, name: str) -> ColumnDefinition:
         column = self._old.column(name)
-        if column is None and not is_optional:
+        if column is None:
             raise UnreadableStatement(f"the table has no column {name[:64]!r} that we know of")
         return column
 
@@ -253,13 +267,9 @@ class _Alteration:
         changes = {column.name: column for column in self._old.columns}
         for action in self._actions:
             if isinstance(action, DropColumn):
-                column = self._required(action.name, is_optional=action.is_optional)
-                if column is not None:
-                    changes.pop(column.name, None)  # IF EXISTS may name it twice
+                changes.pop(self._required(action.name).name, None)  # IF EXISTS may name it twice
             elif isinstance(action, ChangeColumn):
-                column = self._required(action.old, is_optional=action.is_optional)
-                if column is not None:
-                    changes[column.name] = self._changed(action.column)
+                changes[self._required(action.old).name] = self._changed(action.column)
             elif isinstance(action, RenameColumn | SetDefault | SetVisibility):
                 self._adjust(changes, action)
         kept = []
@@ -270,18 +280,14 @@ class _Alteration:
         return [with_new_names(column, renamed) for column in kept]
 
     def _adjust(self, changes: dict[str, ColumnDefinition], action: RenameColumn | SetDefault | SetVisibility) -> None:
-        name = action.old if isinstance(action, RenameColumn) else action.column
-        is_optional = False if isinstance(action, SetVisibility) else action.is_optional
-        column = self._required(name, is_optional=is_optional)
-        if column is None:
-            return
-        now = changes[column.name]
+        name = self._required(action.old if isinstance(action, RenameColumn) else action.column).name
+        now = changes[name]
         if isinstance(action, RenameColumn):
-            changes[column.name] = replace(now, name=action.new)
+            changes[name] = replace(now, name=action.new)
         elif isinstance(action, SetDefault):
-            changes[column.name] = replace(now, default=spelled(now, self._setting.literal(now, action.default)))
+            changes[name] = replace(now, default=spelled(now, self._setting.literal(now, action.default)))
         else:
-            changes[column.name] = replace(now, is_invisible=action.is_invisible)
+            changes[name] = replace(now, is_invisible=action.is_invisible)
 
     def _changed(self, text: ColumnText) -> ColumnDefinition:
         self._texts[text.name] = text
@@ -304,8 +310,6 @@ class _Alteration:
         """With added and moved columns, one by one in the order of the statement."""
         for action in self._actions:
             if isinstance(action, AddColumn):
-                if action.is_optional and self._old.column(action.column.name) is not None:
-                    continue
                 self._texts[action.column.name] = action.column
                 self._insert(columns, self._defined(action.column), action.place)
             elif isinstance(action, ChangeColumn) and action.place is not None:
@@ -475,8 +479,7 @@ class _Alteration:
             outcome.reasons += moved_times(self._origin, setting.time_zone, setting.system_zone)
         sql_mode = 0 if self._statement.is_lenient else setting.sql_mode
         outcome.text_reasons += changed_dates(self._origin, sql_mode)
-        old = {column.name: column for column in self._old.columns}
-        is_asked = bool(self._statement.copies)
+        old, is_asked = {column.name: column for column in self._old.columns}, bool(self._statement.copies)
         outcome.reasons += computed_again(self._origin, old, sql_mode, is_asked=is_asked)
 
     def _explain_table(self, outcome: Outcome) -> None:
