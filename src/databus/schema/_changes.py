@@ -39,7 +39,8 @@ class SchemaChange:
     @classmethod
     def of_control(cls, pair: Pair, body: Mapping[str, Any], before: TableSchema | None, after: TableSchema) -> Self:
         """What a control's body says. after: the definition that it brings; one given in the body may be narrower."""
-        number = int(body.get("class", 1))
+        is_exact = body.get("exact", True)  # not where the relay's filter judged rows before it by other values
+        number = int(body.get("class", 1)) if is_exact else NEEDS_SNAPSHOT
         return cls(pair, before, after, dict(body.get("renamed") or {}), dict(body.get("fill") or {}), number)
 
     def to_json(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from databus.core import Checkpoint, ConfigError, MalformedRequest, is_pattern, split_names, time_us
+from databus.filters import StreamFilter
 from databus.link import Access
 
 _STARTS: Final = ("startingVersion", "startingTimestamp", "startingCheckpoint")
@@ -31,6 +32,22 @@ class DatabusOptions(BaseModel):
         description="Tables, separated by commas: full names, short ones where they are unique, ids, or with "
         "shape=frames or ranges patterns with `*`. shape=typed takes one; the others read all if left out.",
         examples=["shop/main.orders", "main.orders", "shop/main.*"],
+    )
+    where: str | None = Field(
+        None,
+        description="Only rows for which this condition holds; the relay leaves out the others. See docs/filters.md.",
+        examples=["total >= 100 AND region = 'CH'"],
+    )
+    columns: str | None = Field(
+        None, description="Only these columns, separated by commas, and those of the key.", examples=["id,total"]
+    )
+    filters: str | None = Field(
+        None,
+        description="Both by table or pattern, as JSON, where tables differ.",
+        examples=['{"shop/main.orders": {"where": "total >= 100", "columns": ["id", "total"]}}'],
+    )
+    partition: str | None = Field(
+        None, description="`i/n`: only rows whose key is in bucket i of n, counted from 0.", examples=["3/8"]
     )
     physical: str | None = Field(
         None, description="The physical source, where the names in `sources` leave it open.", min_length=1
@@ -156,6 +173,14 @@ class DatabusOptions(BaseModel):
         return value
 
     @model_validator(mode="after")
+    def _filters(self) -> Self:
+        try:
+            _ = self.filter
+        except MalformedRequest as error:
+            raise ValueError(str(error)) from None
+        return self
+
+    @model_validator(mode="after")
     def _together(self) -> Self:
         starts = (self.starting_version, self.starting_timestamp, self.starting_checkpoint)
         given = [name for name, value in zip(_STARTS, starts, strict=True) if value is not None]
@@ -185,6 +210,11 @@ class DatabusOptions(BaseModel):
     def access(self) -> Access:
         """The files with which the relay is asked."""
         return Access.of(self.token_file, self.ca_file, self.certificate_file, self.key_file)
+
+    @property
+    def filter(self) -> StreamFilter:
+        """What the relay lets through."""
+        return StreamFilter.parse(self.where, self.columns, self.filters, self.partition)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from databus.spark._options import DatabusOptions
 
 def connect(options: DatabusOptions) -> RelayClient:
     """A client of the relay, with what its files hold, or the environment of this process."""
-    return RelayClient(options.relay, access=options.access)
+    return RelayClient(options.relay, access=options.access).filtered(options.filter)
 
 
 @dataclass(frozen=True, slots=True)

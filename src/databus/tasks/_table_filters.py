@@ -174,7 +174,8 @@ class TableFilters:
             is_exact &= is_said
         hides = any(each.hides for _, each in self.filters)
         body = schema_body(item.body, replace(change, after=result), hides=hides)
-        is_read_anyway = change.needs_snapshot or before is None
+        is_exact &= item.body.get("exact", True)  # as the relay's own filter says
+        is_read_anyway = item.body.get("exact", True) and (change.needs_snapshot or before is None)
         return TableControl(result, item.kind, item.pair, body), is_exact or is_read_anyway
 
 
