@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -230,6 +231,9 @@ def _sent(seen: TableSchema, rules: Sequence[TableRule]) -> tuple[str, ...]:
     return tuple(name for name in seen.names if name in seen.key or all(name in some for some in wanted))
 
 
+_parsed = lru_cache(maxsize=1024)(Predicate.parse)  # one condition over many tables is read once
+
+
 def _bound(
     where: str,
     seen: TableSchema,
@@ -239,7 +243,7 @@ def _bound(
     later: dict[str, pa.DataType],
 ) -> BoundPredicate:
     """A condition over the columns of a table that its writer sees; those that it lacks are added to `later`."""
-    predicate = Predicate.parse(where)
+    predicate = _parsed(where)
     for column in predicate.columns:
         if column_named(column, seen.names) is None:
             name, kind = _later(column, table, hide, known) or (None, None)

@@ -246,7 +246,8 @@ class Commands:
         with self._a_place(), self._filters.use(filter_of(ask.given, log, ask.grant), log) as frames:
             cursor = await self._in_reader(lambda: open_cursor(log, wanted.start))
             if frames is not None:
-                check_filter(frames, selection.tables(log.schemas), is_at_end=cursor.is_at_end)
+                tables, is_at_end = selection.tables(log.schemas), cursor.is_at_end
+                await self._in_reader(lambda: check_filter(frames, tables, is_at_end=is_at_end))
             scan = RangeScan(log, cursor, wanted, selection, frames)
             found = await find_range(scan, self._feeds[log.physical], wanted.wait_ms, self._in_reader)
             return _json({**found.to_json(), "log": log.uuid})

@@ -39,7 +39,7 @@ from databus.wire import VERSION
 BULK_BYTES: Final = 4 << 20  # read at once by a stream that is behind
 JSON_BYTES: Final = 256 << 10  # and what becomes JSON at a time
 HEADERS_MS_MAX: Final = 500  # a slower first read is not waited for before the headers are sent
-ANSWER_BYTES_MAX: Final = 64 << 20  # the largest answer to a long poll
+ANSWER_BYTES_MAX: Final = 64 << 20  # the largest answer to a long poll; behind a filter, which is held: `BULK_BYTES`
 
 T = TypeVar("T")
 
@@ -155,9 +155,9 @@ class Streaming:
         """Answer the request. Raises a `DatabusError` only while nothing has been sent."""
         self._selection.check(self._log.schemas)
         cursor = await self._in_thread(lambda: open_cursor(self._log, self._ask.start))
-        if self._filter is not None:
-            tables = self._selection.tables(self._log.schemas)
-            check_filter(self._filter, tables, is_at_end=cursor.is_at_end)
+        if (frames := self._filter) is not None:
+            tables, is_at_end = self._selection.tables(self._log.schemas), cursor.is_at_end
+            await self._in_thread(lambda: check_filter(frames, tables, is_at_end=is_at_end))
         self._stream.position = cursor.position
         if self._ask.json is not None:
             self._renderer = Renderer(self._log, self._ask.json, cursor.position.pair)
@@ -184,7 +184,7 @@ class Streaming:
 
     async def _once(self, cursor: Cursor) -> web.StreamResponse:
         """Wait for something, then answer with what is there by then."""
-        size = min(self._ask.bytes_max or self._bulk_bytes, ANSWER_BYTES_MAX)
+        size = min(self._ask.bytes_max or self._bulk_bytes, ANSWER_BYTES_MAX if self._filter is None else BULK_BYTES)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._ask.wait_ms / 1e3
         while True:
