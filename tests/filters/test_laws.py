@@ -10,7 +10,7 @@ from databus.wire import CONTROL
 from tests.filters.histories import PHYSICAL, POOL, History, Twin, Wanted, conditions, groups_of, images_of
 from tests.seeds import seed_of
 
-ROUNDS = 60
+ROUNDS = 40
 
 
 def wanted_of(rng: random.Random, history: History) -> Wanted:
