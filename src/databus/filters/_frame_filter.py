@@ -89,7 +89,7 @@ class FrameFilter:
             if not is_pattern(rule.tables) and not any(matches(name, [rule.tables]) for name in full):
                 near = nearest(rule.tables, full)
                 hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(full[:_NAMED_MAX]) or 'none'}"
-                return f"filters: no table called {rule.tables[:200]!r} is among those asked for{hint}"
+                return f"filters: there is no table called {rule.tables[:200]!r}{hint}"
         return None
 
     def _fits(self, table: TableSchema) -> bool:
@@ -206,7 +206,7 @@ class FrameFilter:
             return None
         change = SchemaChange.of_control(frame.header.first, body, before, table)
         seen, is_exact = changed_by(None if old is None else old.step, new.step, change)
-        said = schema_body(body, seen, hides=new.hides or (old is not None and old.hides))
+        said = schema_body(body, seen, hides=bool(new.hidden or (old is not None and old.hidden)))
         if not (is_exact or change.needs_snapshot or before is None):
             said[_EXACT] = False
         return control_again(frame.header, said, new.after.fingerprint)
@@ -216,10 +216,12 @@ class FrameFilter:
         there = old.before.names
         gone = [name for name in old.step.reads if name in there and column_named(name, table.names) is None]
         if gone:
+            hidden = {name for rule in self.wanted.about(f"{self.physical}/{table.source}")[1] for name in rule.hide}
+            named = ", ".join(sorted({*gone} - old.hidden)) or "that you do not see"
             raise UnknownColumn(
-                f"where: {self.physical}/{table.source} loses its column {', '.join(sorted(gone))} here, by which rows "
-                "are chosen; the stream ends before that. Go on from the same place with a condition over the columns "
-                f"that there are: {', '.join(table.names)}"
+                f"where: {self.physical}/{table.source} loses its column {named} here, by which rows are chosen; the "
+                "stream ends before that. Go on from the same place with a condition over the columns that there are: "
+                f"{', '.join(name for name in table.names if column_named(name, tuple(hidden)) is None)}"
             )
 
 

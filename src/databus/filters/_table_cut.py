@@ -68,6 +68,7 @@ class TableCut:
 
     step: the definitions before and after, and what decides. conditions: over the columns of `step.before` and `later`,
     those that the table has got since, which were NULL. choice: what becomes of rows that do not pass; None if all do.
+    hidden: columns that are not there for the reader.
     """
 
     step: TableStep
@@ -75,7 +76,7 @@ class TableCut:
     later: pa.Schema
     choice: RowChoice | None
     partition: Partition | None
-    hides: bool
+    hidden: frozenset[str]
 
     @classmethod
     def of(cls, wanted: StreamFilter, physical: str, table: TableSchema, known: Definitions) -> "TableCut":
@@ -90,17 +91,19 @@ class TableCut:
         later: dict[str, pa.DataType] = {}
         seen = replace(table, columns=tuple(each for each in table.columns if each.name not in hidden))
         try:
-            conditions = [
-                _bound(rule.where, over, table, hide, known, later)
-                for some, over, hide in ((rules, seen, forced), (forced, table, ()))
-                for rule in some
-                if rule.where is not None
-            ]
-            choice = RowChoice(table) if conditions else None
+            conditions = [_bound(each.where, seen, table, forced, known, later) for each in rules if each.where]
+            choice = RowChoice(table) if conditions or any(each.where for each in forced) else None
         except LookupError as error:
             raise unknown_column("where", name, error.args[0], seen.names) from None
         except ConfigError as error:
             raise MalformedRequest(f"where: {name}: {error}") from error
+        try:
+            conditions += [_bound(each.where, table, table, (), known, later) for each in forced if each.where]
+        except (LookupError, ConfigError) as error:  # what is hidden is not named
+            raise UnknownColumn(
+                f"{name}: what you may see of it cannot be told any more; ask whoever runs the relay to look at its "
+                "`access`"
+            ) from error
         whole = table if choice is None else choice.after
         sent = _sent(seen, (*rules, *forced))
         after = replace(whole, columns=tuple(each for each in whole.columns if each.name in sent))
@@ -114,7 +117,7 @@ class TableCut:
             selects=bool(conditions) or wanted.partition is not None,
             judged_by=None if wanted.partition is None else (table.key, forms),
         )
-        return cls(step, tuple(conditions), pa.schema(list(later.items())), choice, wanted.partition, bool(hidden))
+        return cls(step, tuple(conditions), pa.schema(list(later.items())), choice, wanted.partition, hidden)
 
     @property
     def before(self) -> TableSchema:

@@ -247,7 +247,8 @@ class Commands:
             cursor = await self._in_reader(lambda: open_cursor(log, wanted.start))
             if frames is not None:
                 tables, is_at_end = selection.tables(log.schemas), cursor.is_at_end
-                await self._in_reader(lambda: check_filter(frames, tables, is_at_end=is_at_end))
+                there = ask.grant.visible(log.schemas)
+                await self._in_reader(lambda: check_filter(frames, tables, there, is_at_end=is_at_end))
             scan = RangeScan(log, cursor, wanted, selection, frames)
             found = await find_range(scan, self._feeds[log.physical], wanted.wait_ms, self._in_reader)
             return _json({**found.to_json(), "log": log.uuid})

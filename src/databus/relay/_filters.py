@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -80,9 +80,11 @@ def filter_of(given: Mapping[str, Any], log: Log, grant: Grant) -> StreamFilter:
     return StreamFilter.parse(given["where"], given["columns"], filters, given.get("partition") or partition)
 
 
-def check_filter(frames: FrameFilter, sources: Sequence[str], *, is_at_end: bool) -> None:
-    """Raise an `InputError` where a filter does not fit the tables that are asked for (`db.table`)."""
-    lost = frames.unmatched(sources)
+def check_filter(frames: FrameFilter, sources: Sequence[str], there: Iterable[str], *, is_at_end: bool) -> None:
+    """Raise an `InputError` where a filter does not fit the tables that are asked for (`db.table`), or speaks of one
+    that is not there.
+    """
+    lost = frames.unmatched(tuple(there))
     if lost is not None:
         raise MalformedRequest(lost)
     frames.check(sources, is_at_end=is_at_end)

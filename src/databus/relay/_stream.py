@@ -157,7 +157,8 @@ class Streaming:
         cursor = await self._in_thread(lambda: open_cursor(self._log, self._ask.start))
         if (frames := self._filter) is not None:
             tables, is_at_end = self._selection.tables(self._log.schemas), cursor.is_at_end
-            await self._in_thread(lambda: check_filter(frames, tables, is_at_end=is_at_end))
+            there = self._selection.grant.visible(self._log.schemas)
+            await self._in_thread(lambda: check_filter(frames, tables, there, is_at_end=is_at_end))
         self._stream.position = cursor.position
         if self._ask.json is not None:
             self._renderer = Renderer(self._log, self._ask.json, cursor.position.pair)
