@@ -1,21 +1,33 @@
 """FrameFilter: the bytes of a stream behind a filter, made of the frames of its log. Pure; no row becomes an object.
 
 Each image is judged alone, in the definition that it was written in, and one that passes without the other is an insert
-or a delete. Controls pass, as what they mean behind the filter. Commit frames pass as they are, so that who gets
-nothing else still moves on. A frame that passes whole is the same bytes.
+or a delete. Controls pass, as what they mean behind the filter. Commit frames pass, so that who gets nothing else still
+moves on; of what they say about tables, only what the reader may know. A frame that passes whole is the same bytes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from databus.core import ControlKind, CorruptData, DatabusError, UnknownColumn, is_pattern
 from databus.filters._choice import matches, nearest
 from databus.filters._stream_filter import StreamFilter
-from databus.filters._table_cut import Definitions, Hashes, TableCut, row_hashes, unknown_column
+from databus.filters._table_cut import Definitions, Hashes, TableCut, misfit, row_hashes, unknown_column
 from databus.filters._table_step import changed_by, previous_of, schema_body
 from databus.schema import SchemaChange, TableSchema, column_named
-from databus.wire import COMMIT, CONTROL, Frame, Header, control_again, frames_in, rows_again
+from databus.wire import (
+    COMMIT,
+    CONTROL,
+    Commit,
+    Frame,
+    Header,
+    OpenSnapshot,
+    commit_again,
+    control_again,
+    frames_in,
+    rows_again,
+    whole_commit,
+)
 
 _EXACT: Final = "exact"
 _PARTITION: Final = "partition"
@@ -136,6 +148,8 @@ class FrameFilter:
             for (place, each), left in zip(cut[first:number], group, strict=True):
                 if left is not None:
                     out.replace(place, place + each.header.frame_bytes, left)
+            if self.wanted.conceals:
+                out.replace(at, end, self._commit(frame))
             start, first = end, number + 1
         return Filtered(out.content(len(content)), len(content))
 
@@ -174,6 +188,16 @@ class FrameFilter:
             return None
         return rows_again(frame.header, rows, cut.after.fingerprint)
 
+    def _commit(self, frame: Frame) -> list[Any]:
+        """A commit frame without what only the source itself reads, such as the keys up to which it has read tables."""
+        commit = Commit.from_header(whole_commit(frame.header, frame.body))
+        snapshots = {
+            name: OpenSnapshot(each.generation, None, each.begin)
+            for name, each in commit.snapshots.items()
+            if self.wanted.sees(f"{self.physical}/{name}")
+        }
+        return commit_again(frame.header, replace(commit, position={}, snapshots=snapshots))
+
     def _hashes(self, frame: Frame, cut: TableCut) -> Hashes | None:
         if cut.partition is None:
             return None
@@ -202,11 +226,12 @@ class FrameFilter:
         if old is not None:
             self._check_gone(old, table)
         new = self.cut_of(table)
-        if new.is_nothing and (before is None or (old is not None and old.is_nothing)):
+        conceals = self.wanted.conceals  # the DDL may name other tables
+        if new.is_nothing and (before is None or (old is not None and old.is_nothing)) and not conceals:
             return None
         change = SchemaChange.of_control(frame.header.first, body, before, table)
         seen, is_exact = changed_by(None if old is None else old.step, new.step, change)
-        said = schema_body(body, seen, hides=bool(new.hidden or (old is not None and old.hidden)))
+        said = schema_body(body, seen, hides=conceals or bool(new.hidden or (old is not None and old.hidden)))
         if not (is_exact or change.needs_snapshot or before is None):
             said[_EXACT] = False
         return control_again(frame.header, said, new.after.fingerprint)
@@ -215,13 +240,13 @@ class FrameFilter:
         """Raise `UnknownColumn` where a column of a condition goes away: nobody can say what passes from there on."""
         there = old.before.names
         gone = [name for name in old.step.reads if name in there and column_named(name, table.names) is None]
+        if gone and self.wanted.conceals:
+            raise misfit(f"{self.physical}/{table.source}")
         if gone:
-            hidden = {name for rule in self.wanted.about(f"{self.physical}/{table.source}")[1] for name in rule.hide}
-            named = ", ".join(sorted({*gone} - old.hidden)) or "that you do not see"
             raise UnknownColumn(
-                f"where: {self.physical}/{table.source} loses its column {named} here, by which rows are chosen; the "
-                "stream ends before that. Go on from the same place with a condition over the columns that there are: "
-                f"{', '.join(name for name in table.names if column_named(name, tuple(hidden)) is None)}"
+                f"where: {self.physical}/{table.source} loses its column {', '.join(sorted(gone))} here, by which rows "
+                "are chosen; the stream ends before that. Go on from the same place with a condition over the columns "
+                f"that there are: {', '.join(table.names)}"
             )
 
 

@@ -79,6 +79,8 @@ class StreamFilter:
     rules: tuple[TableRule, ...] = ()
     forced: tuple[TableRule, ...] = ()
     partition: Partition | None = None
+    seen: tuple[str, ...] | None = None
+    """Patterns of the tables that are there for the reader; None for all."""
 
     @classmethod
     def parse(
@@ -110,13 +112,23 @@ class StreamFilter:
     @property
     def is_nothing(self) -> bool:
         """Whether everything passes as it is."""
-        return self.partition is None and not self.rules and not self.forced
+        return self.partition is None and not self.rules and not self.conceals
+
+    @property
+    def conceals(self) -> bool:
+        """Whether the reader may not know of everything: what speaks of more than its tables is not told then."""
+        return bool(self.forced) or self.seen is not None
+
+    def sees(self, name: str) -> bool:
+        """Whether the table of a full name is there."""
+        return self.seen is None or matches(name, self.seen)
 
     def behind(self, other: "StreamFilter") -> "StreamFilter":
         """This filter over what another lets through: that one's conditions hold too, and its hidden columns are not
         there for this one's rules.
         """
-        return replace(self, forced=(*self.forced, *other.rules, *other.forced))
+        seen = self.seen if other.seen is None else other.seen
+        return replace(self, forced=(*self.forced, *other.rules, *other.forced), seen=seen)
 
     def within(self, physical: str) -> "StreamFilter":
         """What it says of the tables of one physical source."""

@@ -87,23 +87,24 @@ class TableCut:
         """
         name = f"{physical}/{table.source}"
         rules, forced = wanted.about(name)
-        hidden = _hidden(table, forced)
         later: dict[str, pa.DataType] = {}
+        try:
+            hidden = _hidden(table, forced)
+            conditions = [
+                _bound(rule.where, table, table, (), known, later) for rule in forced if rule.where is not None
+            ]
+        except (LookupError, ConfigError) as error:  # the reader is not told by what
+            raise misfit(name) from error
         seen = replace(table, columns=tuple(each for each in table.columns if each.name not in hidden))
         try:
-            conditions = [_bound(each.where, seen, table, forced, known, later) for each in rules if each.where]
-            choice = RowChoice(table) if conditions or any(each.where for each in forced) else None
+            conditions += [
+                _bound(rule.where, seen, table, forced, known, later) for rule in rules if rule.where is not None
+            ]
+            choice = RowChoice(table) if conditions else None
         except LookupError as error:
             raise unknown_column("where", name, error.args[0], seen.names) from None
         except ConfigError as error:
             raise MalformedRequest(f"where: {name}: {error}") from error
-        try:
-            conditions += [_bound(each.where, table, table, (), known, later) for each in forced if each.where]
-        except (LookupError, ConfigError) as error:  # what is hidden is not named
-            raise UnknownColumn(
-                f"{name}: what you may see of it cannot be told any more; ask whoever runs the relay to look at its "
-                "`access`"
-            ) from error
         whole = table if choice is None else choice.after
         sent = _sent(seen, (*rules, *forced))
         after = replace(whole, columns=tuple(each for each in whole.columns if each.name in sent))
@@ -271,6 +272,14 @@ def _later(
         if found is not None:
             return found, forms_of(version.column(found).type).arrow
     return None
+
+
+def misfit(name: str) -> UnknownColumn:
+    """The error for a table that forced rules do not fit, for a reader who may not know of these."""
+    return UnknownColumn(
+        f"{name}: what this token may see of it cannot be told from its columns, so nothing of it is sent; whoever "
+        "runs the relay finds the reason in its log, and corrects `access`"
+    )
 
 
 def unknown_column(parameter: str, name: str, column: str, names: Sequence[str]) -> UnknownColumn:

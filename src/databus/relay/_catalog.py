@@ -180,13 +180,16 @@ class Catalog:
         """The full names of all sources."""
         return [log.schemas.full_name(name) for log in self.logs() for name in self.grant.visible(log.schemas)]
 
-    def sources(self, *, detailed: bool) -> list[dict[str, Any]]:
-        """What `/sources` answers."""
+    def sources(
+        self, seen: Callable[[Log, TableSchema], Collection[TableSchema]], *, detailed: bool
+    ) -> list[dict[str, Any]]:
+        """What `/sources` answers. seen: what becomes of a definition for who asks."""
         return [
-            _source_json(log.schemas, each, detailed=detailed)
+            _source_json(log.schemas, replace(each, table=table), detailed=detailed)
             for log in self.logs()
             for each in log.schemas.current().values()
             if self.grant.sees(log.physical, each.table.source)
+            for table in seen(log, each.table)
         ]
 
     def definitions(

@@ -31,7 +31,7 @@ from databus.relay._command_table import table
 from databus.relay._config import RelayConfig
 from databus.relay._copying import chain_json
 from databus.relay._feed import Feed
-from databus.relay._filters import Filters, check_filter, filter_of
+from databus.relay._filters import Filters, check_filter, filter_of, seen_by
 from databus.relay._grant import Grant
 from databus.relay._group_commands import GroupCommands
 from databus.relay._openapi import openapi
@@ -143,7 +143,7 @@ class Commands:
 
     async def sources(self, ask: "Ask") -> web.Response:
         """GET /sources."""
-        return _json(ask.catalog.sources(detailed=ask.given["v"] == 2))
+        return _json(ask.catalog.sources(seen_by(ask.grant), detailed=ask.given["v"] == 2))
 
     async def register(self, ask: "Ask") -> web.Response:
         """GET /register."""

@@ -16,7 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from databus.core import ConfigError
+from databus.core import ConfigError, MalformedRequest
+from databus.filters import StreamFilter, TableRule
 from databus.formats import has_reference, line_of, lines_in, lines_of, load_yaml, substitute
 from databus.log import LogConfig
 from databus.relay._avro_registry import Compatibility
@@ -192,10 +193,35 @@ class AccessConfig(BaseModel):
         examples=[["shop/main.*"]],
     )
 
+    where: dict[str, str] = Field(
+        default_factory=dict,
+        description="By table or pattern: the [condition](filters.md) that its holder's rows meet. For it there are no "
+        "others.",
+        examples=[{"shop/main.orders": "region = 'CH'"}],
+    )
+    hide: dict[str, list[Annotated[str, Field(min_length=1)]]] = Field(
+        default_factory=dict,
+        description="By table or pattern: columns that do not exist for its holder. They cannot be of the key.",
+        examples=[{"shop/main.users": ["ssn"]}],
+    )
+
+    @field_validator("where")
+    @classmethod
+    def _check_where(cls, value: dict[str, str]) -> dict[str, str]:
+        try:
+            StreamFilter.parse(filters={table: {"where": condition} for table, condition in value.items()})
+        except MalformedRequest as error:
+            raise ValueError(str(error).removeprefix("filters: ")) from None
+        return value
+
     @property
     def grant(self) -> Grant:
         """What it allows."""
-        return Grant(self.name, frozenset(self.rights), None if self.tables is None else tuple(self.tables))
+        rules = (
+            *(TableRule(table, where=condition) for table, condition in self.where.items()),
+            *(TableRule(table, hide=tuple(columns)) for table, columns in self.hide.items()),
+        )
+        return Grant(self.name, frozenset(self.rights), None if self.tables is None else tuple(self.tables), rules)
 
 
 _Physical = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]

@@ -4,19 +4,28 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
-from databus.core import CorruptData, MalformedRequest, Pair, TooManyRequests
-from databus.filters import FrameFilter, StreamFilter
+from databus.core import CorruptData, MalformedRequest, Pair, TooManyRequests, UnknownColumn, is_pattern
+from databus.filters import FrameFilter, StreamFilter, TableCut, matches, nearest
 from databus.log import Allowance, Cursor, End, Log, Span
+from databus.operate import logger_of
+from databus.relay._config import AccessConfig
 from databus.relay._grant import Grant
 from databus.relay._original_filters import translated
-from databus.schema import TableSchema
+from databus.schema import TableSchema, column_named
 
 FILTERS_MAX: Final = 256
 """Distinct filters that may be in use at once: each costs the tail a pass over all that is published."""
 _KEPT_MAX: Final = 4 * FILTERS_MAX
 _PIECE_BYTES: Final = 4 << 20  # read from the log at a time
+
+
+_logger = logger_of("databus.relay")
+
+Behind = Callable[[Log, TableSchema], Collection[TableSchema]]
+"""What a definition becomes for a reader; nothing where that cannot be told."""
 
 
 class Filters:
@@ -50,34 +59,97 @@ class Filters:
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = FrameFilter(key[1], log.physical, log.schemas)
+            for reason in misfits(key[1], log):
+                _logger.warning("a condition of access does not fit; nothing of that table is sent", reason=reason)
         self._kept.move_to_end(key)
         if len(self._kept) > _KEPT_MAX:
             self._kept.popitem(last=False)
         return found
 
-    def behind(self, given: Mapping[str, Any], grant: Grant) -> Callable[[Log, TableSchema], Collection[TableSchema]]:
-        """What becomes of a definition: behind the filter that is given, if one is; else it itself, and all that it has
-        become for those who were sent something lately.
+    def behind(self, given: Mapping[str, Any], grant: Grant) -> Behind:
+        """What becomes of a definition behind the filter that is given, and behind what the grant forces.
+
+        Where a fingerprint is asked for, also what it has become for those of the same grant who were sent something
+        lately.
         """
-        if any(given[name] is not None for name in ("where", "columns", "filters")):
+        is_given = any(given[name] is not None for name in ("where", "columns", "filters"))
+        wants_all = given["fingerprint"] is not None
 
-            def after(log: Log, table: TableSchema) -> Collection[TableSchema]:
-                found = FrameFilter(filter_of(given, log, grant), log.physical, log.schemas).after(table)
-                return found if given["fingerprint"] is None else {table: None, **dict.fromkeys(found)}
+        def after(log: Log, table: TableSchema) -> Collection[TableSchema]:
+            found: dict[TableSchema, None] = {}
+            if is_given or grant.rules:
+                frames = FrameFilter(filter_of(given, log, grant), log.physical, log.schemas)
+                found = dict.fromkeys(frames.after(table))
+            if not grant.rules and (wants_all or not is_given):
+                found = {table: None, **found}
+            if wants_all:
+                kept = [each for (uuid, _), each in self._kept.items() if uuid == log.uuid]
+                mine = (each for each in kept if each.wanted.forced == grant.rules)
+                found |= {made: None for each in mine for made in each.made_of(table)}
+            return found
 
-            return after
+        return after
 
-        def all_of(log: Log, table: TableSchema) -> Collection[TableSchema]:
-            kept = (frames for (uuid, _), frames in self._kept.items() if uuid == log.uuid)
-            return {table: None, **{each: None for frames in kept for each in frames.made_of(table)}}
 
-        return (lambda _, table: (table,)) if given["fingerprint"] is None else all_of
+def misfits(wanted: StreamFilter, log: Log) -> Iterator[str]:
+    """Why what is forced on a reader does not fit tables of a log as they are now."""
+    forced = replace(wanted, rules=(), partition=None)
+    for source in log.schemas.ids() if forced.forced else ():
+        table = log.schemas.definition_now(source)
+        name = log.schemas.full_name(source)
+        if table is None or not forced.sees(name):
+            continue
+        try:
+            TableCut.of(forced, log.physical, table, log.schemas)
+        except UnknownColumn as error:
+            cause = error.__cause__
+            yield (
+                f"{name}: there is no column {cause.args[0]!r}"
+                if isinstance(cause, LookupError)
+                else f"{name}: {cause}"
+            )
+
+
+def mistakes_of(access: Sequence[AccessConfig], logs: Sequence[Log]) -> Iterator[str]:
+    """What is probably misspelt in `access`: tables and columns that no log has, which is no error as they may come."""
+    known = [log.schemas.full_name(source) for log in logs for source in log.schemas.ids()]
+    for entry in access:
+        named = {"tables": entry.tables or [], "where": [*entry.where], "hide": [*entry.hide]}
+        for option, tables in named.items():
+            for table in tables:
+                if not is_pattern(table) and not any(matches(name, [table]) for name in known):
+                    near = nearest(table, known)
+                    hint = f"; did you mean {near}?" if near else ""
+                    yield f"access {entry.name}, {option}: no table is called {table} yet{hint}"
+        for table, columns in entry.hide.items():
+            there = [
+                each
+                for log in logs
+                for source, each in log.schemas.current().items()
+                if matches(log.schemas.full_name(source), [table])
+            ]
+            for column in columns if there else ():
+                if not any(column_named(column, version.table.names) for version in there):
+                    yield f"access {entry.name}, hide: {table} has no column {column} yet"
+        for log in logs:
+            for reason in misfits(entry.grant.filter, log):
+                yield f"access {entry.name}: {reason}; nothing of that table is sent"
+
+
+def seen_by(grant: Grant) -> Behind:
+    """What becomes of a definition for the holder of a grant."""
+
+    def after(log: Log, table: TableSchema) -> Collection[TableSchema]:
+        return FrameFilter(grant.filter, log.physical, log.schemas).after(table) if grant.rules else (table,)
+
+    return after
 
 
 def filter_of(given: Mapping[str, Any], log: Log, grant: Grant) -> StreamFilter:
     """The filter that a request's parameters ask for. Raises `MalformedRequest`."""
     filters, partition = translated(given["filters"], log.schemas, grant.visible(log.schemas))
-    return StreamFilter.parse(given["where"], given["columns"], filters, given.get("partition") or partition)
+    wanted = StreamFilter.parse(given["where"], given["columns"], filters, given.get("partition") or partition)
+    return wanted.behind(grant.filter)
 
 
 def check_filter(frames: FrameFilter, sources: Sequence[str], there: Iterable[str], *, is_at_end: bool) -> None:

@@ -1,12 +1,13 @@
 """Grants: what those who hold a token may do and see. Pure; `access` of relay.yml says it, `_tokens.py` finds it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Final
 
-from databus.core import name_fits, split_physical
+from databus.core import split_physical
+from databus.filters import StreamFilter, TableRule, matches
 from databus.log import SchemaStore
 
 
@@ -32,11 +33,18 @@ class Grant:
     rights: frozenset[Right] = frozenset({Right.READ, Right.CONTROL})
     tables: tuple[str, ...] | None = None
     """Patterns over full names; None for all."""
+    rules: tuple[TableRule, ...] = ()
+    """Rows that it sees only, and columns that it does not see."""
 
     @property
     def is_limited(self) -> bool:
-        """Whether there may be tables or columns that this one does not see."""
-        return self.tables is not None
+        """Whether there may be tables, rows or columns that this one does not see."""
+        return self.filter.conceals
+
+    @property
+    def filter(self) -> StreamFilter:
+        """What it lets through, for filters to be put behind."""
+        return StreamFilter((), self.rules, None, self.tables)
 
     @property
     def sees_messages(self) -> bool:
@@ -49,7 +57,7 @@ class Grant:
 
     def sees(self, physical: str, table: str) -> bool:
         """Whether a table (`db.table`) is there."""
-        return self.tables is None or any(_fits(physical, table, pattern) for pattern in self.tables)
+        return self.tables is None or matches(f"{physical}/{table}", self.tables)
 
     def sees_physical(self, physical: str) -> bool:
         """Whether a physical source is there: one of whose tables some may be."""
@@ -62,10 +70,6 @@ class Grant:
             return known
         return {name: id_ for name, id_ in known.items() if self.sees(store.physical, name)}
 
-    def among(self, physical: str, tables: Iterable[str]) -> list[str]:
-        """Those of these tables (`db.table`) that are there."""
-        return [table for table in tables if self.sees(physical, table)]
-
 
 ALL: Final = Grant()
 """What everybody may where nothing limits it."""
@@ -74,7 +78,3 @@ ALL: Final = Grant()
 def _owner_fits(physical: str, pattern: str) -> bool:
     owner, _ = split_physical(pattern)
     return not owner or fnmatchcase(physical, owner)
-
-
-def _fits(physical: str, table: str, pattern: str) -> bool:
-    return _owner_fits(physical, pattern) and name_fits(table, split_physical(pattern)[1])

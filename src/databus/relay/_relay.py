@@ -33,6 +33,7 @@ from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._copying import LogCopy
 from databus.relay._feed import Feed
+from databus.relay._filters import mistakes_of
 from databus.relay._server import Server
 from databus.sources import RelayHop, SourceConfig, open_source
 
@@ -141,6 +142,10 @@ class Relay:
                 "every user of this machine can read the token's file; take the right away: chmod o= FILE",
                 file=str(token_file),
             )
+        for mistake in mistakes_of(
+            config.access, [each.log for each in self.captures.values() if each.log is not None]
+        ):
+            _logger.warning(mistake, hint="correct `access`, unless it comes later")
         well = (State.RUNNING, State.PAUSED, State.INITIALIZING)
         failing = {name: each.describe() for name, each in self.captures.items() if each.status.state not in well}
         if failing:

@@ -276,7 +276,23 @@ def control_again(header: Header, body: Mapping[str, Any], fingerprint: int) -> 
     return [_header_again(header, [text], fingerprint, header.first, header.last, header.rows), text]
 
 
-def _header_again(header: Header, body: Sequence[Any], fingerprint: int, first: Pair, last: Pair, rows: int) -> bytes:
+def commit_again(header: Header, commit: Commit) -> list[Any]:
+    """A commit frame that says something else of its position, whose header is given."""
+    position, text = commit.position_parts()
+    text += b" " * (-len(text) % 8)
+    body = [text] if text else []
+    return [_header_again(header, body, header.fingerprint, header.first, header.last, header.rows, position), *body]
+
+
+def _header_again(
+    header: Header,
+    body: Sequence[Any],
+    fingerprint: int,
+    first: Pair,
+    last: Pair,
+    rows: int,
+    position: bytes = b"",
+) -> bytes:
     body_crc = body_bytes = 0
     for piece in body:
         body_crc = crc32c(piece, body_crc)
@@ -294,6 +310,7 @@ def _header_again(header: Header, body: Sequence[Any], fingerprint: int, first: 
         last=last,
         commit_us=header.commit_us,
         capture_us=header.capture_us,
+        position=position,
     )
 
 
