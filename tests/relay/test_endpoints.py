@@ -180,6 +180,13 @@ def test_buffer_info_has_the_originals_names(relay: Relay) -> None:
     assert (info["minScn"], info["maxScn"], info["timestampLatestEvent"]) == (0, 4, (AT_US + 4) // 1000)
 
 
+def test_physical_sources_and_buffers_say_what_is_captured(relay: Relay) -> None:
+    (found,) = get(relay, "/physicalSources").json
+    assert (found["name"], found["type"], found["uuid"]) == ("shop", "mock", "11111111-1111-1111-1111-111111111111")
+    assert found["sources"] == [{"id": 1, "name": "shop/main.orders"}, {"id": 2, "name": "shop/main.stock"}]
+    assert get(relay, "/physicalBuffers", pretty=1).json == {"shop": ["shop"]}
+
+
 def test_relay_stats_names_the_clients_and_counts_their_calls(relay: Relay) -> None:
     body = get(relay, "/stream", output="frames", headers={"x-dbus-client": "billing"}).body
     get(relay, "/stream", output="wrong", headers={"x-dbus-client": "billing"})

@@ -192,6 +192,19 @@ class Catalog:
             for table in seen(log, each.table)
         ]
 
+    def physical_sources(self, sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What `/physicalSources` answers. sources: those of `/sources?v=2`."""
+        return [
+            {
+                "name": name,
+                "type": capture.config.type,
+                "uuid": None if capture.log is None else capture.log.identity.uuid,
+                "log": None if capture.log is None else capture.log.uuid,
+                "sources": [{"id": each["id"], "name": each["name"]} for each in sources if each["physical"] == name],
+            }
+            for name, capture in self.captures.items()
+        ]
+
     def definitions(
         self,
         physical: str | None,

@@ -188,6 +188,12 @@ def _states() -> Sequence[Command]:
             Answer.object("what the log of a physical source holds"),
             errors=(404, 503),
         ),
+        Command("/physicalSources", Answer.array("the physical sources: type, identity, and the tables of each")),
+        Command(
+            "/physicalBuffers",
+            Answer.object("by log, the physical sources in it; here each has a log of its own"),
+            parameters=(Parameter("pretty", "of the original; not looked at"),),
+        ),
         Command("/relayStats/outbound/http/clients", Answer.array("who has asked")),
         Command(
             "/relayStats/outbound/http/client/{name}", Answer.object("what one asked for and was sent"), errors=(404,)

@@ -260,6 +260,14 @@ class Commands:
         log = ask.catalog.log_of(ask.catalog.physical(ask.path[-1]))
         return _json(await self._in_thread(lambda: _control.buffer_info(log)))
 
+    async def physical_sources(self, ask: "Ask") -> web.Response:
+        """GET /physicalSources."""
+        return _json(ask.catalog.physical_sources(ask.catalog.sources(seen_by(ask.grant), detailed=True)))
+
+    async def physical_buffers(self, ask: "Ask") -> web.Response:
+        """GET /physicalBuffers."""
+        return _json({log.physical: [log.physical] for log in ask.catalog.logs()})
+
     async def clients(self, ask: "Ask") -> web.Response:
         """GET /relayStats/outbound/http/clients, /containerStats/outbound/clients."""
         return _json(self.stats.names(ask.grant))
@@ -415,6 +423,8 @@ ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamRespon
     "/range": Commands.range,
     "/chain": Commands.chain,
     "/bufferInfo/inbound/{physical}": Commands.buffer_info,
+    "/physicalSources": Commands.physical_sources,
+    "/physicalBuffers": Commands.physical_buffers,
     "/relayStats/outbound/http/clients": Commands.clients,
     "/relayStats/outbound/http/client/{name}": Commands.client_stats,
     "/relayStats/outbound/http/total": Commands.serving_stats,
