@@ -1,6 +1,7 @@
 """What those who hold one token of several may do and see: what is out of reach does not exist for them."""
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from databus.client import windows
 from databus.core import ConfigError
 from databus.relay import Relay, parse_relay
 from databus.schema import Column, TableSchema
@@ -312,3 +314,53 @@ def test_where_a_condition_does_not_fit_nothing_is_sent_and_the_reader_is_not_to
             assert "regoin" not in answer.json["message"]
             assert {each["name"] for each in get_as(name, relay, "/sources").json} == {"shop/main.orders"}
             assert get_as(name, relay, "/stream", output="frames", sources="main.orders").status == 200
+
+
+def test_a_client_behind_an_access_has_what_the_database_answers_to_its_select(tmp_path: Path) -> None:
+    """Over snapshots in small chunks, changes that move rows in and out of sight, and DDL that names other tables."""
+    write_tokens(tmp_path)
+    database = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    database.execute("PRAGMA journal_mode = WAL")
+    database.execute("CREATE TABLE users (id INTEGER PRIMARY KEY, region TEXT, ssn TEXT)")
+    database.execute("CREATE TABLE secrets (id INTEGER PRIMARY KEY, word TEXT)")
+    database.executemany("INSERT INTO users VALUES (?, ?, ?)", [(n, "CH" if n % 3 else "DE", "756") for n in range(50)])
+    database.executemany("INSERT INTO secrets VALUES (?, 'secret')", [(n,) for n in range(50)])
+    access = [
+        ACCESS[0],
+        {
+            "name": "billing",
+            "token_file": "billing",
+            "tables": ["shop/main.users"],
+            "where": {"shop/main.users": "region = 'CH'"},
+            "hide": {"shop/main.users": ["ssn"]},
+        },
+    ]
+    source = {"type": "sqlite", "path": "shop.db", "chunk_rows_max": 10}
+    config = parse_relay({"listen": "127.0.0.1:0", "sources": {"shop": source}, "access": access}, folder=tmp_path)
+    with Relay(config) as relay:
+        database.execute("UPDATE users SET region = 'CH' WHERE id IN (3, 6)")
+        database.execute("UPDATE users SET region = 'AT' WHERE id IN (1, 2)")
+        database.execute("UPDATE users SET ssn = '757' WHERE id < 20")
+        database.execute("DELETE FROM users WHERE id IN (4, 9)")
+        database.execute("ALTER TABLE users ADD COLUMN secret_id INTEGER REFERENCES secrets (id)")
+        database.execute("INSERT INTO users VALUES (100, 'CH', '758', 7), (101, 'DE', '759', 8)")
+        wanted = database.execute("SELECT id, region, secret_id FROM users WHERE region = 'CH' ORDER BY id").fetchall()
+        seen: dict[int, tuple[Any, ...]] = {}
+
+        def has_all() -> bool:
+            seen.clear()
+            with windows(relay.url, token=TOKENS["billing"], follow=False) as following:
+                for window in following:
+                    for row in window.rows():
+                        assert "ssn" not in (row.after or row.before or {})
+                        if row.after is None:
+                            seen.pop(row.key[0], None)
+                        else:
+                            seen[row.key[0]] = tuple(row.after.get(name) for name in ("id", "region", "secret_id"))
+            return sorted(seen.values()) == wanted
+
+        until(has_all)
+        told = get_as("billing", relay, "/stream", output="frames", wait_ms=0).body
+        told += get_as("billing", relay, "/stream", output="json", wait_ms=0).body
+        assert not any(each in told for each in (b"ssn", b"756", b"main.secrets", b'"secret"', b"REFERENCES"))
+    database.close()
