@@ -1,12 +1,13 @@
 """Several relays of one database: a client goes on at another from where it stands; what it has done stays right."""
 
 import logging
+import random
 import socket
 from contextlib import contextmanager
 
 import pytest
 
-from databus.client import Client, FollowConfig, windows
+from databus.client import Client, ClientConfig, FollowConfig, windows
 from databus.core import (
     UNBEGUN,
     AccessDenied,
@@ -20,6 +21,7 @@ from databus.core import (
     SourceCheckpoint,
 )
 from databus.link import RelayClient
+from databus.testing import RelayProcess
 from tests.client.conftest import Collector, captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups
 
@@ -159,6 +161,20 @@ def test_callbacks_go_on_at_another_address(relay_of):
         a.stop()
         consumer.wait("shop", 400)
     assert consumer.scns["shop"] == list(range(1, 401))
+
+
+def test_nothing_is_lost_when_the_relay_that_serves_is_killed(tmp_path, seed):
+    dice = random.Random(seed)
+    sources = {"shop": mock(transactions_total=200, transactions_per_s=200)}
+    consumer = Collector()
+    with RelayProcess(tmp_path / "a", sources) as a, RelayProcess(tmp_path / "b", sources) as b:
+        config = ClientConfig(follow=QUICK, checkpoint_ms=50)
+        with Client([a.url, b.url], consumer, config=config) as client:
+            client.start()
+            consumer.wait("shop", dice.randint(1, 60))
+            a.kill()
+            consumer.wait("shop", 200)
+    assert consumer.scns["shop"] == list(range(1, 201))
 
 
 @pytest.mark.parametrize("start", ["windows", "client"])

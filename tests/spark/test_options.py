@@ -14,6 +14,7 @@ GOOD = {"relay": "http://127.0.0.1:11115", "shape": "typed", "sources": "main.or
         ({"relay": None}, r'option "relay": missing'),
         ({"shape": None}, r'option "shape": missing.*`frames`'),
         ({"relay": "127.0.0.1:11115"}, r'option "relay".*127\.0\.0\.1'),
+        ({"relay": "http://a:1,b:1"}, r'option "relay"'),
         ({"shape": "typd"}, r'option "shape".*typd'),
         ({"maxRowsPerTriger": "5"}, r'option "maxRowsPerTriger".*did you mean "maxRowsPerTrigger"'),
         ({"maxRowsPerTrigger": "0"}, r'option "maxRowsPerTrigger"'),
@@ -38,6 +39,11 @@ def test_a_wrong_option_is_named(given: dict[str, str | None], says: str) -> Non
     options = {name: value for name, value in {**GOOD, **given}.items() if value is not None}
     with pytest.raises(ConfigError, match=says):
         parse_options(options)
+
+
+@pytest.mark.parametrize("relay", ["http://a:1/", "http://a:1,http://b:1", "https://a, https://b"])
+def test_a_relay_is_one_address_or_several(relay: str) -> None:
+    assert parse_options({**GOOD, "relay": relay}).relay == relay
 
 
 def test_all_wrong_options_are_named_at_once() -> None:

@@ -22,11 +22,12 @@ from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._patience import patiently
 from databus.link._ranges import Pieces, RangeReader, any_of, is_called, other_log
 from databus.link._registry_options import RegistryOptions
-from databus.link._relay import RelayClient, Start
+from databus.link._relay import ADDRESSES, RelayClient, Start
 from databus.link._schema_registry import RegistryAccess
 from databus.link._tls import FILES_VARIABLE, Access, is_copy, last_renewal, travelling_name, write_renewal
 
 __all__ = [
+    "ADDRESSES",
     "FILES_VARIABLE",
     "Access",
     "Arrived",

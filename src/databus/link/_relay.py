@@ -32,6 +32,8 @@ from databus.wire import VERSION
 
 T = TypeVar("T")
 FRAMES: Final = "application/vnd.databus.frames"
+ADDRESSES: Final = r"^https?://[^/,\s]+/?(,\s*https?://[^/,\s]+/?)*$"
+"""How configurations write the address of a relay, or those of several of one database."""
 ACCEPTED: Final = f"{FRAMES}; version={VERSION}"
 StartName = Literal["beginning", "earliest", "latest"]
 Start = SourceCheckpoint | StartName | dt.datetime

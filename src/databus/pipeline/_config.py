@@ -16,6 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from databus.core import ConfigError
 from databus.disk import SCHEMES, Storage
 from databus.formats import lines_of, load_yaml, path_of, substitute
+from databus.link import ADDRESSES
 from databus.pipeline._filter_test_config import TESTS_MAX, FilterTest
 from databus.pipeline._output_contract import OutputContext
 from databus.pipeline._registry import Kind, plugin_class, plugin_types
@@ -56,8 +57,9 @@ class RelaySection(BaseModel):
 
     url: str | None = Field(
         None,
-        pattern=r"^https?://[^/\s]+/?$",
-        description="Address of a relay that runs elsewhere; without it, the pipeline starts its own.",
+        pattern=ADDRESSES,
+        description="Address of a relay that runs elsewhere, or of several of one database, with commas between. "
+        "Without it, the pipeline starts its own.",
         examples=["http://relay.internal:11115"],
     )
     token_file: str | None = Field(

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from databus.core import Checkpoint, ConfigError, MalformedRequest, is_pattern, split_names, time_us
 from databus.filters import StreamFilter
-from databus.link import Access
+from databus.link import ADDRESSES, Access
 
 _STARTS: Final = ("startingVersion", "startingTimestamp", "startingCheckpoint")
 _KEYWORDS: Final = ("beginning", "earliest", "latest")
@@ -21,7 +21,10 @@ class DatabusOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=False)
 
     relay: str = Field(
-        description="Address of the relay.", examples=["http://127.0.0.1:11115"], pattern=r"^https?://[^/\s]+/?$"
+        description="Address of the relay; or of several relays of one database, with commas between. The first that "
+        "answers is used; a query that has to go on at another fails, and goes on there when it is started again.",
+        examples=["http://127.0.0.1:11115", "http://relay-a:11115,http://relay-b:11115"],
+        pattern=ADDRESSES,
     )
     shape: Literal["typed", "frames", "ranges"] = Field(
         description="`typed`: one table as typed columns. `frames`: any number of tables as runs of whole frames. "
