@@ -3,6 +3,7 @@
 import logging
 import random
 import socket
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -20,7 +21,7 @@ from databus.core import (
     ServiceUnavailable,
     SourceCheckpoint,
 )
-from databus.link import RelayClient
+from databus.link import Channel, Reader, RelayClient
 from databus.testing import RelayProcess
 from tests.client.conftest import Collector, captured, mock, wait_for
 from tests.client.stub import Stub, mock_groups
@@ -149,6 +150,16 @@ def test_a_relay_that_falls_silent_is_left():
         with windows(relay, config=QUICK) as following:
             assert [next(following).scn for _ in range(2)] == [1, 2]
             wait_for(lambda: any(path.startswith("/stream") for path in b.requests), "the other's turn")
+
+
+def test_a_relay_that_answers_and_cuts_every_response_is_left():
+    with two_stubs() as (_, a, b):
+        cut = {"content-length": "100", "connection": "close", "x-dbus-uuid": "uuid-1", "x-dbus-log": "log-1"}
+        a.fail = 200, cut, b""
+        channel = Channel(threading.Condition(), 1 << 20)
+        reader = Reader(RelayClient([a.url, b.url]), "shop", SourceCheckpoint(), channel, config=QUICK)
+        wait_for(lambda: reader.position.scn == 2, "the groups of the other")
+        reader.close()
 
 
 def test_callbacks_go_on_at_another_address(relay_of):

@@ -24,6 +24,7 @@ from databus.core import (
     SchemaChanged,
     ServiceUnavailable,
     SourceCheckpoint,
+    StreamCut,
     TransientError,
 )
 from databus.link._frame_stream import FrameStream
@@ -177,6 +178,7 @@ class ReaderState(StrEnum):
 
 
 _JOIN_MS_MAX: Final = 10_000
+_CUTS_MAX: Final = 3
 
 
 class Reader:
@@ -205,6 +207,7 @@ class Reader:
         self._closing = threading.Event()
         self._backoff = Backoff(self._config.backoff_first_ms, self._config.backoff_ms_max)
         self._away_since: float | None = None
+        self._cuts = 0  # of responses in a row in which no group came
         self._position = start if isinstance(start, SourceCheckpoint) else SourceCheckpoint()
         self._last: tuple[Header, str, str] | None = None  # commit of the last group put, and whence
         self._snapshots: Mapping[str, int] = self._position.snapshots
@@ -252,6 +255,7 @@ class Reader:
                 if self._closing.is_set():
                     return
                 self._note_outage(error)
+                self._note_cut(error)
             if self._closing.wait(self._backoff.next_ms() / 1e3):
                 return
 
@@ -264,6 +268,15 @@ class Reader:
             raise ServiceUnavailable(
                 f"{self.physical}: no relay for outage_ms_max={self._config.outage_ms_max} ms; last: {error}"
             ) from error
+
+    def _note_cut(self, error: TransientError) -> None:
+        """A relay that answers and never gives anything, as where its log cannot be read, is left for another."""
+        if not isinstance(error, StreamCut):
+            return
+        self._cuts += 1
+        if self._cuts >= _CUTS_MAX:
+            self._cuts = 0
+            self._relay.leave(error)
 
     def _resolve(self, start: Start) -> None:
         if not isinstance(start, SourceCheckpoint):
@@ -287,6 +300,7 @@ class Reader:
             connected: Connected | None = Connected(stream.uuid, stream.log, unread)
             for groups in stream:
                 self._backoff.reset()
+                self._cuts = 0
                 if connected is not None:
                     if not self.channel.put(connected):
                         return True

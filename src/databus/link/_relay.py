@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 from databus.core import (
     ConfigError,
     CorruptData,
+    DatabusError,
     InputError,
     Pair,
     PositionPurged,
@@ -114,6 +115,10 @@ class RelayClient:
     def close(self) -> None:
         """End whatever waits for this relay, in any thread; nothing can be asked any more. Callable twice."""
         self._sockets.close()
+
+    def leave(self, error: DatabusError) -> None:
+        """Ask another relay next, if there are several: this one answers, and is of no use."""
+        self._peers.leave(self._peers.now, error)
 
     def _is_closed(self) -> bool:
         return self._sockets.is_closed
