@@ -113,6 +113,33 @@ def resume(
     _say(_settled(client, physicals, "running", {"suspended", "retrying"}, wait), as_json=as_json)
 
 
+@sources_app.command(epilog="Example: databus sources reload")
+def reload(
+    file: FileOfRelay = None,
+    relay: RelayUrl = None,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+    certificate_file: CertificateFile = None,
+    key_file: KeyFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have a relay take its file as it is now; SIGHUP does the same.
+
+    Physical sources are added, removed and changed; the others go on untouched. A file with a mistake changes nothing.
+    `databus reload` is for a pipeline.
+    """
+    found = relay_of(file, relay, token_file, ca_file, certificate_file, key_file).client().reload()
+    if as_json:
+        say_json(found)
+        return
+    for line in found["kept"]:
+        typer.echo(line, err=True)
+    said = {"goes on": "unchanged", "starts again": "changed", "is new": "added", "has ended": "removed"}
+    for what, name in said.items():
+        for physical in found[name]:
+            typer.echo(f"{physical}: {what}")
+
+
 def _refuse_options_before(context: typer.Context) -> None:
     """Options stand behind the verb: one before it would be another relay's, in silence."""
     given = options_given(context)

@@ -221,6 +221,10 @@ class RelayClient:
                 f"several addresses are those of relays of one database"
             )
 
+    def reload(self) -> Mapping[str, Any]:
+        """Have the relay read its file again, and say what changed; nothing, with an `InputError`, for a bad file."""
+        return dict(self._post("/reload", {}))
+
     def table_of(self, fingerprint: int) -> TableSchema:
         """The definition of a table by the fingerprint that stands in its frames; asked for once."""
         with self._tables_lock:
@@ -243,15 +247,10 @@ class RelayClient:
             )
         return table
 
-    def chain(self, physical: str, start: str, *, definitions: int = -1) -> Mapping[str, Any]:
-        """What a relay needs in order to keep a copy of a log, as /chain says it; see `databus.sources.relay`.
-
-        definitions: how many of them are known here; they are not sent while there are no more.
-        """
-        told: Mapping[str, Any] = self._get(
-            "/chain", {"physical": physical, "start": start, "definitions": definitions if definitions >= 0 else None}
-        )
-        return told
+    def chain(self, physical: str, start: str, *, definitions: int | None = None) -> Mapping[str, Any]:
+        """What a relay has to know that copies a log, as /chain says it. definitions: how many it knows of these."""
+        query = {"physical": physical, "start": start, "definitions": definitions}
+        return dict(self._get("/chain", query))
 
     def head(
         self,

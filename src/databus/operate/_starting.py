@@ -1,6 +1,7 @@
 """The start of a process: mostly imports."""
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,3 +19,12 @@ def starting() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def has_terminal() -> bool:
+    """Whether a terminal controls this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

@@ -14,6 +14,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final, TypeVar
 
+from databus.operate import has_terminal
+
 STOP_S_MAX: Final = 20.0
 """How long a run may take to end after it was asked to, whatever hangs."""
 QUERIES_S_MAX: Final = 9.0
@@ -78,10 +80,10 @@ def stopping(
     on_hangup: called at SIGHUP, in the main thread and unless that is ignored (`nohup`); where the terminal has gone
     that this process had, SIGHUP asks to stop.
     """
-    had_terminal = _has_terminal()
+    had_terminal = has_terminal()
 
     def hang_up() -> None:
-        if on_hangup is not None and not (had_terminal and not _has_terminal()):
+        if on_hangup is not None and not (had_terminal and not has_terminal()):
             on_hangup()
         else:
             asks.put("the terminal has gone")
@@ -145,15 +147,6 @@ def _signals_into(asks: "SimpleQueue[Any]", hang_up: Callable[[], None], *, rais
             signal.signal(each, handler)
         signal.set_wakeup_fd(woken_before)
         os.close(writing)
-
-
-def _has_terminal() -> bool:
-    """Whether a terminal controls this process."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 def left_after(seconds_max: float, threads: Iterable[T], say: Callable[[list[T]], None]) -> list[T]:

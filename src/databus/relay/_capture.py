@@ -14,7 +14,8 @@ Large groups are encoded and written by a second thread while the source makes t
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from random import random
@@ -27,14 +28,13 @@ from databus.core import (
     DiskFull,
     Identity,
     ServiceUnavailable,
-    SourceSuspended,
     SystemClock,
     TransientError,
     crash_point,
 )
 from databus.log import Log, LogConfig, LogOrigin
 from databus.operate import logger_of
-from databus.relay._capture_state import Counters, State, Status, remedy_of
+from databus.relay._capture_state import Counters, State, Status, check_not_suspended
 from databus.relay._config import CaptureConfig
 from databus.relay._copying import LogCopy, set_aside
 from databus.relay._group_writer import Draft, GroupWriter
@@ -88,7 +88,7 @@ class Capture:
         self._changed = threading.Condition()
         self._status = Status(State.INITIALIZING)
         self._is_stopping = False
-        self._is_paused = False
+        self._is_paused = self._is_changed = False
         self._wishes = 0  # how often somebody wanted something; ends a wait
         self._looks_wanted = self._looks_taken = 0
         self._source: Source | None = None
@@ -153,27 +153,35 @@ class Capture:
 
     def ask_to_stop(self) -> None:
         """Begin to stop, without waiting for it."""
-        with self._changed:
+        with self._wishing():
             self._is_stopping = True
-            self._wishes += 1
-            self._changed.notify_all()
 
     def pause(self) -> Status:
         """Take no more changes until `unpause`; the source keeps them meanwhile. Returns the status before."""
-        return self._wish(is_paused=True)
+        with self._wishing() as before:
+            self._is_paused = True
+        return before
+
+    def change(self, config: SourceConfig) -> None:
+        """Go on with other options, where the log ends. Who is served it is served on."""
+        with self._wishing():
+            self.config, self.missing_tables, self._is_changed = config, MissingTables(config), True
 
     def unpause(self) -> Status:
         """Go on after `pause`, or try again at once after an error, one that stopped the source included. Returns the
         status before.
         """
-        return self._wish(is_paused=False)
+        with self._wishing() as before:
+            self._is_paused = False
+        return before
 
-    def _wish(self, *, is_paused: bool) -> Status:
+    @contextmanager
+    def _wishing(self) -> Iterator[Status]:
+        """Somebody wants something, at this status."""
         with self._changed:
-            self._is_paused = is_paused
+            yield self._status
             self._wishes += 1
             self._changed.notify_all()
-            return self._status
 
     def wait_until_changed(self, before: Status, wait_s: float) -> None:
         """Wait until the status is another than `before`, and not that of a source that begins; at most so long."""
@@ -183,27 +191,17 @@ class Capture:
             )
 
     def snapshot(self, tables: Sequence[str], where: str | None = None) -> None:
-        """Have tables (`db.table`), or the rows of them that fit a condition, read anew.
-
-        Raises `SourceSuspended` where somebody has to decide first, and `ServiceUnavailable` while the source is not
-        connected, or has not started.
+        """Have tables (`db.table`), or the rows of them that fit a condition, read anew. Raises `SourceSuspended` where
+        somebody has to decide first, and `ServiceUnavailable` while the source is not connected, or has not started.
         """
-        source, status = self._source, self._status
-        if status.state is State.SUSPENDED_ON_ERROR:
-            resumes = f"Remove that reason, then run `databus sources resume {self.physical}`"
-            mend = resumes if remedy_of(status, self.config) == "resume" else "Do what that says"
-            raise SourceSuspended(
-                f"{self.physical}: nothing will be read again: capture is suspended: {status.error}: {status.message}. "
-                f"{mend}, and ask again"
-            )
+        source = self._source
+        check_not_suspended(self.physical, self._status, self.config)
         if source is None or self._status.state is State.INITIALIZING:
             raise ServiceUnavailable(f"{self.physical}: not connected now ({self.describe()}); ask again when it is")
         source.request_snapshot(tables, where)
 
     def look(self, wait_s: float) -> bool:
-        """Have the lag measured as soon as nothing more comes from the source, and wait for that, at most so long;
-        returns whether it was.
-        """
+        """Have the lag measured once nothing more comes from the source; returns whether it was, within so long."""
         with self._changed:
             self._looks_wanted += 1
             mine = self._looks_wanted
@@ -240,6 +238,7 @@ class Capture:
         try:
             source, log = self._open()
             self._follow(source, log)
+            self._let_go()
         except TransientError as error:
             self._let_go()
             self._retry(error)
@@ -249,6 +248,7 @@ class Capture:
 
     def _open(self) -> tuple[Source, Log]:
         self._begin("connecting")
+        self._is_changed = False
         source = self._source = self.copy.takes(self._open_source(self.physical, self.config))
         self._open_what_is_held()
         origin = self.copy.origin(self.log, self._begin_anew)
@@ -301,7 +301,7 @@ class Capture:
         return self.log
 
     def _follow(self, source: Source, log: Log) -> None:
-        while not self._is_stopping:
+        while not self._is_stopping and not self._is_changed:
             if self._is_paused:
                 self._rest(source, log)
                 continue
@@ -335,7 +335,7 @@ class Capture:
         self._note(State.PAUSED)
         with self._changed:
             wait_s = min(_UPKEEP_NS / 1e9, self._options.progress_ms / 1e3)
-            self._changed.wait_for(lambda: self._is_stopping or not self._is_paused, wait_s)
+            self._changed.wait_for(lambda: self._is_stopping or not self._is_paused or self._is_changed, wait_s)
         self._look_around(source, log)
 
     def _append(self, group: Group, log: Log) -> None:

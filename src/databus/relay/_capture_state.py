@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
-from databus.core import PositionPurged, SourceChanged
+from databus.core import PositionPurged, SourceChanged, SourceSuspended
 from databus.sources import Movable, Skippable, SourceConfig, offers
 
 
@@ -42,6 +42,17 @@ class Counters:
         self.progress = 0
         self.restarts = 0
         self.errors = 0
+
+
+def check_not_suspended(physical: str, status: Status, config: SourceConfig) -> None:
+    """Raise `SourceSuspended` for whoever wants tables read where somebody has to decide first."""
+    if status.state is State.SUSPENDED_ON_ERROR:
+        resumes = f"Remove that reason, then run `databus sources resume {physical}`"
+        mend = resumes if remedy_of(status, config) == "resume" else "Do what that says"
+        raise SourceSuspended(
+            f"{physical}: nothing will be read again: capture is suspended: {status.error}: {status.message}. {mend}, "
+            f"and ask again"
+        )
 
 
 def remedy_of(status: Status, config: SourceConfig) -> str | None:

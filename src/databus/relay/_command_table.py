@@ -239,6 +239,17 @@ def _controls() -> Sequence[Command]:
             ),
             errors=(404, 409, 503),
         ),
+        Command(
+            "/reload",
+            Answer.object(
+                "reads the relay's file again: the physical sources `unchanged`, `changed`, `added`, `removed`, and "
+                "what of the file was not taken (`kept`). A file with a mistake is 400 and changes nothing"
+            ),
+            Right.CONTROL,
+            post,
+            errors=(503,),
+            needs_all_tables=True,
+        ),
     )
 
 

@@ -37,6 +37,7 @@ from databus.relay._group_commands import GroupCommands
 from databus.relay._openapi import openapi
 from databus.relay._params import StartName, start_of
 from databus.relay._range import RangeAsk, RangeScan, find_range
+from databus.relay._reload import Reloads
 from databus.relay._stats import Stats
 from databus.relay._stream import StreamAsk, Streaming, open_cursor
 from databus.relay._tail import Tail
@@ -50,13 +51,14 @@ _SMALL_THREADS: Final = 4
 class Commands:
     """Answers requests from a catalogue; `close` when no more will come."""
 
-    def __init__(self, config: RelayConfig, catalog: Catalog, feeds: Mapping[str, Feed]) -> None:
+    def __init__(self, config: RelayConfig, catalog: Catalog, feeds: Mapping[str, Feed], reloads: Reloads) -> None:
         self.table = table(config.serve, config.groups)
         self.stats = Stats(config.serve.clients_max)
         self._config = config
         self._limits = config.serve
         self._catalog = catalog
         self._feeds = feeds
+        self._reloads = reloads
         self._readers = ThreadPoolExecutor(_READ_THREADS, "relay-read")
         self._small = ThreadPoolExecutor(_SMALL_THREADS, "relay-small")
         self._tails: dict[str, Tail] = {}
@@ -70,7 +72,7 @@ class Commands:
     def end(self) -> None:
         """Have streams and long polls end: those that follow between two groups. In the loop's thread."""
         self.groups.keeper.end()
-        for feed in self._feeds.values():
+        for feed in tuple(self._feeds.values()):
             feed.end()
 
     def close(self) -> None:
@@ -314,6 +316,14 @@ class Commands:
 
         return _json(await self._in_thread(lambda: self._audited(verb, ask, asked, act)))
 
+    async def reload(self, ask: "Ask") -> web.Response:
+        """POST /reload."""
+
+        def act() -> Any:
+            return self._reloads.reload(ask.client)
+
+        return _json(await self._in_thread(lambda: self._audited("reload", ask, {}, act)))
+
     def _audited(self, action: str, ask: "Ask", asked: Mapping[str, Any], act: Callable[[], Any]) -> Any:
         """Do it, and write down who wanted it and what came of it."""
         result = "done"
@@ -438,6 +448,7 @@ ANSWERS: Final[Mapping[str, Callable[[Commands, Ask], Awaitable[web.StreamRespon
     "/controlSources/pause": Commands.act,
     "/controlSources/unpause": Commands.act,
     "/controlSources/snapshot": Commands.act,
+    "/reload": Commands.reload,
     "/config": Commands.config,
     "/admin": Commands.live,
     "/admin/live": Commands.live,

@@ -319,6 +319,11 @@ class RelayConfig(BaseModel):
         shown: dict[str, Any] = _hide(self.model_dump(mode="json"), self._written)
         return shown
 
+    def take_sources(self, other: "RelayConfig") -> None:
+        """Have the sources of another file, and nothing else of it."""
+        self.sources = other.sources
+        self._written = {**self._written, "sources": other._written.get("sources", {})}  # noqa: SLF001 - of this class
+
     def written_as(self, value: Mapping[str, Any], file: Path | None) -> None:
         """Remember which file said it, and how: references not replaced."""
         self._written = dict(value)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from databus.core import ServiceUnavailable
+from databus.core import DatabusError, ServiceUnavailable
 
 
 class Feed:
@@ -20,6 +20,8 @@ class Feed:
         self._is_scheduled = False
         self.count = 0
         self.is_over = False
+        self.error: DatabusError | None = None
+        """Why it is over, where that is not that the relay stops: who asks again would not go on."""
 
     def published(self) -> None:
         """Say that there is something new; any thread."""
@@ -30,9 +32,9 @@ class Feed:
             except RuntimeError:  # the loop has ended: nobody is left to wake
                 return
 
-    def end(self) -> None:
+    def end(self, error: DatabusError | None = None) -> None:
         """Nothing more will come: wake everybody for the last time. In the loop's thread."""
-        self.is_over = True
+        self.is_over, self.error = True, error
         self._wake()
 
     def _wake(self) -> None:
@@ -60,7 +62,7 @@ class Feed:
         Raises `ServiceUnavailable` once the feed is over.
         """
         if self.is_over:
-            raise ServiceUnavailable("the relay stops; ask again")
+            raise self.error or ServiceUnavailable("the relay stops; ask again")
         if self.count != seen:
             return True
         future: asyncio.Future[None] = self._loop.create_future()

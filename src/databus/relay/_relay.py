@@ -23,9 +23,9 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from databus.core import SIGNAL_S_MAX, Clock, SystemClock
+from databus.core import SIGNAL_S_MAX, Clock, DatabusError, ServiceUnavailable, SystemClock, UnknownSource
 from databus.disk import FolderLock, is_readable_by_all, make_folder, replace_file
-from databus.operate import logger_of, starting
+from databus.operate import has_terminal, logger_of, starting
 from databus.relay._capture import Capture, OpenSource
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
@@ -34,6 +34,7 @@ from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._copying import LogCopy
 from databus.relay._feed import Feed
 from databus.relay._filters import mistakes_of
+from databus.relay._reload import Reloads, SourceChanges
 from databus.relay._server import Server
 from databus.sources import RelayHop, SourceConfig, open_source
 
@@ -69,8 +70,12 @@ class Relay:
         self._open_source = open_source
         self._clock = clock or SystemClock()
         self.captures = {name: self._capture(name, options) for name, options in config.sources.items()}
-        self._commands = Commands(config, Catalog(self.captures, config.file), self._feeds)
+        self._catalog = Catalog(self.captures, config.file)
+        self.reloads = Reloads(self)
+        self._commands = Commands(config, self._catalog, self._feeds, self.reloads)
         self._lock: FolderLock | None = None
+        self._changing = threading.Lock()  # of sources, or the end of all
+        self._is_stopping = False
 
     def _capture(self, name: str, options: SourceConfig) -> Capture:
         return Capture(
@@ -89,11 +94,41 @@ class Relay:
     def _tell_published(self, name: str) -> None:
         self._feeds[name].published()  # which is another one once streams were ended
 
-    def _end_streams(self, name: str) -> None:
+    def _end_streams(self, name: str, error: DatabusError | None = None) -> None:
         """Have those end who follow a log that is not served any more; whoever asks again is told of what is there."""
         feed, self._feeds[name] = self._feeds[name], Feed(self._server.loop)
         with suppress(RuntimeError):  # the loop has ended, and they with it
-            self._server.loop.call_soon_threadsafe(feed.end)
+            self._server.loop.call_soon_threadsafe(feed.end, error)
+
+    def change(self, config: RelayConfig, changes: SourceChanges) -> None:
+        """Go over to the sources of another file; see `databus.relay._reload`. Raises `ServiceUnavailable` where it
+        stops.
+        """
+        with self._changing:
+            if self._is_stopping:
+                raise ServiceUnavailable("the relay stops")
+            self._change(config, changes)
+
+    def _change(self, config: RelayConfig, changes: SourceChanges) -> None:
+        captures = {name: each for name, each in self.captures.items() if name not in changes.removed}
+        removed = [self.captures[name] for name in changes.removed]
+        for name in changes.added:
+            self._feeds[name] = Feed(self._server.loop)
+            captures[name] = self._capture(name, config.sources[name])
+        self.config.take_sources(config)
+        self.captures = self._catalog.captures = captures  # in one step, for those who look meanwhile
+        for name in changes.changed:
+            captures[name].change(config.sources[name])
+        for capture in removed:
+            capture.ask_to_stop()
+            gone = f"{capture.physical}: this relay does not capture it any more; its log is kept, and not served"
+            self._end_streams(capture.physical, UnknownSource(gone))
+        for capture in removed:
+            capture.stop()
+        for name in changes.added:
+            captures[name].start()
+        for name in (*changes.added, *changes.changed):
+            captures[name].wait_until_settled(_SETTLE_S_MAX)
 
     @property
     def url(self) -> str:
@@ -158,6 +193,8 @@ class Relay:
 
         Whatever one step meets, the others are taken; its error is raised at the end.
         """
+        with self._changing:
+            self._is_stopping = True
         with ExitStack() as steps:  # the last one is taken first
             steps.callback(self._give_folder_back)
             steps.callback(self._commands.close)
@@ -206,18 +243,25 @@ def url_at(config: RelayConfig, port: int) -> str:
 def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = None) -> None:
     """Run a relay in this process, which is its own, until SIGINT or SIGTERM. Call it from the main thread.
 
-    ready: called once it answers.
+    SIGHUP has it read its file again, unless that is ignored (`nohup`); where the terminal has gone that this process
+    had, SIGHUP ends it. ready: called once it answers.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL_S)  # a thread that serves waits no longer for one that captures
     _allow_many_files()
     _leave_pandas_out(config)
-    ended = threading.Event()
+    ended, hung_up = threading.Event(), threading.Event()
+    had_terminal = has_terminal()
 
     def end(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and (has_terminal() or not had_terminal):
+            hung_up.set()
+            return
         _logger.info("relay stops", signal=signal.Signals(number).name)
         ended.set()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    taken = (signal.SIGINT, signal.SIGTERM) if is_ignored else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, end) for number in taken}
     try:
         with ExitStack() as running:
             with starting():
@@ -225,7 +269,9 @@ def run_relay(config: RelayConfig, *, ready: Callable[[Relay], None] | None = No
             if ready is not None:
                 ready(relay)
             while not ended.wait(SIGNAL_S_MAX):
-                pass
+                if hung_up.is_set():
+                    hung_up.clear()
+                    relay.reloads.hangup()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

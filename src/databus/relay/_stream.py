@@ -299,6 +299,8 @@ class Streaming:
                 found = await self._send_and_read(cursor, found, sender)
                 continue
             if self._is_over(cursor) or (self._feed.is_over and self._until is None):
+                if self._feed.error is not None:
+                    raise self._feed.error
                 return  # between two groups: a follower asks again from here
             seen = self._feed.count
             follower = self._stand_up(cursor, sender) if may_stand and self._has_moved else None

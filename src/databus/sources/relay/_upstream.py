@@ -74,7 +74,7 @@ class Upstream:
         """Have all definitions that there are by now."""
         self._take(self._ask("latest", len(self.definitions)))
 
-    def _ask(self, start: str, definitions: int = -1) -> Mapping[str, Any]:
+    def _ask(self, start: str, definitions: int | None = None) -> Mapping[str, Any]:
         try:
             told = self._client.chain(self.physical, start, definitions=definitions)
         except UnknownSource as error:
