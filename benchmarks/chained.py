@@ -1,7 +1,7 @@
 """A chained relay beside the relay that it copies: how fast it catches up, and what it adds to the latency.
 
-Catch-up: one client reads all of a log from the relay that captured it; then a chained relay starts from nothing and
-another client follows that until it has the same. Latency: one process follows both, and each transaction's time at the
+Catch-up: a client reads all of a log from the relay that captured it; a chained relay starts from nothing and copies it
+onto its disk; a client reads all of it there. Latency: one process follows both, and each transaction's time at the
 chained relay is held against its time at the other.
 """
 
@@ -32,13 +32,7 @@ def _mock(transactions: int, **options: object) -> dict[str, object]:
 def _read_all(url: str, end: Pair) -> float:
     """Bytes per second of a client that opens every frame, from the first to the one that reaches `end`."""
     client, size, began = RelayClient(url), 0, time.perf_counter()
-    while True:
-        try:
-            position = client.position("mock", start="beginning")
-            break
-        except Exception:  # noqa: BLE001 - it has just been started, and has no log yet
-            time.sleep(0.001)
-    with client.stream("mock", position, to=end, follow=True) as stream:
+    with client.stream("mock", "beginning", to=end, follow=True) as stream:
         for groups in stream:
             for group in groups:
                 size += group.commit.frame_bytes
@@ -48,30 +42,44 @@ def _read_all(url: str, end: Pair) -> float:
     return size / (time.perf_counter() - began)
 
 
+def _copy_all(url: str, end: Pair, size: int) -> float:
+    """Bytes per second of a chained relay that has just been started, until it has published all."""
+    client, began = RelayClient(url), time.perf_counter()
+    while not client.physicals()["mock"] or client.head("mock").published.pair < end:
+        time.sleep(0.01)
+    return size / (time.perf_counter() - began)
+
+
 def _catch_up(folder: Path, what: str, source: dict[str, object], transactions: int) -> Iterator[Figure]:
-    direct, copied = [], []
+    direct, copying, copied = [], [], []
     with RelayProcess(folder / "first", {"mock": source}) as first:
         client = RelayClient(first.url)
         while client.head("mock").published.scn < transactions:
             time.sleep(0.1)
         end = client.head("mock").published.pair
+        size = client.range("mock", client.position("mock", start="beginning"), bytes_max=1 << 50, to=end).bytes
         for run in range(RUNS):
             direct.append(_read_all(first.url, end))
             with RelayProcess(folder / f"copy{run}", {"mock": {"type": "relay", "url": first.url}}) as second:
+                copying.append(_copy_all(second.url, end, size))
                 copied.append(_read_all(second.url, end))
-    name = f"chained: catch up, copying meanwhile ({what})"
-    yield Figure(name, statistics.median(copied) / 1e6, "MB/s", "direct", statistics.median(direct) / 1e6)
+    peer = statistics.median(direct) / 1e6
+    yield Figure(f"chained: a client catches up at the copy ({what})", _median(copied), "MB/s", "direct", peer)
+    yield Figure(f"chained: the copy itself, log on disk ({what})", _median(copying), "MB/s", "direct", peer)
 
 
-def _arrivals(url: str, seen: dict[int, float], ready: threading.Event, count: int) -> None:
+def _median(bytes_per_s: list[float]) -> float:
+    return statistics.median(bytes_per_s) / 1e6
+
+
+def _arrivals(url: str, seen: dict[int, float], is_enough: threading.Event) -> None:
     client = RelayClient(url)
     with client.stream("mock", client.position("mock", start="latest"), follow=True) as stream:
-        ready.set()
         for groups in stream:
             now = time.perf_counter()
             for group in groups:
                 seen.setdefault(group.commit.last_scn, now)
-            if len(seen) >= count:
+            if is_enough.is_set():
                 return
 
 
@@ -83,16 +91,19 @@ def _latency(folder: Path, seconds: float) -> Iterator[Figure]:
     ):
         while not RelayClient(second.url).physicals()["mock"]:
             time.sleep(0.01)
-        seen: list[dict[int, float]] = [{}, {}]
-        threads = []
-        for relay, arrived in zip((first, second), seen, strict=True):
-            ready = threading.Event()
-            threads.append(threading.Thread(target=_arrivals, args=(relay.url, arrived, ready, int(RATE * seconds))))
-            threads[-1].start()
-            ready.wait()
+        direct: dict[int, float] = {}
+        copied: dict[int, float] = {}
+        is_enough = threading.Event()
+        asked = ((first.url, direct), (second.url, copied))
+        threads = [threading.Thread(target=_arrivals, args=(*each, is_enough)) for each in asked]
+        for thread in threads:
+            thread.start()
+        while len(tuple(copied)) < RATE * seconds:
+            time.sleep(0.1)
+        is_enough.set()
         for thread in threads:
             thread.join()
-    added = sorted((seen[1][scn] - seen[0][scn]) * 1e3 for scn in seen[0].keys() & seen[1].keys())
+    added = sorted((copied[scn] - direct[scn]) * 1e3 for scn in direct.keys() & copied.keys())
     what = f"{RATE} transactions/s"
     yield Figure(f"chained: added latency, p50 ({what})", statistics.median(added), "ms")
     yield Figure(f"chained: added latency, p99 ({what})", added[int(len(added) * 0.99)], "ms")
