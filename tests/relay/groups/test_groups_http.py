@@ -189,3 +189,27 @@ def test_a_relay_finds_that_it_is_the_one_that_is_named(tmp_path):
         published(relay, "shop", 1)
         assert get(relay, "/groups").json["is_coordinator"] is True
         assert Member(relay).call().status == 200
+
+
+def test_who_sees_some_tables_only_sees_the_groups_of_its_own_access(tmp_path):
+    for name in ("ops", "billing"):
+        (tmp_path / name).write_text(f"token-of-{name}\n")
+    access = [
+        {"name": "ops", "token_file": "ops", "rights": ["read", "control"]},
+        {"name": "billing", "token_file": "billing", "rights": ["read"], "tables": ["shop/main.orders"]},
+    ]
+    ops, billing = ({"Authorization": f"Bearer token-of-{name}"} for name in ("ops", "billing"))
+    with scripted(tmp_path, {"shop": Database(groups=[order(1)])}, access=access) as relay:
+        published(relay, "shop", 1)
+
+        def call(name: str, headers: Any) -> Answer:
+            body = json.dumps({"member": ANNE, "call": 1, "sources": ["shop/main.orders"]}).encode()
+            return ask("POST", relay, f"/groups/{name}", headers, body)
+
+        assert call("audit", ops).status == 200
+        assert call("bills", billing).status == 200
+        assert call("audit", billing).status == 403
+        assert [each["name"] for each in get(relay, "/groups", headers=ops).json["groups"]] == ["audit", "bills"]
+        assert [each["name"] for each in get(relay, "/groups", headers=billing).json["groups"]] == ["bills"]
+        assert b'group="audit"' not in get(relay, "/metrics", headers=billing).body
+        assert post(relay, "/groups/bills/pause", headers=billing).status == 403

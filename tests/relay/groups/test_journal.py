@@ -1,5 +1,6 @@
 """What was answered is there after any crash: torn ends are cut off, damage is named, kills lose nothing."""
 
+import os
 import signal
 import threading
 from contextlib import suppress
@@ -118,7 +119,7 @@ def test_what_was_answered_survives_a_kill_at_any_time(tmp_path):
     relay = relay_of(tmp_path)
     relay.start()
     member = Member(relay.url)
-    threading.Timer(0.3, relay.kill).start()
+    threading.Timer(0.3, os.kill, (relay.pid, signal.SIGKILL)).start()
     answered, asked = save_until_dead(member)
     relay.wait_until_dead()
     assert answered > 0
