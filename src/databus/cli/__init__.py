@@ -10,6 +10,7 @@ _VERBS: Final = (
     "check_source",
     "checkpoints",
     "compare",
+    "consumers",
     "control",
     "dead_letters",
     "demo",

@@ -17,6 +17,7 @@ from databus.link._follow import (
     Started,
 )
 from databus.link._frame_stream import FrameStream
+from databus.link._groups import Groups
 from databus.link._http import answer_of, body_of, has_unasked, shut, shut_after, without_secrets
 from databus.link._kafka_settings import wrong_kafka_setting
 from databus.link._patience import patiently
@@ -38,6 +39,7 @@ __all__ = [
     "Event",
     "FollowConfig",
     "FrameStream",
+    "Groups",
     "Head",
     "Pieces",
     "Range",

@@ -299,6 +299,7 @@ class Body:
         accept: str = "application/json",
         wait_ms: int = 0,
         method: str = "GET",
+        content: bytes | None = None,
     ) -> None:
         """Send the request and read the response's headers. wait_ms: how long the relay was asked to wait, at most."""
         self._where = f"{endpoint.name}{path}"
@@ -326,7 +327,7 @@ class Body:
             sockets.add(self._sock)
             target = f"{endpoint.prefix}{path}"
             connection.request(
-                method, f"{target}?{urlencode(query)}" if query else target, None, endpoint.headers(accept)
+                method, f"{target}?{urlencode(query)}" if query else target, content, endpoint.headers(accept)
             )
             self._response = connection.getresponse()
         except (http.client.BadStatusLine, http.client.LineTooLong) as error:

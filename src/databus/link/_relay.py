@@ -126,9 +126,9 @@ class RelayClient:
     def _get(self, path: str, query: Mapping[str, Any], *, wait_ms: int = 0) -> Any:
         return self._peers.ask(lambda endpoint: self._json(endpoint, path, query, wait_ms=wait_ms))
 
-    def _post(self, path: str, query: Mapping[str, Any]) -> Any:
+    def _post(self, path: str, query: Mapping[str, Any], content: bytes | None = None) -> Any:
         """A command is for one relay: the one that answered last."""
-        return self._json(self._peers.now, path, query, method="POST")
+        return self._json(self._peers.now, path, query, method="POST", content=content)
 
     def _json(self, endpoint: Endpoint, path: str, query: Mapping[str, Any], **how: Any) -> Any:
         given = {name: value for name, value in query.items() if value is not None}

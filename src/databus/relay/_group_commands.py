@@ -145,7 +145,9 @@ class GroupCommands:
     async def act(self, ask: Ask) -> web.Response:
         """POST /groups/NAME/{reset,resize,pause,resume,delete,import}."""
         machine, name, verb = self._machine(ask), check_name(ask.path[1]), ask.path[2]
-        asked = {"group": name, **{each: value for each, value in ask.given.items() if each != "client"}}
+        asked = {"group": name, **{each: value for each, value in ask.given.items() if each not in ("client", "from")}}
+        if ask.given.get("from") is not None:
+            asked["from"] = ask.given["from"].to_json()
         result = "done"
         try:
             place = await self._place_of(machine, name, ask) if verb == "reset" else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from databus.core import Checkpoint, MalformedRequest, SourceCheckpoint, is_pattern, split_physical
 from databus.relay._catalog import Catalog, Selection
-from databus.relay._params import Start, StartName, after, time_of
+from databus.relay._params import Start, StartName, time_of
 from databus.relay._stream import open_cursor
 
 
@@ -20,8 +20,8 @@ def said_start(value: Any) -> Start:
             return Checkpoint.from_json(value, "start")
         if set(value) == {"time"}:
             return time_of("start.time", str(value["time"]))
-        if set(value) == {"scn"}:
-            return after("start.scn", str(value["scn"]))
+        if "scn" in value:
+            return SourceCheckpoint.from_json(value, "start")
     if value in list(StartName):
         return StartName(value)
     raise MalformedRequest(

@@ -169,7 +169,7 @@ class Coordinator:
             else f"{name} was in use here, and the journal does not have it, or is a copy from before a resize"
         )
         raise GroupStateLost(
-            f"{happened}; say where it stands before anybody goes on: databus consumers import {name} FILE, or "
+            f"{happened}; say where it stands before anybody goes on: databus consumers import {name} --from FILE, or "
             f"databus consumers reset {name} --to ...",
             details={"reason": "forgotten" if forgotten else "lost"},
         )
