@@ -7,6 +7,7 @@ from databus.log._measure import ControlMark, Measure, MeasureLimits
 from databus.log._origin import LogOrigin, definitions_from_json, definitions_json
 from databus.log._reader import FrameReader
 from databus.log._resume import Resume
+from databus.log._retention import Guard
 from databus.log._scan import Allowance, scan
 from databus.log._schemas import SchemaStore, SchemaVersion
 from databus.log._segment import End, SegmentFile, SegmentHeader, segment_numbers, segment_path
@@ -18,6 +19,7 @@ __all__ = [
     "Cursor",
     "End",
     "FrameReader",
+    "Guard",
     "Log",
     "LogConfig",
     "LogHead",

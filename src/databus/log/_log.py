@@ -34,7 +34,7 @@ from databus.log._opening import create_segment, found_or_begun
 from databus.log._origin import LogOrigin
 from databus.log._recover import Recovered, cut_segments
 from databus.log._resume import Resume
-from databus.log._retention import expired, remove_up_to
+from databus.log._retention import Retention, remove_up_to
 from databus.log._room import Room
 from databus.log._schemas import SchemaStore
 from databus.log._segment import End, SegmentFile, SegmentHeader
@@ -77,6 +77,7 @@ class Log:
         self._room = Room(folder, config.free_bytes_min)
         self._rows = self._groups = self._appended_bytes = 0
         self._subscribers = Subscribers()
+        self.retention = Retention(config, self._room)
         self._thread = threading.Thread(target=self._run, name=f"databus-log-{view.physical}", daemon=True)
         self._thread.start()
 
@@ -425,9 +426,8 @@ class Log:
         with self._retain_lock:
             with self._changed:
                 view, ends = self._view, self._ends
-                gone = expired(
+                gone = self.retention.expired(
                     view.segments,
-                    config=self.config,
                     needed=min(ends.published.segment, ends.durable.segment),
                     bytes_total=self._bytes(),
                     now_us=self._clock.now_ns() // 1000,

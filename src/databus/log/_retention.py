@@ -1,13 +1,63 @@
 """Retention: which segments a log no longer keeps, and how their files go."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from databus.core import crash_point
+from databus.core import Pair, crash_point
 from databus.disk import sync_folder
 from databus.log._config import LogConfig
+from databus.log._room import Room
 from databus.log._segment import Segment, segment_numbers, segment_path
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What is kept beyond the retention: all behind a place, up to so many bytes. ended: is told why no more."""
+
+    pair: Pair
+    bytes_max: int
+    ended: Callable[[str], None]
+
+
+class Retention:
+    """Which segments of a log may go. guard: what is to be kept beyond the retention; asked each time."""
+
+    def __init__(self, config: LogConfig, room: Room) -> None:
+        self.guard: Callable[[], Guard | None] = lambda: None
+        self._config = config
+        self._room = room
+
+    def expired(
+        self, segments: Sequence[Segment], *, needed: int, bytes_total: int, now_us: int
+    ) -> tuple[Segment, ...]:
+        """The oldest segments that nobody needs; see `expired`. Where the guard has to end for that, it is told."""
+        gone = expired(segments, config=self._config, needed=needed, bytes_total=bytes_total, now_us=now_us)
+        guard = self.guard() if gone else None
+        if guard is None:
+            return gone
+        gone, why = unguarded(segments, gone, guard, self._room.left())
+        if why:
+            guard.ended(why)
+        return gone
+
+
+def unguarded(
+    segments: Sequence[Segment], gone: Sequence[Segment], guard: Guard, free_bytes_left: int
+) -> tuple[tuple[Segment, ...], str]:
+    """Of the expired segments, those that nobody needs; all, and why, where the guard has to end. Pure.
+
+    free_bytes_left: how much may still be written before the disk is as full as it may be.
+    """
+    ends = [following.header.before.commit.pair for _, following in pairwise(segments)]
+    count = next((at for at in range(len(gone)) if ends[at] > guard.pair), len(gone))
+    kept_bytes = sum(segment.sealed_bytes or 0 for segment in gone[count:])
+    if kept_bytes > guard.bytes_max:
+        return tuple(gone), f"{kept_bytes} bytes would be kept beyond the retention, guard_bytes_max={guard.bytes_max}"
+    if count < len(gone) and free_bytes_left <= 0:
+        return tuple(gone), "the disk has no more room than free_bytes_min"
+    return tuple(gone[:count]), ""
 
 
 def expired(

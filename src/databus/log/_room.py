@@ -31,6 +31,11 @@ class Room:
             self._bytes_left = _LOOKED_AT_EVERY_BYTES
         self._bytes_left -= size
 
+    def left(self) -> int:
+        """How many bytes may still be written, as the disk is now."""
+        stat = os.statvfs(self._folder)
+        return stat.f_bavail * stat.f_frsize - self._free_bytes_min
+
     def forget(self) -> None:
         """A write failed: look at the disk before the next."""
         self._bytes_left = 0

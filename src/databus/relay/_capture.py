@@ -32,7 +32,7 @@ from databus.core import (
     TransientError,
     crash_point,
 )
-from databus.log import Log, LogConfig, LogOrigin
+from databus.log import Guard, Log, LogConfig, LogOrigin
 from databus.operate import logger_of
 from databus.relay._capture_state import Counters, State, Status, check_not_suspended
 from databus.relay._config import CaptureConfig
@@ -67,6 +67,7 @@ class Capture:
         published: Callable[[], None],
         log_ended: Callable[[], None],
         copy: LogCopy,
+        guard: Callable[[], Guard | None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self.physical = physical
@@ -83,6 +84,7 @@ class Capture:
         self._log_ended = log_ended
         self.copy = copy
         self._clock = clock or SystemClock()
+        self._guard = guard  # what its log keeps beyond the retention
         self._logger = logger_of("databus.relay").bind(physical=physical)
         self._thread = threading.Thread(target=self._run, name=f"capture-{physical}", daemon=True)
         self._changed = threading.Condition()
@@ -95,8 +97,7 @@ class Capture:
         self._last_commit: Commit | None = None
         self._writer = GroupWriter(f"write-{physical}", self._write)
         self._told: Any = None  # the position that the source was last told to be durable
-        self._next_upkeep_ns = 0
-        self._next_durable_ns = 0
+        self._next_upkeep_ns = self._next_durable_ns = 0
         self._started_ns = 0
         self._quiet_since_ns = 0
         self._retry_ms = options.retry_ms_min
@@ -294,6 +295,7 @@ class Capture:
                 contains=getattr(self._source, "contains", None),  # a source need not have it
                 origin=origin,
             )
+            self.log.retention.guard = self._guard  # nothing has gone yet: that takes an append
             self.log.subscribe(self._published)
             self._last_commit = self.log.last_commit
             self._quiet_since_ns = self._clock.monotonic_ns()

@@ -380,7 +380,7 @@ class Commands:
         """GET /metrics, for Prometheus."""
         from databus.relay._metrics import render_metrics  # late: it costs a relay's start, and may never be asked for
 
-        groups = self.groups.keeper.seen
+        groups = self.groups.keeper
         body, content_type = await self._in_thread(lambda: render_metrics(ask.catalog, self.stats, groups))
         return web.Response(body=body, headers={"Content-Type": content_type})
 

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from databus.core import Checkpoint, MalformedRequest, OtherCoordinator, RightMissing, SystemClock, TooManyRequests
+from databus.log import Guard
 from databus.relay._ask import Ask, json_answer
 from databus.relay._config import RelayConfig
 from databus.relay._group_lag import Lags
@@ -67,6 +68,19 @@ class GroupCommands:
             case [_, "export"], _:
                 return await self.export(ask)
         return await self.act(ask)
+
+    def guard_of(self, physical: str) -> Guard | None:
+        """What the log of a physical source keeps for groups beyond its retention; any thread."""
+        places = [
+            each.checkpoint.sources[physical].pair
+            for group in list(self.keeper.seen.groups.values())
+            if group.guard
+            for each in list(group.partitions.values())
+            if physical in each.checkpoint.sources
+        ]
+        if not places:
+            return None
+        return Guard(min(places), self._config.guard_bytes_max, partial(self.keeper.end_guards, physical))
 
     # Who coordinates
 

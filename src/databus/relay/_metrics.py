@@ -19,7 +19,7 @@ from databus.relay._grant import Grant
 from databus.relay._group_lag import Lags
 from databus.relay._group_pages import visible_groups
 from databus.relay._stats import Stats
-from databus.relay.groups import Coordinator, Group
+from databus.relay.groups import Group, GroupKeeper
 from databus.wire import VERSION
 
 _BY_SOURCE: Final = ("physical",)
@@ -53,7 +53,7 @@ class _Families:
 class _Collector:
     """What one scrape sees."""
 
-    def __init__(self, catalog: Catalog, stats: Stats, groups: Coordinator) -> None:
+    def __init__(self, catalog: Catalog, stats: Stats, groups: GroupKeeper) -> None:
         self._catalog = catalog
         self._stats = stats
         self._groups = groups
@@ -70,8 +70,15 @@ class _Collector:
             if capture.log is not None:
                 _log(families, capture.log)
         _serving(families, self._stats, self._catalog)
+        families.counter(
+            "group_guards_ended",
+            "Times since the relay started that the log could not be kept for a group.",
+            (),
+            (),
+            self._groups.guards_ended,
+        )
         lags = Lags(self._catalog.captures)
-        for group in visible_groups(self._groups, self._catalog.grant):
+        for group in visible_groups(self._groups.seen, self._catalog.grant):
             _group(families, group, lags)
         yield from families.all()
 
@@ -282,6 +289,13 @@ def _group(families: _Families, group: Group, lags: Lags) -> None:
     families.gauge("group_partitions", "Partitions of a group.", _BY_GROUP, of, float(len(partitions)))
     families.gauge("group_partitions_held", "Partitions of a group that a member holds.", _BY_GROUP, of, float(held))
     families.gauge(
+        "group_guard",
+        "1 while the log is kept for the group beyond its retention, 0 otherwise or once that has ended.",
+        _BY_GROUP,
+        of,
+        float(group.guard),
+    )
+    families.gauge(
         "group_paused", "1 if an operator has paused the group, 0 otherwise.", _BY_GROUP, of, float(group.is_paused)
     )
     for number, partition in partitions.items():
@@ -331,7 +345,7 @@ def _age_s(capture: Capture, log: Log, position: SourceCheckpoint) -> float | No
     return max(time.time() - oldest_us / 1e6, 0.0) if oldest_us else _behind_s(capture)
 
 
-def render_metrics(catalog: Catalog, stats: Stats, groups: Coordinator) -> tuple[bytes, str]:
+def render_metrics(catalog: Catalog, stats: Stats, groups: GroupKeeper) -> tuple[bytes, str]:
     """The text of /metrics, and its content type."""
     registry = CollectorRegistry()
     registry.register(_Collector(catalog, stats, groups))

@@ -88,6 +88,7 @@ class Relay:
             published=partial(self._tell_published, name),
             log_ended=partial(self._end_streams, name),
             copy=LogCopy(lambda: RelayHop(self._id, self.url)),
+            guard=lambda: self._commands.groups.guard_of(name),  # the commands are made after the captures
             clock=self._clock,
         )
 

@@ -7,6 +7,7 @@ batch, and one fsync. What waits is woken when its group has changed.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,6 +44,8 @@ class GroupKeeper:
         self._ticking: asyncio.Task[None] | None = None
         self._failed = False
         self._is_over = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.guards_ended = 0
         self.flushes = 0
 
     def now(self) -> Now:
@@ -77,7 +80,29 @@ class GroupKeeper:
 
     def start(self) -> None:
         """Look at leases from now on. In the loop."""
+        self._loop = asyncio.get_running_loop()
         self._ticking = asyncio.ensure_future(self._tick())
+
+    def end_guards(self, physical: str, why: str) -> None:
+        """The log of a physical source could not keep what groups need: their guard is over. Any thread."""
+        with suppress(RuntimeError):  # the loop has ended, and so has the relay
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._end_guards, physical, why)
+
+    def _end_guards(self, physical: str, why: str) -> None:
+        for group in self._machine.groups.values():
+            if group.guard and physical in group.start.sources:
+                group.guard = False
+                group.note_head()
+                self._machine.touch(group)
+                self.guards_ended += 1
+                _logger.warning(
+                    "the guard of a group has ended: what it has not read may leave the log",
+                    group=group.name,
+                    physical=physical,
+                    reason=why,
+                )
+                self.changed(group.name)
 
     def end(self) -> None:
         """Nothing waits any more. In the loop."""
