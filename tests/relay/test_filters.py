@@ -16,9 +16,11 @@ from tests.relay.support import (
     ORDERS,
     Database,
     commit_of,
+    connect,
     get,
     order,
     parts,
+    path_of,
     published,
     rows_of,
     sale,
@@ -254,3 +256,30 @@ def test_a_filter_says_how_to_ask_for_it():
         assert StreamFilter.parse(**wanted.query()) == wanted
     mixed = StreamFilter.parse(where="a = 1", filters={"t": {"columns": ["x"]}})
     assert StreamFilter.parse(**mixed.query()) == mixed
+
+
+@pytest.mark.parametrize(
+    "asked", [{"where": "id > 3", "columns": "id"}, {"partition": "1/3"}, {"output": "json", "where": "id > 900"}]
+)
+def test_who_reads_slowly_behind_a_filter_gets_the_same_from_memory_and_files(tmp_path: Path, asked: Any):
+    database = Database(groups=[order(1)])
+    with scripted(tmp_path, {"shop": database}, serve={"tail_bytes_max": 1 << 20}) as relay:
+        published(relay, "shop", 1)
+        query = {"output": "frames", "follow": 1, "to": "9", "start": "beginning", **asked}
+        connection = connect(relay)
+        connection.request("GET", path_of("/stream", query))
+        response = connection.getresponse()
+        until(lambda: "shop" in relay._server._commands._tails and relay_tail(relay)._followers, "the tail")
+        for scn in range(2, 10):
+            database.add(*parts(scn, 3, 3_000))
+        published(relay, "shop", 9)
+        until(lambda: not relay_tail(relay)._followers, "it has left the tail")
+        slow = response.read()
+        connection.close()
+        whole = get(relay, "/stream", **{**query, "follow": 0, "wait_ms": 0}).body
+        assert _without_positions(slow) == _without_positions(whole)
+
+
+def _without_positions(body: bytes) -> bytes:
+    """JSON has them where pieces end, which is elsewhere from the files."""
+    return b"\n".join(each for each in body.split(b"\n") if b"_position" not in each)
