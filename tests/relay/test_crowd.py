@@ -289,6 +289,14 @@ def test_with_nobody_at_the_end_nothing_is_read_nor_held(
         assert (tail_of(relay)._bytes, len(tail_of(relay)._chunks), reads) == (0, 0, [])
 
 
+FILTERS = (
+    {"where": "id > 40 OR id < 3"},
+    {"where": "id > 40 OR id < 3", "columns": "id"},
+    {"partition": "1/3"},
+    {"filters": {"main.orders": {"where": "name LIKE 'n%'", "columns": ["id"]}}, "partition": "0/2"},
+)
+
+
 def _mixed(scn: int, rng: random.Random) -> list[Any]:
     kind = rng.random()
     if kind < 0.05:
@@ -328,6 +336,7 @@ def test_every_follower_of_a_crowd_gets_what_it_would_get_alone(tmp_path: Path, 
                         query["sources"] = rng.choice(["main.stock", "main.orders", "main.*"])
                     if rng.random() < 0.3:
                         query["to"] = rng.randint(query["scn"] + 1, last)
+                    query |= rng.choice([{}, *FILTERS])
                     crowd.append(Listener(relay, is_json=rng.random() < 0.3, **query))
                 for each in crowd:
                     if rng.random() < 0.2:
