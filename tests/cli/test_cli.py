@@ -144,6 +144,14 @@ def test_tail_prints_changes_exactly_and_stops_after_a_count(relay):
     json.loads(databus(*asked).stdout.splitlines()[1])  # nobody looks
 
 
+def test_tail_prints_the_rows_and_columns_that_it_is_asked_for(relay):
+    asked = ["tail", "orders", "--relay", relay.url, "--from", "beginning", "--no-follow", "--json"]
+    lines = map(json.loads, databus(*asked, "--where", "note IS NULL", "--columns", "note").stdout.splitlines())
+    rows = [line for line in lines if "id" in line]
+    assert [(row["id"], row["note"], "total_cents" in row) for row in rows] == [(2, None, False)]
+    assert "did you mean 'note'" in failed(databus(*asked, "--where", "noet IS NULL"), 2)
+
+
 def test_tail_names_the_nearest_table(relay):
     assert "shop/main.orders" in failed(databus("tail", "order", "--relay", relay.url), 2)
 

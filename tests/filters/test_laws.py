@@ -119,7 +119,8 @@ def test_what_passes_whole_is_the_same_bytes():
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 def test_many_filtered_streams(monkeypatch):
-    monkeypatch.setitem(globals(), "ROUNDS", 1_000)
+    monkeypatch.setitem(globals(), "ROUNDS", 3_000)
     test_a_filtered_stream_is_what_the_twin_leaves_of_the_whole()
     test_the_partitions_of_a_stream_are_the_whole_of_it_and_share_nothing()
