@@ -11,7 +11,7 @@ import pytest
 
 from databus.client import windows
 from databus.core import ConfigError
-from databus.relay import Relay, parse_relay
+from databus.relay import Relay, mistakes_on_disk, parse_relay
 from databus.schema import Column, TableSchema
 from databus.wire import Commit, Group, OpenSnapshot
 from tests.relay.support import (
@@ -308,6 +308,7 @@ def test_where_a_condition_does_not_fit_nothing_is_sent_and_the_reader_is_not_to
             "access ops, hide: shop/main.users has no column snn yet",
         ):
             assert mistake in caplog.text
+        assert len(mistakes_on_disk(relay.config)) == 4
         for name in ("billing", "reader"):
             answer = get_as(name, relay, "/stream", output="frames", sources="main.users")
             assert (answer.status, "main.users" in answer.json["message"]) == (400, True)

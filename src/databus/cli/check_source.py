@@ -23,8 +23,8 @@ def check_source(
     """Ask the servers of a configuration what is wrong, and name the statement that mends it.
 
     Of a pipeline's file also what its filters and outputs name and no table has, and tables without a key under an
-    output that needs one, as a mirror does. A relay asks the same at every start. Exits with 1 if there is an error;
-    warnings and hints do not stop capture.
+    output that needs one, as a mirror does; of a relay's file, tables and columns in `access` that no log has. A relay
+    asks the same at every start. Exits with 1 if there is an error; warnings and hints do not stop capture.
     MySQL and MariaDB: compiles the decoder, once on a machine, which the first start would wait for otherwise.
     """
     from databus.cli._configured import source_in, sources_in
@@ -35,6 +35,7 @@ def check_source(
     kinds: dict[str, type[Checkable]] = {name: offered(Checkable, each, name) for name, each in sources.items()}
     found = [(name, each) for name, kind in kinds.items() for each in kind.check(sources[name])]
     found += [("pipeline", each) for each in _of_pipeline(config, physical)]
+    found += [("relay", each) for each in _of_relay(config, physical)]
     if as_json:
         say_json([{"source": name, **each.to_json()} for name, each in found])
     else:
@@ -55,6 +56,16 @@ def check_source(
     for kind in set(kinds.values()):
         name = next(each for each in kinds if kinds[each] is kind)
         kind.warm_up(name, lambda doing: typer.echo(doing, err=True) if doing else None)
+
+
+def _of_relay(path: Path, physical: str | None) -> "list[Finding]":
+    """Tables and columns in `access` of a relay's file that it has not captured. physical: as below."""
+    from databus.cli._configured import is_pipeline
+    from databus.relay import load_relay, mistakes_on_disk
+    from databus.sources import Finding
+
+    mistakes = [] if physical is not None or is_pipeline(path) else mistakes_on_disk(load_relay(path))
+    return [Finding("warning", "unknown", path.name, each) for each in mistakes]
 
 
 def _of_pipeline(path: Path, physical: str | None) -> "list[Finding]":

@@ -1,5 +1,6 @@
 """Captures physical sources into logs of frames and serves them over HTTP. Start with `Relay`."""
 
+from databus.relay._access_mistakes import mistakes_on_disk
 from databus.relay._admission import HTTP_LOGGER, admit, error_response, hide_from_pages
 from databus.relay._audit import Audit, operator
 from databus.relay._capture_state import State
@@ -36,6 +37,7 @@ __all__ = [
     "is_loopback",
     "keep_renewing",
     "load_relay",
+    "mistakes_on_disk",
     "operator",
     "parse_relay",
     "relay_url",

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from databus.core import CorruptData, MalformedRequest, Pair, TooManyRequests, UnknownColumn, is_pattern
-from databus.filters import FrameFilter, StreamFilter, TableCut, matches, nearest
-from databus.log import Allowance, Cursor, End, Log, Span
+from databus.core import CorruptData, MalformedRequest, Pair, TooManyRequests, UnknownColumn
+from databus.filters import FrameFilter, StreamFilter, TableCut
+from databus.log import Allowance, Cursor, End, Log, SchemaStore, Span
 from databus.operate import logger_of
-from databus.relay._config import AccessConfig
 from databus.relay._grant import Grant
 from databus.relay._original_filters import translated
-from databus.schema import TableSchema, column_named
+from databus.schema import TableSchema
 
 FILTERS_MAX: Final = 256
 """Distinct filters that may be in use at once: each costs the tail a pass over all that is published."""
@@ -59,7 +58,7 @@ class Filters:
         found = self._kept.get(key)
         if found is None:
             found = self._kept[key] = FrameFilter(key[1], log.physical, log.schemas)
-            for reason in misfits(key[1], log):
+            for reason in misfits(key[1], log.schemas):
                 _logger.warning("a condition of access does not fit; nothing of that table is sent", reason=reason)
         self._kept.move_to_end(key)
         if len(self._kept) > _KEPT_MAX:
@@ -91,16 +90,16 @@ class Filters:
         return after
 
 
-def misfits(wanted: StreamFilter, log: Log) -> Iterator[str]:
+def misfits(wanted: StreamFilter, store: SchemaStore) -> Iterator[str]:
     """Why what is forced on a reader does not fit tables of a log as they are now."""
     forced = replace(wanted, rules=(), partition=None)
-    for source in log.schemas.ids() if forced.forced else ():
-        table = log.schemas.definition_now(source)
-        name = log.schemas.full_name(source)
+    for source in store.ids() if forced.forced else ():
+        table = store.definition_now(source)
+        name = store.full_name(source)
         if table is None or not forced.sees(name):
             continue
         try:
-            TableCut.of(forced, log.physical, table, log.schemas)
+            TableCut.of(forced, store.physical, table, store)
         except UnknownColumn as error:
             cause = error.__cause__
             yield (
@@ -108,32 +107,6 @@ def misfits(wanted: StreamFilter, log: Log) -> Iterator[str]:
                 if isinstance(cause, LookupError)
                 else f"{name}: {cause}"
             )
-
-
-def mistakes_of(access: Sequence[AccessConfig], logs: Sequence[Log]) -> Iterator[str]:
-    """What is probably misspelt in `access`: tables and columns that no log has, which is no error as they may come."""
-    known = [log.schemas.full_name(source) for log in logs for source in log.schemas.ids()]
-    for entry in access:
-        named = {"tables": entry.tables or [], "where": [*entry.where], "hide": [*entry.hide]}
-        for option, tables in named.items():
-            for table in tables:
-                if not is_pattern(table) and not any(matches(name, [table]) for name in known):
-                    near = nearest(table, known)
-                    hint = f"; did you mean {near}?" if near else ""
-                    yield f"access {entry.name}, {option}: no table is called {table} yet{hint}"
-        for table, columns in entry.hide.items():
-            there = [
-                each
-                for log in logs
-                for source, each in log.schemas.current().items()
-                if matches(log.schemas.full_name(source), [table])
-            ]
-            for column in columns if there else ():
-                if not any(column_named(column, version.table.names) for version in there):
-                    yield f"access {entry.name}, hide: {table} has no column {column} yet"
-        for log in logs:
-            for reason in misfits(entry.grant.filter, log):
-                yield f"access {entry.name}: {reason}; nothing of that table is sent"
 
 
 def seen_by(grant: Grant) -> Behind:

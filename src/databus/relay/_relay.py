@@ -26,6 +26,7 @@ import pyarrow as pa
 from databus.core import SIGNAL_S_MAX, Clock, DatabusError, ServiceUnavailable, SystemClock, UnknownSource
 from databus.disk import FolderLock, is_readable_by_all, make_folder, replace_file
 from databus.operate import has_terminal, logger_of, starting
+from databus.relay._access_mistakes import mistakes_of
 from databus.relay._capture import Capture, OpenSource
 from databus.relay._capture_state import State
 from databus.relay._catalog import Catalog
@@ -33,7 +34,6 @@ from databus.relay._commands import Commands
 from databus.relay._config import RelayConfig, is_loopback
 from databus.relay._copying import LogCopy
 from databus.relay._feed import Feed
-from databus.relay._filters import mistakes_of
 from databus.relay._reload import Reloads, SourceChanges
 from databus.relay._server import Server
 from databus.sources import RelayHop, SourceConfig, open_source
@@ -178,9 +178,8 @@ class Relay:
                 "every user of this machine can read the token's file; take the right away: chmod o= FILE",
                 file=str(token_file),
             )
-        for mistake in mistakes_of(
-            config.access, [each.log for each in self.captures.values() if each.log is not None]
-        ):
+        stores = [each.log.schemas for each in self.captures.values() if each.log is not None]
+        for mistake in mistakes_of(config.access, stores):
             _logger.warning(mistake, hint="correct `access`, unless it comes later")
         well = (State.RUNNING, State.PAUSED, State.INITIALIZING)
         failing = {name: each.describe() for name, each in self.captures.items() if each.status.state not in well}

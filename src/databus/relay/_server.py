@@ -13,7 +13,7 @@ from typing import Final
 
 from aiohttp import web
 
-from databus.core import ConfigError, DatabusError, MalformedRequest, ServiceUnavailable, TooManyRequests
+from databus.core import ConfigError, DatabusError, MalformedRequest, RightMissing, ServiceUnavailable, TooManyRequests
 from databus.operate import logger_of
 from databus.relay._admission import HTTP_LOGGER, error_response, hide_from_pages
 from databus.relay._certificates import Certificates
@@ -161,6 +161,8 @@ class Server:
             is_error = False
             return response
         except DatabusError as error:
+            if isinstance(error, RightMissing):
+                _logger.warning("refused", access=access, client=client, path=request.path[:100], message=str(error))
             return error_response(error)
         except web.HTTPException as error:
             return error_response(

@@ -1,0 +1,38 @@
+"""Tables and columns in `access` that no log has: no error, since they may come later, but most are misspelt."""
+
+from collections.abc import Iterator, Sequence
+
+from databus.core import is_pattern
+from databus.filters import matches, nearest
+from databus.log import SchemaStore
+from databus.relay._config import AccessConfig, RelayConfig
+from databus.relay._filters import misfits
+from databus.schema import column_named
+
+
+def mistakes_on_disk(config: RelayConfig) -> list[str]:
+    """Those of a relay's configuration, by what its logs have captured so far; none where nothing was captured yet."""
+    stores = [SchemaStore.load(config.folder / name, name, {}) for name in config.sources]
+    known = [store for store in stores if store.ids()]
+    return list(mistakes_of(config.access, known)) if known else []
+
+
+def mistakes_of(access: Sequence[AccessConfig], stores: Sequence[SchemaStore]) -> Iterator[str]:
+    """Those of `access` where these are the schemas of the logs."""
+    known = {store.full_name(source): each.table for store in stores for source, each in store.current().items()}
+    for entry in access:
+        named = {"tables": entry.tables or [], "where": [*entry.where], "hide": [*entry.hide]}
+        for option, tables in named.items():
+            for table in tables:
+                if not is_pattern(table) and not any(matches(name, [table]) for name in known):
+                    near = nearest(table, known)
+                    hint = f"; did you mean {near}?" if near else ""
+                    yield f"access {entry.name}, {option}: no table is called {table} yet{hint}"
+        for table, columns in entry.hide.items():
+            there = [each for name, each in known.items() if matches(name, [table])]
+            for column in columns if there else ():
+                if not any(column_named(column, each.names) for each in there):
+                    yield f"access {entry.name}, hide: {table} has no column {column} yet"
+        for store in stores:
+            for reason in misfits(entry.grant.filter, store):
+                yield f"access {entry.name}: {reason}; nothing of that table is sent"
